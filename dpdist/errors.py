@@ -10,6 +10,7 @@ private value or a private count; the operator's confidential run record has tho
     ├── DataError                 the table cannot be used
     │   ├── DataNotFound          no file at the path, or no access to it
     │   ├── UnreadableFile        a file is damaged or not of the declared format
+    │   │   └── WrongFormat       its first bytes are those of another format
     │   ├── EmptyTable            the table has no rows
     │   ├── ColumnMismatch        a column is missing, unknown or of the wrong type
     │   └── OutOfDomain           values outside the declared domain under the policy `refuse`
@@ -70,6 +71,10 @@ class DataNotFound(DataError):
 
 class UnreadableFile(DataError):
     """A file is damaged or not of the declared format."""
+
+
+class WrongFormat(UnreadableFile):
+    """The first bytes of a file are those of another format: a public fact, whatever its records are."""
 
 
 class EmptyTable(DataError):

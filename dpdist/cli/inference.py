@@ -91,8 +91,9 @@ def infer(
         show_json([item.to_json() for item in answers])
         return
     for item in answers:
-        ends = "no interval" if item.low is None else f"95 % interval {item.low:,.6g} to {item.high:,.6g}"
-        typer.echo(f"{item.question}: {item.estimate:,.6g} ({ends}{'; ' + item.note if item.note else ''})")
+        estimate, low, high = (f"{v:,.6g}" if isinstance(v, float) else v for v in (item.estimate, item.low, item.high))
+        ends = "no interval" if low is None else f"95 % interval {low} to {high}"
+        typer.echo(f"{item.question}: {estimate} ({ends}{'; ' + item.note if item.note else ''})")
 
 
 def replicates(

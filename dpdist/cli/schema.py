@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from dpdist.api.display import folded
-from dpdist.cli.options import DEFAULT_LEDGER, LedgerUrl
+from dpdist.cli.options import DEFAULT_LEDGER, LedgerUrl, load
 from dpdist.cli.output import show_json
-from dpdist.errors import SpecError
+from dpdist.errors import ColumnMismatch, OutOfDomain, SpecError
+
+if TYPE_CHECKING:
+    from dpdist.schema.schema import Schema
 
 SITE = "https://dpdist.example/docs"
 """Where the documents are."""
@@ -81,8 +84,27 @@ def schema_draft(
 
 
 @schema_app.command("check")
-def schema_check(schema: Annotated[Path, typer.Argument(metavar="SCHEMA", help="Schema file (YAML).")]) -> None:
-    """Say what is missing or wrong in a schema, what is left to decide in a draft, and what it declares."""
+def schema_check(
+    schema: Annotated[Path, typer.Argument(metavar="SCHEMA", help="Schema file (YAML).")],
+    against: Annotated[
+        list[str] | None,
+        typer.Option(help="Files, folders or globs of a table: whether the names and types of its columns fit."),
+    ] = None,
+    spec: Annotated[
+        Path | None, typer.Option(help="With --against: a spec, whose `data` says how the files are read.")
+    ] = None,
+    custodian: Annotated[
+        bool,
+        typer.Option(
+            "--custodian",
+            help="With --against: you keep the table. Also read its records; what they say is private, for your eyes.",
+        ),
+    ] = False,
+) -> None:
+    """Say what is missing or wrong in a schema, what is left to decide in a draft, and what it declares.
+
+    With --against, also whether a table fits it, which costs nothing. Reads no record, unless --custodian is given.
+    """
     from dpdist.privacy.formatting import number_of
     from dpdist.schema.draft import BINS, left_to_decide
     from dpdist.schema.schema import Count, Schema
@@ -108,6 +130,21 @@ def schema_check(schema: Annotated[Path, typer.Argument(metavar="SCHEMA", help="
         typer.echo(folded(f"  {attribute.name:<15} {what}"))
     for rule in read.rules:
         typer.echo(f"  {rule.text}; broken: {rule.broken}")
+    if against:
+        _against(read, against, spec, custodian=custodian)
+    elif spec is not None or custodian:
+        raise SpecError("--spec and --custodian: only with --against, which names the table")
+
+
+def _against(schema: Schema, paths: list[str], spec: Path | None, *, custodian: bool) -> None:
+    """Print whether a table fits a schema. Raises ColumnMismatch, OutOfDomain: it does not."""
+    layout = {} if spec is None else load(spec, None).data.model_dump(include={"format", "csv", "storage"})
+    found = schema.check(paths, custodian=custodian, **layout)
+    if found.problems:
+        raise ColumnMismatch("the table does not fit the schema:\n" + "\n".join(found.problems))
+    typer.echo(folded(repr(found)))
+    if found.of_records:
+        raise OutOfDomain("the records of the table break the schema (confidential, as printed above)")
 
 
 @schema_app.command("json")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
-from dpdist.data.encode import TableEncoder, is_text
+from dpdist.data.encode import TableEncoder
 from dpdist.data.files import check_arrow, wanted_columns
 from dpdist.data.keyed_ids import ids_of
 from dpdist.data.read import EncodedBatch
@@ -24,7 +24,7 @@ from dpdist.data.records import Records
 from dpdist.data.sizes import BATCH_ROWS
 from dpdist.data.source import ExtraColumns
 from dpdist.data.table import PARTITION_ROWS
-from dpdist.data.texts import decoded, texts_of
+from dpdist.data.texts import decoded, is_text, readable, texts_of
 from dpdist.errors import ColumnMismatch, EmptyTable, ReleaseConflict, SpecError
 from dpdist.schema.schema import Schema
 
@@ -77,6 +77,7 @@ class ArrowRecords:
         start, stop = self.partitions[partition]
         row, encoder = self.first_row + start, TableEncoder(self.schema)
         for batch in self.table.slice(start, stop - start).to_batches(max_chunksize=batch_rows):
+            batch = readable(batch)
             encoded = encoder.encode(batch)
             beside = ids_of(batch, self.beside)
             yield EncodedBatch(0, row, encoded.codes, encoded.keep, encoded.report, beside)
@@ -86,7 +87,7 @@ class ArrowRecords:
         """The values of some columns of a partition as texts (`dpdist.data.texts`)."""
         start, stop = self.partitions[partition]
         for batch in self.table.slice(start, stop - start).to_batches(max_chunksize=BATCH_ROWS):
-            yield texts_of(batch, names)
+            yield texts_of(readable(batch), names)
 
     def counted(self, partition: int) -> list[int]:
         """The number of rows of a partition."""

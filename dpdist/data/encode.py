@@ -8,6 +8,7 @@ Numbers are encoded by `dpdist.data.numbers`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ from numpy.typing import NDArray
 from dpdist.data.integers import LIMIT, IntegerDomain, parse_integer, refuse_padded
 from dpdist.data.numbers import NumberEncoder, wrong_type
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, OUTSIDE, UNKNOWN, RowReport
+from dpdist.data.texts import is_text
+from dpdist.errors import ColumnMismatch
 from dpdist.schema.rules import Forbidden
 from dpdist.schema.schema import Attribute, Category, Schema
 
@@ -186,8 +189,8 @@ class ColumnEncoder:
 
 def check_type(attribute: Attribute, kind: pa.DataType) -> None:
     """Refuse an Arrow type that cannot hold an attribute. Raises ColumnMismatch: the type is not among text, integer
-    and, for attributes of integers or numbers, decimal or float, for others boolean or date: true is no number, and a
-    day is its text, such as 2024-02-29.
+    and, for attributes of integers or numbers, decimal or float, for others boolean or date (true is no number, and a
+    day is its text, such as 2024-02-29); or none of its values is declared, so that no record would be in the domain.
     """
     found = kind
     if pa.types.is_dictionary(kind):
@@ -195,7 +198,7 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
     numeric = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     if pa.types.is_integer(kind):
         refuse_padded(attribute)
-    if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):
+    if is_text(kind) or pa.types.is_null(kind):
         return
     if attribute.kind == "number":
         of_numbers, of_texts = True, False
@@ -203,8 +206,29 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
         integers = IntegerDomain.of(attribute, np.dtype(np.uint32))
         of_numbers, of_texts = integers is not None, integers is None or not integers.is_declared
     named = pa.types.is_boolean(kind) or pa.types.is_date(kind)
-    if not ((numeric and of_numbers) or (named and of_texts)):
+    if not (pa.types.is_integer(kind) or (numeric and of_numbers) or (named and of_texts)):
         raise wrong_type(attribute, found)
+    if isinstance(attribute.out_of_domain, Category):  # any value has a place
+        return
+    known = [*map(str, attribute.values or ()), *attribute.aliases]
+    for holds, what, example, fits in (
+        (pa.types.is_integer(kind), "integers", "1", attribute.bounds is not None or any(map(_is_integer, known))),
+        (pa.types.is_boolean(kind), "true and false", "true", bool({"true", "false"} & set(known))),
+        (pa.types.is_date(kind), "days", "2024-02-29", any(map(_DAY.fullmatch, known))),
+    ):
+        if holds and not fits:
+            raise ColumnMismatch(
+                f"column {attribute.name!r} holds {what}, and no declared value is one: correct the schema, or say "
+                f"which is which with `aliases`, such as {{'{example}': {known[0]}}}"
+            )
+
+
+def _is_integer(text: str) -> bool:
+    """Whether a text is what an integer is read as."""
+    return str(parse_integer(text)) == text
+
+
+_DAY = re.compile(r"-?\d{4,}-\d\d-\d\d", re.ASCII)
 
 
 def _known_texts(attribute: Attribute, *, empty_is_missing: bool, strip: bool) -> Mapping[str, int]:
@@ -236,11 +260,6 @@ def _policy_tables(attribute: Attribute, integers: IntegerDomain | None) -> tupl
     elif attribute.out_of_domain == "clip" and integers is not None:
         codes[size + BELOW], codes[size + ABOVE] = integers.end_codes
     return codes.astype(attribute.dtype), drops
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether an Arrow type is a text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _filled(array: pa.Array) -> pa.Array:

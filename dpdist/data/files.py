@@ -9,10 +9,11 @@ from itertools import accumulate
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.data.encode import check_type, is_text
+from dpdist.data.encode import check_type
 from dpdist.data.keyed_ids import check_type_beside
-from dpdist.data.lines import first_record
+from dpdist.data.lines import first_record, refuse_other_format
 from dpdist.data.source import ExtraColumns, FoundFile, TableSource
+from dpdist.data.texts import is_text
 from dpdist.errors import ColumnMismatch, EmptyTable
 from dpdist.schema.schema import Schema
 from dpdist.storage.files import compression_of, is_local, open_file, storage_errors, unless_damaged
@@ -73,6 +74,7 @@ def inspect_csv(found: FoundFile, source: TableSource, schema: Schema) -> TableF
     options, compression = source.csv, compression_of(found.path)
     with storage_errors(found.path):
         head = _read_head(found, source, compression)
+    refuse_other_format(head, found.path)
     names, start = first_record(
         head,
         whole=len(head) < _HEAD_BYTES,
@@ -146,11 +148,14 @@ def check_arrow(
     check_columns(where, types.names, schema, extra=extra, beside=beside)
     if beside is not None:
         check_type_beside(where, beside, types.field(beside).type)
+    problems = []
     for attribute in schema.attributes:
         try:
             check_type(attribute, types.field(attribute.name).type)
         except ColumnMismatch as error:
-            raise ColumnMismatch(f"{where}: {error}") from None
+            problems.append(f"{where}: {error}")
+    if problems:
+        raise ColumnMismatch("\n".join(problems))
 
 
 def check_columns(

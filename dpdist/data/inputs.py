@@ -12,7 +12,7 @@ from dpdist.data.source import CsvOptions, ParentSource, TableSource, fingerprin
 from dpdist.data.table import Table
 from dpdist.ledger.contract import InputSpec
 from dpdist.schema.schema import Schema
-from dpdist.schema.spec import CsvSpec, ParentTable, ReleaseSpec
+from dpdist.schema.spec import CsvSpec, DataSpec, ParentTable, ReleaseSpec
 
 
 class Opened(Records, Protocol):
@@ -96,7 +96,11 @@ def input_of(spec: ReleaseSpec) -> Input:
 
 def table_source(spec: ReleaseSpec, *, checked: bool = False) -> TableSource:
     """The table a spec names; of one that was `checked` against a contract as `Input.open` says."""
-    data = spec.data
+    return source_of(spec.data, checked=checked)
+
+
+def source_of(data: DataSpec, *, checked: bool = False) -> TableSource:
+    """The table of a spec's section `data`; see `table_source`."""
     return TableSource(
         paths=(*data.paths, *(data.parent.paths if data.parent else ())),
         parent=_parent(data.parent),

@@ -1,8 +1,10 @@
 """The ids of units, and which records of each unit are used.
 
-The column of the ids is read beside the attributes. Ids count by their texts, so that 7 and "7" are one id, whatever a
-file stores. A task that reads records hashes the ids with the attempt's key before it ends, and what it passes on holds
-hashes only.
+The column of the ids is read beside the attributes. What is one whole number is one id, whatever a file stores: 7,
+"7", 7.0, "7.0" and "007"; and so is what is one text, composed or decomposed (NFC, NFD). A floating-point number that
+may have been rounded (of 2^53 or more; of 32 bits, of 2^24 or more), or that has a fraction, is no id: nobody knows
+which integer or text it was. A task that reads records hashes the ids with the attempt's key before it ends, and what
+it passes on holds hashes only.
 
 Of a unit with too many records a keyed choice keeps so many. It depends on the unit's own records alone: equal records
 are numbered, and each gets a keyed hash of id, values and number; the smallest are kept. So it does not matter in which
@@ -11,6 +13,7 @@ files, partitions or order the records of a unit are.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,8 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dpdist.data.encode import is_text
-from dpdist.data.texts import decoded
+from dpdist.data.texts import NO_TEXT, decoded, is_text
 from dpdist.errors import ColumnMismatch
 from dpdist.privacy.keyed_hash import LONGEST, Hashes, KeyedHash
 
@@ -44,8 +46,10 @@ def check_type_beside(where: str, name: str, kind: pa.DataType) -> None:
 def ids_of(
     batch: pa.RecordBatch, beside: str | None, *, strip: bool = False, empty_is_missing: bool = False
 ) -> pa.Array | None:
-    """The ids (or weights) of a batch, null where there is none; None where no column has any. Integers from 0 that are
-    hashed as such are int64, all others texts.
+    """The ids (or weights) of a batch, null where there is none; None where no column has any.
+
+    Integers from 0 that are hashed as such are int64, floats float64 (of 32 bits infinite where they may have been
+    rounded), all others texts.
     """
     if beside is None:
         return None
@@ -54,17 +58,58 @@ def ids_of(
         return column.cast(pa.int64())
     if pa.types.is_floating(column.type):
         numbers = column.cast(pa.float64())
-        numbers = pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
-        whole = pc.and_(pc.equal(numbers, pc.trunc(numbers)), pc.less(pc.abs(numbers), 2.0**53))
-        integers = pc.if_else(whole, numbers, 0.0).cast(pa.int64())
-        texts = pc.if_else(whole, integers.cast(pa.large_string()), numbers.cast(pa.large_string()))
-    else:
-        texts = column.cast(pa.large_string())
+        if not pa.types.is_float64(column.type):
+            rounded = pc.greater_equal(pc.abs(numbers), _EXACT_32)
+            numbers = pc.if_else(rounded, pc.multiply(pc.sign(numbers), math.inf), numbers)
+        return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
+    texts = column.cast(pa.large_string())
     if strip:
         texts = pc.utf8_trim_whitespace(texts)
     if empty_is_missing:
         texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.large_string()), texts)
     return texts
+
+
+def canonical(ids: pa.Array) -> pa.Array:
+    """The one form of each id that `ids_of` gives: int64 or texts, null where there is none."""
+    if pa.types.is_float64(ids.type):
+        ids = _whole(ids)
+        return ids.cast(pa.large_string()) if _is_outside(ids) else ids
+    if pa.types.is_int64(ids.type):
+        return ids
+    if _all(pc.ascii_is_decimal(ids)) and not _any(pc.starts_with(ids, "0")):
+        return ids
+    ids = pc.if_else(pc.equal(ids, NO_TEXT), pa.scalar(None, ids.type), ids)
+    texts = ids if _all(pc.string_is_ascii(ids)) else pc.utf8_normalize(ids, form="NFC")
+    plain = pc.replace_substring_regex(texts, r"^\+?(-?)0*([0-9])", r"\1\2")
+    texts = pc.if_else(pc.match_substring_regex(texts, _WHOLE), plain, texts)
+    as_floats = pc.match_substring_regex(texts, _AS_FLOAT)
+    if _any(as_floats):
+        numbers = _whole(pc.if_else(as_floats, texts, "0").cast(pa.float64())).cast(pa.large_string())
+        texts = pc.if_else(as_floats, numbers, texts)
+    return pc.if_else(pc.equal(texts, "-0"), "0", texts)
+
+
+def _whole(numbers: pa.Array) -> pa.Array:
+    """Whole numbers as int64, null where a float has a fraction or may have been rounded."""
+    known = pc.and_(pc.equal(numbers, pc.trunc(numbers)), pc.less(pc.abs(numbers), _EXACT))
+    return pc.if_else(known, numbers, pa.scalar(None, pa.float64())).cast(pa.int64())
+
+
+def _all(mask: pa.Array) -> bool:
+    return bool(pc.all(mask).as_py() is not False)
+
+
+def _any(mask: pa.Array) -> bool:
+    return bool(pc.any(mask).as_py())
+
+
+_EXACT, _EXACT_32 = 2.0**53, 2.0**24
+"""Floats (of 32 bits) below it hold every whole number."""
+
+_WHOLE = r"^[+-]?[0-9]+$"
+_AS_FLOAT = r"^[+-]?[0-9]+(\.0*|(\.[0-9]*)?[eE][+-][0-9]+)$"
+"""Numbers as programs write floats; 12e4 is a text, such as some of hexadecimal digits are."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,6 +127,7 @@ class UnitHashes:
 
     def of_ids(self, ids: pa.Array) -> tuple[Hashes, NDArray[np.bool_] | None]:
         """Hashes of ids as `ids_of` gives them, and whether there is an id; None where all have one."""
+        ids = canonical(ids)
         known = pc.is_valid(ids).to_numpy(zero_copy_only=False) if ids.null_count else None
         if pa.types.is_int64(ids.type):
             whole = ids if known is None else pc.fill_null(ids, 0)

@@ -12,12 +12,30 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from dpdist.errors import ColumnMismatch, UnreadableFile
+from dpdist.errors import ColumnMismatch, UnreadableFile, WrongFormat
 
 MAX_LINE_BYTES = 1 << 26
 """Longest line accepted; beyond it the file has no line breaks that can be used."""
 
 _BOM = b"\xef\xbb\xbf"
+
+_OTHERS = {
+    b"\xff\xfe": "UTF-16 text: write it in UTF-8",
+    b"\xfe\xff": "UTF-16 text: write it in UTF-8",
+    b"PAR1": "a Parquet file: set data.format to parquet",
+    b"PK\x03\x04": "a ZIP archive, as spreadsheets are: write the table as CSV or Parquet",
+    b"\xd0\xcf\x11\xe0": "a spreadsheet: write the table as CSV or Parquet",
+    b"\x1f\x8b": "a gzip file: let its name end in .gz",
+    b"\x28\xb5\x2f\xfd": "a Zstandard file: let its name end in .zst",
+}
+"""First bytes of files that are no CSV in UTF-8."""
+
+
+def refuse_other_format(head: bytes, path: str) -> None:
+    """Refuse a file that begins as one of another format. Raises WrongFormat."""
+    for mark, what in _OTHERS.items():
+        if head.startswith(mark):
+            raise WrongFormat(f"{path} is not a CSV file, but {what}")
 
 
 def first_record(

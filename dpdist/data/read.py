@@ -19,7 +19,7 @@ from dpdist.data.keyed_ids import ids_of
 from dpdist.data.lines import lines_of_range, records_of_lines
 from dpdist.data.report import RowReport
 from dpdist.data.sizes import BATCH_ROWS
-from dpdist.data.texts import texts_of
+from dpdist.data.texts import readable, texts_of
 from dpdist.errors import UnreadableFile
 from dpdist.storage.files import is_local, open_file, storage_errors, unless_damaged
 
@@ -117,7 +117,7 @@ def _parquet_batches(table: Table, piece: Slice, batch_rows: int) -> Iterator[pa
             rows = batch.slice(skip, left)
             skip, left = max(0, skip - batch.num_rows), left - rows.num_rows
             if rows.num_rows:
-                yield rows
+                yield readable(rows)
 
 
 def _csv_batches(table: Table, piece: Slice, batch_rows: int) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,10 @@
-"""The values of columns as texts, and how often each stands: for releases that find out which values there are.
+"""Texts of columns: those that are no UTF-8, and how often each stands, for releases that find out which there are.
 
-A value that is null or an empty text is missing. A text longer than `MOST_TEXT_BYTES` is passed over. The memory of
-counts grows with the number of different values, and not with that of the rows.
+Arrow does not check the bytes of texts when it reads Parquet files or takes tables. `readable` does so for each batch:
+a text that is no UTF-8 becomes `NO_TEXT`, which no schema can declare, so it is out of domain, no number and no id.
+
+Of counted values, one that is null or an empty text is missing, and one that is longer than `MOST_TEXT_BYTES` or no
+UTF-8 is passed over. The memory of counts grows with the number of different values, and not with that of the rows.
 """
 
 from __future__ import annotations
@@ -19,8 +22,49 @@ from dpdist.data.sizes import MOST_TEXT_BYTES
 VALUES = pa.schema([("value", pa.large_string()), ("count", pa.int64())])
 """Different values of a column, each with the number of its rows."""
 
+NO_TEXT = "\0no UTF-8"
+"""What a text becomes that is no UTF-8."""
+
 _COMPACTED_ROWS = 1 << 18
 _PASSED_OVER = ""
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether an Arrow type is a text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def readable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch whose texts are all UTF-8: `NO_TEXT` stands for those that were not."""
+    for place, column in enumerate(batch.columns):
+        found = _readable(column)
+        if found is not column:
+            batch = batch.set_column(place, batch.field(place).with_type(found.type), found)
+    return batch
+
+
+def _readable(array: pa.Array) -> pa.Array:
+    """An array whose texts are all UTF-8; itself where they are."""
+    if pa.types.is_dictionary(array.type):
+        values = _readable(array.dictionary)
+        return array if values is array.dictionary else pa.DictionaryArray.from_arrays(array.indices, values)
+    if not is_text(array.type):
+        return array
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:  # it would name the place of the record: nothing of it goes on
+        pass
+    else:
+        return array
+    plain = array.cast(pa.large_string()).cast(pa.large_binary())
+    return pa.array([None if value is None else _decoded(value) for value in plain.to_pylist()], pa.large_string())
+
+
+def _decoded(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return NO_TEXT
 
 
 def texts_of(batch: pa.RecordBatch, names: Sequence[str], *, strip: bool = False) -> list[pa.Array]:
@@ -41,7 +85,8 @@ def _texts(array: pa.Array, *, strip: bool) -> pa.Array:
     if strip:
         texts = pc.utf8_trim_whitespace(texts)
     lengths = pc.binary_length(texts)
-    shown = pc.if_else(pc.greater(lengths, MOST_TEXT_BYTES), pa.scalar(_PASSED_OVER, pa.large_string()), texts)
+    passed_over = pc.or_(pc.greater(lengths, MOST_TEXT_BYTES), pc.equal(texts, NO_TEXT))
+    shown = pc.if_else(passed_over, pa.scalar(_PASSED_OVER, pa.large_string()), texts)
     return pc.if_else(pc.equal(lengths, 0), pa.scalar(None, pa.large_string()), shown)
 
 

@@ -29,7 +29,7 @@ def copies_of(weights: pa.Array, at_most: int) -> tuple[Counts, NDArray[np.bool_
     Parameters
     ----------
     weights : pyarrow.Array
-        Integers, or texts, as `dpdist.data.keyed_ids.ids_of` gives them.
+        Integers, floats or texts, as `dpdist.data.keyed_ids.ids_of` gives them.
 
     Returns
     -------
@@ -38,7 +38,7 @@ def copies_of(weights: pa.Array, at_most: int) -> tuple[Counts, NDArray[np.bool_
     without, above : ndarray of bool, shape (rows,)
         Where there is no weight of 0 or more, and where it is more than `at_most`.
     """
-    if pa.types.is_int64(weights.type):
+    if not pa.types.is_large_string(weights.type):
         found = weights.to_numpy(zero_copy_only=False).astype(np.float64)
     else:
         found = np.array([_number(text) for text in weights.to_pylist()], np.float64)

@@ -9,7 +9,8 @@ squares of the cells' own, because the errors of cells that were fitted together
 Where the cells were themselves measured and their noise adds up to less, the sum of the measurements is the estimate.
 It may be negative; intervals are cut at 0 and, of shares, at 1. A quantile is between the values at which the interval
 of the distribution function holds its level (Woodruff 1952). Intervals of means are those of
-`dpdist.inference.comparisons`.
+`dpdist.inference.comparisons`. Means and quantiles leave missing values out, unless the question gives them a number
+(`dpdist.schema.numbers`).
 
 Of four attributes or more nothing was measured, so that no interval is given.
 """
@@ -17,7 +18,6 @@ Of four attributes or more nothing was measured, so that no interval is given.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,19 +26,15 @@ import pyarrow as pa
 
 from dpdist.errors import SpecError
 from dpdist.inference.published import NO_ACCURACY, Published
+from dpdist.inference.quantities import Quantity, Range, parse_quantity
 from dpdist.privacy.arrays import Floats
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import decode
-from dpdist.schema.conditions import Condition, Mask, ends_of, parse_condition
+from dpdist.schema.conditions import Mask
 from dpdist.schema.rules import forbidden_cells
 
 NORMAL_95 = 1.96
 TOO_MANY = "nothing was measured of the accuracy of four attributes or more at a time"
-QUESTION = re.compile(
-    r"\s*(?:(count|share)|(mean|median)\s+(?:of\s+)?(`[^`]+`|\S+)|quantile\s+([0-9.]+)\s+(?:of\s+)?(`[^`]+`|\S+))"
-    r"(?:\s+where\s+(.+))?\s*\Z",
-    re.DOTALL,
-)
 
 
 @dataclass(frozen=True)
@@ -48,18 +44,21 @@ class Answer:
     Attributes
     ----------
     question : str
-    estimate : float
-    deviation, low, high : float or None
-        The standard error, and the ends of the 95 % interval; None where none can be given.
+    estimate : float or str
+        A text of quantiles of ordinal attributes with texts.
+    deviation : float or None
+        The standard error; None where none can be given.
+    low, high : float, str or None
+        The ends of the 95 % interval.
     note : str
         Why there is none, or what to know about it.
     """
 
     question: str
-    estimate: float
+    estimate: float | str
     deviation: float | None
-    low: float | None
-    high: float | None
+    low: float | str | None
+    high: float | str | None
     note: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -73,25 +72,10 @@ def infer(release: Published, question: str) -> Answer:
     Raises
     ------
     SpecError
-        The question or its condition cannot be read, or its attribute has no numbers.
+        The question or its condition cannot be read, or its attribute has no numbers (of a quantile: no order).
     """
-    match = QUESTION.fullmatch(question)
-    if match is None:
-        raise SpecError(
-            f"the question {question!r} cannot be read: ask for count, share, mean NAME, median NAME or quantile 0.9 "
-            'NAME, such as "mean age where sex = 1"'
-        )
-    counted, averaged, of_mean, level, of_level, where = match.groups()
-    condition = Condition("", ({},)) if where is None else parse_condition(where, release.schema)
-    if counted:
-        scale = 1.0 if counted == "count" else 1 / max(release.records, 1)
-        return _count(release, question, condition, scale, 1.0 if counted == "share" else math.inf)
-    name = (of_mean or of_level).strip("`")
-    (place,) = release.places([name])
-    q = 0.5 if averaged == "median" else float(level) if level else math.nan
-    if averaged != "mean" and not 0 < q < 1:
-        raise SpecError("a quantile has a level between 0 and 1, such as: quantile 0.9 age")
-    return _of_values(release, question, place, condition, None if averaged == "mean" else q)
+    asked = parse_quantity(question, release.schema)
+    return _count(release, asked) if asked.numbers is None else _of_values(release, asked)
 
 
 def tabulate(release: Published, names: list[str]) -> pa.Table:
@@ -188,46 +172,54 @@ class _Table:
         return estimate, half
 
 
-def _count(release: Published, question: str, condition: Condition, scale: float, most: float) -> Answer:
-    attributes = condition.attributes or (0,)
+def _count(release: Published, asked: Quantity) -> Answer:
+    condition, attributes = asked.condition, asked.attributes or (0,)
+    scale = 1 / max(release.records, 1) if asked.kind == "share" else 1.0
     if len(attributes) > 3:
         estimate = release.law.probability(condition) * release.records
-        return Answer(question, estimate * scale, None, None, None, TOO_MANY)
+        return Answer(asked.text, estimate * scale, None, None, None, TOO_MANY)
     table = _Table(release, attributes)
     estimate, half = table.total(condition.cells(attributes, table.shape))
     if half is None:
-        return Answer(question, estimate * scale, None, None, None, table.why)
-    low, high = (min(max(end * scale, 0.0), most) for end in (estimate - half, estimate + half))
-    return Answer(question, estimate * scale, half / NORMAL_95 * scale, low, high)
+        return Answer(asked.text, estimate * scale, None, None, None, table.why)
+    low, high = cut((estimate - half) * scale, (estimate + half) * scale, asked.range)
+    return Answer(asked.text, estimate * scale, half / NORMAL_95 * scale, low, high)
 
 
-def _of_values(release: Published, question: str, place: int, condition: Condition, level: float | None) -> Answer:
-    attribute = release.schema.attributes[place]
-    ends = None if attribute.is_continuous else ends_of(attribute)
-    if ends is None:
-        raise SpecError(f"attribute {attribute.name!r} has no numbers: ask for shares of its values")
-    middle = (ends[0].astype(np.float64) + ends[1]) / 2
-    attributes = tuple(sorted({place, *condition.attributes}))
+def cut(low: float, high: float, within: Range) -> Range:
+    """An interval, without what is outside of a range."""
+    return min(max(low, within[0]), within[1]), min(max(high, within[0]), within[1])
+
+
+def _of_values(release: Published, asked: Quantity) -> Answer:
+    numbers, attributes = asked.values, asked.attributes
     table = _Table(release, attributes)
-    cells = condition.cells(attributes, table.shape).reshape(table.shape)
-    axis = attributes.index(place)
-    of_value = [cells & _only(table.shape, axis, np.arange(table.shape[axis]) == k) for k in range(len(middle))]
-    counts = np.array([float(table.counts[mask.ravel()].sum()) for mask in of_value])
+    cells = asked.condition.cells(attributes, table.shape).reshape(table.shape)
+    axis = attributes.index(numbers.place)
+    others = tuple(k for k in range(len(attributes)) if k != axis)
+    order = numbers.order
+    counts = np.where(cells, table.counts.reshape(table.shape), 0.0).sum(others)[order]
     total = float(counts.sum())
     if total <= 0:
-        raise SpecError(f"no record of the model meets the condition {condition.text!r}")
-    if level is None:
-        mean = float((counts * middle).sum()) / total
-        return Answer(question, mean, None, None, None, NO_ACCURACY)
+        raise SpecError(f"no record of the model meets the condition {asked.condition.text!r}")
+    if asked.kind == "mean":
+        mean = float((counts * numbers.middles[order]).sum()) / total
+        return Answer(asked.text, mean, None, None, None, NO_ACCURACY)
     reached = np.cumsum(counts) / total
-    estimate = float(middle[int(np.searchsorted(reached, level))])
+    at = min(int(np.searchsorted(reached, asked.level)), len(order) - 1)
+    estimate = numbers.shown(numbers.middles[order[at]])
     if table.errors is None:
-        return Answer(question, estimate, None, None, None, table.why)
-    up_to = [cells & _only(table.shape, axis, np.arange(table.shape[axis]) <= k) for k in range(len(middle))]
+        return Answer(asked.text, estimate, None, None, None, table.why)
+    rank = np.full(table.shape[axis], len(order))
+    rank[order] = np.arange(len(order))
+    up_to = [cells & _only(table.shape, axis, rank <= k) for k in range(len(order))]
     away = np.array([table.total(mask.ravel())[1] or 0.0 for mask in up_to]) / total
-    possible = np.flatnonzero((reached + away >= level) & (np.append(0.0, (reached - away)[:-1]) <= level))
-    low, high = float(ends[0][possible[0]]), float(ends[1][possible[-1]])
-    return Answer(question, estimate, None, low, high, "the interval is that of the distribution function, inverted")
+    possible = (reached + away >= asked.level) & (np.append(0.0, (reached - away)[:-1]) <= asked.level)
+    codes = order[possible & asked.admitted[order]]
+    if not len(codes):
+        codes = order[[at]]
+    low, high = (numbers.shown(end) for end in (numbers.lows[codes].min(), numbers.highs[codes].max()))
+    return Answer(asked.text, estimate, None, low, high, "the interval is that of the distribution function, inverted")
 
 
 def _only(shape: tuple[int, ...], axis: int, mask: Mask) -> Mask:

@@ -3,7 +3,8 @@
 A difference is asked as ``mean hours where sex = 1 minus mean hours where sex = 2``, a ratio as ``count where a = 1
 over count where b = 1``, a regression as ``regression income = 2 on age, hours, sex = 1 where state = 8``, with
 ``logistic`` before it for a logistic one. An outcome or a term is an attribute with numbers, or a condition on one
-attribute (1 where it holds); the constant is always there.
+attribute (1 where it holds); the constant is always there. Records with missing values of what is averaged or
+regressed are left out (`dpdist.schema.numbers`). Intervals end where the schema says that the quantity does.
 
 What was measured are tables of up to three attributes. Sums over one attribute in another's classes are functions of
 these, and so are the normal equations of a linear regression; an estimate that needs more has no interval. A regression
@@ -15,17 +16,18 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 
 from dpdist.accuracy.coefficients import linear, logistic
 from dpdist.errors import SpecError
-from dpdist.inference.answers import NORMAL_95, QUESTION, TOO_MANY, Answer, infer
-from dpdist.inference.published import Declared, Published
-from dpdist.inference.replicates import Replicates, make_replicates
+from dpdist.inference.answers import NORMAL_95, TOO_MANY, Answer, cut, infer
+from dpdist.inference.published import NO_ACCURACY, Declared, Published
+from dpdist.inference.quantities import ANY, Quantity, Range, difference_range, parse_quantity, ratio_range
+from dpdist.inference.replicates import Replicates, make_replicates, without_replicates
 from dpdist.privacy.arrays import Floats
-from dpdist.schema.conditions import Condition, parse_condition
-from dpdist.schema.regression import Regression, asks_for_regression, hidden, numbers_of, parse_regression
+from dpdist.schema.regression import Regression, asks_for_regression, hidden, parse_regression
 
 LOGISTIC_NOTE = (
     "the interval is not reliable: a logistic regression depends on more than the tables that were measured; a spec "
@@ -44,19 +46,23 @@ def answer(release: Published, question: str) -> list[Answer]:
         The question cannot be read or has no answer.
     """
     if asks_for_regression(question):
-        asked = parse_regression(question, release.schema)
-        declared = release.regressions.get(asked.key)
+        declared = release.regressions.get((asked := parse_regression(question, release.schema)).key)
         if declared is not None and not declared.reason:
             return _measured(asked, declared, release)
-        if declared is not None and release.errors is not None:
-            note = f"declared, but not measured: {declared.reason}"
-            found = by_replicates(make_replicates(release), question)
-            return [replace(one, note="; ".join(filter(None, (note, one.note)))) for one in found]
-    single = QUESTION.fullmatch(question)
-    is_mean = single is not None and single[2] == "mean"
-    if release.errors is None or not (is_mean or asks_for_regression(question) or _BETWEEN.search(hidden(question))):
+        found = by_replicates(_replicates(release), question)
+        if declared is None:
+            return found
+        note = f"declared, but not measured: {declared.reason}"
+        return [replace(one, note="; ".join(filter(None, (note, one.note)))) for one in found]
+    if _BETWEEN.search(hidden(question)):
+        return by_replicates(_replicates(release), question)
+    if release.errors is None or parse_quantity(question, release.schema).kind != "mean":
         return [infer(release, question)]
     return by_replicates(make_replicates(release), question)
+
+
+def _replicates(release: Published) -> Replicates:
+    return make_replicates(release) if release.errors is not None else without_replicates(release)
 
 
 def _measured(asked: Regression, declared: Declared, release: Published) -> list[Answer]:
@@ -84,47 +90,49 @@ def by_replicates(replicates: Replicates, question: str) -> list[Answer]:
     shown = hidden(question)
     between = _BETWEEN.search(shown)
     if between is None:
-        estimate, few = _quantity(replicates, question)
-        return [_answered(replicates, question, estimate, few)]
+        asked, estimates = _quantity(replicates, question)
+        return [_answered(replicates, question, estimates, len(asked.attributes) <= 3, asked.range)]
     if _BETWEEN.search(shown, between.end()):
         raise SpecError(f"the question {question!r} compares more than two quantities: ask for two at a time")
-    left, few_left = _quantity(replicates, question[: between.start()])
-    right, few_right = _quantity(replicates, question[between.end() :])
-    if between.group(1) == "over" and not right.all():
+    sides = question[: between.start()], question[between.end() :]
+    left, right = (_quantity(replicates, side) for side in sides)
+    few = max(len(left[0].attributes), len(right[0].attributes)) <= 3
+    if between.group(1) == "minus":
+        within = difference_range(left[0].range, right[0].range)
+        return [_answered(replicates, question, left[1] - right[1], few, within)]
+    if not right[1].all():
         raise SpecError(f"no record of the release meets the second condition of {question!r}")
-    estimate = left - right if between.group(1) == "minus" else left / right
-    return [_answered(replicates, question, estimate, few_left and few_right)]
+    return [_answered(replicates, question, left[1] / right[1], few, ratio_range(left[0], right[0]))]
 
 
-def _answered(replicates: Replicates, question: str, estimates: Floats, few: bool, note: str = "") -> Answer:
-    """From an estimate and those of the replicates."""
+def _answered(
+    replicates: Replicates, question: str, estimates: Floats, few: bool, within: Range = ANY, note: str = ""
+) -> Answer:
+    """From an estimate and those of the replicates: whether three attributes at most decide it, and what it can be."""
     estimate = float(estimates[0])
-    if not few:
-        return Answer(question, estimate, None, None, None, TOO_MANY)
+    if not few or not replicates.number:
+        return Answer(question, estimate, None, None, None, TOO_MANY if replicates.number else NO_ACCURACY)
     deviation = float(np.sqrt(replicates.variances(estimates[:1], estimates[None, 1:]))[0])
     half = replicates.multiple() * deviation
-    return Answer(question, estimate, deviation, estimate - half, estimate + half, note)
+    return Answer(question, estimate, deviation, *cut(estimate - half, estimate + half, within), note)
 
 
-def _quantity(replicates: Replicates, text: str) -> tuple[Floats, bool]:
-    """A count, a share or a mean by each set of weights, and whether it needs three attributes at most."""
-    match = QUESTION.fullmatch(text)
-    if match is None or match[4] or match[2] == "median":
+def _quantity(replicates: Replicates, text: str) -> tuple[Quantity, Floats]:
+    """A count, a share or a mean by each set of weights."""
+    asked = parse_quantity(text, replicates.release.schema)
+    if asked.kind == "quantile":
         raise SpecError(f"{text.strip()!r} is not what replicates answer: ask for count, share or mean NAME, and where")
-    schema = replicates.release.schema
-    condition = Condition("", ({},)) if match[6] is None else parse_condition(match[6], schema)
-    inside = condition.holds(replicates.codes).astype(np.float64)
-    if match[2] is None:
-        rows, weights = replicates.grouped([inside])
+    inside = asked.condition.holds(replicates.codes)
+    if asked.numbers is None:
+        rows, weights = replicates.grouped([inside.astype(np.float64)])
         counted = rows[:, 0] @ weights
-        return counted / (weights.sum(0) if match[1] == "share" else 1), len(condition.attributes) <= 3
-    (place,) = replicates.release.places([match[3].strip("`")])
-    values = numbers_of(schema.attributes[place])[replicates.codes[place]]
-    rows, weights = replicates.grouped([inside, values])
+        return asked, counted / (weights.sum(0) if asked.kind == "share" else 1)
+    column = replicates.codes[asked.numbers.place]
+    rows, weights = replicates.grouped([inside & asked.numbers.counted[column], asked.numbers.middles[column]])
     total = rows[:, 0] @ weights
     if not total.all():
-        raise SpecError(f"no record of the release meets the condition {condition.text!r}")
-    return (rows[:, 0] * rows[:, 1]) @ weights / total, len({place, *condition.attributes}) <= 3
+        raise SpecError(f"no record of the release meets the condition {asked.condition.text!r} and has a value")
+    return asked, (rows[:, 0] * rows[:, 1]) @ weights / total
 
 
 def _regression(replicates: Replicates, question: str) -> list[Answer]:
@@ -132,15 +140,16 @@ def _regression(replicates: Replicates, question: str) -> list[Answer]:
     asked = parse_regression(question, replicates.release.schema)
     inside = asked.where.holds(codes)
     if not inside.any():
-        raise SpecError(f"no record of the release meets the condition {asked.where.text!r}")
+        raise SpecError(f"no record of the release meets the condition {asked.where.text!r} and has all values")
     columns = [term.values[codes[term.attribute]] for term in (asked.outcome, *asked.terms)]
     rows, weights = replicates.grouped([*columns, inside.astype(np.float64)])
     rows, weights = rows[rows[:, -1] > 0], weights[rows[:, -1] > 0]
     terms = np.concatenate([np.ones((len(rows), 1)), rows[:, 1:-1]], axis=1)
     found = (logistic if asked.is_logistic else linear)(terms, rows[:, 0], weights)
-    few = len(asked.where.attributes) <= 1  # with an outcome and a term these are three attributes
+    of_terms = [term.attribute for term in (asked.outcome, *asked.terms)]
+    few = all(len({*pair, *asked.where.attributes}) <= 3 for pair in combinations(of_terms, 2))
     note = LOGISTIC_NOTE if asked.is_logistic else ""
     return [
-        _answered(replicates, f"{question}: {name}", estimates, few, note)
+        _answered(replicates, f"{question}: {name}", estimates, few, note=note)
         for name, estimates in zip(asked.names, found, strict=True)
     ]

@@ -144,6 +144,13 @@ def make_replicates(release: Published, number: int = NUMBER, *, seed: int = 0) 
     return Replicates(release, codes, release.records / len(codes[0]), *ratios_of(perturbed))
 
 
+def without_replicates(release: Published) -> Replicates:
+    """The records with their weight alone: estimates follow, and no interval."""
+    codes = release.codes
+    rows = len(codes[0])
+    return Replicates(release, codes, release.records / rows, np.empty((rows, 0), np.float32), 1.0)
+
+
 def ratios_of(perturbed: AnyFloats) -> tuple[AnyFloats, float]:
     """Perturbations as ratios of weights, none of them below ``1 - _LARGEST``, and the step they were shortened by.
 
@@ -159,7 +166,7 @@ def ratios_of(perturbed: AnyFloats) -> tuple[AnyFloats, float]:
 
 
 def _numbers(attribute: Attribute) -> Floats | None:
-    """The number of each code of an attribute whose values are ordered; the mean where it has none."""
+    """The number of each code of an attribute whose values are ordered; NaN of a missing value."""
     ends = ends_of(attribute)
     if ends is not None:
         found = (ends[0].astype(np.float64) + ends[1]) / 2
@@ -167,4 +174,4 @@ def _numbers(attribute: Attribute) -> Floats | None:
         found = np.arange(len(attribute.values or ()), dtype=np.float64)
     else:
         return None
-    return np.append(found, np.full(attribute.cardinality - len(found), found.mean()))
+    return np.append(found, np.full(attribute.cardinality - len(found), np.nan))

@@ -56,7 +56,7 @@ def largest_error(distance: float, f: Floats, q: Floats) -> float:
 
 
 def scores_of(counts: PairCounts, a: int, numbers: Floats | None) -> Floats:
-    """Scores of the values of an attribute: mean 0, variance 1, uncorrelated."""
+    """Scores of the values of an attribute: mean 0, variance 1, uncorrelated; a value without a number has NaN."""
     total = max(counts.total, 1)
     share = [counts.single(i) / total for i in range(len(counts.cardinalities))]
     common = [s * total >= _RARE for s in share]
@@ -71,6 +71,9 @@ def scores_of(counts: PairCounts, a: int, numbers: Floats | None) -> Floats:
     leading = np.asarray(np.linalg.eigh(dependence)[1][:, -1], np.float64)
     columns = [np.divide(leading, np.sqrt(share[a]), out=np.zeros_like(leading), where=common[a])]
     if numbers is not None and len(share[a]) > 2:
+        counted = common[a] & ~np.isnan(numbers)
+        mean = float((share[a] * np.where(counted, numbers, 0.0)).sum()) / max(float(share[a][counted].sum()), 1e-300)
+        numbers = np.where(np.isnan(numbers), mean, numbers)  # of missing values, so that their score is 0
         columns.append(np.where(common[a], numbers, 0.0))
     found: list[Floats] = []
     for column in columns:

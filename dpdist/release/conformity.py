@@ -22,6 +22,8 @@ from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import located_on, table_pass
 from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
+from dpdist.schema.schema import Schema
+from dpdist.schema.weight import WeightSpec
 from dpdist.storage.files import absolute
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ def check_input(
     if source.fingerprint != located.fingerprint:
         raise ReleaseConflict("the files changed while they were read: leave them alone, and check them again")
     problems = [
-        *_of_policies(report, contract),
+        *_of_policies(report, contract.table, contract.weight),
         *_of_ids(report, contract),
         *_of_numbers(report, contract),
         *_of_classes(counts, contract),
@@ -84,11 +86,20 @@ def _added(a: dict[int, NDArray[np.int64]], b: dict[int, NDArray[np.int64]]) -> 
     return {column: a[column] + b[column] for column in a}
 
 
-def _of_policies(report: RowReport, contract: Contract) -> list[str]:
+def check_records(schema: Schema, given: Input, executor: Executor) -> Conformity:
+    """Read an input once and compare its records with a schema. Raises DataError: it cannot be read."""
+    opened = given.open(schema)
+    table = located_on(executor, [opened.on(executor)])[0]
+    operator = Operator(name="rows", chunk=partial(_counts, sizes={}), combine=_added)
+    _, report = executor.compute([table_pass(executor, table, operator, name="check")])[0]
+    return Conformity(table.fingerprint, tuple(_of_policies(report, schema, None)), report.confidential(schema))
+
+
+def _of_policies(report: RowReport, schema: Schema, weight: WeightSpec | None) -> list[str]:
     try:
-        check(report, contract.table)
-        if contract.weight is not None:
-            check_weights(report, contract.weight)
+        check(report, schema)
+        if weight is not None:
+            check_weights(report, weight)
     except DataError as error:
         return str(error).splitlines()
     return []
@@ -99,7 +110,12 @@ def _of_ids(report: RowReport, contract: Contract) -> list[str]:
     if unit is None or unit.missing == "drop":
         return []
     found = [
-        (report.nameless, f"rows without an id, whose {unit.name} nobody knows", "find the ids"),
+        (
+            report.nameless,
+            f"rows without an id, whose {unit.name} nobody knows (a float with a fraction, or so large that it may "
+            "have been rounded, is no id)",
+            "find the ids, and write them as integers or texts",
+        ),
         (report.orphans, f"records whose {unit.name} has no row in data.parent", "add these rows, or correct the ids"),
         (report.childless, "rows in data.parent that no record belongs to", "add their records, or leave them out"),
         (report.repeated, f"several rows in data.parent for one {unit.name}", "leave one of them"),

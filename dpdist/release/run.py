@@ -35,6 +35,7 @@ from dpdist.errors import (
     ReleaseConflict,
     ResourceError,
     SpecError,
+    WrongFormat,
 )
 from dpdist.families.base.attempt import Attempt, Progress, silent
 from dpdist.families.base.family import Stage
@@ -202,7 +203,8 @@ class Run:
         """The table.
 
         Where the spec says which line of a CSV file is looked at, a refusal has read a record, and is charged. The
-        first line of a file, taken for the header, and the columns of a Parquet file are public.
+        first line of a file, taken for the header, the format that its first bytes show, and the columns of a Parquet
+        file are public.
         """
         csv = self.spec.data.csv
         try:
@@ -214,7 +216,8 @@ class Run:
             )
         except DataError as error:
             first_line = csv.header and not csv.skip_rows and csv.comment is None
-            if first_line or isinstance(error, DataNotFound) or self._contract is not None or self.plan.event is None:
+            is_public = first_line or isinstance(error, DataNotFound | WrongFormat)
+            if is_public or self._contract is not None or self.plan.event is None:
                 raise
             if not self._resume:
                 self._ledger.mark_drawing(self._ledger.reserve(**self._reservation))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -49,15 +49,33 @@ class Condition:
     text : str
     boxes : tuple of dict
         A record meets the condition if one of them admits all its codes.
+    names_missing : bool
+        Whether it says itself what holds of missing values.
     """
 
     text: str
     boxes: tuple[Box, ...]
+    names_missing: bool = False
 
     @property
     def attributes(self) -> tuple[int, ...]:
         """The attributes that it asks for, ascending."""
         return tuple(sorted({i for box in self.boxes for i in box}))
+
+    def admitted(self, attribute: int, cardinality: int) -> Mask:
+        """Which codes of an attribute some record has that meets it."""
+        found = np.zeros(cardinality, bool)
+        for box in self.boxes:
+            found |= box.get(attribute, True)
+        return found
+
+    def within(self, masks: Box) -> Condition:
+        """This condition, and that records have some codes of other attributes."""
+        return replace(self, boxes=tuple(_both(list(self.boxes), [{i: m for i, m in masks.items() if not m.all()}])))
+
+    def implies(self, other: Condition) -> bool:
+        """Whether every record that meets it meets another one."""
+        return not _both(list(self.boxes), _neither(list(other.boxes)))
 
     def holds(self, codes: Codes) -> Mask:
         """Which records meet it."""
@@ -105,12 +123,19 @@ def parse_condition(text: str, schema: Schema) -> Condition:
         tree = ast.parse(_TOKEN.sub(token, text.strip()), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise SpecError(f"the condition {text!r} cannot be read: {_HELP}") from None
-    return Condition(text, tuple(_Reader(schema, names).boxes(tree.body)))
+    reader = _Reader(schema, names)
+    return Condition(text, tuple(reader.boxes(tree.body)), reader.names_missing)
+
+
+def everything() -> Condition:
+    """The condition that every record meets."""
+    return Condition("", ({},))
 
 
 class _Reader:
     def __init__(self, schema: Schema, quoted: dict[str, str]) -> None:
         self.schema, self.quoted = schema, quoted
+        self.names_missing = False
 
     def boxes(self, node: ast.expr) -> list[Box]:
         if isinstance(node, ast.BoolOp):
@@ -135,12 +160,13 @@ class _Reader:
                 raise SpecError("`is` goes with `missing`: write `age is missing`")
             i, attribute = self._attribute(left)
             present = _present(attribute)
+            self.names_missing = True
             return {i: ~present if isinstance(comparison, ast.Is) else present}
         if isinstance(comparison, ast.In | ast.NotIn):
             i, attribute = self._attribute(left)
             if not isinstance(right, ast.Tuple | ast.List | ast.Set):
                 raise SpecError(f"`in` needs a list: write {attribute.name} in (1, 2)")
-            masks = [_mask(attribute, ast.Eq, _constant(item)) for item in right.elts]
+            masks = [self._mask(attribute, ast.Eq, _constant(item)) for item in right.elts]
             mask = np.logical_or.reduce([np.zeros(attribute.cardinality, bool), *masks])
             return {i: mask if isinstance(comparison, ast.In) else _present(attribute) & ~mask}
         kind = type(comparison)
@@ -155,7 +181,11 @@ class _Reader:
                 f"compare an attribute with a constant, not {_source(left)!r} with {_source(right)!r}{cure}"
             )
         i, attribute = self._attribute(left)
-        return {i: _mask(attribute, kind, value)}
+        return {i: self._mask(attribute, kind, value)}
+
+    def _mask(self, attribute: Attribute, kind: type[ast.cmpop], value: int | float | str) -> Mask:
+        self.names_missing |= isinstance(value, str) and value == missing_text(attribute)
+        return _mask(attribute, kind, value)
 
     def _attribute(self, node: ast.expr) -> tuple[int, Attribute]:
         if not isinstance(node, ast.Name):

@@ -105,6 +105,8 @@ def drafted(
 def _attribute(column: Described) -> tuple[dict[str, Any], list[str]]:
     """An attribute as a mapping for YAML, and what to say about it."""
     items, notes = dict(column.items or {}), [column.note]
+    if all(map(is_number, items)) and not column.ordered:  # numbers have an order of their own
+        items = dict(sorted(items.items(), key=lambda item: Fraction(item[0].strip())))
     attribute: dict[str, Any] = {"name": column.name}
     if _is_range(column):
         notes += _range(attribute, column, items)

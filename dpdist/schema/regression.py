@@ -6,8 +6,10 @@
     logistic regression income = '>50K' on age, sex = 'Male'
 
 An outcome or a term is an attribute with numbers, or a condition on one attribute (1 where it holds): a function of the
-code of one attribute. Values of bins are their middles, and of a missing value the mean of all values. The constant is
-always there. The outcome of a logistic regression is a condition.
+code of one attribute. Values of bins are their middles. A record with a missing value of any of these attributes is
+left out, as statistical packages do, unless the question says what a missing value counts as: a number (``income with
+missing as 0``), or in a condition (``sex = 1 or sex is missing``). The constant is always there. The outcome of a
+logistic regression is a condition.
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
-from dpdist.schema.conditions import Condition, ends_of, parse_condition
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.schema.conditions import Condition, Mask, everything, parse_condition
+from dpdist.schema.numbers import MISSING_AS, numbers_in
+from dpdist.schema.schema import Schema
 
 CONSTANT = "constant"
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _REGRESSION = re.compile(r"\s*(logistic\s+)?regression\s+(.+?)\s+on\s+(.+?)(?:\s+where\s+(.+))?\s*\Z", re.DOTALL)
+
+_NUMBERED = re.compile(MISSING_AS)
 
 Key = tuple[object, ...]
 
@@ -40,11 +45,14 @@ class Term:
     attribute : int
         Its place.
     values : ndarray of float64, shape (cardinality,)
+    counted : ndarray of bool, shape (cardinality,)
+        Records with other codes are left out; their value is 0.
     """
 
     text: str
     attribute: int
     values: NDArray[np.float64]
+    counted: Mask
 
     @property
     def key(self) -> Key:
@@ -64,7 +72,7 @@ class Regression:
     terms : tuple of Term
         Without the constant.
     where : Condition
-        Of which records; without boxes that ask for anything where it is of all.
+        Of which records, without those that a term leaves out; without boxes that ask for anything where it is of all.
     """
 
     text: str
@@ -114,35 +122,37 @@ def parse_regression(text: str, schema: Schema) -> Regression:
     kind, outcome, listed, where = (
         None if start < 0 else text[start:end] for start, end in (found.span(k) for k in range(1, 5))
     )
-    condition = Condition("", ({},)) if where is None else parse_condition(where, schema)
+    asked = everything() if where is None else parse_condition(where, schema)
     terms = tuple(parse_term(part, schema) for part in listed_in(listed or ""))
-    regression = Regression(text, kind is not None, parse_term(outcome or "", schema), terms, condition)
-    if regression.is_logistic and set(np.unique(regression.outcome.values)) - {0.0, 1.0}:
+    target = parse_term(outcome or "", schema)
+    condition = asked
+    for term in (target, *terms):
+        condition = condition.within({term.attribute: term.counted})
+    if not condition.boxes:
+        raise SpecError(
+            f"the regression {text!r} is of no record: no record can meet its condition and have all values (NAME with "
+            "missing as 0 counts missing ones)"
+        )
+    regression = Regression(text, kind is not None, target, terms, condition)
+    if regression.is_logistic and set(np.unique(target.values[target.counted])) - {0.0, 1.0}:
         raise SpecError("the outcome of a logistic regression is a condition, such as: income = 2")
     return regression
 
 
 def parse_term(text: str, schema: Schema) -> Term:
     """An attribute's numbers, or whether a condition on one holds. Raises SpecError: as `parse_regression`."""
-    name = text.strip().strip("`")
-    if name in schema.names:
-        place = schema.names.index(name)
-        return Term(text, place, numbers_of(schema.attributes[place]))
+    if text.strip().strip("`") in schema.names or _NUMBERED.search(hidden(text)):
+        numbers = numbers_in(text, schema)
+        return Term(text, numbers.place, numbers.middles, numbers.counted)
     condition = parse_condition(text, schema)
     if len(condition.attributes) != 1:
         raise SpecError(f"the term {text!r} is not of one attribute: products of attributes are not admitted")
     (place,) = condition.attributes
-    size = schema.attributes[place].cardinality
-    return Term(text, place, condition.cells((place,), (size,)).astype(np.float64))
-
-
-def numbers_of(attribute: Attribute) -> NDArray[np.float64]:
-    """The number of each code: the middles of bins. Raises SpecError: the attribute has none."""
-    ends = None if attribute.is_continuous else ends_of(attribute)
-    if ends is None:
-        raise SpecError(f"attribute {attribute.name!r} has no numbers: write a condition, such as {attribute.name} = …")
-    middles = (ends[0].astype(np.float64) + ends[1]) / 2
-    return np.append(middles, np.full(attribute.cardinality - len(middles), middles.mean()))
+    attribute = schema.attributes[place]
+    counted = np.ones(attribute.cardinality, bool)
+    if attribute.missing_code is not None and not condition.names_missing:
+        counted[attribute.missing_code] = False
+    return Term(text, place, (condition.admitted(place, attribute.cardinality) & counted).astype(np.float64), counted)
 
 
 def listed_in(text: str) -> list[str]:

@@ -11,9 +11,10 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,9 @@ from dpdist.schema.rules import Rule, Rules, compiled
 from dpdist.schema.strict import Frozen, Value
 from dpdist.schema.strict_yaml import load_yaml
 from dpdist.schema.validation import setting_names, validation_message
+
+if TYPE_CHECKING:
+    from dpdist.api.checked import SchemaCheck
 
 Number = Annotated[int | FiniteFloat, Field(union_mode="smart")]
 
@@ -439,6 +443,27 @@ class Schema(Frozen):
         """SHA-256 of the canonical JSON of the schema, in hexadecimal."""
         text = json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def check(self, table: Any, *, custodian: bool = False, **layout: Any) -> SchemaCheck:
+        """Say whether a table fits the schema. Costs nothing.
+
+        Parameters
+        ----------
+        table : path or table
+            Paths, or a table in memory, as for `dpdist.release`.
+        custodian : bool
+            Whether you keep the table. Its records are read only then: what they say is private, and for you alone.
+            Else only the names and types of columns and the formats of files are looked at, which are public.
+        **layout
+            `format`, `csv` and `storage` of files, as a spec has them in `data`.
+
+        Returns
+        -------
+        SchemaCheck
+        """
+        module = import_module("dpdist.api.checked")  # of a layer above this one, which has the tables
+        found: SchemaCheck = module.check_schema(self, table, custodian=custodian, layout=layout)
+        return found
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Schema:

@@ -491,7 +491,10 @@ def change(spec: AnySpec, settings: Mapping[str, Any]) -> AnySpec:
     return validated(type(spec), override(spec.model_dump(mode="json", by_alias=True), settings))
 
 
-def validated(kind: type[AnySpec], tree: Mapping[str, Any], source: str = "the spec") -> AnySpec:
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+def validated(kind: type[AnySection], tree: Mapping[str, Any], source: str = "the spec") -> AnySection:
     """A spec of the given class from a mapping. Raises SpecError: the mapping is not valid; the message names each
     setting.
     """

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from cases import CASES, CLIENTS, FEDERATED, HISTOGRAM, LID, PARTIES, Case
 from clusters import parts
@@ -307,6 +309,34 @@ def test_tasks_stay_within_the_memory_of_the_plan(case: Case, tmp_path: Path) ->
     run(spec, measured := Measured())
     planned, largest = make_plan(spec).resources()["task_bytes"], max(measured.peaks.values())
     assert BATCH_ROWS < largest < planned, measured.peaks
+
+
+# --- bytes that are no text -------------------------------------------------------------------------------------------
+
+
+@local
+def test_bytes_that_are_no_text_are_a_value_outside_the_domain(
+    case: Case, executors: Executors, tmp_path: Path
+) -> None:
+    """A release or a refusal, the same as of a text outside the domain (in a discovery, of one that is passed over)."""
+    found = []
+    for name, value in (("bytes", b"\xff\xc3"), ("text", b"x" * 5_000)):
+        folder = tmp_path / name
+        spec = case.project(folder)
+        table = pq.read_table(folder / "table.parquet")
+        column = case.bad[0] if case.bad else table.column_names[0]
+        values = table[column].cast(pa.string()).cast(pa.binary()).to_pylist()
+        values[len(values) // 2] = value
+        place = table.schema.get_field_index(column)
+        case.write(folder, table.set_column(place, column, pa.array(values, pa.binary()).view(pa.string())))
+        if spec.protects_only_units:
+            case.admit(folder)
+        try:
+            run(spec, executors.of("in-process", spec))
+            found.append(content(spec)[0])
+        except DataError as error:
+            found.append([type(error).__name__.encode(), str(error).encode()])
+    assert found[0] == found[1]
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

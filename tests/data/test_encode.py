@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dpdist.data.arrow import TableInMemory
 from dpdist.data.encode import ColumnEncoder, TableEncoder, check_type
 from dpdist.data.integers import parse_integer
 from dpdist.data.report import RowReport, check
@@ -294,6 +295,24 @@ def test_types_that_can(kind: pa.DataType) -> None:
     check_type(values(1, 2), kind)
 
 
+@pytest.mark.parametrize(
+    ("column", "what", "fitting"),
+    [
+        (pa.array([1, 2]), "integers", {"values": ("1", "x")}),
+        (pa.array([True]), "true and false", {"values": ("true", "false")}),
+        (pa.array([datetime.date(2024, 1, 1)]), "days", {"values": ("2024-01-01",)}),
+        (pa.array([1, 2]).dictionary_encode(), "integers", {"values": ("a",), "aliases": {"1": "a"}}),
+        (pa.array([1, 2]), "integers", {"values": ("a",), "out_of_domain": {"category": "a"}}),
+    ],
+)
+def test_a_type_of_which_no_value_is_declared(column: pa.Array, what: str, fitting: dict[str, Any]) -> None:
+    """Whatever the policy drops: no record would be in the domain, as the type alone shows."""
+    check_type(Attribute(name="v", kind="categorical", **fitting), column.type)
+    unfit = values("Male", "01/02/2024", out_of_domain="drop")
+    with pytest.raises(ColumnMismatch, match=f"column 'v' holds {what}, and no declared value is one: .*aliases"):
+        check_type(unfit, column.type)
+
+
 def test_reports_add_up_and_show_nothing() -> None:
     schema = Schema(attributes=(integer(missing="drop"),))
     encoder = TableEncoder(schema)
@@ -301,3 +320,36 @@ def test_reports_add_up_and_show_nothing() -> None:
     total = RowReport.empty(schema) + reports[0] + reports[1] + reports[2]
     assert (total.rows, total.kept, total.counts.tolist()) == (4, 2, [[2, 0, 1, 0, 0]])
     assert repr(total) == "RowReport(<counts hidden>)"
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
+)
+@pytest.mark.parametrize("policy", ["drop", {"category": "other"}])
+def test_a_text_that_is_no_utf8_is_out_of_domain(kind: pa.DataType, policy: object) -> None:
+    """In files and in tables in memory: by the policy, beside good texts, missing ones and numbers."""
+    attributes = [
+        {"name": "a", "kind": "categorical", "values": ["x", "é", "other"], "out_of_domain": policy},
+        {"name": "n", "kind": "number", "bounds": [0, 9], "bins": {"count": 3}, "out_of_domain": "drop"},
+    ]
+    schema = Schema.model_validate({"attributes": attributes})
+    texts = pa.array([b"x", b"\xff", "é".encode(), b"\xc3"]).view(pa.string())
+    numbers = pa.array(["1", "2", "3", "4"])
+    table = pa.table(
+        {"a": texts.dictionary_encode() if pa.types.is_dictionary(kind) else texts.cast(kind), "n": numbers}
+    )
+    (batch,) = TableInMemory(table, "a table").open(schema).batches(0)
+    assert batch.codes[0].tolist()[::2] == [0, 1]
+    assert batch.report.counts[0].tolist() == [0, 0, 0, 2, 0]
+    if policy == "drop":
+        assert batch.keep is not None
+        assert batch.keep.tolist() == [True, False, True, False]
+    else:
+        assert batch.codes[0].tolist() == [0, 2, 1, 2]
+
+
+def test_a_number_of_bytes_that_are_no_text_is_mistyped() -> None:
+    schema = Schema.model_validate({"attributes": [{"name": "n", "kind": "number", "bounds": [0, 9]}]})
+    table = pa.table({"n": pa.array([b"1", b"\xff"]).view(pa.string())})
+    (batch,) = TableInMemory(table, "a table").open(schema).batches(0)
+    assert batch.report.counts[0].tolist() == [0, 0, 0, 0, 1]

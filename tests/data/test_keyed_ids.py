@@ -1,20 +1,24 @@
-"""Ids are hashed by their texts, and which records of a unit are used depends on the unit's own records alone."""
+"""What is one number or text is one id; which records of a unit are used depends on the unit's own records alone."""
 
 from __future__ import annotations
 
 from collections import Counter
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.data.keyed_ids import UnitHashes, check_type_beside, ids_of
+from dpdist.data.keyed_ids import UnitHashes, canonical, check_type_beside, ids_of
 from dpdist.errors import ColumnMismatch
+from dpdist.ledger.contract import Contract
 from dpdist.privacy.noise import Noise
+from dpdist.release.conformity import Conformity, check_input
 
 HASHES = UnitHashes.of(Noise(bytes(range(32))))
 
@@ -37,7 +41,7 @@ def test_hashes_are_those_of_texts_wherever_they_lie(ids: list[str | None], skip
     array = pa.array(ids, pa.string()).slice(min(skipped, len(ids) - 1))
     hashes, known = HASHES.of_ids(texts(array))
     assert (known is None) == (None not in array.to_pylist())
-    for row, text in enumerate(array.to_pylist()):
+    for row, text in enumerate(canonical(texts(array)).to_pylist()):
         assert known is None or known[row] == (text is not None)
         assert hashes[row].astype("<u8").tobytes() == reference(text or "")
 
@@ -77,10 +81,87 @@ def test_csv_ids_are_stripped_and_empty_ones_are_missing() -> None:
     assert ids_of(batch, None) is None
 
 
-def test_integers_that_became_floats_are_the_same_ids() -> None:
-    values = pa.array([7.0, None, float("nan"), -3.0, 0.5, 2.0**60])
-    assert texts(values).to_pylist() == ["7", None, None, "-3", "0.5", "1.152921504606847e+18"]
-    assert texts(values.cast(pa.float32())).to_pylist()[:4] == ["7", None, None, "-3"]
+ONE = {
+    "7": [pa.array([7]), pa.array([7], pa.uint64()), pa.array([7.0]), "7", "7.0", "7.", "007", "+7"],
+    "8": [pa.array([8], pa.float32()), "8"],
+    "0": [pa.array([0]), pa.array([-0.0]), "0", "-0", "-0.0", "000"],
+    "-3": [pa.array([-3]), pa.array([-3.0]), "-3", "-03", "-3.000"],
+    "100000": [pa.array([100_000]), pa.array([1e5]), "100000", "1e+05", "1.0E+5"],
+    str(2**53 - 1): [pa.array([2**53 - 1]), pa.array([2.0**53 - 1]), str(2**53 - 1), f"{2**53 - 1}.0"],
+    str(2**53 + 1): [pa.array([2**53 + 1]), pa.array([2**53 + 1], pa.uint64()), str(2**53 + 1), f"0{2**53 + 1}"],
+    str(10**30): [str(10**30), f"+{10**30}"],
+    "Zo\u00eb": ["Zo\u00eb", "Zoe\u0308"],
+    "12e4": ["12e4"],
+    "1.10": ["1.10"],
+    "1.1": ["1.1"],
+}  # fmt: skip
+NONE = ["9007199254740992.0", "1e+16", "1.5e-03", None]
+NONE += [pa.array([value]) for value in (2.0**53, 0.5, float("nan"), float("inf"), -float("inf"))]
+NONE += [pa.array([2.0**24], pa.float32()), pa.array([None], pa.float64())]
+
+
+def hashed(spelling: pa.Array | str | None) -> bytes | None:
+    hashes, known = HASHES.of_ids(
+        texts(spelling if isinstance(spelling, pa.Array) else pa.array([spelling], pa.string()))
+    )
+    return None if known is not None and not known[0] else hashes[0].astype("<u8").tobytes()
+
+
+def test_one_number_and_one_text_is_one_id() -> None:
+    found = {form: {hashed(spelling) for spelling in spellings} for form, spellings in ONE.items()}
+    assert found == {form: {reference(form)} for form in ONE}
+
+
+@pytest.mark.parametrize("value", NONE)
+def test_what_may_have_been_another_number_is_no_id(value: pa.Array | str | None) -> None:
+    assert hashed(value) is None
+
+
+SCHEMA = {"attributes": [{"name": "sex", "kind": "categorical", "values": [1, 2]}]}
+
+
+def checked(folder: Path, *ids: pa.Array) -> Conformity:
+    """What `contract check` finds in a table with two records of each id, a file for each array."""
+    files = []
+    for number, column in enumerate(ids):
+        table = pa.table({"id": pa.concat_arrays([column, column]), "sex": [1, 2] * len(column)})
+        files.append(str(folder / f"{number}.{'csv' if pa.types.is_binary(column.type) else 'parquet'}"))
+        if pa.types.is_binary(column.type):
+            lines = [f"{key.as_py().decode()},{sex}" for key, sex in zip(table["id"], table["sex"], strict=True)]
+            Path(files[-1]).write_text("\n".join(["id,sex", *lines]) + "\n")
+        else:
+            pq.write_table(table, files[-1])
+    tree = {"schema": SCHEMA, "unit": {"by": "id", "at_most": 2}, "minimum_records": 1}
+    tree |= {"data": {"path": files}, "epsilon": 1, "delta": "1e-6"}
+    return check_input(Contract.model_validate(tree))
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        (pa.array([b"7"]), pa.array([b"7.0"])),  # of CSV files
+        (pa.array([7]), pa.array([7.0])),
+        (pa.array([7]), pa.array(["007"])),
+        (pa.array(["Zo\u00eb"]), pa.array(["Zoe\u0308"])),
+    ],
+)
+def test_a_person_of_two_spellings_is_bounded_once(ids: tuple[pa.Array, ...], tmp_path: Path) -> None:
+    found = checked(tmp_path, *ids)
+    assert not found.problems
+    assert (found.counts["rows_kept"], found.counts["rows_beyond_bound"]) == (2, 2)
+
+
+def test_bytes_that_are_no_text_are_no_id(tmp_path: Path) -> None:
+    found = checked(tmp_path, pa.array([b"\xff", b"Zoe"]).view(pa.string()))
+    assert (found.counts["rows_without_id"], found.counts["rows_kept"]) == (2, 2)
+    assert "column 'id': rows without an id" in found.problems[0]
+
+
+def test_a_check_names_the_column_of_ids_that_were_rounded(tmp_path: Path) -> None:
+    found = checked(tmp_path, pa.array([2**53 + 1]), pa.array([2.0**53]))
+    assert "column 'id': rows without an id" in found.problems[0]
+    assert "a float with a fraction, or so large that it may have been rounded, is no id" in found.problems[0]
+    assert found.counts["rows_without_id"] == 2
 
 
 @pytest.mark.parametrize("kind", [pa.bool_(), pa.timestamp("s"), pa.list_(pa.int8())])

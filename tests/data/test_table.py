@@ -22,7 +22,15 @@ from dpdist.data.operators import gather_operator
 from dpdist.data.report import check
 from dpdist.data.source import CsvOptions, FoundFile, TableSource, fingerprint
 from dpdist.data.table import Table, _layout, open_table
-from dpdist.errors import ColumnMismatch, DataError, DataNotFound, EmptyTable, SpecError, UnreadableFile
+from dpdist.errors import (
+    ColumnMismatch,
+    DataError,
+    DataNotFound,
+    EmptyTable,
+    SpecError,
+    UnreadableFile,
+    WrongFormat,
+)
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.schema.schema import Attribute, Schema
 
@@ -241,7 +249,9 @@ CSV = "age,sex\n1,f\n2,m\n"
         ("t.csv.gz", b"not gzip at all", {}, UnreadableFile, "t.csv.gz is not a valid gzip file"),
         ("t.csv.bz2", b"not bzip2 at all", {}, UnreadableFile, "t.csv.bz2 is not a valid bz2 file"),
         ("t.csv.xz", b"not xz at all", {}, UnreadableFile, "t.csv.xz is not a valid xz file"),
-        ("t.csv", b"\xff\xfe1\x00", {}, UnreadableFile, "header of .* is not a line of UTF-8 text"),
+        ("t.csv", b"\xff\xfe1\x00", {}, WrongFormat, "is not a CSV file, but UTF-16 text: write it in UTF-8"),
+        ("t.csv", b"PK\x03\x04", {}, WrongFormat, "but a ZIP archive, as spreadsheets are"),
+        ("t.csv", b"1\x00", {}, UnreadableFile, "header of .* is not a line of UTF-8 text"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_opened(

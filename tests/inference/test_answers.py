@@ -117,7 +117,9 @@ def test_four_attributes_have_no_interval(opened: Published) -> None:
     assert "four attributes" in answer.note
 
 
-@pytest.mark.parametrize("question", ["sum score", "mean", "quantile 2 score", "mean region", "count where"])
+@pytest.mark.parametrize(
+    "question", ["sum score", "mean", "quantile 2 score", "quantile 0.1.2 score", "mean region", "count where"]
+)
 def test_what_cannot_be_answered(opened: Published, question: str) -> None:
     with pytest.raises(SpecError):
         infer(opened, question)

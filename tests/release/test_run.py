@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from reading import readable
-from releases import KEY, project, table
+from releases import KEY, SCHEMA, project, table
 
 import dpdist.release.publication
 import dpdist.release.run
@@ -277,6 +277,8 @@ def bad_table(path: Path, kind: str) -> None:
             pq.write_table(good.set_column(3, "score", pa.array([None] + [1] * (good.num_rows - 1))), path)
         case "text in an integer column":
             pq.write_table(good.set_column(1, "age", pa.array(["secret"] * good.num_rows)), path)
+        case "integers beside texts":
+            pq.write_table(good.set_column(0, "region", pa.array([77] * good.num_rows)), path)
         case "truncated":
             pq.write_table(good, path)
             path.write_bytes(path.read_bytes()[:-200])
@@ -296,6 +298,7 @@ def bad_table(path: Path, kind: str) -> None:
         ("out of domain", errors.OutOfDomain, "score"),
         ("missing value", errors.OutOfDomain, "score"),
         ("text in an integer column", errors.ColumnMismatch, "age"),
+        ("integers beside texts", errors.ColumnMismatch, "'region' holds integers, and no declared value is one"),
         ("truncated", errors.UnreadableFile, "table.parquet"),
         ("damaged inside", errors.UnreadableFile, "table.parquet"),
     ],
@@ -315,6 +318,23 @@ def test_bad_tables_are_refused(tmp_path: Path, kind: str, error: type[Exception
     assert ("The charge stays spent" in str(caught.value)) == read
     ledger.verify("people")
     ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "charged"),
+    [("x,1".encode("utf-16"), errors.WrongFormat, False), (b"x", errors.DataError, True)],
+)
+def test_another_format_is_refused_before_the_charge_and_a_record_after_it(
+    content: bytes, error: type[errors.DataError], charged: bool, tmp_path: Path
+) -> None:
+    """In files without a header, where the first bytes are a record's."""
+    (tmp_path / "t.csv").write_bytes(content)
+    names = [attribute["name"] for attribute in SCHEMA["attributes"]]
+    spec = project(tmp_path, data__path=str(tmp_path / "t.csv"), data__csv={"header": False, "columns": names})
+    with pytest.raises(error) as caught:
+        run_release(spec)
+    assert isinstance(caught.value, errors.WrongFormat) != charged
+    assert states(spec) == ["drawing"] * charged
 
 
 def refused(spec: PlausibleDeniabilitySpec, error: type[Exception], text: str) -> None:

@@ -214,6 +214,22 @@ def test_a_variable_of_ddi(case: str, tmp_path: Path) -> None:
     assert {key: found.get(key) for key in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("given", "drafted"),
+    [
+        (["9", "10", "-1", "0"], [-1, 0, 9, 10]),
+        (["10", "09", "08"], ["08", "09", "10"]),
+        (["9", "unknown", "0"], ["9", "unknown", "0"]),
+    ],
+)
+def test_codes_that_are_numbers_are_sorted(given: list[str], drafted: list[Any], tmp_path: Path) -> None:
+    codes = {code: f"label of {code}" for code in given}
+    path = written(tmp_path, "dictionary.json", {"DECILE": {"values": codes}})
+    (found,) = parse_yaml(draft(path))["attributes"]
+    assert found["values"] == drafted
+    assert found["labels"] == [codes[str(code)] for code in drafted]
+
+
 def test_codes_with_zeros_go_from_the_draft_to_a_contract_that_is_kept(dpdist: Command, tmp_path: Path) -> None:
     codes = "".join(f"<catgry><catValu>{code}</catValu></catgry>" for code in ("08", "09", "13", "0180"))
     written(tmp_path, "codebook.xml", variable(codes, ID="1"))

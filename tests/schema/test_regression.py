@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from releases import SCHEMA
 
 from dpdist.errors import SpecError
-from dpdist.schema.regression import asks_for_regression, listed_in, numbers_of, parse_regression
+from dpdist.schema.regression import asks_for_regression, listed_in, parse_regression
 from dpdist.schema.schema import Schema
 
 TABLE = Schema.model_validate(SCHEMA)
@@ -59,10 +58,3 @@ def test_words_in_quotes_are_not_of_the_grammar() -> None:
     assert asks_for_regression("regression a on b = 'x on y where z'")
     assert not asks_for_regression("count where a = 'regression a on b'")
     assert listed_in("a in (1, 2), `b, c`, d = 'e, f'") == ["a in (1, 2)", "`b, c`", "d = 'e, f'"]
-
-
-def test_a_missing_value_has_the_mean_of_all() -> None:
-    table = Schema.model_validate(
-        {"attributes": [{"name": "a", "kind": "integer", "bounds": [0, 3], "missing": {"category": "none"}}]}
-    )
-    assert np.array_equal(numbers_of(table.attributes[0]), [0, 1, 2, 3, 1.5])

@@ -77,6 +77,7 @@ def make_plan(spec: ReleaseSpec) -> Plan:
     guarantee at these parameters; GuaranteeRefused: the guarantee would say nothing, and was not asked for by name.
     """
     plan: Plan = family_of(spec).plan(spec)
+    plan.guarantees  # noqa: B018  (one that cannot be stated is refused here, and not when the release is published)
     return plan
 
 

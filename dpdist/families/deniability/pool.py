@@ -24,6 +24,7 @@ from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesis
 from dpdist.families.deniability.network import strides
 from dpdist.families.synthesis.choices import Choices, choose, without_triples
+from dpdist.families.synthesis.drawable import refuse_undrawable
 from dpdist.privacy.accountant import calibrate_gaussian
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.calibrate import ABOVE
@@ -85,6 +86,7 @@ def pool_plan(schema: Schema, *, records: int, kept: int, epsilon: float, delta:
     multiplier = calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta)
     choices = choose(cards, records=max(records, 1), mu=1 / multiplier / ABOVE)
     choices = replace(without_triples(choices), balance=0)
+    refuse_undrawable(choices, cards)
     if kept * ROWS_EACH > choices.pool_rows:
         raise SpecError(
             f"model.structure: a pool has {choices.pool_rows:,} rows, at least {ROWS_EACH} for each combination of "

@@ -17,6 +17,7 @@ from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.spec import RelationalSpec
 from dpdist.families.synthesis.choices import Choices, choose, draws_at_most, draws_lost, without_triples
 from dpdist.families.synthesis.draw import LARGEST_PART
+from dpdist.families.synthesis.drawable import refuse_undrawable
 from dpdist.families.synthesis.plan import parts_of
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import ABOVE
@@ -190,6 +191,8 @@ def plan(spec: RelationalSpec) -> RelationalPlan:
     mu, rest, last = 1 / multiplier / ABOVE, 1 - MARGIN_SHARE, layout.at_most - 1
     shares = rest * PARENT_SHARE, rest * (1 - PARENT_SHARE)
     first, others = _choices(spec, mu * math.sqrt(shares[0]), mu * math.sqrt(shares[1]) / last)
+    refuse_undrawable(first, layout.first.cardinalities)
+    refuse_undrawable(others, layout.others.cardinalities)
     margin = mu * math.sqrt(MARGIN_SHARE / 2)
     form = PartFormat(values=spec.output.values, bins=spec.output.bins)
     return RelationalPlan(

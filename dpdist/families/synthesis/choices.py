@@ -154,7 +154,7 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
         Declared minimum of records.
     mu : float
     parts : int
-        Whole parts of the release; the parts of a pool serve them in turn.
+        Whole parts of the release.
     raking : bool
         Whether records may be raked to tables of all pairs; a model that records are drawn from given others cannot.
     """
@@ -169,25 +169,32 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     if measurable < _NOTHING:
         return one_way
     per_round = int(min(max(measurable, FEWEST), max(5, min(d, number / 9))))
-    pool, parts = int(min(max(4 * records, 200_000), 1_000_000)), min(max(parts, 1), 8)
     found = Choices(
         mu=mu,
         per_round=per_round,
         cells=int(min(max(6 * records, 150_000), 600_000)),
-        pool_parts=parts,
-        pool_rows=pool // parts,
         balance=0 if number > 1000 or is_wide(cardinalities) else 150,  # it holds tables of all pairs of values
     )
-    found = _with_shares(found, cardinalities, records=records)
+    found = _with_shares(with_pool(found, records=records, parts=parts), cardinalities, records=records)
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
     if raking and found.rounds and noise < 0.06 and number <= 300:
         found = replace(found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546)
-        if pool < _BALANCED_PART * records:
+        if _rows_of_pool(records) < _BALANCED_PART * records:
             found = replace(found, balance=0)
         # the weights of the pool make up for what the model misses; further fits, without a pool, take longer
         found = replace(found, rounds=4, iterations=(12, 24, 30, 45, 45, 90))
         found = _with_triples(found, cardinalities, records=records)
     return found
+
+
+def with_pool(choices: Choices, *, records: int, parts: int) -> Choices:
+    """With a pool for a table of so many records; its parts serve the whole parts of the release in turn."""
+    parts = min(max(parts, 1), 8)
+    return replace(choices, pool_parts=parts, pool_rows=_rows_of_pool(records) // parts)
+
+
+def _rows_of_pool(records: int) -> int:
+    return int(min(max(4 * records, 200_000), 1_000_000))
 
 
 def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from textwrap import shorten
 from typing import Any, ClassVar
 
-from dpdist.accuracy.measured import draws
+from dpdist.accuracy.measured import deviations, draws
 from dpdist.accuracy.tables import triples_of
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 from dpdist.errors import SpecError
@@ -25,6 +25,11 @@ from dpdist.families.synthesis.choices import (
     without_triples,
 )
 from dpdist.families.synthesis.draw import LARGEST_PART, MOST_REDRAWS
+from dpdist.families.synthesis.drawable import (
+    check_deviation,
+    refuse_undrawable,
+    regression_deviation,
+)
 from dpdist.families.synthesis.expected import Expected, expected
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
@@ -239,6 +244,13 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
         1 / multiplier / spec.records_of_a_unit, share, spec.regression_share
     )
     choices = _choices(spec, model_mu)
+    refuse_undrawable(choices, sizes)
+    if regressions := spec.parsed_regressions:
+        largest = max(len(regression.names) for regression in regressions)
+        deviation = regression_deviation(len(regressions), largest, mu=regression_mu)
+        check_deviation("privacy.regression_share", deviation)
+    if accuracy_mu:
+        check_deviation("privacy.accuracy_share", max(deviations(sizes, mu=accuracy_mu).values()))
     return SynthesisPlan(
         spec=spec,
         event=event,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from dpdist.errors import SpecError
@@ -164,9 +165,7 @@ def check_measurable(regression: Regression) -> None:
     if len({term.key for term in regression.terms}) < len(regression.terms):
         raise ValueError(f"regressions: a term of {regression.text!r} is given twice")
     for term in (regression.outcome, *regression.terms):
-        if (term.values == term.values[0]).all():
+        if np.ptp(term.values[term.counted]) == 0:
             raise ValueError(f"regressions: {term.text.strip()!r} is the same for all values of its attribute")
     if regression.outcome.attribute in {term.attribute for term in regression.terms}:
         raise ValueError(f"regressions: the outcome of {regression.text!r} is about the attribute of a term")
-    if not regression.where.boxes:
-        raise ValueError(f"regressions: no record can meet the condition of {regression.text!r}")

@@ -20,7 +20,7 @@ from dpdist.accuracy import measured
 from dpdist.accuracy.measured import Accuracy
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
-from dpdist.errors import SpecError
+from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.accuracy import ReleaseAccuracy
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import build_spec, make_plan, stages_of
@@ -141,6 +141,27 @@ def test_refuses_parts_that_are_too_large(tmp_path: Path) -> None:
     output = {"path": str(tmp_path / "release"), "rows_per_part": 2_000_000}
     with pytest.raises(SpecError, match="rows_per_part"):
         planned(tmp_path, output=output, synthesis={"records": 3_000_000})
+
+
+REGRESSED = {
+    "regressions": ["regression score on age"],
+    "privacy": {"epsilon": 1e-5, "delta": 1e-10, "regression_share": 1e-8},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (REGRESSED, r"privacy\.regression_share: noise of a deviation of up to"),
+        ({"privacy": {"epsilon": 1e-6, "delta": 1e-10, "accuracy_share": 1e-20}}, r"privacy\.accuracy_share: noise"),
+    ],
+)
+def test_noise_that_cannot_be_drawn_is_refused_by_the_plan(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(AccountingError, match=message):
+        planned(tmp_path, **changes)
+    planned(tmp_path, privacy={"epsilon": 1e-6, "delta": 1e-12})  # the least budget, by the default choices
 
 
 def test_parts() -> None:
