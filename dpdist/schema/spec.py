@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
@@ -398,7 +397,7 @@ class ReleaseSpec(Section):
         """What the release asks of a table beyond its schema, so that no contract admits it; None where nothing."""
         return None
 
-    @cached_property
+    @property  # computed where it is asked for: one that was kept could be that of other settings
     def fingerprint(self) -> str:
         """SHA-256 of the settings that decide the released bytes (`decisive`)."""
         return hashlib.sha256(json.dumps(self.decisive(), sort_keys=True).encode()).hexdigest()
