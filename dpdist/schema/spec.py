@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
+from dpdist.limits import PART_ROWS
 from dpdist.schema.paths import PATH, without_paths
 from dpdist.schema.schema import Schema
 from dpdist.schema.strict import StrictModel
@@ -169,7 +170,7 @@ class OutputSpec(Section):
         default="uniform",
         description="Binned integers as an integer drawn uniformly in the bin, or as the bin's text.",
     )
-    rows_per_part: int = Field(default=250_000, ge=1_000, le=100_000_000, description="Rows in each Parquet part.")
+    rows_per_part: int = Field(default=250_000, ge=1_000, le=PART_ROWS, description="Rows in each Parquet part.")
     signing_key: Annotated[str | None, PATH] = Field(
         default=None, description="PEM file of an Ed25519 private key; default: the identity of the data set."
     )
