@@ -40,6 +40,15 @@ private value or a private count; the operator's confidential run record has tho
 
 from __future__ import annotations
 
+import re
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Return a text with escapes in place of what a terminal obeys: controls but tabs and ends of lines, directions."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
 
 class DpdistError(Exception):
     """Base of all errors that dpdist raises on purpose.
@@ -51,6 +60,9 @@ class DpdistError(Exception):
     """
 
     exit_code = 1
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(printable(one) if isinstance(one, str) else one for one in args))
 
 
 class SpecError(DpdistError):

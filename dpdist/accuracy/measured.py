@@ -90,8 +90,29 @@ class Accuracy:
         """What `to_json` wrote; KeyError, TypeError or ValueError for anything else."""
         if [round(edge * 10_000) for edge in data["edges"]] != list(EDGES):
             raise ValueError("edges: other classes than this version's")
-        orders = tuple(Order(**{name: _tupled(value) for name, value in order.items()}) for order in data["orders"])
-        return cls(data["records"], data["released"], orders, tuple(data["pairs"]), data["pairs_deviation"])
+        orders = tuple(Order(**{name: _tupled(v) for name, v in dict(order).items()}) for order in data["orders"])
+        made = cls(data["records"], data["released"], orders, tuple(data["pairs"]), data["pairs_deviation"])
+        least = 1e-9 if made.pairs else 0
+        if not (_are((made.records, *made.pairs), int) and _are((made.pairs_deviation,), float, least=least)):
+            raise ValueError("records, pairs: expected numbers")
+        if not (_are((made.released,), int, least=1) and all(map(_is_order, orders))):
+            raise ValueError("released, orders: expected numbers of each class")
+        return made
+
+
+def _is_order(order: Order) -> bool:
+    """Whether the numbers of an order are some that can have been measured."""
+    classes = (order.sums, order.cells, order.mass)
+    sizes = all(isinstance(numbers, tuple) and len(numbers) == len(EDGES) + 1 for numbers in classes)
+    whole = sizes and _are(order.sums, int) and _are((*order.cells, *order.mass), int, least=0)
+    counted = order.attributes in (1, 2, 3) and _are((order.tables,), int, least=1)
+    return whole and any(order.cells) and counted and _are((order.deviation,), float, least=1e-9)
+
+
+def _are(values: Sequence[Any], kind: type, *, least: float = -(2**62)) -> bool:
+    """Whether all values are numbers of a kind, integers among the others, from `least` to 2**62."""
+    kinds = int if kind is int else (int, float)
+    return all(isinstance(v, kinds) and not isinstance(v, bool) and least <= v <= 2**62 for v in values)
 
 
 def _listed(value: Any) -> Any:

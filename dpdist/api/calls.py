@@ -190,6 +190,8 @@ def verify(
     *,
     public_key: Any = None,
     ledger: AnyLedger = None,
+    name: str | None = None,
+    attempt: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> VerifyReport:
     """Check every file of a release against its manifest, the guarantee against its events, and the signature.
@@ -201,13 +203,15 @@ def verify(
         The signature is then required.
     ledger : Ledger or URL, optional
         Also compare the release with the account of its data set.
+    name, attempt : str, optional
+        The release that is expected; of the attempt at least 8 characters.
     storage_options : mapping, optional
         Of object storage.
 
     Raises
     ------
     VerificationFailed
-        Something is not what the manifest, the signature or the ledger says.
+        It is another release, or something is not what the manifest, the signature or the ledger says.
     """
     from dpdist.publish.account import verify_with_account
     from dpdist.publish.verify import verify as verified
@@ -215,9 +219,9 @@ def verify(
     where = path.path if isinstance(path, Release) else path
     url, key = url_of(ledger), key_of(public_key)
     if url is None:
-        return verified(where, key, storage_options=storage_options)
+        return verified(where, key, name=name, attempt=attempt, storage_options=storage_options)
     with Ledger(url).opened() as opened:
-        return verify_with_account(opened, where, key, storage_options=storage_options)[0]
+        return verify_with_account(opened, where, key, name=name, attempt=attempt, storage_options=storage_options)[0]
 
 
 def _loaded(spec: AnySpecification, data: Any, ledger: AnyLedger, settings: Mapping[str, Any] | None) -> ReleaseSpec:

@@ -45,6 +45,16 @@ def _console() -> Any:
     return console if console.is_terminal or console.is_jupyter else None
 
 
+_shown: list[Any] = []
+"""The live display, which paints over whatever else is printed."""
+
+
+def stop_bars() -> None:
+    """Take the live display away, so that what is printed next stays."""
+    while _shown:
+        _shown.pop().stop()
+
+
 @contextmanager
 def bars() -> Iterator[Any]:
     """One progress bar per stage on a terminal or in a notebook; one plain line per finished stage elsewhere.
@@ -65,11 +75,15 @@ def bars() -> Iterator[Any]:
         return
     with stage_bars(console) as progress:
         tasks: dict[str, Any] = {}
+        _shown.append(progress)
 
         def draw(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
                 tasks[stage] = progress.add_task(stage, total=max(total, 1))
             progress.update(tasks[stage], completed=done if total else 1, total=max(total, 1))
 
-        yield draw
+        try:
+            yield draw
+        finally:
+            _shown.clear()
     console.print(f"  {'total':<22}{time.monotonic() - start:.1f} s", highlight=False)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dpdist.api.display import html_table
 from dpdist.api.frames import to_pandas, typed
+from dpdist.errors import printable
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.parts import arrow_schema
 from dpdist.publish.verify import part_batches, read_manifest, read_release
@@ -196,10 +197,13 @@ class Release:
             f"Release      {self.path}",
             f"{manifest.counted.capitalize():<13}{manifest.rows:,}",
         ]
-        return [*lines, f"Budget       {self.budget}"] if self.budget else lines
+        lines += [f"WARNING      {caution}" for caution in manifest.cautions]
+        if self.budget:
+            lines.append(f"Budget       {self.budget}")
+        return list(map(printable, lines))
 
     def __repr__(self) -> str:
-        return "\n".join([f"Release {self.name!r} ({self.manifest.kind})", *self._lines()])
+        return "\n".join([printable(f"Release {self.name!r} ({self.manifest.kind})"), *self._lines()])
 
     def _repr_html_(self) -> str:
         return html_table(self._lines(), title=f"Release {self.name} ({self.manifest.kind})")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from dpdist.cli.output import say
+
 cluster_app = typer.Typer(help="What a Dask cluster needs for a release.", no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -19,13 +21,13 @@ def cluster_certs(
     from dpdist.cluster.certificates import write_certificates
 
     write_certificates(folder, days=days)
-    typer.echo(f"{folder}: certificates for {days} days; the keys are secret (mode 0600)")
+    say(f"{folder}: certificates for {days} days; the keys are secret (mode 0600)")
     for role, rest in (("scheduler", "--protocol tls --port 8786"), ("worker", "tls://SCHEDULER:8786 --nthreads 1")):
-        typer.echo(
+        say(
             f"dask {role} {rest} --host 127.0.0.1 --dashboard-address 127.0.0.1:0 \\\n"
             f"  --tls-ca-file {folder}/ca.pem --tls-cert {folder}/{role}.pem --tls-key {folder}/{role}-key.pem"
         )
-    typer.echo(
+    say(
         "in the spec:\n  cluster: {mode: address, address: tls://SCHEDULER:8786, security: "
         f"{{ca: {folder}/ca.pem, cert: {folder}/client.pem, key: {folder}/client-key.pem}}}}"
     )
@@ -57,18 +59,18 @@ def cluster_secrets(
         )
     kinds = only or KINDS
     made = secret_manifests(os.environ, kinds=kinds, namespace=namespace, prefix=prefix, days=days)
-    typer.echo(yaml.safe_dump_all(made, sort_keys=False), nl=False)
+    say(yaml.safe_dump_all(made, sort_keys=False), nl=False)
     names = ", ".join(manifest["metadata"]["name"] for manifest in made if manifest["kind"] == "Secret")
-    typer.echo(f"secrets {names}", err=True)
+    say(f"secrets {names}", err=True)
     if "kek" in kinds and not (os.environ.get("DPDIST_KEK") or os.environ.get("DPDIST_KEK_FILE")):
         where = f"--namespace {namespace} " if namespace else ""
-        typer.echo(
+        say(
             "a new key-encryption key was made; the cluster holds the only copy. To sign releases, and to keep it:\n"
             f"  export DPDIST_KEK=$(kubectl get secret {where}{prefix}-kek -o jsonpath='{{.data.kek}}' | base64 -d)",
             err=True,
         )
     for setting in chart_settings(os.environ, kinds=kinds):
-        typer.echo(f"the chart needs --set '{setting}'", err=True)
+        say(f"the chart needs --set '{setting}'", err=True)
 
 
 if __name__ == "__main__":

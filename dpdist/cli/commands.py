@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpdist.api.display import folded
-from dpdist.api.progress import bars
+from dpdist.api.progress import bars, stop_bars
 from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
@@ -23,7 +23,7 @@ from dpdist.cli.inference import audit_coverage, draw, infer, replicates, tabula
 from dpdist.cli.ledger import known_to_default, ledger_app
 from dpdist.cli.ledger_views import metrics, report
 from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, load, storage_options
-from dpdist.cli.output import error_text, guarantee_lines, show_json
+from dpdist.cli.output import error_text, guarantee_lines, say, show_json
 from dpdist.cli.plan import plan
 from dpdist.cli.runs import runs_app
 from dpdist.cli.schema import schema_app
@@ -65,7 +65,7 @@ def _version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        typer.echo(f"dpdist {version('dpdist')}")
+        say(f"dpdist {version('dpdist')}")
         raise typer.Exit
 
 
@@ -91,16 +91,12 @@ def main() -> None:
             signal.signal(signal.SIGINT, _terminated)
         app(standalone_mode=True)
     except DpdistError as error:
-        typer.echo(error_text(f"dpdist: {error}", terminal=sys.stderr.isatty()), err=True)
+        say(error_text(f"dpdist: {error}", terminal=sys.stderr.isatty()), err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)
-    except Exception as error:  # its text may quote a value: it goes to a file only the operator reads
-        typer.echo(
-            f"dpdist: internal error ({type(error).__name__}){_of_the_charge()}. The details are in "
-            f"{getattr(error, 'report', None) or _confidential_traceback()}: they may hold private values",
-            err=True,
-        )
+    except Exception as error:
+        say(f"dpdist: internal error ({type(error).__name__}){_of_the_charge()}. {_details_of(error)}", err=True)
         sys.exit(70)
     finally:
         gc.freeze()  # what is left goes with the process: looking through it once more takes a fifth of a second
@@ -110,7 +106,8 @@ def _terminated(number: int, frame: object) -> None:
     """End with clusters closed and the attempt open; a second interrupt ends at once."""
     signal.signal(number, signal.SIG_DFL if number == signal.SIGINT else signal.SIG_IGN)
     logging.getLogger("sqlalchemy").setLevel(logging.CRITICAL)  # its pool would log this exit with a traceback
-    typer.echo(f"dpdist: terminated{_of_the_charge()}", err=True)
+    stop_bars()
+    say(f"dpdist: terminated{_of_the_charge()}", err=True)
     sys.exit(128 + number)
 
 
@@ -120,21 +117,26 @@ def _of_the_charge() -> str:
     charges = given == ["release"] or any(
         given == [name] and any(o in a for a in sys.argv) for name, o in asked.items()
     )
-    return "; what was charged stays charged and the run can be resumed" if charges else ""
+    return "; what was charged stays charged and the run can be resumed (--resume)" if charges else ""
 
 
-def _confidential_traceback() -> str:
-    """Write the traceback of the current exception to a file of mode 0600."""
-    import tempfile
+_READERS = {"verify", "draw", "tabulate", "infer", "replicates"}
+"""Commands that read what is published, so that their errors quote no private value."""
+
+
+def _details_of(error: Exception) -> str:
+    """Where the details of an internal error are: below it for a reader, else in a file that only the operator reads,
+    because its text may quote a value.
+    """
     import traceback
 
-    try:
-        handle, path = tempfile.mkstemp(prefix="dpdist-error-", suffix=".txt")  # `dpdist.release.leftovers` sweeps it
-        with os.fdopen(handle, "w") as file:
-            file.write(traceback.format_exc())
-    except OSError as error:
-        return f"no file, because none could be written ({error.strerror})"
-    return path
+    from dpdist.storage.reports import write_report
+
+    details = "".join(traceback.format_exception(error))
+    if _READERS.intersection(sys.argv[1:2]):
+        return f"Please report it with its details:\n{details}"
+    path = getattr(error, "report", None) or write_report(details)
+    return f"The details are in {path}: they may hold private values"
 
 
 @app.command()
@@ -170,12 +172,12 @@ def release(
             once=once,
             fixed_key=test_key,
             progress=progress,
-            announce=lambda text: typer.echo(text, err=True),
+            announce=lambda text: say(text, err=True),
         )
     if as_json:
         show_json(outcome.to_json())
     else:
-        typer.echo(_summary(outcome))
+        say(_summary(outcome))
 
 
 def _summary(outcome: Outcome) -> str:
@@ -184,6 +186,7 @@ def _summary(outcome: Outcome) -> str:
         *guarantee_lines(outcome.guarantees),
         f"Release     {outcome.uri}",
         f"Records     {outcome.records:,}" if outcome.cells is None else f"Cells       {outcome.cells:,}",
+        *(f"WARNING     {caution}" for caution in outcome.cautions),
         f"Budget      {outcome.budget}",
     ]
     return folded("\n".join(lines))
@@ -200,6 +203,8 @@ def verify(
             "dpdist-ledger.db of this folder, if it is there and knows the release.",
         ),
     ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the release that is expected.")] = None,
+    attempt: Annotated[str | None, typer.Option(help="Its attempt, or at least 8 characters of its beginning.")] = None,
     required: Annotated[
         bool,
         typer.Option(
@@ -231,13 +236,13 @@ def verify(
         again = make_again(release, key, storage_options=options)
     found = ledger if ledger is not None or required else known_to_default(release, options)
     if found is None:
-        report = verify_release(release, key, storage_options=options)
+        report = verify_release(release, key, name=name, attempt=attempt, storage_options=options)
     else:
         opened = Ledger.open(found, create=False)
-        report, account = verify_with_account(opened, release, key, storage_options=options)
+        report, account = verify_with_account(opened, release, key, name=name, attempt=attempt, storage_options=options)
         opened.close()
     if ledger is None and found is not None and not as_json:
-        typer.echo(f"ledger      {found}, which knows the release")
+        say(f"ledger      {found}, which knows the release")
     if as_json:
         made = {} if again is None else {"recomputed": asdict(again)}
         show_json(report.to_json() | made | ({} if account is None else {"account": account.to_json()}))
@@ -246,7 +251,7 @@ def verify(
     if required and (report.signature != "valid" or report.unlisted or not report.private):
         why = "there are files that it does not list" if report.unlisted else "it was made with a fixed test key"
         why = "no signature was checked" if report.signature != "valid" else why
-        typer.echo(f"dpdist: --require-signature: {release}: {why}", err=True)
+        say(f"dpdist: --require-signature: {release}: {why}", err=True)
         raise typer.Exit(1)
 
 
@@ -256,7 +261,12 @@ def _explain(release: str, report: VerifyReport, account: Account | None, again:
     if report.signature == "foreign":
         verdict += ", but signed by a key that is not the data set's"
     lines = [] if report.private else [f"{release}: NOT PRIVATE, made with a fixed test key: its noise can be computed"]
-    lines += [f"{release}: {verdict}, {report.counted} in {parts}", f"Signature   {report.signed}"]
+    lines += [
+        f"{release}: {verdict}, {report.counted} in {parts}",
+        f"Release     {report.identity}",
+        f"Signature   {report.signed}",
+        *(f"WARNING     {caution}" for caution in report.cautions),
+    ]
     if account is not None:
         lines.append(f"Account     {account.explain()}")
     if again is not None:
@@ -273,7 +283,7 @@ def _explain(release: str, report: VerifyReport, account: Account | None, again:
             f"WARNING     {number_of(len(report.unlisted), 'file')} beside it that the manifest does not name and that "
             f"were not checked: {shown}"
         )
-    typer.echo(folded("\n".join(lines)))
+    say(folded("\n".join(lines)))
 
 
 @app.command()
@@ -290,11 +300,11 @@ def sample(
 
     if schema is not None:
         write_uniform(folder, schema, rows, seed=seed)
-        typer.echo(f"{folder}: {rows:,} invented rows")
+        say(f"{folder}: {rows:,} invented rows")
         return
     with bars() as progress:
         write(folder, rows, seed=seed, progress=lambda done, total: progress("writing rows", done, total))
-    typer.echo(f"{folder}: {rows:,} invented rows")
+    say(f"{folder}: {rows:,} invented rows")
 
 
 @app.command()
@@ -339,7 +349,7 @@ def audit(
     if as_json:
         show_json([finding.to_json() for finding in findings])
     else:
-        typer.echo(table_of(findings))
+        say(table_of(findings))
     if any(finding.rejected for finding in findings):
         raise AccountingError("a mechanism leaks more than it states; do not publish with it")
 

@@ -10,6 +10,7 @@ import typer
 from dpdist.api.display import folded
 from dpdist.cli.ledger import open_ledger
 from dpdist.cli.options import DEFAULT_LEDGER, LedgerUrl, load
+from dpdist.cli.output import say
 from dpdist.errors import OutOfDomain, SpecError
 from dpdist.privacy.formatting import upwards
 
@@ -52,8 +53,8 @@ def contract_draft(
         Schema.from_yaml(schema), path=tuple(data or ()), minimum=minimum, caps=(epsilon, delta), reads=reads
     )
     for note in notes_on(schema):
-        typer.echo(folded(note), err=True)
-    typer.echo(write_yaml(tree).rstrip())
+        say(folded(note), err=True)
+    say(write_yaml(tree).rstrip())
 
 
 @contract_app.command("check")
@@ -88,21 +89,21 @@ def contract_check(
         with open_ledger(ledger) as opened:
             checked = _contract_of(opened.dataset(str(dataset)).contract, str(dataset))
     found = check_input(checked, data or ())
-    typer.echo(f"confidential: {found.counts['rows_kept']:,} of {found.counts['rows_read']:,} rows are kept")
+    say(f"confidential: {found.counts['rows_kept']:,} of {found.counts['rows_read']:,} rows are kept")
     for name in ("rows_without_id", "rows_beyond_bound"):
         if name in found.counts:
-            typer.echo(f"confidential: {found.counts[name]:,} {name.replace('_', ' ')}")
+            say(f"confidential: {found.counts[name]:,} {name.replace('_', ' ')}")
     for name, counts in found.counts["columns"].items():
-        typer.echo(f"confidential: {name}: " + ", ".join(f"{counts[k]:,} {k.replace('_', ' ')}" for k in counts))
+        say(f"confidential: {name}: " + ", ".join(f"{counts[k]:,} {k.replace('_', ' ')}" for k in counts))
     for rule, count in found.counts.get("rules", {}).items():
-        typer.echo(f"confidential: {rule}: broken by {count:,} rows")
+        say(f"confidential: {rule}: broken by {count:,} rows")
     if found.problems:
         raise OutOfDomain("the table does not keep the contract:\n" + "\n".join(found.problems))
     if dataset is not None:
         with open_ledger(ledger) as opened:
             digest, known = checked.digest, besides or ()
             opened.admit_input(dataset, fingerprint=found.fingerprint, contract=digest, besides=known)
-    typer.echo("the contract is kept" + (f"; data set {dataset} may be released from this input" if dataset else ""))
+    say("the contract is kept" + (f"; data set {dataset} may be released from this input" if dataset else ""))
 
 
 @contract_app.command("show")
@@ -113,7 +114,7 @@ def contract_show(dataset: DatasetName, ledger: LedgerUrl = DEFAULT_LEDGER) -> N
     with open_ledger(ledger) as opened:
         found = _contract_of(opened.dataset(dataset).contract, dataset)
     tree = found.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    typer.echo(write_yaml(tree).rstrip())
+    say(write_yaml(tree).rstrip())
 
 
 @contract_app.command("amend")
@@ -132,9 +133,7 @@ def contract_amend(
     read = Contract.from_yaml(contract)
     with open_ledger(ledger) as opened:
         opened.amend(dataset, read, reason=reason)
-    typer.echo(
-        f"data set {dataset}: amended; epsilon at most {upwards(read.epsilon)}, delta at most {upwards(read.delta)}"
-    )
+    say(f"data set {dataset}: amended; epsilon at most {upwards(read.epsilon)}, delta at most {upwards(read.delta)}")
 
 
 def _contract_of(text: str | None, dataset: str) -> Contract:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpdist.cli.options import AsJson, Endpoint, PublicKey, storage_options
-from dpdist.cli.output import show_json
+from dpdist.cli.output import say, show_json
 from dpdist.errors import OutputExists
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def draw(
 
     drawn = draw_table(_open(release, public_key, endpoint_url), records, where=where, seed=seed)
     if drawn.note:
-        typer.echo(drawn.note, err=True)
+        say(drawn.note, err=True)
     _write(drawn.table, out, as_json)
 
 
@@ -93,7 +94,7 @@ def infer(
     for item in answers:
         estimate, low, high = (f"{v:,.6g}" if isinstance(v, float) else v for v in (item.estimate, item.low, item.high))
         ends = "no interval" if low is None else f"95 % interval {low} to {high}"
-        typer.echo(f"{item.question}: {estimate} ({ends}{'; ' + item.note if item.note else ''})")
+        say(f"{item.question}: {estimate} ({ends}{'; ' + item.note if item.note else ''})")
 
 
 def replicates(
@@ -109,7 +110,7 @@ def replicates(
 
     made = make_replicates(_open(release, public_key, endpoint_url), number, seed=seed)
     _write(made.to_arrow(), out, False)
-    typer.echo(f"Fay's coefficient {made.fay!r}, mse about the full sample")
+    say(f"Fay's coefficient {made.fay!r}, mse about the full sample")
 
 
 def audit_coverage(plan: Plan, runs: int, as_json: bool) -> None:
@@ -121,11 +122,11 @@ def audit_coverage(plan: Plan, runs: int, as_json: bool) -> None:
     if as_json:
         show_json({of: [asdict(one) for one in covered] for of, covered in found.items()})
         return
-    typer.echo(f"{'nominal 95 % intervals':<24}{'of':<8}{'number':>8}{'covered':>9}{'naive':>8}{'length':>8}")
+    say(f"{'nominal 95 % intervals':<24}{'of':<8}{'number':>8}{'covered':>9}{'naive':>8}{'length':>8}")
     for of, covered in found.items():
         for one in covered:
             line = f"{one.number:>8,}{one.coverage:>9.1%}{one.naive:>8.1%}{one.width:>8.2f}"
-            typer.echo(f"{one.of:<24}{of:<8}{line}")
+            say(f"{one.of:<24}{of:<8}{line}")
 
 
 def _write(table: pa.Table, out: Path | None, as_json: bool) -> None:
@@ -141,12 +142,17 @@ def _write(table: pa.Table, out: Path | None, as_json: bool) -> None:
             csv.write_csv(plain(table), out)
         else:
             pq.write_table(table, out)
-        typer.echo(f"{out}: {table.num_rows:,} rows")
+        say(f"{out}: {table.num_rows:,} rows")
     elif as_json:
         show_json(table.to_pylist())
     else:
-        typer.echo("\t".join(table.column_names))
+        say("\t".join(map(_cell, table.column_names)))
         for row in table.slice(0, _SHOWN).to_pylist():
-            typer.echo("\t".join(f"{v:.6g}" if isinstance(v, float) else str(v) for v in row.values()))
+            say("\t".join(map(_cell, row.values())))
         if table.num_rows > _SHOWN:
-            typer.echo(f"... {table.num_rows - _SHOWN:,} more; --out FILE writes them all")
+            say(f"... {table.num_rows - _SHOWN:,} more; --out FILE writes them all")
+
+
+def _cell(value: object) -> str:
+    """A value in a line of its row."""
+    return f"{value:.6g}" if isinstance(value, float) else re.sub(r"[\t\n]", " ", str(value))

@@ -13,7 +13,7 @@ import typer
 
 from dpdist.api.display import folded
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, moment
-from dpdist.cli.output import show_json
+from dpdist.cli.output import say, show_json
 from dpdist.errors import DatasetUnknown, LedgerError, LedgerUnavailable, SpecError
 from dpdist.privacy.formatting import upwards
 
@@ -64,7 +64,7 @@ def ledger_create(
         signed = _identity_lines(opened, dataset)
     leakage = f"; pointwise maximal leakage at most {pml} nats" if pml else ""
     line = f"data set {dataset}: epsilon at most {epsilon}, delta at most {delta}, add/remove adjacency{leakage}"
-    typer.echo(folded("\n".join([line, *signed])))
+    say(folded("\n".join([line, *signed])))
 
 
 @ledger_app.command("identity")
@@ -87,8 +87,8 @@ def ledger_identity(
     if not keys:
         raise LedgerError(f"data set {dataset!r} has no signing identity: {_NO_IDENTITY.format(dataset=dataset)}")
     for line in lines:
-        typer.echo(line, err=True)
-    typer.echo(public_pem(keys[0]), nl=False)
+        say(line, err=True)
+    say(public_pem(keys[0]), nl=False)
 
 
 _NO_IDENTITY = "make one with `dpdist ledger identity {dataset} --new`; until then its releases are not signed"
@@ -127,7 +127,7 @@ def _create_from_contract(dataset: str, path: Path, ledger: str) -> None:
         f"{adjacency_words(read.protected)}; its contract admits an input once it is checked: "
         f"dpdist contract check --dataset {dataset}"
     )
-    typer.echo(folded("\n".join([line, *signed])))
+    say(folded("\n".join([line, *signed])))
 
 
 @ledger_app.command("show")
@@ -216,7 +216,7 @@ def ledger_anchor(
     """
     with open_ledger(ledger) as opened:
         mark = opened.anchor(dataset)
-    typer.echo(f"{dataset}: anchored at entry {mark.length - 1}, {mark.head}")
+    say(f"{dataset}: anchored at entry {mark.length - 1}, {mark.head}")
 
 
 @ledger_app.command("verify")
@@ -237,7 +237,7 @@ def ledger_verify(
         for name in names:
             try:
                 opened.verify(name, receipts=receipt or ())
-                typer.echo(f"{name}: consistent")
+                say(f"{name}: consistent")
             except (DatasetUnknown, LedgerUnavailable):
                 raise
             except LedgerError as error:
@@ -268,7 +268,7 @@ def ledger_give_up(
             typer.confirm(question, abort=True)
         ended = opened.give_up(meant)
         outcome = "its charge is given back" if ended.state == "void" else "its charge stays spent"
-    typer.echo(f"attempt {ended.id} of release {ended.release} is {ended.state}: {outcome}")
+    say(f"attempt {ended.id} of release {ended.release} is {ended.state}: {outcome}")
 
 
 def known_to_default(release: str, options: dict[str, Any]) -> str | None:

@@ -10,6 +10,7 @@ import typer
 
 from dpdist.cli.ledger import open_ledger
 from dpdist.cli.options import DEFAULT_LEDGER, LedgerUrl
+from dpdist.cli.output import say
 from dpdist.errors import DpdistError, LedgerError, SpecError
 from dpdist.privacy.formatting import number_of
 
@@ -31,7 +32,7 @@ def report(
         rows, name = ledger_rows(opened, dataset), opened.database.name
     text = ledger_page(rows, ledger=name, at=datetime.now(UTC).isoformat())
     write_private(page, text.encode(), advice="choose another file")
-    typer.echo(f"{page}: {number_of(len(rows), 'data set')}")
+    say(f"{page}: {number_of(len(rows), 'data set')}")
     damaged = [row["error"] for row in rows if "error" in row]
     if damaged:
         raise LedgerError("\n".join(damaged))
@@ -53,15 +54,13 @@ def metrics(
         raise SpecError("dpdist ledger metrics: give --output or --listen, not both")
     if listen is not None:
         with server(listen, ledger) as serving:
-            typer.echo(
-                f"metrics of the ledger at http://{listen.rpartition(':')[0]}:{serving.server_port}/metrics", err=True
-            )
+            say(f"metrics of the ledger at http://{listen.rpartition(':')[0]}:{serving.server_port}/metrics", err=True)
             serving.serve_forever()
     elif output is not None:
         write_private(output, read(ledger).encode(), advice="choose another file")
         output.chmod(0o644)  # a collector is another user
     else:
-        typer.echo(read(ledger), nl=False)
+        say(read(ledger), nl=False)
 
 
 def read(ledger: str) -> str:
@@ -72,7 +71,7 @@ def read(ledger: str) -> str:
         with open_ledger(ledger) as opened:
             return exposition(ledger_rows(opened))
     except DpdistError as error:
-        typer.echo(f"dpdist: {error}", err=True)
+        say(f"dpdist: {error}", err=True)
         return exposition(None)
 
 

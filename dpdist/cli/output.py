@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import typer
 
 from dpdist.api.display import cut, folded
+from dpdist.errors import printable
 
 LONGEST_ERROR = 300
 """Characters of a line of an error; of a longer one the first sentence comes first, and the rest below it."""
@@ -28,17 +29,22 @@ class Answer(Protocol):
         """The answer for people."""
 
 
+def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text: all that commands print goes this way, because names and values may be a stranger's."""
+    typer.echo(printable(text), err=err, nl=nl)
+
+
 def show(answer: Answer, *, as_json: bool) -> None:
     """Print an answer, as JSON or for people."""
     if as_json:
         show_json(answer.to_json())
     else:
-        typer.echo(folded(answer.explain()))
+        say(folded(answer.explain()))
 
 
 def show_json(value: object) -> None:
     """Print JSON."""
-    typer.echo(json.dumps(value, indent=2))
+    say(json.dumps(value, indent=2))
 
 
 def error_text(text: str, *, terminal: bool = False) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from dpdist.api.display import folded
 from dpdist.cli.options import AsJson, Settings, SpecPath, load
-from dpdist.cli.output import show, show_json
+from dpdist.cli.output import say, show, show_json
 from dpdist.errors import SpecError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def plan(
     if found is not None:
         show(found, as_json=as_json)
         if found.plan is not None and not as_json:
-            typer.echo(folded("\n".join(budget_lines(found.plan))))
+            say(folded("\n".join(budget_lines(found.plan))))
         return
     made = make_plan(load(spec, settings))
     if cluster:
@@ -72,7 +72,7 @@ def plan(
         show_json(made.to_json())
     else:
         contract = f"Contract    {contract_sentence(made)}"
-        typer.echo(folded("\n".join([made.explain(), *budget_lines(made), contract, *_notes(spec)])))
+        say(folded("\n".join([made.explain(), *budget_lines(made), contract, *_notes(spec)])))
 
 
 def _notes(spec: Path) -> list[str]:

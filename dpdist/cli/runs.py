@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, moment, storage_options
-from dpdist.cli.output import show_json
+from dpdist.cli.output import say, show_json
 from dpdist.privacy.formatting import number_of
 from dpdist.release.history import find_attempt, list_runs, opened, run_record
 
@@ -50,17 +50,18 @@ def runs_clean(
     endpoint_url: Endpoint = None,
 ) -> None:
     """Delete what killed runs left: probes, unfinished files, claims, parts and keys of attempts that were given up."""
-    from dpdist.release.leftovers import sweep_address, sweep_errors, sweep_store
+    from dpdist.release.leftovers import sweep_address, sweep_store
+    from dpdist.storage.reports import sweep_reports
 
     with opened(ledger, work, storage_options(endpoint_url)) as (found, folder):
         swept = sweep_store(folder)
         for place in output or ():
             swept += sweep_address(found, place, storage_options(endpoint_url))
         found.sweep()
-    swept += sweep_errors(older=0)
+    swept += sweep_reports(older=0)
     for name in swept:
-        typer.echo(name)
-    typer.echo(f"{number_of(len(swept), 'file')} deleted")
+        say(name)
+    say(f"{number_of(len(swept), 'file')} deleted")
 
 
 @runs_app.command("show")

@@ -9,7 +9,7 @@ import typer
 
 from dpdist.api.display import folded
 from dpdist.cli.options import DEFAULT_LEDGER, LedgerUrl, load
-from dpdist.cli.output import show_json
+from dpdist.cli.output import say, show_json
 from dpdist.errors import ColumnMismatch, OutOfDomain, SpecError
 
 if TYPE_CHECKING:
@@ -78,9 +78,9 @@ def schema_draft(
                 budget=(epsilon, delta),
                 ledger=ledger,
                 progress=progress,
-                announce=lambda line: typer.echo(line, err=True),
+                announce=lambda line: say(line, err=True),
             )
-    typer.echo(text, nl=False)
+    say(text, nl=False)
 
 
 @schema_app.command("check")
@@ -111,25 +111,21 @@ def schema_check(
 
     left = left_to_decide(schema.read_text(encoding="utf-8-sig", errors="replace")) if schema.is_file() else []
     if left:
-        typer.echo(
-            folded("\n".join(["left to decide; delete each comment when it is done:", *(f"  {x}" for x in left)]))
-        )
+        say(folded("\n".join(["left to decide; delete each comment when it is done:", *(f"  {x}" for x in left)])))
     read = Schema.from_yaml(schema)
     equal = [a.name for a in read.attributes if isinstance(a.bins, Count) and a.bins.count == BINS]
     if equal:
-        typer.echo(
-            folded(f"  {BINS} bins of equal width, as drafts have: {', '.join(equal)}; see docs/how-to/schema.md")
-        )
-    typer.echo(f"{schema}: a valid schema of {number_of(len(read.attributes), 'attribute')}")
+        say(folded(f"  {BINS} bins of equal width, as drafts have: {', '.join(equal)}; see docs/how-to/schema.md"))
+    say(f"{schema}: a valid schema of {number_of(len(read.attributes), 'attribute')}")
     for attribute in read.attributes:
         domain = "continuous" if attribute.is_continuous else number_of(attribute.cardinality, "code")
         missing = attribute.missing if isinstance(attribute.missing, str) else f"as {attribute.missing.category!r}"
         outside = attribute.out_of_domain
         beyond = outside if isinstance(outside, str) else f"as {outside.category!r}"
         what = f"{attribute.kind}, {domain}; missing: {missing}; outside: {beyond}"
-        typer.echo(folded(f"  {attribute.name:<15} {what}"))
+        say(folded(f"  {attribute.name:<15} {what}"))
     for rule in read.rules:
-        typer.echo(f"  {rule.text}; broken: {rule.broken}")
+        say(f"  {rule.text}; broken: {rule.broken}")
     if against:
         _against(read, against, spec, custodian=custodian)
     elif spec is not None or custodian:
@@ -142,7 +138,7 @@ def _against(schema: Schema, paths: list[str], spec: Path | None, *, custodian: 
     found = schema.check(paths, custodian=custodian, **layout)
     if found.problems:
         raise ColumnMismatch("the table does not fit the schema:\n" + "\n".join(found.problems))
-    typer.echo(folded(repr(found)))
+    say(folded(repr(found)))
     if found.of_records:
         raise OutOfDomain("the records of the table break the schema (confidential, as printed above)")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from dpdist.cli.options import Settings, SpecPath, load
-from dpdist.cli.output import show_json
+from dpdist.cli.output import say, show_json
 from dpdist.cli.schema import json_schema_of
 
 spec_app = typer.Typer(help="Specs: their JSON schema.", no_args_is_help=True, rich_markup_mode=None)
@@ -21,4 +21,4 @@ def spec_schema() -> None:
 def spec_show(spec: SpecPath, settings: Settings = None) -> None:
     """Print a spec as it will be used, defaults included."""
     loaded = load(spec, settings)
-    typer.echo(loaded.model_dump_json(indent=2, by_alias=True))
+    say(loaded.model_dump_json(indent=2, by_alias=True))

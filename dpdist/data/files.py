@@ -86,7 +86,9 @@ def inspect_csv(found: FoundFile, source: TableSource, schema: Schema) -> TableF
         strip=options.strip,
     )
     columns = options.columns if options.columns is not None else names or ()
-    if head:  # a file of no bytes is a part without rows
+    if not head and options.header:
+        raise EmptyTable(f"{found.path} is empty (0 bytes), without a header: write or copy it again")
+    if head:  # without headers a file of no bytes is a part without rows
         if names is not None and len(names) != len(columns):
             raise ColumnMismatch(f"{found.path}: the header has {len(names)} columns, csv.columns has {len(columns)}")
         if options.columns is not None:

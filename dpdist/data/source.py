@@ -108,8 +108,8 @@ class TableSource:
     """The files of a table."""
 
     # files, folders (searched at every depth) or globs; local, ``s3://`` or another of `STORES`. Files found twice, by
-    # symbolic links as well, count once; in folders and globs, names that start with ``_`` or ``.`` are ignored, and
-    # links to folders are not followed
+    # symbolic or hard links as well, count once; in folders and globs, names that begin with ``_`` or ``.`` are ignored
+    # and links to folders are not followed
     paths: tuple[str, ...]
     # inferred from the names of the files if absent. CSV files may be compressed (inferred from the suffix)
     format: Format | None = None
@@ -162,8 +162,17 @@ def find_files(source: TableSource) -> tuple[FoundFile, ...]:
                 FoundFile(_full_path(fs, name), int(info["size"]), _stamp(fs, name, info))
                 for name, info in entries.items()
             )
-    once = {os.path.realpath(file.path) if is_local(file.path) else file.path: file for file in sorted(found)[::-1]}
+    once = {_identity(file.path): file for file in sorted(found)[::-1]}
     return tuple(sorted(once.values()))
+
+
+def _identity(path: str) -> object:
+    """What two names of one file have in common, such as symbolic and hard links."""
+    if not is_local(path):
+        return path
+    with storage_errors(path):
+        status = os.stat(path)
+    return status.st_dev, status.st_ino
 
 
 def fingerprint(source: TableSource) -> str:

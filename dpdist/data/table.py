@@ -158,7 +158,7 @@ def open_table(
     UnreadableFile
         A file is damaged or not of its format.
     EmptyTable
-        A Parquet file has no bytes. Files without rows are a table of no records.
+        A Parquet file, or a CSV file with a header, has no bytes. Files without rows are a table of no records.
     ColumnMismatch
         A column is missing, not in the schema, given twice or of a type that cannot hold the attribute.
     SpecError

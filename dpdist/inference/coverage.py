@@ -70,7 +70,7 @@ class Rehearsed(Published):
         pairs = list(combinations(range(len(schema.attributes)), 2))
         counts = pair_counts(codes, schema.cardinalities)
         errors = CellErrors(accuracy, {pair: counts.pair(*pair).ravel() for pair in pairs}, len(schema.attributes))
-        manifest = SimpleNamespace(table=schema, attempt="rehearsal")
+        manifest = SimpleNamespace(table=schema, attempt="rehearsal", records=len(codes[0]))
         self.__dict__.update(manifest=manifest, codes=codes, errors=errors)
         self.__dict__.update(records=accuracy.records, measurements=measurements)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import combinations
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -118,7 +120,8 @@ class Published:
     @property
     def _learned(self) -> Mapping[str, Any]:
         learned = self.manifest.parameters.get("learned")
-        if not isinstance(learned, dict) or not isinstance(learned.get("records"), int):
+        found = learned.get("records") if isinstance(learned, dict) else None
+        if not isinstance(learned, dict) or not isinstance(found, int) or not abs(found) < 2**62:
             raise VerificationFailed("the manifest has no noisy number of records: get the release again")
         return learned
 
@@ -128,7 +131,7 @@ class Published:
         found: Any = self.manifest.parameters.get("regressions", {"measured": []})
         try:
             measured = [Declared.from_json(one) for one in found["measured"]]
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, ArithmeticError):
             raise VerificationFailed("the manifest's regressions are not in their format: get it again") from None
         return {parse_regression(one.question, self.schema).key: one for one in measured}
 
@@ -140,18 +143,26 @@ class Published:
             return None
         try:
             accuracy = Accuracy.from_json(found)
-        except (KeyError, TypeError, ValueError):
+            if accuracy.pairs and len(accuracy.pairs) != comb(len(self.schema.attributes), 2):
+                raise ValueError("pairs: another number than there are")
+        except (KeyError, TypeError, ValueError, ArithmeticError):
             raise VerificationFailed("the manifest's accuracy is not in its format: get the release again") from None
-        counts = pair_counts(self.codes, self.schema.cardinalities)
+        parts = (pair_counts(codes, self.schema.cardinalities) for codes in self._parts())
+        counts = reduce(operator.add, parts)
         m = range(len(self.schema.attributes))
         return CellErrors(accuracy, {pair: counts.pair(*pair).ravel() for pair in combinations(m, 2)}, len(m))
 
     @cached_property
     def codes(self) -> Codes:
         """The released records."""
+        return [np.concatenate(columns) for columns in zip(*self._parts(), strict=True)]
+
+    def _parts(self) -> Iterator[Codes]:
+        """The records of each part."""
         table = ReleasedTable(self.store, self.manifest)
-        batches = [batch.codes for part in range(len(table.partitions)) for batch in table.batches(part)]
-        return [np.concatenate(columns) for columns in zip(*batches, strict=True)]
+        for part in range(len(table.partitions)):
+            batches = [batch.codes for batch in table.batches(part)]
+            yield [np.concatenate(columns) for columns in zip(*batches, strict=True)]
 
     def measured(self, attributes: tuple[int, ...]) -> tuple[Floats, Floats] | None:
         """The noisy counts of the cells of some attributes, and their deviations; None where not measured."""

@@ -20,7 +20,7 @@ from dpdist.families.synthesis.model_files import PublishedModel, read_model
 from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.part_format import PartRecord
-from dpdist.publish.parts import decode, parquet_bytes, read_parquet
+from dpdist.publish.parts import UNREADABLE, decode, parquet_bytes, read_parquet
 from dpdist.publish.verify import open_release
 
 SHOWN = 10
@@ -67,7 +67,7 @@ def recompute(
         raise VerificationFailed("model.json: the drawing key is not that of the attempt, so it may have been chosen")
     rewritten = []
     for part, table in _made_again(manifest, model):
-        content, expected = store.read_bytes(part.name), parquet_bytes(table)
+        content, expected = store.read_bytes(part.name, most=part.bytes), parquet_bytes(table)
         if content != expected:
             _compare(part, content, table)
             rewritten.append(part.name)
@@ -94,7 +94,8 @@ def _compare(part: PartRecord, content: bytes, expected: pa.Table) -> None:
     texts = [field.name for field in expected.schema if pa.types.is_dictionary(field.type)]
     try:
         found = read_parquet(content, texts)
-    except (pa.ArrowException, OSError) as error:
+        found.validate(full=True)
+    except UNREADABLE as error:
         raise VerificationFailed(f"{part.name} is not a readable Parquet file ({type(error).__name__})") from None
     if found.column_names != expected.column_names or found.num_rows != expected.num_rows:
         raise VerificationFailed(f"{part.name} has other columns or another number of rows than the model gives")

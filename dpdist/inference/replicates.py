@@ -27,6 +27,7 @@ from scipy.stats import t as student
 from dpdist.errors import SpecError
 from dpdist.inference.perturbation import MOST_ATTRIBUTES, ErrorField
 from dpdist.inference.published import NO_ACCURACY, Published
+from dpdist.limits import REPLICATE_VALUES
 from dpdist.privacy.arrays import AnyFloats, Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import decode
@@ -125,6 +126,11 @@ def make_replicates(release: Published, number: int = NUMBER, *, seed: int = 0) 
     """
     if not 20 <= number <= 1_000:
         raise SpecError(f"{number} replicates: ask for 40 to 100 (20 to 1,000 are admitted)")
+    if not release.manifest.records * number <= REPLICATE_VALUES:
+        raise SpecError(
+            f"{number} replicates of {release.manifest.records:,} records are more than the {REPLICATE_VALUES:,} "
+            "weights that are made: ask for fewer; counts, shares and quantiles have intervals without them"
+        )
     if release.errors is None:
         raise SpecError(f"{NO_ACCURACY}: nothing says how far its records are from the table")
     if len(release.schema.attributes) > MOST_ATTRIBUTES:

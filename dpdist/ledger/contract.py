@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from fnmatch import fnmatchcase
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -192,13 +191,13 @@ class Contract(Section):
         """The contract that `text` is of."""
         return cls.model_validate_json(text)
 
-    @cached_property
+    @property
     def text(self) -> str:
         """Canonical JSON: what the ledger keeps."""
         tree = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         return json.dumps(tree, sort_keys=True, separators=(",", ":"))
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """SHA-256 of `text`."""
         return hashlib.sha256(self.text.encode()).hexdigest()

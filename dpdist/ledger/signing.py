@@ -35,6 +35,8 @@ from dpdist.ledger.key_encryption import KeyEncryptionKey, is_exposed
 VARIABLE: Final = "DPDIST_SIGNING_KEY"
 """Environment variable that holds the PEM text of the private key, where it does not come from a file."""
 
+SIGNATURE_BYTES: Final = 64
+
 _MAKE_ONE: Final = "make one with `openssl genpkey -algorithm ed25519 -out signing.pem`"
 
 

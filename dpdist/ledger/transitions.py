@@ -242,7 +242,7 @@ def _replaceable(book: Book, request: Mapping[str, str], *, new_attempt: bool) -
             raise _other_spec(live)
         raise ReleaseConflict(
             f"release {request['release']!r} has the open attempt {live['attempt']}: wait for its run, or "
-            "resume it (no new charge), or ask for a new attempt (new key, new charge)"
+            "resume it (--resume: no new charge), or ask for a new attempt (--new-attempt: new key, new charge)"
         )
     for row in book.charges.values():
         drawn = row["release"] == request["release"] and row["state"] in (tables.DRAWING, tables.ABANDONED)

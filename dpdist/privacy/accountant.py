@@ -289,6 +289,6 @@ def choose_noise(
         gaussian = NoiseChoice("gaussian", sigma, math.sqrt(sigma * sigma + grid * grid / 12), event)
         # Laplace noise of the same deviation, the inverse of `deviation` above, must be within the budget.
         even = laplace(round_up(1 / (2 * math.asinh(grid / (math.sqrt(2) * gaussian.standard_deviation))), bits=20))
-        if _at(even.event, delta) > epsilon:
+        if not _at(even.event, delta) <= epsilon:
             return gaussian
     return laplace(calibrate_discrete_laplace(epsilon=epsilon, delta=delta, sensitivity=steps, count=count))

@@ -27,12 +27,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpdist.errors import AccountingError
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.pair import DominatingPair
 from dpdist.privacy.sums import TRUNCATION, sum_of_draws
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+MOST_DRAWS = 1 << 40
+"""Beyond it, what rounding adds to each draw would be more than the draws' own losses."""
 
 _NEGLIGIBLE = 1e-24  # mass of losses that may become infinite
 _CERTAIN = 1 - 1e-12  # probability of an infinite loss from which delta is taken for 1
@@ -71,6 +75,8 @@ class Composition:
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.count = sum(piece.count for piece in pieces)
+        if not self.count <= MOST_DRAWS:
+            raise AccountingError(f"at most {MOST_DRAWS:,} draws of noise are composed, got {self.count:,}")
         self.variance = max(math.fsum(piece.count * piece.variance for piece in pieces), 1e-24)
         reach = max(piece.reach for piece in pieces)
         width = reach + 16 * math.sqrt(self.variance)

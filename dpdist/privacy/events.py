@@ -377,6 +377,18 @@ class Replacement(Event):
         _events(self, "event", (self.event,))
 
 
+def number_of_events(event: Event) -> int:
+    """How many events there are inside an event, those that hold others not counted."""
+    held = [part for item in fields(event) for part in _held(getattr(event, item.name))]
+    return sum(map(number_of_events, held)) if held else 1
+
+
+def _held(value: Any) -> list[Event]:
+    if isinstance(value, tuple):
+        return [event for part in value for event in _held(part)]
+    return [value] if isinstance(value, Event) else []
+
+
 def takes_size_for_public(event: Event) -> bool:
     """Whether a charge, or a part of it, holds for replacement only: the number of records is taken for public."""
     if isinstance(event, Composed):

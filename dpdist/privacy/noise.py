@@ -236,8 +236,7 @@ class Noise:
 
         Where one record changes each score by at most 1, the pick is ``2 / scale``-bounded-range; what it costs
         as a Gaussian mechanism is in `dpdist.privacy.selection`. The pick compares a uniform of 256 bits with exact
-        sums of certified weights: each draw is within ``(number of scores) * 2**-99`` of its distribution in total
-        variation.
+        sums of certified weights; how near it is to the mechanism is in `dpdist.privacy.candidates`.
 
         Parameters
         ----------

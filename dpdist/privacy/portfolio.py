@@ -40,7 +40,7 @@ class Portfolio:
     filters: tuple[Filter, ...]
 
     def __post_init__(self) -> None:
-        if not self.filters or sum(one.delta for one in self.filters) > self.delta:
+        if not (self.filters and sum(one.delta for one in self.filters) <= self.delta):
             raise AccountingError("a portfolio needs filters, and their deltas add up to at most its own")
 
     @classmethod

@@ -46,12 +46,14 @@ def verify_with_account(
     uri: str | os.PathLike[str],
     public_key: Ed25519PublicKey | None = None,
     *,
+    name: str | None = None,
+    attempt: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[VerifyReport, Account]:
     """Verify a release and compare it with the account of its data set. Raises VerificationFailed, DataNotFound,
     StorageUnavailable: as `verify` and `check_account`; LedgerError: as `check_account`.
     """
-    report = verify(uri, public_key, storage_options=storage_options)
+    report = verify(uri, public_key, name=name, attempt=attempt, storage_options=storage_options)
     manifest = read_manifest(uri, storage_options=storage_options)
     account = check_account(ledger, manifest, report.manifest_sha256)
     if report.signature != "not checked":

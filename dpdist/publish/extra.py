@@ -7,7 +7,7 @@ import hashlib
 from pydantic import BaseModel, ConfigDict, Field
 
 from dpdist.errors import VerificationFailed
-from dpdist.publish.part_format import MAX_PART_BYTES
+from dpdist.limits import PART_BYTES
 from dpdist.storage.store import Store
 
 FILE_NAME = r"^_model/[0-9a-zA-Z]{1,8}/[a-z]+\.(json|parquet)$"
@@ -19,7 +19,7 @@ class FileRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=FILE_NAME, description="Name of the file, from the manifest's folder.")
-    bytes: int = Field(ge=0, le=MAX_PART_BYTES, description="Size of the file.")
+    bytes: int = Field(ge=0, le=PART_BYTES, description="Size of the file.")
     sha256: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the file, in hexadecimal.")
 
 
@@ -42,7 +42,7 @@ def read_file(store: Store, record: FileRecord) -> bytes:
     DataNotFound, StorageUnavailable
         As `Store.read_bytes`.
     """
-    content = store.read_bytes(record.name)
+    content = store.read_bytes(record.name, most=record.bytes)
     if hashlib.sha256(content).hexdigest() != record.sha256:
         raise VerificationFailed(
             f"{record.name} was changed, its SHA-256 is not that of the manifest: copy the release again from its "

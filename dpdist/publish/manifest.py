@@ -24,7 +24,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 
 from dpdist.errors import OutputExists, OutputUnwritable, VerificationFailed
 from dpdist.ledger.signing import sign
+from dpdist.limits import JSON_VALUES, MANIFEST_BYTES
 from dpdist.privacy.guarantee import Guarantee
+from dpdist.publish.cautions import cautions_of
 from dpdist.publish.extra import FileRecord
 from dpdist.publish.part_format import PartFormat, PartRecord
 from dpdist.schema.schema import Schema
@@ -72,6 +74,10 @@ class Manifest(BaseModel):
     records: int = Field(default=0, ge=0, description="Number of released records; absent where none are released.")
     cells: int | None = Field(
         default=None, ge=0, description="Number of released statistics, such as the counts of the cells of histograms."
+    )
+    cautions: tuple[str, ...] = Field(
+        default=(),
+        description="What to hear before the numbers: that the table has fewer records than declared.",
     )
     parameters: dict[str, JsonValue] = Field(description="Public parameters: noise scales, thresholds, shares.")
     spec_sha256: str = Field(pattern="^[0-9a-f]{64}$", description="Fingerprint of the spec.")
@@ -132,8 +138,9 @@ class Manifest(BaseModel):
             del fields["format"]["layout"], fields["format"]["non_negative"]
         if self.not_private is None:
             del fields["not_private"]
-        if not self.files:
-            del fields["files"]
+        for name in ("files", "cautions"):
+            if not fields[name]:
+                del fields[name]
         ordered = {name: _sorted(value) for name, value in fields.items()}
         return (json.dumps(ordered, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
@@ -144,7 +151,7 @@ class Manifest(BaseModel):
         """
         advice = "get the release again from its publisher"
         try:
-            fields = json.loads(content)
+            fields = parsed(content)
             if isinstance(fields, dict) and fields.get("schema_version", 1) != 1:
                 raise VerificationFailed(f"{MANIFEST} has a later format: update dpdist")
             manifest = cls.model_validate(fields)
@@ -206,6 +213,7 @@ def build_manifest(
         created=created,
         records=rows if form.layout == "records" else 0,
         cells=rows if form.layout == "statistics" else None,
+        cautions=cautions_of(spec, parameters, rows if form.layout == "records" else 0),
         parameters=dict(parameters),
         spec_sha256=spec_sha256,
         spec=dict(spec),
@@ -261,6 +269,24 @@ def publish(store: Store, manifest: Manifest, *, signing_key: Ed25519PrivateKey 
     if stored is None or stored.attempt != manifest.attempt or stored.parts != manifest.parts:
         raise OutputExists(f"{store.uri} already holds another release: choose another output.path, then resume")
     return stored
+
+
+def is_readable(content: bytes, *, share: float = 1) -> bool:
+    """Whether a JSON text takes at most this share of what a reader opens."""
+    values = sum(map(content.count, (b",", b"[", b"{")))
+    return len(content) <= MANIFEST_BYTES * share and values <= JSON_VALUES * share
+
+
+def parsed(content: bytes) -> Any:
+    """The value of a JSON text that somebody else wrote. Raises VerificationFailed: it is larger than a reader opens;
+    ValueError, RecursionError: it is not JSON.
+    """
+    if not is_readable(content):
+        raise VerificationFailed(
+            f"a manifest or the description of a model has at most {MANIFEST_BYTES:,} bytes and {JSON_VALUES:,} "
+            "values: do not use the release"
+        )
+    return json.loads(content)
 
 
 def canonical_json(value: Any) -> bytes:

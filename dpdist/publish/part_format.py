@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-MAX_PART_BYTES = 1 << 30
-"""Largest part. A reader holds one part at a time, so this bounds its memory."""
+from dpdist.limits import PART_BYTES, PART_ROWS
 
 PART_NAME = r"^data/[0-9a-zA-Z]{1,8}/part-[0-9]{5,}\.parquet$"
 """What the name of a part looks like, as a regular expression."""
@@ -40,6 +39,6 @@ class PartRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=PART_NAME, description="Name of the file, from the manifest's folder.")
-    rows: int = Field(ge=0, description="Number of records.")
-    bytes: int = Field(ge=0, le=MAX_PART_BYTES, description="Size of the file.")
+    rows: int = Field(ge=0, le=PART_ROWS, description="Number of records.")
+    bytes: int = Field(ge=0, le=PART_BYTES, description="Size of the file.")
     sha256: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the file, in hexadecimal.")

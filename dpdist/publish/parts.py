@@ -19,16 +19,20 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dpdist.errors import OutputUnwritable
+from dpdist.limits import MODEL_VALUES, PART_BYTES
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.arrow_arrays import numbers, texts
-from dpdist.publish.part_format import MAX_PART_BYTES, PartFormat, PartRecord
+from dpdist.publish.part_format import PartFormat, PartRecord
 from dpdist.publish.statistics import StatisticColumn, statistic_columns
 from dpdist.schema.schema import Attribute, Category, Schema
 from dpdist.storage.store import Store
 
 ROW_GROUP = 1 << 17
 """Rows in a Parquet row group."""
+
+UNREADABLE = (pa.ArrowException, OSError, KeyError, ValueError)
+"""What reading the Parquet file of somebody else may raise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,15 +203,15 @@ def write_part(store: Store, name: str, table: pa.Table) -> PartRecord:
     Raises
     ------
     OutputUnwritable
-        The place cannot be written, or the part exceeds `MAX_PART_BYTES`.
+        The place cannot be written, or the part exceeds `PART_BYTES`.
     OutOfDisk
         No space is left.
     StorageUnavailable
         The storage does not answer.
     """
     content = parquet_bytes(table)
-    if len(content) > MAX_PART_BYTES:
-        raise OutputUnwritable(f"part {name} exceeds {MAX_PART_BYTES} bytes: lower output.rows_per_part")
+    if len(content) > PART_BYTES:
+        raise OutputUnwritable(f"part {name} exceeds {PART_BYTES} bytes: lower output.rows_per_part")
     digest = hashlib.sha256(content).hexdigest()
     record = PartRecord(name=name, rows=table.num_rows, bytes=len(content), sha256=digest)
     store.write_bytes(name, content)
@@ -263,10 +267,17 @@ def _intervals(attribute: Attribute) -> tuple[NDArray[Any], NDArray[Any]]:
     return lows, np.append(lows[1:] - (attribute.kind == "integer"), lows.dtype.type(highest))
 
 
-def read_parquet(content: bytes, texts: Sequence[str] = ()) -> pa.Table:
-    """The table of a Parquet file in memory; columns named in `texts` are read as dictionaries.
+def read_parquet(content: bytes, texts: Sequence[str] = (), *, columns: list[str] | None = None) -> pa.Table:
+    """The table of a Parquet file in memory, or some of its columns; those named in `texts` are read as dictionaries.
+
+    Raises ValueError: it says that a column has more than `MODEL_VALUES` values, before any is read.
 
     No thread takes part: after `pyarrow.parquet.read_table` a thread of Arrow may free `content` while Python exits,
     which aborts the process.
     """
-    return pq.ParquetFile(pa.BufferReader(content), read_dictionary=list(texts)).read(use_threads=False)
+    file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=list(texts))
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    for place in range(file.metadata.num_columns):
+        if not sum(group.column(place).num_values for group in groups) <= MODEL_VALUES:
+            raise ValueError(f"a column has more than {MODEL_VALUES} values")
+    return file.read(columns=columns, use_threads=False)

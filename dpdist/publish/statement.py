@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from dpdist.errors import AccountingError, VerificationFailed
+from dpdist.limits import EVENT_SECONDS, EVENTS, within
 from dpdist.privacy import accountant
 from dpdist.privacy.deniability import theorem1
-from dpdist.privacy.events import Event, SeedRecords, from_json, takes_size_for_public
+from dpdist.privacy.events import Event, SeedRecords, from_json, number_of_events, takes_size_for_public
 from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import PML, DifferentialPrivacy, FederatedPrivacy, Guarantee, PlausibleDeniability
 from dpdist.privacy.guarantee import from_json as guarantee_from_json
@@ -35,8 +36,14 @@ def check_statement(manifest: Manifest) -> float | None:
         guarantees = [_as_stated(item) for item in manifest.guarantees]
         _check_unit(manifest, guarantees)
         event = _event(manifest.parameters.get("event"))
-        epsilons = [one for item in guarantees for one in _checked(item, guarantees, event)]
-    except (AccountingError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
+        require_few(event)
+        with within(EVENT_SECONDS, f"{MANIFEST}: recomputing the guarantee from its events"):
+            epsilons = [one for item in guarantees for one in _checked(item, guarantees, event)]
+    except AccountingError as error:
+        raise VerificationFailed(
+            f"{MANIFEST} states guarantees or events that are none: {error}. {_ADVICE.capitalize()}"
+        ) from None
+    except (ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise VerificationFailed(
             f"{MANIFEST} states guarantees or events that are none ({type(error).__name__}): {_ADVICE}"
         ) from None
@@ -61,6 +68,12 @@ def _check_unit(manifest: Manifest, guarantees: list[Guarantee]) -> None:
         own = (item.unit, item.records) if isinstance(item, DifferentialPrivacy) and item.records else None
         if own != stated:
             raise VerificationFailed(f"{MANIFEST}: its guarantee is about another unit than its spec: {_ADVICE}")
+
+
+def require_few(event: Event | None) -> None:
+    """Refuse more events than a reader recomputes. Raises AccountingError."""
+    if event is not None and not number_of_events(event) <= EVENTS:
+        raise AccountingError(f"a release has at most {EVENTS:,} privacy events: measure fewer statistics apart")
 
 
 def _event(data: Any) -> Event | None:

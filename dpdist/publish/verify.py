@@ -17,12 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from dpdist.errors import DataNotFound, VerificationFailed
-from dpdist.ledger.signing import check_signature, key_fingerprint
+from dpdist.errors import DataNotFound, SpecError, VerificationFailed
+from dpdist.ledger.signing import SIGNATURE_BYTES, check_signature, key_fingerprint
+from dpdist.limits import MANIFEST_BYTES
+from dpdist.publish.cautions import cautions_of
 from dpdist.publish.extra import read_file
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
 from dpdist.publish.part_format import PartRecord
-from dpdist.publish.parts import arrow_schema, released_columns
+from dpdist.publish.parts import UNREADABLE, arrow_schema, released_columns
 from dpdist.publish.statement import check_statement
 from dpdist.storage.store import Store
 
@@ -39,6 +41,9 @@ class VerifyReport:
     uri: str
     kind: str
     name: str
+    dataset: str | None  # as the spec names it
+    created: str  # day of the attempt, UTC
+    attempt: str
     private: bool
     guarantee: str
     guarantees: tuple[dict[str, Any], ...]
@@ -46,6 +51,7 @@ class VerifyReport:
     cells: int | None  # released statistics; None where records are released
     parts: int
     bytes: int
+    cautions: tuple[str, ...]  # what to hear before the numbers (`dpdist.publish.cautions`)
     # not checked: there is one, but no public key was given. Foreign: the ledger has no key that made it
     signature: Literal["valid", "not checked", "foreign", "none"]
     signer: str | None  # fingerprint of the key of a valid signature
@@ -89,11 +95,19 @@ class VerifyReport:
         """How many records, or cells of statistics, in words."""
         return f"{self.records:,} records" if self.cells is None else f"{self.cells:,} cells"
 
+    @property
+    def identity(self) -> str:
+        """Which release it is, in words."""
+        of = "" if self.dataset is None else f" of data set {self.dataset}"
+        return f"{self.name} ({self.kind}){of}, {self.created}, attempt {self.attempt}"
+
 
 def verify(
     uri: str | os.PathLike[str],
     public_key: Ed25519PublicKey | None = None,
     *,
+    name: str | None = None,
+    attempt: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> VerifyReport:
     """Check a release: manifest, guarantee, signature, and of every part the size, SHA-256, columns, rows and values.
@@ -104,11 +118,16 @@ def verify(
         Folder or ``s3://`` prefix of the release.
     public_key : Ed25519PublicKey, optional
         The signature is then required.
+    name, attempt : str, optional
+        The release that is expected: its name, and the id of its attempt or at least 8 characters of its beginning.
+        Another release of the same publisher is whole and signed, too.
 
     Raises
     ------
+    SpecError
+        The attempt is shorter.
     VerificationFailed
-        A file is not what the manifest or the signature says; the message names the file.
+        It is another release; or a file is not what the manifest or the signature says; the message names the file.
     DataNotFound
         There is no release, or no access to it.
     StorageUnavailable
@@ -116,6 +135,7 @@ def verify(
     """
     store = Store(uri, storage_options)
     manifest, signature = _open(store, public_key)
+    _require_expected(manifest, name, attempt)
     epsilon = check_statement(manifest)
     sizes = _check_sizes(store, manifest, hidden=True)
     released = released_columns(manifest.table, manifest.format)
@@ -134,6 +154,9 @@ def verify(
         uri=store.uri,
         kind=manifest.kind,
         name=manifest.name,
+        dataset=_text(manifest.spec.get("dataset")),
+        created=manifest.created.isoformat(),
+        attempt=manifest.attempt,
         private=manifest.not_private is None,
         guarantee=manifest.guarantee,
         guarantees=manifest.guarantees,
@@ -141,6 +164,7 @@ def verify(
         cells=manifest.cells,
         parts=len(manifest.parts),
         bytes=sum(file.bytes for file in manifest.listed),
+        cautions=cautions_of(manifest.spec, manifest.parameters, manifest.records),
         signature=signature,
         signer=None if public_key is None else key_fingerprint(public_key),
         epsilon=epsilon,
@@ -232,16 +256,35 @@ def read_release(
 
 def _open(store: Store, key: Ed25519PublicKey | None) -> tuple[Manifest, Literal["valid", "not checked", "none"]]:
     try:
-        content = store.read_bytes(MANIFEST)
+        content = store.read_bytes(MANIFEST, most=MANIFEST_BYTES)
     except DataNotFound as error:
         raise DataNotFound(f"there is no finished release at {store.uri}: {error}") from None
     signed = store.exists(SIGNATURE)
     if key is not None:
         if not signed:
             raise VerificationFailed(f"{SIGNATURE} is missing, but a public key was given: {_AGAIN}")
-        check_signature(content, store.read_bytes(SIGNATURE), key)
+        check_signature(content, store.read_bytes(SIGNATURE, most=SIGNATURE_BYTES), key)
     manifest = Manifest.from_bytes(content)
     return manifest, "none" if not signed else "not checked" if key is None else "valid"
+
+
+def _require_expected(manifest: Manifest, name: str | None, attempt: str | None) -> None:
+    """Refuse another release than the one that is expected."""
+    if attempt is not None and len(attempt) < 8:
+        raise SpecError("the attempt: give its id, or at least 8 characters of its beginning")
+    for what, found, same, expected in (
+        ("name", manifest.name, manifest.name == name, name),
+        ("attempt", manifest.attempt, manifest.attempt.startswith(attempt or ""), attempt),
+    ):
+        if expected is not None and not same:
+            raise VerificationFailed(
+                f"this is another release: its {what} is {found!r}, and {expected!r} is expected; get that one from "
+                "its publisher"
+            )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _check_sizes(store: Store, manifest: Manifest, *, hidden: bool = False) -> dict[str, int]:
@@ -262,7 +305,7 @@ def _records(store: Store, manifest: Manifest, expected: pa.Schema, rows: int) -
 
 def _batches(store: Store, part: PartRecord, expected: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
     """The batches of one part, after its size, SHA-256, columns and rows were found right."""
-    content = store.read_bytes(part.name)
+    content = store.read_bytes(part.name, most=part.bytes)
     if hashlib.sha256(content).hexdigest() != part.sha256:
         raise VerificationFailed(f"{part.name} was changed, its SHA-256 is not that of the manifest: {_AGAIN}")
     texts = [field.name for field in expected if pa.types.is_dictionary(field.type)]
@@ -272,7 +315,9 @@ def _batches(store: Store, part: PartRecord, expected: pa.Schema, rows: int) -> 
             raise VerificationFailed(f"{part.name} does not have the columns of the manifest's schema: {_AGAIN}")
         if file.metadata.num_rows != part.rows:
             raise VerificationFailed(f"{part.name} does not have the {part.rows} rows of the manifest: {_AGAIN}")
-        yield from file.iter_batches(batch_size=rows, use_threads=False)
-    except (pa.ArrowException, OSError) as error:
+        for batch in file.iter_batches(batch_size=rows, use_threads=False):
+            batch.validate(full=True)  # texts are UTF-8, indices inside their dictionaries
+            yield batch
+    except UNREADABLE as error:
         kind = type(error).__name__
         raise VerificationFailed(f"{part.name} is not a readable Parquet file ({kind}): {_AGAIN}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ class RunSummary:
     dataset: str  # dataset, release, attempt, state, created: from the ledger
     release: str
     attempt: str
-    state: str
+    state: str  # or "refused", where the run ended with an answer about the table: a resume gives it again
     created: str
     stored: tuple[str, ...]  # the stage results in the work folder: where a resume would begin
 
@@ -62,7 +62,7 @@ def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:
                 dataset=dataset,
                 release=attempt.release,
                 attempt=attempt.id,
-                state=attempt.state,
+                state=_state(work, attempt, stored.get(attempt.id, ())),
                 created=attempt.created,
                 stored=tuple(stored.get(attempt.id, ())),
             )
@@ -71,6 +71,12 @@ def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:
         ),
         key=lambda run: run.created,
     )
+
+
+def _state(work: Store, attempt: Charge, stored: Collection[str]) -> str:
+    if attempt.state == "drawing" and RUN_RECORD in stored and run_record(work, attempt).get("refused"):
+        return "refused"
+    return attempt.state
 
 
 def find_attempt(ledger: Ledger, beginning: str) -> Charge:
@@ -99,14 +105,17 @@ def run_record(work: Store, attempt: Charge) -> dict[str, Any]:
     return record
 
 
-def write_record(attempt: Attempt[Any, Any], reserved: Charge) -> None:
-    """Write the operator's run record: confidential, beside the attempt's other files, never in the release."""
+def write_record(attempt: Attempt[Any, Any], reserved: Charge, *, refused: str | None = None) -> None:
+    """Write the operator's run record: confidential, beside the attempt's other files, never in the release; `refused`
+    is the kind of error by which the run ended.
+    """
     record = {
         "confidential": CONFIDENTIAL,
         "release": attempt.spec.name,
         "dataset": attempt.spec.dataset,
         "attempt": reserved.id,
         "reserved": reserved.created,
+        **({} if refused is None else {"refused": refused}),
         **attempt.operator,
     }
     attempt.work.write_bytes(RUN_RECORD, json.dumps(record, indent=2).encode())

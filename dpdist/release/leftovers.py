@@ -7,10 +7,7 @@ that dpdist gives are touched, and none that a running process still writes.
 from __future__ import annotations
 
 import logging
-import os
 import re
-import tempfile
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,18 +16,13 @@ from typing import Any
 from dpdist.errors import LedgerError
 from dpdist.ledger import Ledger
 from dpdist.publish.manifest import MANIFEST
+from dpdist.storage.reports import sweep_reports
 from dpdist.storage.store import Store
 
 log = logging.getLogger("dpdist")
 
 CLAIM = "claim"
 """File that reserves an output from the charge of an attempt to its manifest."""
-
-ERROR_FILE = "dpdist-error-"
-"""How the names of files begin that hold the details of an internal error."""
-
-ERRORS_KEPT = 7 * 24 * 3600
-"""Seconds after which the next run deletes them."""
 
 _PART = re.compile(r"data/([0-9a-f]{8})/part-[0-9]+\.parquet|_model/([0-9a-f]{8})/[a-z]+\.(?:json|parquet)")
 
@@ -75,20 +67,8 @@ def _is_void(ledger: Ledger, output: Store) -> bool:
     return state in ("void", "abandoned") or (state == "committed" and output.exists(MANIFEST))
 
 
-def sweep_errors(*, older: float = ERRORS_KEPT) -> list[str]:
-    """Delete this user's files with the details of internal errors; return their names."""
-    swept = []
-    for path in Path(tempfile.gettempdir()).glob(f"{ERROR_FILE}*.txt"):
-        with suppress(OSError):
-            found = path.lstat()
-            if found.st_uid == os.geteuid() and time.time() - found.st_mtime >= older:
-                path.unlink()
-                swept.append(str(path))
-    return swept
-
-
 def sweep_before(ledger: Ledger, output: Store, work: Store) -> None:
     """What the next run sweeps; the log says how much."""
-    swept = [*sweep_output(ledger, output), *sweep_store(work), *sweep_errors()]
+    swept = [*sweep_output(ledger, output), *sweep_store(work), *sweep_reports()]
     if swept:
         log.info("leftovers of killed runs deleted", extra={"files": len(swept)})

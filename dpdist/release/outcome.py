@@ -33,6 +33,7 @@ class Outcome:
     parameters: Mapping[str, Any]
     budget: str
     run_record: str
+    cautions: tuple[str, ...] = ()
     already: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -61,5 +62,6 @@ def outcome_of(
         parameters=manifest.parameters,
         budget=budget_sentence(ledger, spec.dataset),
         run_record=f"{work.uri}/{RUN_RECORD}",
+        cautions=manifest.cautions,
         already=already,
     )

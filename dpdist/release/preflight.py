@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from dpdist.data.source import TableSource, beginnings, would_find
 from dpdist.errors import GuaranteeRefused, SpecError
 from dpdist.ledger import Ledger
+from dpdist.limits import JSON_VALUES, MANIFEST_BYTES
+from dpdist.publish.manifest import is_readable
+from dpdist.publish.statement import require_few
 from dpdist.release.history import RUN_RECORD
 from dpdist.storage.store import Store
 
@@ -19,17 +22,25 @@ LARGEST_EPSILON = 27
 
 
 def refuse(plan: Plan) -> None:
-    """Refuse a plan whose guarantee the spec did not ask for. Raises GuaranteeRefused."""
+    """Refuse a plan whose guarantee the spec did not ask for, or whose release no reader would open. Raises
+    GuaranteeRefused; AccountingError: too many events; SpecError: the schema is too large.
+    """
+    require_few(plan.event)
+    if not is_readable(plan.released.model_dump_json(exclude_defaults=True).encode(), share=1 / 2):
+        raise SpecError(
+            f"schema: it has more than {JSON_VALUES // 2:,} values, or more than {MANIFEST_BYTES >> 21} MiB of them: "
+            "no reader would open its manifest; declare fewer values, or bins"
+        )
     if plan.refusal is not None:
         raise GuaranteeRefused(plan.refusal)
     exact = plan.kind in ("pml", "lid") and math.isinf(plan.epsilon)  # asked for by name; the ledger has the last word
-    if plan.epsilon > LARGEST_EPSILON and not exact:
+    if not plan.epsilon <= LARGEST_EPSILON and not exact:
         raise GuaranteeRefused(
             f"the release would cost epsilon {plan.epsilon:.6g}; above {LARGEST_EPSILON} the error of the samplers is "
             "not negligible, and a guarantee means nothing: spend less"
         )
     limit = plan.spec.privacy.limit
-    if limit is not None and plan.epsilon > limit:
+    if limit is not None and not plan.epsilon <= limit:
         raise GuaranteeRefused(
             f"the release costs {plan.charged}, above privacy.limit={limit:g}: spend less, or raise the limit"
         )

@@ -344,7 +344,8 @@ class Run:
                 raise
             with suppress(DpdistError):  # a storage that refused the step may refuse the record, too
                 if self._ledger.attempt(self._reserved).manifest_sha256 is None:  # else another run has written it
-                    write_record(self._shared, self._reserved)  # only the operator may see by how much a check failed
+                    # only the operator may see by how much a check failed
+                    write_record(self._shared, self._reserved, refused=type(error).__name__)
             self._publication.give_free(self._reserved)
             self._give_back()
             if isinstance(error, DataError) and self.plan.event is not None:

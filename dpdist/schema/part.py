@@ -6,6 +6,7 @@ A table that the policies of the whole schema admit is then admitted by those of
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 
@@ -50,8 +51,10 @@ def _departures_of_rules(part: Schema, whole: Schema) -> list[str]:
     return found
 
 
-def _unbinned(attribute: Attribute) -> Attribute:
-    return attribute.model_copy(update={"bins": None, "buckets": None, "levels": ()})
+def _unbinned(attribute: Attribute) -> dict[str, Any]:
+    """Its settings but bins and groups."""
+    names = set(Attribute.model_fields) - {"bins", "buckets", "levels"}
+    return {name: getattr(attribute, name) for name in names}
 
 
 def _departure(part: Attribute, whole: Attribute) -> str | None:

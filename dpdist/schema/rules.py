@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from dpdist.errors import SpecError
 from dpdist.schema.conditions import Box, Mask, ends_of, equal_to, missing_text, named, parse_condition
 from dpdist.schema.contradictions import refuse_contradictions
-from dpdist.schema.strict import Frozen, Value
+from dpdist.schema.strict import Frozen, OwnFields, Value
 
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes
@@ -86,7 +86,7 @@ class Rule(Frozen):
 
 
 @dataclass(frozen=True, eq=False)
-class Forbidden:
+class Forbidden(OwnFields):
     """The combinations of codes that a rule forbids.
 
     Attributes

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
@@ -24,6 +23,7 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
+from dpdist.limits import PART_ROWS
 from dpdist.schema.paths import PATH, without_paths
 from dpdist.schema.schema import Schema
 from dpdist.schema.strict import StrictModel
@@ -170,7 +170,7 @@ class OutputSpec(Section):
         default="uniform",
         description="Binned integers as an integer drawn uniformly in the bin, or as the bin's text.",
     )
-    rows_per_part: int = Field(default=250_000, ge=1_000, le=100_000_000, description="Rows in each Parquet part.")
+    rows_per_part: int = Field(default=250_000, ge=1_000, le=PART_ROWS, description="Rows in each Parquet part.")
     signing_key: Annotated[str | None, PATH] = Field(
         default=None, description="PEM file of an Ed25519 private key; default: the identity of the data set."
     )
@@ -398,7 +398,7 @@ class ReleaseSpec(Section):
         """What the release asks of a table beyond its schema, so that no contract admits it; None where nothing."""
         return None
 
-    @cached_property
+    @property  # computed where it is asked for: one that was kept could be that of other settings
     def fingerprint(self) -> str:
         """SHA-256 of the settings that decide the released bytes (`decisive`)."""
         return hashlib.sha256(json.dumps(self.decisive(), sort_keys=True).encode()).hexdigest()

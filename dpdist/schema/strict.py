@@ -1,13 +1,32 @@
-"""Parts of specs and schemas: frozen models that take no unknown settings, and tell true from 1."""
+"""Parts of specs and schemas: frozen models that take no unknown settings, and tell true from 1.
+
+What is derived from fields, such as a cached property, belongs to the instance it was computed on. Copies and pickles
+hold the fields alone, so nothing derived travels with other fields or from another machine.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import fields
 from functools import cache, cached_property
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Value = Annotated[int | str, Field(union_mode="smart")]
+
+
+class OwnFields:
+    """Dataclass whose copies and pickles hold its fields alone."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update({field.name: state[field.name] for field in fields(self)})
 
 
 class StrictModel(BaseModel):
@@ -41,6 +60,34 @@ class StrictModel(BaseModel):
             if isinstance(value, dict) and (names := list(map(str, value))) != sorted(names):
                 object.__setattr__(self, name, dict(sorted(value.items(), key=lambda item: str(item[0]))))
         return self
+
+    def _with_own_fields(self, state: dict[Any, Any]) -> dict[Any, Any]:
+        held, names = state["__dict__"], type(self).model_fields
+        return state | {"__dict__": {name: value for name, value in held.items() if name in names}}
+
+    def __getstate__(self) -> dict[Any, Any]:
+        return self._with_own_fields(super().__getstate__())
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        super().__setstate__(self._with_own_fields(state))
+
+    def __copy__(self) -> Self:
+        copied = type(self).__new__(type(self))
+        copied.__setstate__(self.__getstate__())
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        copied = type(self).__new__(type(self))
+        copied.__setstate__(deepcopy(self.__getstate__(), memo))
+        return copied
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other values of some fields, which are validated."""
+        copied = super().model_copy(deep=deep)
+        if not update:
+            return copied
+        own = {name: getattr(copied, name) for name in copied.model_fields_set}
+        return type(self).model_validate(own | dict(update), by_name=True)
 
 
 def _kinds(annotation: Any) -> set[Any]:

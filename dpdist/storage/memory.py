@@ -24,7 +24,7 @@ class MemoryStore(Store):
         top = f"{self._path('')}/"
         return {path.removeprefix(top): len(self._files[path]) for path in sorted(self._files) if path.startswith(top)}
 
-    def read_bytes(self, name: str) -> bytes:
+    def read_bytes(self, name: str, *, most: int | None = None) -> bytes:
         """The content of a file. Raises DataNotFound: there is no such file."""
         try:
             return self._files[self._path(name)]

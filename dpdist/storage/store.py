@@ -24,7 +24,7 @@ from typing import Any
 
 import fsspec
 
-from dpdist.errors import SpecError
+from dpdist.errors import DataNotFound, SpecError, VerificationFailed
 from dpdist.storage.failures import s3_code, translated
 from dpdist.storage.s3 import address, s3_filesystem
 
@@ -147,14 +147,25 @@ class Store:
         """Names of all files below the store, sorted; see `sizes`."""
         return tuple(self.sizes())
 
-    def read_bytes(self, name: str) -> bytes:
-        """The content of a file, by one GET. Raises DataNotFound: there is no such file, or no access to it;
-        StorageUnavailable: the storage does not answer.
+    def read_bytes(self, name: str, *, most: int | None = None) -> bytes:
+        """The content of a file, by one GET; with `most` only if it is not longer, which is found out before.
+
+        Raises
+        ------
+        DataNotFound
+            There is no such file, no access to it, or it is something else, such as a pipe.
+        VerificationFailed
+            It is longer than `most`.
+        StorageUnavailable
+            The storage does not answer.
         """
         path = self._path(name)
-        whole = {} if self.is_local else {"max_concurrency": 1}
         with self._reading(name):
-            content: bytes = self._fs.cat_file(path, **whole)
+            if self.is_local:
+                return _read_local(path, self._shown(name), most)
+            if most is not None:
+                _require_short(self._shown(name), self._fs.size(path), most)
+            content: bytes = self._fs.cat_file(path, max_concurrency=1)
         return content
 
     def write_bytes(self, name: str, data: bytes) -> None:
@@ -338,6 +349,23 @@ def _local_sizes(top: str, *, links: bool) -> Iterator[tuple[str, int]]:
         for path in (os.path.join(folder, name) for name in names + linked):
             with suppress(FileNotFoundError):
                 yield path, (os.lstat if links else os.stat)(path).st_size
+
+
+def _read_local(path: str, shown: str, most: int | None) -> bytes:
+    """Read a whole file; opening anything else does not wait for whoever writes it."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise DataNotFound(f"cannot read {shown}: it is no regular file")
+        if most is None:
+            return file.read()
+        _require_short(shown, found.st_size, most)
+        return file.read(most)
+
+
+def _require_short(shown: str, size: int, most: int) -> None:
+    if size > most:
+        raise VerificationFailed(f"{shown} has {size:,} bytes, and {most:,} are expected at most: do not use it")
 
 
 def _write_local(path: str, data: bytes, *, exclusive: bool) -> bool:

@@ -75,7 +75,11 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
                     "output": {"path": "unused"},
                     "privacy": {"epsilon": epsilon, "delta": 1e-9},
                     "synthesis": {"records": len(codes[0])},
-                    "model": {"prior": {"path": str(path)}} if prior else {},
+                    "model": {
+                        "prior": {"public": "Published by the office of statistics, on its site", "path": str(path)}
+                    }
+                    if prior
+                    else {},
                 }
                 plan, rows = make_plan(build_spec(tree)), []
                 for seed in range(options.keys):

@@ -87,7 +87,13 @@ def test_they_are_no_public_table(place: Path, path: str) -> None:
     """The model of a table under contract was released without noise, as the prior of a dummy table."""
     more = {"kind": "synthesis", "histograms": None, "privacy": {"epsilon": 1, "delta": 1e-6}}
     with pytest.raises(ContractBroken, match="a table that is public"):
-        run_release(_spec("other.parquet", **more, model={"prior": {"path": path}}))
+        run_release(
+            _spec(
+                "other.parquet",
+                **more,
+                model={"prior": {"public": "Published by the office of statistics, on its site", "path": path}},
+            )
+        )
     assert not Ledger.open("sqlite:///ledger.db").show("free").attempts
 
 
@@ -101,7 +107,12 @@ def test_a_contract_protects_its_files_from_any_folder(
     more: dict[str, Any] = {"ledger": f"sqlite:///{place}/ledger.db"}
     if as_prior:
         more |= {"kind": "synthesis", "histograms": None, "privacy": {"epsilon": 1, "delta": 1e-6}}
-        more["model"] = {"prior": {"path": str(place / "people/a.parquet")}}
+        more["model"] = {
+            "prior": {
+                "public": "Published by the office of statistics, on its site",
+                "path": str(place / "people/a.parquet"),
+            }
+        }
     path = [str(place / "other.parquet"), *([] if as_prior else [str(place / "people/a.parquet")])]
     with pytest.raises(ContractBroken, match=r"belongs to data set 'people'"):
         run_release(_spec(path, **more))
@@ -163,4 +174,10 @@ def test_a_table_of_nobody_is_released(place: Path) -> None:
     """Two attributes are enough for a model that starts from a public table."""
     more = {"kind": "synthesis", "histograms": None, "privacy": {"epsilon": 1, "delta": 1e-6}}
     pq.write_table(pa.table({"ill": ["no"] * 90, "sex": ["f"] * 90}), "public.parquet")
-    run_release(_spec("other.parquet", **more, model={"prior": {"path": "public.parquet"}}))
+    run_release(
+        _spec(
+            "other.parquet",
+            **more,
+            model={"prior": {"public": "Published by the office of statistics, on its site", "path": "public.parquet"}},
+        )
+    )

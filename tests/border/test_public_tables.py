@@ -29,7 +29,7 @@ def _departures(folder: Path, prior: str) -> list[str]:
             "data": data,
             "output": {"path": "out"},
             "privacy": {"epsilon": 1, "delta": 1e-9},
-            "model": {"prior": {"path": prior}},
+            "model": {"prior": {"public": "Published by the office of statistics, on its site", "path": prior}},
         }
     )
     terms = {"schema": SCHEMA, "minimum_records": 1000, "epsilon": 1, "delta": "1e-6"}

@@ -116,7 +116,6 @@ def test_csv_partitions(tmp_path: Path) -> None:
     pa.csv.write_csv(columns(700), tmp_path / "a.csv")
     pa.csv.write_csv(columns(800, 700), tmp_path / "b.csv")
     (tmp_path / "c.csv").write_text("age,sex\n")  # a part without rows
-    (tmp_path / "d.csv").write_text("")  # another
     for options in ({}, {"partitions": 1}, {"partitions": 3}, {"partitions": 16}, {"partition_rows": 200}):
         table = open_table(source(tmp_path), SCHEMA, **options)
         assert not table.is_located
@@ -208,7 +207,6 @@ def test_names_with_dots_and_texts_in_parquet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("t.csv", ""),
         ("t.csv", "age,sex\n"),
         ("t.csv", "age,sex\n\n\n"),
         ("t.csv.gz", gzip.compress(b"age,sex\n", mtime=0)),
@@ -234,6 +232,7 @@ CSV = "age,sex\n1,f\n2,m\n"
     ("name", "content", "options", "error", "message"),
     [
         ("t.parquet", b"", {}, EmptyTable, r"t.parquet is empty \(0 bytes\)"),
+        ("t.csv", "", {}, EmptyTable, r"t.csv is empty \(0 bytes\), without a header"),
         ("t.csv", "age\n1\n", {}, ColumnMismatch, "does not have the column 'sex' once"),
         ("t.csv", "age,sex,zip\n1,f,9\n", {}, ColumnMismatch, "columns that the schema does not name.*extra_columns"),
         ("t.csv", "age,sex,sex\n1,f,9\n", {}, ColumnMismatch, "a name appears more than once"),

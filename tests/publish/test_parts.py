@@ -279,7 +279,7 @@ class TestParquet:
     def test_a_part_that_no_reader_would_hold_is_refused(
         self, tmp_path: Path, schema: Schema, codes: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(parts, "MAX_PART_BYTES", 1000)
+        monkeypatch.setattr(parts, "PART_BYTES", 1000)
         table = decode(schema, codes, form=PartFormat(), noise=NOISE)
         with pytest.raises(OutputUnwritable, match=r"lower output\.rows_per_part"):
             write_part(Store(tmp_path), part_name("a", 0), table)

@@ -24,6 +24,7 @@ from dpdist.privacy.testing import Canaries, Claim
 from dpdist.publish.part_format import PartFormat
 from dpdist.schema.schema import Schema
 from dpdist.schema.spec import ReleaseSpec
+from dpdist.schema.strict import OwnFields
 from dpdist.schema.unit import MOST_RECORDS_OF_A_UNIT, adjacency_words
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _SORTED_BYTES = 128  # of a row while its block is sorted
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(OwnFields):
     """What a release will do, promise, cost and need, from its spec alone. A plan reads no record.
 
     A family overrides what it says otherwise or in more detail. A member that follows from nothing else may be a field

@@ -63,7 +63,7 @@ class ParameterPlan:
         scales = tuple(round_up(1 / rate * ABOVE) for rate in rates.tolist())
         power = 1 if self.noise == "laplace" else 2
         spent = sum((1 / Fraction(scale) ** power for scale in scales), Fraction(0))
-        if spent > Fraction(self.total) ** power:
+        if not spent <= Fraction(self.total) ** power:
             raise ArithmeticError("the noise scales exceed the planned total")
         return scales
 
@@ -77,7 +77,7 @@ class ParameterPlan:
         many, few = times if power == 1 else map(math.sqrt, times)
         counts, sums = scale * many * ABOVE, scale * reach * few * ABOVE
         spent = 1 / Fraction(counts) ** power + parents * (reach / Fraction(sums)) ** power
-        if spent > 1 / Fraction(scale) ** power:
+        if not spent <= 1 / Fraction(scale) ** power:
             raise ArithmeticError("the noise scales of a regression exceed the share of its table")
         return counts, sums
 

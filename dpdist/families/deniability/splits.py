@@ -22,6 +22,7 @@ from dpdist.privacy.checks import CountCheck, PassCheck, candidates_needed, coun
 from dpdist.privacy.deniability import certain_mass
 from dpdist.privacy.events import ApproximateDP, Composed, Event, RandomSplit, SeedRecords
 from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.schema.strict import OwnFields
 
 LARGEST_BATCH = 1 << 18
 """Candidates in a batch, at most."""
@@ -55,7 +56,7 @@ class SeedPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelPlan:
+class ModelPlan(OwnFields):
     """What is done to the splits T and P; with a pool, only to P, and to none by a model of the user's own."""
 
     spec: PlausibleDeniabilitySpec

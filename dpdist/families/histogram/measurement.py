@@ -131,7 +131,7 @@ def _of_least_error(
     weights = [float(share) for share in resolve_shares(shares, cells, mechanism="laplace")]
     whole = _unit_of_error(cells, weights, error=error)  # Laplace noise that errs as much must fit the budget
     even = _events("laplace", [whole / weight for weight in weights], changed_cells(adjacency), unit)
-    if accountant.epsilon(Composed(even), delta=delta) > epsilon:
+    if not accountant.epsilon(Composed(even), delta=delta) <= epsilon:
         return gaussian
     laplace = made(mechanism="laplace")
     return laplace if _error(cells, "laplace", laplace.scales) <= error else gaussian

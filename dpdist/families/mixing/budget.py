@@ -54,7 +54,7 @@ def divide_budget(spec: MixingSpec) -> BudgetShares:
     checks = tuple(_check(spec, str(value), wanted.minimum) for value, wanted in spec.mixing.classes.items())
     if spec.mixing.scaling != "bounds":
         spent = SCALING_SHARE
-        if share + spent >= 1:
+        if not share + spent < 1:
             raise SpecError("privacy.check_share and the scaling leave nothing for the mixtures; lower it")
         own = {"epsilon": privacy.epsilon * spent, "delta": privacy.delta * spent}
         moments = moment_plan(encoding, unit=spec.records_of_a_unit, **own)

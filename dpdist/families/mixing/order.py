@@ -120,7 +120,7 @@ def common_noise(
     dearest, *others = sorted(mixtures, key=lambda one: one.sampling_rate**2 * one.records, reverse=True)
     sigma = dearest.sigma_over_clip(epsilon=epsilon, delta=delta)
     for one in others:
-        if one.epsilon(sigma, delta=delta) > epsilon:
+        if not one.epsilon(sigma, delta=delta) <= epsilon:
             sigma = one.sigma_over_clip(epsilon=epsilon, delta=delta)
     return sigma
 

@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 from dpdist.errors import SpecError
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.schema.schema import Attribute, Schema
+from dpdist.schema.strict import OwnFields
 
 
 @dataclass(frozen=True, eq=False)
-class Encoding:
+class Encoding(OwnFields):
     """How records become vectors."""
 
     attributes: tuple[Attribute, ...]  # all but the class

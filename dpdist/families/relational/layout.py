@@ -21,6 +21,7 @@ from dpdist.privacy.arrays import Codes, Counts
 from dpdist.schema.conditions import Mask
 from dpdist.schema.rules import Forbidden, Rule, Rules
 from dpdist.schema.schema import Attribute, Schema
+from dpdist.schema.strict import OwnFields
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,7 @@ class Kinds:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class Layout(OwnFields):
     """Where the columns of the two tables are.
 
     Attributes

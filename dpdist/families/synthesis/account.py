@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dpdist.errors import AccountingError
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.calibrate import ABOVE
-from dpdist.privacy.candidates import Candidates
+from dpdist.privacy.candidates import Candidates, draws_of_pick
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import pick_cost, pick_scale
 
@@ -67,6 +67,10 @@ class GaussianAccount:
     draws: int = 0
     noisy: list[tuple[str, int, Counts, float]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        if not 0 < self.mu < math.inf:
+            raise AccountingError(f"an account is of a finite mu above 0, got {self.mu}")
+
     @property
     def left(self) -> float:
         """The share of mu^2 that is not spent."""
@@ -74,7 +78,7 @@ class GaussianAccount:
 
     def _spend(self, name: str, spent: float, draws: int) -> None:
         total = math.fsum([*(line.spent for line in self.lines), spent])
-        if total > self.mu**2:
+        if not (spent >= 0 and total <= self.mu**2):
             raise AccountingError(f"the step {name} would take the release over its account")
         if any(line.name == name for line in self.lines):
             raise AccountingError(f"the step {name} was taken already: a noise name is used once")
@@ -139,5 +143,5 @@ class GaussianAccount:
 
         One record changes each score of the candidates by at most 1; `scale` is theirs.
         """
-        self._spend(name, pick_cost(scale=scale) ** 2, 1)
+        self._spend(name, pick_cost(scale=scale) ** 2, draws_of_pick(len(candidates)))
         return self.noise.pick(f"{self.prefix}{name}", candidates, allowed=allowed)

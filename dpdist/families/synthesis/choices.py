@@ -12,6 +12,7 @@ import numpy as np
 
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 from dpdist.errors import SpecError
+from dpdist.privacy.candidates import draws_of_pick
 from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.noise import SAMPLER_DELTA
 
@@ -226,8 +227,10 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
         largest = min(largest, MOST_CODED_CELLS)
     tables = len(cardinalities) + 2 * choices.rounds * choices.per_round
     raked = cells if choices.rake else 0
-    triples = choices.triple_tables * (TRIPLE_CELLS + 1)
-    return 3 * sum(cardinalities) + 1 + tables * (min(largest, cells) + 1) + raked + triples
+    m = len(cardinalities)
+    pick = draws_of_pick(math.comb(2 * m, 2) + 1)  # of all pairs, coarse copies of attributes among them, or to stop
+    triples = choices.triple_tables * (TRIPLE_CELLS + draws_of_pick(math.comb(m, 3) + 1))
+    return 3 * sum(cardinalities) + 1 + tables * (min(largest, cells) + pick) + raked + triples
 
 
 def draws_lost(draws: int, delta: float) -> ApproximateDP:
@@ -239,7 +242,7 @@ def draws_lost(draws: int, delta: float) -> ApproximateDP:
         They alone take as much as delta.
     """
     lost = ApproximateDP(0.0, draws * SAMPLER_DELTA, label="draws")
-    if lost.delta >= delta:
+    if not lost.delta < delta:
         raise SpecError(
             f"privacy.delta: the random draws for tables of these domains take up to {lost.delta:.2g} of it; set a "
             f"delta of {10 * lost.delta:.0e} or more, or coarser values"

@@ -157,5 +157,6 @@ def measurements_of(
             attributes = triples[number]
         else:
             attributes = pairs[number] if name == "all pairs" else ()
-        tables.append(NoisyTable(name, attributes, in_model, sigma, noisy.shape, noisy.ravel()))
+        shape = noisy.shape if in_model or not attributes else tuple(len(coding.merging[a].codes) for a in attributes)
+        tables.append(NoisyTable(name, attributes, in_model, sigma, shape, noisy.ravel()))
     return Measurements(tuple(tables), coding.source, coding.maps)

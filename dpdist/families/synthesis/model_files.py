@@ -13,14 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dpdist.errors import DataNotFound, VerificationFailed
+from dpdist.errors import DataNotFound, SpecError, VerificationFailed
 from dpdist.families.synthesis.draw import FORMAT
 from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.learn import Learned
 from dpdist.families.synthesis.measurements import Measurements
+from dpdist.families.synthesis.model_check import check_measurements, check_model
+from dpdist.families.synthesis.spec import MOST_ROUNDS
 from dpdist.publish.arrow_arrays import lists, numbers, texts
 from dpdist.publish.extra import read_file
-from dpdist.publish.manifest import Manifest
+from dpdist.publish.manifest import Manifest, parsed
 from dpdist.publish.parts import parquet_bytes, read_parquet
 from dpdist.storage.store import Store
 
@@ -95,28 +97,35 @@ def read_model(store: Store, manifest: Manifest) -> PublishedModel:
         raise DataNotFound(
             f"{store.uri} publishes no model: only a release of kind synthesis with output.measurements does"
         )
-    contents = {name: read_file(store, record) for name, record in listed.items()}
     try:
-        about = json.loads(contents["model.json"])
+        about = parsed(read_file(store, listed["model.json"]))
         if about["format"] != FORMAT:
             raise VerificationFailed(
                 f"model.json has format {about['format']}, and this dpdist draws by format {FORMAT}: use the version "
                 "that made the release"
             )
-        noisy = read_parquet(contents["tables.parquet"])["noisy"].to_numpy()
-        return PublishedModel(
-            Fitted.from_arrays(_arrays(contents["model.parquet"])),
-            Measurements.of(about["measured"], noisy),
-            str(about["drawing"]["key"]),
-            int(about["drawing"]["balance"]),
-        )
-    except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException) as error:
+        noisy = read_parquet(read_file(store, listed["tables.parquet"]), columns=["noisy"])["noisy"].to_numpy()
+        if noisy.dtype != np.int64:
+            raise TypeError("noisy counts are integers")
+        key, rounds = str(about["drawing"]["key"]), int(about["drawing"]["balance"])
+        if len(bytes.fromhex(key)) != 32 or not 0 <= rounds <= MOST_ROUNDS:
+            raise ValueError("expected a key of 32 bytes, and rounds")
+        fitted = Fitted.from_arrays(_arrays(read_file(store, listed["model.parquet"])))
+        measurements = Measurements.of(about["measured"], noisy)
+        check_model(fitted, manifest.table.cardinalities)
+        check_measurements(measurements, manifest.table.cardinalities)
+        return PublishedModel(fitted, measurements, key, rounds)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, SpecError) as error:
         kind = type(error).__name__
-        raise VerificationFailed(f"the files of the model are not in their format ({kind}): {_DAMAGED}") from None
+    except (pa.ArrowException, OSError) as error:
+        kind = type(error).__name__
+    raise VerificationFailed(f"the files of the model are not in their format ({kind}): {_DAMAGED}")
 
 
 def _arrays(content: bytes) -> Mapping[str, np.ndarray]:
     table = read_parquet(content)
+    if not {"int8", "int16", "int32", "int64"}.issuperset(table["type"].to_pylist()):
+        raise TypeError("the arrays of a model are of integers")
     columns = zip(*(table[name].to_pylist() for name in ("name", "type", "shape")), table["values"], strict=True)
     return {
         name: values.values.to_numpy().astype(np.dtype(kind)).reshape(shape) for name, kind, shape, values in columns

@@ -168,7 +168,8 @@ class SynthesisPlan(EventPlan):
             lines.append(
                 "Prior       the model starts from "
                 + ("pairs" if self.choices.prior_cells else "a tree of pairs")
-                + f" of the public table {', '.join(spec.model.prior.paths)}; that table is not protected"
+                + f" of the public table {', '.join(spec.model.prior.paths)} ({spec.model.prior.public}); that table "
+                "is not protected"
             )
         lines += self.unit_lines()
         if spec.table.rules:
@@ -275,7 +276,7 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     parts = spec.records // spec.output.rows_per_part  # whole ones: each uses as much of the pool as any other
     sizes = spec.table.cardinalities
     found = choose(sizes, records=spec.expected_records, mu=mu, parts=parts, raking=not is_wide(sizes))
-    if draws_at_most(found, sizes) * SAMPLER_DELTA > _LOST * spec.privacy.delta:
+    if not draws_at_most(found, sizes) * SAMPLER_DELTA <= _LOST * spec.privacy.delta:
         found = without_triples(found)
     if spec.model.prior:
         found = with_prior(found, m)

@@ -12,6 +12,9 @@ from dpdist.families.synthesis.regressions import MOST_COEFFICIENTS
 from dpdist.schema.regression import Regression, parse_regression
 from dpdist.schema.spec import MOST_RECORDS, Delta, Epsilon, FilesSpec, OutputSpec, PrivacyLimit, ReleaseSpec, Section
 
+MOST_ROUNDS = 5000
+"""Of balancing."""
+
 
 class PrivacySpec(PrivacyLimit):
     """What the whole release may cost."""
@@ -40,7 +43,16 @@ class PrioritySpec(Section):
 
 
 class PriorSpec(FilesSpec):
-    """A public table of the same schema, such as last year's release: the model starts from it."""
+    """A public table of the same schema, such as last year's release: the model starts from it.
+
+    It is read exactly and without a charge, so whoever names it says in the open that it is public.
+    """
+
+    public: str = Field(
+        min_length=20,
+        max_length=500,
+        description="Why the table is public, in a sentence that the manifest repeats: who published it, and where.",
+    )
 
 
 class ModelSpec(Section):
@@ -57,7 +69,7 @@ class ModelSpec(Section):
         default=None, description="A public table that the model starts from; never the one that is released."
     )
     balance: int | None = Field(
-        default=None, ge=0, le=5000, description="Rounds in which records are exchanged; 0 for none."
+        default=None, ge=0, le=MOST_ROUNDS, description="Rounds in which records are exchanged; 0 for none."
     )
 
 

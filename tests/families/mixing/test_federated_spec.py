@@ -212,4 +212,5 @@ def test_a_client_without_identity_file_is_told(tmp_path: Path) -> None:
 def test_a_comparison_of_orders_says_whose_noise_it_is(tree: dict[str, Any]) -> None:
     made = compare(changed(tree), orders=(8,))
     assert "each client by itself" in made.explain()
-    assert "each client" not in replace(made, spec=made.spec.model_copy(update={"federated": None})).explain()
+    alone = {"federated": None, "data": made.spec.data.model_copy(update={"path": "people.csv"})}
+    assert "each client" not in replace(made, spec=made.spec.model_copy(update=alone)).explain()

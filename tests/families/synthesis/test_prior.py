@@ -20,6 +20,7 @@ from dpdist.families.synthesis.prior import read_prior
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.privacy.noise import Noise
+from dpdist.publish.verify import read_manifest
 from dpdist.release.run import Run, run_release
 
 KEY = Noise(bytes(range(32)))
@@ -71,6 +72,9 @@ def test_pairs_that_differ_from_the_prior_are_measured() -> None:
     assert np.abs(learned.fitted.expected / 2.0**40 - truth).sum() / 2 / 6 < 0.02
 
 
+PUBLIC = "Published by the office of statistics, on its site"
+
+
 def spec_with(folder: Path, prior: str) -> dict[str, Any]:
     data = folder / "table.parquet"
     if not data.exists():
@@ -86,7 +90,7 @@ def spec_with(folder: Path, prior: str) -> dict[str, Any]:
         "work": str(folder / "work"),
         "cluster": {"mode": "in-process"},
         "privacy": {"epsilon": 4, "delta": 1e-7},
-        "model": {"prior": {"path": prior}},
+        "model": {"prior": {"public": PUBLIC, "path": prior}},
     }
 
 
@@ -124,6 +128,18 @@ def test_a_release_with_a_prior_names_it_and_keeps_its_contract(tmp_path: Path) 
     assert outcome.parameters["learned"]["prior"] == {"records": 8_000}
     stored = outcome.uri.removeprefix("file://")
     assert any(str(prior) in file.read_text() for file in Path(stored).rglob("*.json"))
+    assert read_manifest(stored).spec["model"]["prior"]["public"] == PUBLIC  # type: ignore[index,call-overload]
+
+
+@pytest.mark.parametrize("said", [None, "public"])
+def test_a_prior_is_declared_public_in_a_sentence(tmp_path: Path, said: str | None) -> None:
+    """It is read exactly and uncharged: one table without a contract answered any question about itself."""
+    tree = spec_with(tmp_path, str(tmp_path / "other.parquet"))
+    tree["model"]["prior"]["public"] = said
+    if said is None:
+        del tree["model"]["prior"]["public"]
+    with pytest.raises(SpecError, match=r"model\.prior\.public"):
+        build_spec(tree)
 
 
 def test_another_name_of_the_table_is_no_prior(tmp_path: Path) -> None:

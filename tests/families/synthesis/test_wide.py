@@ -200,7 +200,10 @@ def test_what_a_record_changes_in_two_passes_is_what_is_charged(monkeypatch: pyt
 
 def test_no_prior_goes_with_wide_codes(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="too large to start from"):
-        wide(tmp_path, model={"prior": {"path": "public.parquet"}})
+        wide(
+            tmp_path,
+            model={"prior": {"public": "Published by the office of statistics, on its site", "path": "public.parquet"}},
+        )
 
 
 # --- hierarchies ------------------------------------------------------------------------------------------------------

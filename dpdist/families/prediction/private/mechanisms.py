@@ -41,6 +41,7 @@ from dpdist.families.prediction.latin import nearest_correlation
 from dpdist.families.prediction.scales import Scale
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import inner, sin_turns
+from dpdist.schema.strict import OwnFields
 
 FINE = 16
 """Fine cells, which features see, in a cell of a histogram."""
@@ -55,7 +56,7 @@ Cells = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateColumn:
+class PrivateColumn(OwnFields):
     """A column in public cells."""
 
     scale: Scale

@@ -1,0 +1,146 @@
+"""What was derived from fields stays with them: another spec never passes under the fingerprint of the agreed one."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from collections.abc import Iterator
+from contextlib import closing
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+from cases import CASES, HISTOGRAM, Case
+from federations import NAMES, federation
+from pydantic import BaseModel, ValidationError
+
+import dpdist
+from dpdist.errors import ReleaseConflict
+from dpdist.families.base.registry import make_plan
+from dpdist.families.mixing.federated import client
+from dpdist.families.mixing.federated.client_session import ClientSession
+from dpdist.ledger import Ledger
+from dpdist.ledger.contract import Contract
+from dpdist.publish.verify import read_manifest
+from dpdist.release.run import Run
+
+STALE = "f" * 64
+
+
+def derived(value: object) -> set[str]:
+    """The names of the properties that an instance of this class may have computed and kept."""
+    return {
+        name for kind in type(value).__mro__ for name, one in vars(kind).items() if isinstance(one, cached_property)
+    }
+
+
+def own(value: object) -> set[str]:
+    """The names of the fields, some of which stand where a base class has a property."""
+    if isinstance(value, BaseModel):
+        return set(type(value).model_fields)
+    return {field.name for field in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
+
+
+def parts(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
+    """A value and all that its fields are made of, as far as it is written in this package."""
+    if isinstance(value, list | tuple | dict):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from parts(one, seen)
+    elif type(value).__module__.startswith("dpdist") and id(value) not in seen:
+        seen[id(value)] = value
+        yield value
+        for name in own(value):
+            yield from parts(getattr(value, name, None), seen)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_copies_and_pickles_hold_fields_alone(case: Case, tmp_path: Path) -> None:
+    spec = case.project(tmp_path)
+    session = ClientSession(spec=spec, name="north", order=8, sigma_over_clip=0.3, attempt="1")  # type: ignore[arg-type]
+    contract = Contract.model_validate(
+        {"schema": spec.table, "data": {"path": "p.csv"}, "minimum_records": 1, "epsilon": 1, "delta": "1e-8"}
+    )
+    found = list(parts([make_plan(spec), session, contract], {}))
+    assert {type(spec), Contract, ClientSession} <= {type(one) for one in found}
+    for one in found:
+        kept = derived(one) - own(one)
+        one.__dict__.update(dict.fromkeys(kept, STALE))
+        copies = [copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))]
+        if isinstance(one, BaseModel):
+            copies += [one.model_copy(), one.model_copy(deep=True), one.model_copy(update={})]
+            arrived = type(one).__new__(type(one))
+            arrived.__setstate__(BaseModel.__getstate__(one))  # from somebody whose pickles hold more
+            copies.append(arrived)
+        for made in copies:
+            assert not kept & set(vars(made)), type(one)
+        for name in kept:
+            del one.__dict__[name]
+
+
+def test_a_kept_fingerprint_is_never_believed(tmp_path: Path) -> None:
+    spec = HISTOGRAM.spec(tmp_path)
+    other = spec.model_copy(update={"name": "second"})
+    assert spec.fingerprint != other.fingerprint
+    other.__dict__["fingerprint"] = spec.fingerprint
+    for made in (other, copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
+        assert made.fingerprint == HISTOGRAM.spec(tmp_path, name="second").fingerprint
+
+
+def test_a_copy_with_other_values_is_validated(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="name"):
+        HISTOGRAM.spec(tmp_path).model_copy(update={"name": "no name: a sentence"})
+    with pytest.raises(ValidationError, match="nmae"):
+        HISTOGRAM.spec(tmp_path).model_copy(update={"nmae": "first"})
+
+
+def test_a_client_answers_no_other_spec_under_the_agreed_fingerprint(tmp_path: Path) -> None:
+    """A coordinator got a second message of the same block under the same noise: their difference bared the records."""
+    spec, attempt = federation(tmp_path), str(uuid4())
+    assert spec.fingerprint
+
+    def sent(to: str, asked: Any) -> ClientSession:
+        told = ClientSession(spec=asked, name=to, order=8, sigma_over_clip=0.3, attempt=attempt)
+        arrived: ClientSession = pickle.loads(pickle.dumps(told))
+        return arrived
+
+    members = {}
+    for name in NAMES:
+        members[name] = client.join(sent(name, spec)).value
+    for task in (client.read, client.confirm):
+        assert not task(sent("north", spec)).error
+    agreed = client.send(sent("north", spec), 0, 0, members)
+    assert not agreed.error
+    age, *rest = spec.table.attributes
+    wider = age.model_copy(update={"bounds": (0, 99)})
+    table = spec.table.model_copy(update={"attributes": (wider, *rest)})
+    other = spec.model_copy(update={"table": table})
+    other.__dict__["fingerprint"] = spec.fingerprint
+    for task in (client.join, client.read, client.confirm):
+        assert task(sent("north", other)).error.startswith("ReleaseConflict"), task
+    assert client.send(sent("north", other), 0, 0, members).error.startswith("ReleaseConflict")
+    again = client.send(sent("north", spec), 0, 0, members)
+    assert np.array_equal(again.value.steps, agreed.value.steps)
+
+
+def test_an_attempt_is_not_resumed_with_another_spec(tmp_path: Path) -> None:
+    spec = HISTOGRAM.project(tmp_path)
+    assert spec.fingerprint
+    with Run(spec) as run:
+        for name, step in run.steps.items():
+            if name != "publish":
+                step()
+    output = spec.output.model_copy(update={"values": "codes"})
+    other = spec.model_copy(update={"output": output})
+    other.__dict__["fingerprint"] = spec.fingerprint
+    for asked in (other, pickle.loads(pickle.dumps(other))):
+        with pytest.raises(ReleaseConflict):
+            dpdist.release(asked, resume=True)
+    assert not (tmp_path / "release" / "manifest.json").exists()
+    dpdist.release(spec, resume=True)
+    assert read_manifest(tmp_path / "release").spec_sha256 == HISTOGRAM.spec(tmp_path).fingerprint
+    with closing(Ledger.open(spec.ledger)) as ledger:
+        assert [one.state for one in ledger.show("people").attempts] == ["committed"]
