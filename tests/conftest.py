@@ -18,6 +18,7 @@ import base64
 import io
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -29,6 +30,7 @@ import unsynced
 from commands import Answer, Command
 from executors import Executors
 from hypothesis import settings
+from needs import left_out
 from xdist.scheduler import LoadFileScheduling
 
 from dpdist.ledger import keys
@@ -64,20 +66,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path.relative_to(TESTS).parts[0], len(order)))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why tests were left out, in one line for each reason."""
+    reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", ()))
+    for reason, number in reasons.most_common():
+        terminalreporter.line(f"{number:5} {reason.removeprefix('Skipped: ')}")
+
+
 DATA = Path(os.environ.get("DPDIST_DATA", TESTS.resolve().parents[1] / "shared" / "data"))
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Callable[[str], Path]:
-    """Path of a public data file; skips (or, with DPDIST_REQUIRE_DATA=1, fails) when it is missing."""
+    """Path of a public data file."""
 
     def path(name: str) -> Path:
         file = DATA / name
         if not file.exists():
-            message = f"the public data file {name} is missing: set DPDIST_DATA to the folder that holds it"
-            if os.environ.get("DPDIST_REQUIRE_DATA") == "1":
-                pytest.fail(message)
-            pytest.skip(message)
+            left_out("public data", "set DPDIST_DATA to the folder that holds it")
         return file
 
     return path
@@ -135,10 +141,10 @@ def dpdist(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[tuple[str, str]]:
-    """(URL, folder) of a PostgreSQL server; skips, or with DPDIST_REQUIRE_SERVERS=1 fails, without its binaries."""
+    """(URL, folder) of a PostgreSQL server."""
     started = subprocess.run([SERVER, "start"], capture_output=True, text=True)
-    if started.returncode == 69 and os.environ.get("DPDIST_REQUIRE_SERVERS") != "1":
-        pytest.skip(started.stderr.strip())
+    if started.returncode == 69:
+        left_out("PostgreSQL", "apt-get install postgresql")
     if started.returncode != 0:
         pytest.fail(f"PostgreSQL did not start: {started.stderr}")
     fields = dict(part.split("=", 1) for part in started.stdout.split())
