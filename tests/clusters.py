@@ -134,7 +134,7 @@ class FlakyS3:
         self.bucket = ""
         self._lock = threading.Lock()
         self._serving = serving(self._answer)
-        self.environment = {}
+        self.environment: dict[str, str] = {}
         if not real:
             self.environment |= {"AWS_ACCESS_KEY_ID": "planted-access-key", "AWS_SECRET_ACCESS_KEY": "planted-secret"}
 
