@@ -10,17 +10,27 @@ RUN := $(BIN)/dpdist
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
 
-$(VENV)/.ready: requirements.lock pyproject.toml
+UV = $(BIN)/uv pip
+PROJECT = $(UV) install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+
+$(VENV)/.runs: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	@echo "==> what dpdist itself needs, into $(VENV) (0.6 GB)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@UV_COMPILE_BYTECODE=1 $(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@$(UV) install --python $(BIN)/python --require-hashes --constraint requirements.lock --requirement pyproject.toml --group build
+	@$(PROJECT)
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.runs
+	@echo "==> what tests, documents and evaluations need as well, into $(VENV) (2 GB in all)"
+	@UV_COMPILE_BYTECODE=1 $(UV) sync --python $(BIN)/python --require-hashes requirements.lock
+	@$(PROJECT)
 	@touch $@
 
 setup: $(VENV)/.ready ## install into .venv what the lock file names
 
-demo: setup ## release a made-up census table on an embedded cluster
+demo: $(VENV)/.runs ## release a made-up census table on an embedded cluster
 	@rm -rf demo && mkdir -p demo
 	@echo "==> a made-up census table of 300,000 rows"
 	@$(RUN) sample demo/census --rows 300000
@@ -38,8 +48,9 @@ demo: setup ## release a made-up census table on an embedded cluster
 tools: .tools/.ready ## install into .tools what checks the chart and the image
 
 .tools/.ready: tests/deploy/tools.lock $(VENV)/.ready
+	@echo "==> what checks the chart and the image, into .tools (0.4 GB)"
 	@rm -rf .tools
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --target .tools --no-deps --require-hashes -r tests/deploy/tools.lock
+	@$(UV) install --quiet --python $(BIN)/python --target .tools --no-deps --require-hashes -r tests/deploy/tools.lock
 	@touch $@
 
 CHECKED := $(addprefix tests/,test_documents.py contract/test_families.py data privacy publish schema storage)
@@ -81,9 +92,9 @@ e2e-kubernetes: setup ## every mode of the chart on a real Kubernetes node (Debi
 	@$(BIN)/python tests/e2e/kubernetes.py
 
 lock: setup ## resolve the dependencies again
-	@$(BIN)/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	@$(UV) compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		--extra flows --extra evaluate --extra docs --group dev pyproject.toml --output-file requirements.lock
-	@$(BIN)/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	@$(UV) compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		--extra flows --extra evaluate --extra lineage --constraint requirements.lock pyproject.toml deploy/image.in --output-file deploy/image.lock
 
 bench: setup ## speed, memory and quality (writes bench/*.json), but for hours of mixing; needs ../shared/data or DPDIST_DATA

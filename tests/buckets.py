@@ -1,10 +1,38 @@
-"""An S3 server in the process of the test, which leaves nothing behind."""
+"""S3 servers in the process of the test."""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
+
+
+@cache
+def moto() -> Any:
+    """The S3 application of moto, one for a process: another one takes half a second and 25 MB."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
+    return DomainDispatcherApplication(create_backend_app)
+
+
+@contextmanager
+def serving(application: Any) -> Iterator[str]:
+    """Serve a WSGI application on 127.0.0.1; give its address."""
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
+    server = make_server("127.0.0.1", 0, application, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 @contextmanager
@@ -14,16 +42,11 @@ def s3_server() -> Iterator[str]:
     All servers of moto in one process share their buckets. At the end this one takes away the buckets that were made
     while it ran, so that no test finds those of another, whatever the order.
     """
-    from moto.server import ThreadedMotoServer
-
     before = set(_buckets())
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
     try:
-        yield f"http://{host}:{port}"
+        with serving(moto()) as endpoint:
+            yield endpoint
     finally:
-        server.stop()
         for name in set(_buckets()) - before:
             _buckets()[name].keys.clear()  # moto deletes no bucket that holds anything
             _backend().delete_bucket(name)

@@ -247,7 +247,7 @@ PARTIES = replace(
         **LID.settings,
         "prediction": {"response": "spend", "log": {"income": 1000}, "parties": {"column": "region"}},
     },
-    rows=457,
+    rows=263,
 )
 
 PRIVATE = replace(
@@ -368,7 +368,7 @@ RELATIONAL = Case(
         },
         "privacy": {"epsilon": 4, "delta": 1e-7},
         "unit": {"by": "household", "at_most": 4},
-        "parent": {"attributes": ["region"], "records": 1_200},
+        "parent": {"attributes": ["region"], "records": 480},
         "members": {
             "order": "order",
             "kinds": {"children": "age < 15"},

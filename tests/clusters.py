@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import signal
 import socket
@@ -18,6 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from buckets import moto, serving
 from forkserver import Python
 from ports import free_port
 
@@ -125,30 +125,26 @@ class FlakyS3:
     """An S3 server that fails when told to: moto, or a gateway before the real one that DPDIST_TEST_S3 names."""
 
     def __init__(self) -> None:
-        from werkzeug.serving import make_server
-
-        logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
         real = os.environ.get("DPDIST_TEST_S3")
-        self._app = _forward(real) if real else _moto()
+        self._app = _forward(real) if real else moto()
         self._faults: Iterator[str] = iter(())
         self._where: Callable[[str], bool] = bool
         self._calm = threading.Event()
         self.struck: list[str] = []
         self.bucket = ""
         self._lock = threading.Lock()
-        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
-        self.environment = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._server.server_port}"}
+        self._serving = serving(self._answer)
+        self.environment: dict[str, str] = {}
         if not real:
             self.environment |= {"AWS_ACCESS_KEY_ID": "planted-access-key", "AWS_SECRET_ACCESS_KEY": "planted-secret"}
 
     def __enter__(self) -> FlakyS3:
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        self.environment["AWS_ENDPOINT_URL"] = self._serving.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.fail()
-        self._server.shutdown()
-        self._server.server_close()
+        self._serving.__exit__(None, None, None)
 
     def fail(self, *faults: str, forever: bool = False, where: Callable[[str], bool] = bool) -> None:
         """Let the next requests fail, each with its error code; without any, all is well from now on.
@@ -191,12 +187,6 @@ STATUS = {
     "NoSuchBucket": 404,
 }
 """Of the error codes that are not 503."""
-
-
-def _moto() -> Any:
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-
-    return DomainDispatcherApplication(create_backend_app)
 
 
 def _forward(endpoint: str) -> Any:

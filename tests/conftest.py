@@ -15,20 +15,27 @@ os.environ.update(
 )
 
 import base64
+import ctypes
+import gc
 import io
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
+import pyarrow as pa
 import pytest
 import unsynced
 from commands import Answer, Command
 from executors import Executors
 from hypothesis import settings
+from needs import left_out
 from xdist.scheduler import LoadFileScheduling
 
 from dpdist.ledger import keys
@@ -64,20 +71,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path.relative_to(TESTS).parts[0], len(order)))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why tests were left out, in one line for each reason."""
+    reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", ()))
+    for reason, number in reasons.most_common():
+        terminalreporter.line(f"{number:5} {reason.removeprefix('Skipped: ')}")
+
+
 DATA = Path(os.environ.get("DPDIST_DATA", TESTS.resolve().parents[1] / "shared" / "data"))
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Callable[[str], Path]:
-    """Path of a public data file; skips (or, with DPDIST_REQUIRE_DATA=1, fails) when it is missing."""
+    """Path of a public data file."""
 
     def path(name: str) -> Path:
         file = DATA / name
         if not file.exists():
-            message = f"the public data file {name} is missing: set DPDIST_DATA to the folder that holds it"
-            if os.environ.get("DPDIST_REQUIRE_DATA") == "1":
-                pytest.fail(message)
-            pytest.skip(message)
+            left_out("public data", "set DPDIST_DATA to the folder that holds it")
         return file
 
     return path
@@ -89,6 +100,23 @@ def executors() -> Iterator[Executors]:
     opened = Executors()
     yield opened
     opened.close()
+
+
+_STEP = 100 * 2**20
+_kept = 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _give_memory_back() -> Iterator[None]:
+    """Give the system what a file of tests has left behind: cycles, and pages that are free between others."""
+    global _kept
+    yield
+    if psutil.Process().memory_info().rss > _kept + _STEP:
+        gc.collect()
+        pa.default_memory_pool().release_unused()
+        with suppress(AttributeError):  # glibc has it
+            ctypes.CDLL(None).malloc_trim(0)
+        _kept = psutil.Process().memory_info().rss
 
 
 SERVER = TESTS / "servers" / "postgres.sh"
@@ -125,8 +153,11 @@ def dpdist(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
         monkeypatch.setattr(sys, "argv", ["dpdist", *arguments])
         monkeypatch.setattr(sys, "stdin", io.StringIO())
         capsys.readouterr()
+        collecting = gc.get_threshold()
         with pytest.raises(SystemExit) as stop:
             main()
+        gc.unfreeze()  # the command thought that its process would end
+        gc.set_threshold(*collecting)
         shown = capsys.readouterr()
         return Answer(int(stop.value.code or 0), shown.out, shown.err)
 
@@ -135,10 +166,10 @@ def dpdist(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[tuple[str, str]]:
-    """(URL, folder) of a PostgreSQL server; skips, or with DPDIST_REQUIRE_SERVERS=1 fails, without its binaries."""
+    """(URL, folder) of a PostgreSQL server."""
     started = subprocess.run([SERVER, "start"], capture_output=True, text=True)
-    if started.returncode == 69 and os.environ.get("DPDIST_REQUIRE_SERVERS") != "1":
-        pytest.skip(started.stderr.strip())
+    if started.returncode == 69:
+        left_out("PostgreSQL", "apt-get install postgresql")
     if started.returncode != 0:
         pytest.fail(f"PostgreSQL did not start: {started.stderr}")
     fields = dict(part.split("=", 1) for part in started.stdout.split())

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import fcntl
 import os
 import stat
 import tempfile
@@ -25,6 +24,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from dpdist.errors import KeyUnavailable
+from dpdist.storage.locks import lock
 
 KEY_BYTES: Final = 32
 FORMAT: Final = "dpdist attempt key 1"
@@ -154,7 +154,7 @@ def _create_secret_file(path: Path) -> None:
         try:
             with os.fdopen(handle, "wb") as file:
                 with suppress(OSError):  # a file system without locks
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    lock(file, wait=False)
                 file.write(base64.b64encode(os.urandom(KEY_BYTES)) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -178,7 +178,7 @@ def sweep_key_encryption_key(path: Path) -> tuple[Path, ...]:
     swept = []
     for left in path.parent.glob(f"{_UNFINISHED_KEK}*"):
         with suppress(OSError), open(left, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its process still runs
+            lock(file, wait=False)  # fails while its process still runs
             left.unlink()
             swept.append(left)
     return tuple(swept)

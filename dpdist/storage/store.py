@@ -9,7 +9,6 @@ jitter, and s3fs repeats answers that break off. Remaining errors become errors 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import posixpath
@@ -26,6 +25,7 @@ import fsspec
 
 from dpdist.errors import DataNotFound, SpecError, VerificationFailed
 from dpdist.storage.failures import s3_code, translated
+from dpdist.storage.locks import lock
 from dpdist.storage.s3 import address, s3_filesystem
 
 _SINGLE_PUT = 3 * 2**30  # s3fs uploads in parts from twice this size, and a PUT holds 5 GiB at most
@@ -375,7 +375,7 @@ def _write_local(path: str, data: bytes, *, exclusive: bool) -> bool:
     try:
         with open(temporary, "xb") as file:
             with suppress(OSError):  # a file system without locks
-                fcntl.flock(file, fcntl.LOCK_EX)  # for `_sweep_local`: this process still writes it
+                lock(file, wait=True)  # for `_sweep_local`: this process still writes it
             if not os.path.exists(temporary):
                 return False
             file.write(data)
@@ -406,7 +406,7 @@ def _sweep_local(path: str) -> bool:
         try:
             if not stat.S_ISREG(os.lstat(path).st_mode):  # opening a pipe would wait for its writer
                 return False
-            fcntl.flock(stack.enter_context(open(path, "rb")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(stack.enter_context(open(path, "rb")), wait=False)
         except OSError:
             return False
         with suppress(FileNotFoundError):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+from needs import need
 
 from dpdist.ledger.statement import METRICS
 
@@ -48,11 +46,8 @@ def test_panels_do_not_overlap() -> None:
     assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
 
 
-@pytest.mark.skipif(
-    shutil.which("promtool") is None and os.environ.get("DPDIST_REQUIRE_SERVERS") != "1",
-    reason="promtool is not installed (Debian: prometheus)",
-)
 def test_each_alarm_fires_when_it_should() -> None:
+    need("promtool", "Prometheus", "prometheus")
     for command in (["check", "rules", str(FOLDER / "dpdist.rules.yaml")], ["test", "rules", "dpdist.rules.test.yaml"]):
         done = subprocess.run(["promtool", *command], cwd=Path(__file__).parent, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr

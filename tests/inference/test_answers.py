@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +138,31 @@ def test_commands(folder: Path, tmp_path: Path) -> None:
     assert {"region", "count", "standard_error", "low", "high"} == set(rows[0])
     assert "Recomputed  all 2,500 records" in run("verify", str(folder), "--recompute")
     assert json.loads(run("verify", str(folder), "--recompute", "--json"))["recomputed"]["parts"] == 3
+
+
+READER = """
+import sys
+
+sys.modules.update(dict.fromkeys(("fcntl", "grp", "pwd", "resource", "termios"), None))  # as on Windows
+import dpdist
+
+path, region = sys.argv[1:]
+release = dpdist.open_release(path)
+assert len(release.to_pandas()) == release.verify().records == dpdist.verify(path).records == 2_500
+assert set(release.sample(20, where=f"region = '{region}'")["region"].to_pylist()) == {region}
+assert release.tabulate("region").num_rows == len(set(release.tabulate("region")["region"].to_pylist()))
+assert release.infer("count")[0].high > 0
+sys.argv = ["dpdist", "verify", path, "--recompute"]
+from dpdist.cli import main
+
+main()
+"""
+
+
+def test_a_release_is_read_where_only_windows_modules_are(folder: Path, opened: Published) -> None:
+    region = opened.schema.attributes[opened.schema.names.index("region")].values
+    assert region is not None
+    command = [sys.executable, "-c", READER, str(folder), str(region[0])]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Recomputed  all 2,500 records" in done.stdout

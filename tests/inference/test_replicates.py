@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.csv as pa_csv
 import pytest
+from needs import left_out, need
 from published import published
 from releases import KEY, table
 from typer.testing import CliRunner
@@ -146,11 +146,11 @@ def test_the_command_writes_what_r_reads(opened: Published, tmp_path: Path) -> N
     assert found["low"] < found["estimate"] < found["high"]
 
 
-@pytest.mark.skipif(shutil.which("Rscript") is None, reason="R is not here (Debian: r-cran-survey)")
 def test_r_gives_the_same_standard_errors(opened: Published, replicates: Replicates, tmp_path: Path) -> None:
     """The walkthrough of docs/inference.md."""
+    need("Rscript", "R", "r-cran-survey")
     if subprocess.run(["Rscript", "-e", "library(survey)"], capture_output=True, check=False).returncode:
-        pytest.skip("R's survey package is not here (Debian: r-cran-survey)")
+        left_out("R", "apt-get install r-cran-survey")
     replicates.to_csv(tmp_path / "people.csv")
     ours = [found.deviation for question in QUESTIONS for found in by_replicates(replicates, question)]
     (code,) = re.findall(r"```r\n(.+?)```", DOCUMENT.read_text(), re.DOTALL)

@@ -15,8 +15,6 @@ import mpmath
 import numpy as np
 import pytest
 from flint import arb, ctx
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from mpmath import mpf
 from scipy import stats
 
@@ -159,26 +157,19 @@ def no_tie() -> np.ndarray:
 
 class TestDraw:
     @every_table
-    @settings(deadline=None)
-    @given(data=st.data())
-    def test_equals_a_search_over_128_bits(self, table: Table, tail: Callable[[int], mpf], data: st.DataObject) -> None:
-        high = table.high
-        near = np.concatenate([high[:: max(1, high.size // 500)], high[:3], high[-3:]]).tolist()
-        any_word = st.integers(0, 2**64 - 1)
-        word = any_word | st.builds(
-            lambda high, step: min(max(high + step, 0), 2**64 - 1), st.sampled_from(near or [0]), st.integers(-1, 1)
-        )
-        words = data.draw(st.lists(word, min_size=1, max_size=20))
-        close = st.sampled_from(table.low[-200:].tolist() or [0])
-        seconds = data.draw(st.lists(any_word | close, min_size=len(words), max_size=len(words)))
-        drawn = table.draw(np.array(words, dtype=np.uint64), lambda: np.array(seconds, dtype=np.uint64))
-        edges = thresholds(table)
-        expected = [
-            bisect.bisect_right(edges, (word << 64) + second) - table.bound
-            for word, second in zip(words, seconds, strict=True)
-        ]
+    def test_equals_a_search_over_128_bits(self, table: Table, tail: Callable[[int], mpf]) -> None:
+        """Of random words, and of words at and beside thresholds with second words at and beside theirs."""
+        rng, edges = np.random.default_rng(0), thresholds(table)
+        beside = rng.integers(0, max(table.high.size, 1), 3_000)
+        steps = rng.integers(-1, 2, (2, beside.size)).astype(np.uint64)
+        words, seconds = rng.integers(0, 2**64, (2, 5_000), dtype=np.uint64)
+        if table.high.size:
+            words[: beside.size] = table.high[beside] + steps[0]  # beyond an end it is any word
+            seconds[: beside.size // 2] = (table.low[beside] + steps[1])[: beside.size // 2]
+        drawn = table.draw(words, lambda: seconds)
+        pairs = zip(words.tolist(), seconds.tolist(), strict=True)
         assert drawn.dtype == np.int64
-        assert drawn.tolist() == expected
+        assert drawn.tolist() == [bisect.bisect_right(edges, (high << 64) + low) - table.bound for high, low in pairs]
 
     @every_table
     def test_both_sides_of_every_tie(self, table: Table, tail: Callable[[int], mpf]) -> None:

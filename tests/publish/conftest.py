@@ -5,7 +5,6 @@ The S3 server is moto, or a real one: set DPDIST_TEST_S3 to its endpoint and giv
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import uuid
@@ -19,11 +18,9 @@ from typing import Any, Literal
 import fsspec
 import numpy as np
 import pytest
-from buckets import s3_server
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from buckets import moto, s3_server, serving
 from moto.s3.responses import S3Response
 from werkzeug import Request, Response
-from werkzeug.serving import make_server
 
 from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.guarantee import DifferentialPrivacy
@@ -40,8 +37,6 @@ ATTEMPT = "0123abcd-4567"
 ROWS = 500
 PARTS = 3
 
-logging.getLogger("werkzeug").setLevel(logging.ERROR)
-
 
 class Unruly:
     """A real S3 application behind answers that go wrong first: a status and a code, or silence."""
@@ -50,7 +45,7 @@ class Unruly:
         self.answers: deque[tuple[int, str] | Literal["silence"]] = deque()
         self._next = threading.Event()
         self.requests: list[str] = []
-        self._app = DomainDispatcherApplication(create_backend_app)
+        self._app = moto()
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Any:
         request = Request(environ)
@@ -103,19 +98,10 @@ def bucket(s3: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def unruly_server() -> Iterator[tuple[Unruly, dict[str, Any]]]:
-    app = Unruly()
-    server = make_server("127.0.0.1", 0, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    options = {
-        "endpoint_url": f"http://127.0.0.1:{server.server_port}",
-        "key": "planted-access-key",
-        "secret": SECRET,
-    }
-    Store("s3://unruly", options)._fs.mkdir("unruly")
-    yield app, options
-    server.shutdown()
-    thread.join()
+    with serving(app := Unruly()) as endpoint:
+        options = {"endpoint_url": endpoint, "key": "planted-access-key", "secret": SECRET}
+        Store("s3://unruly", options)._fs.mkdir("unruly")
+        yield app, options
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
+from needs import need
 
 from dpdist.errors import SpecError, VerificationFailed
 from dpdist.ledger.signing import VARIABLE, check_signature, load_public_key, load_signing_key, sign
@@ -130,8 +130,9 @@ class TestSignedReleases:
         with pytest.raises(VerificationFailed, match="the manifest was changed after signing"):
             verify(place, key.public_key())
 
-    @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
     def test_openssl_makes_keys_and_checks_signatures(self, tmp_path: Path, release: Callable[..., Manifest]) -> None:
+        need("openssl", "OpenSSL", "openssl")
+
         def openssl(*arguments: str) -> str:
             done = subprocess.run(["openssl", *arguments], cwd=tmp_path, check=True, capture_output=True, text=True)
             return done.stdout

@@ -78,7 +78,7 @@ def _tree(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
 def _built(kind: Any, tree: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
     """The value of a type that `_tree` took apart."""
     origin, arguments = get_origin(kind), get_args(kind)
-    if origin is np.ndarray:
+    if np.ndarray in (origin, get_origin(getattr(origin, "__value__", None))):  # NDArray: from NumPy 2.5 a type alias
         return arrays[tree]
     if is_dataclass(kind):
         hints = get_type_hints(kind)

@@ -54,7 +54,8 @@ def mixtures_claim(
     other, canary = (float(row[0]) for row in clip_rows([[-1.0, 0.0], [1.0, 0.0]], clip=1.0))
     others = mixtures.minimum - mixtures.unit
     ends = (np.arange(others + extra) >= others for extra in (0, mixtures.unit))
-    absent, present = (partial(_mixture_scores, plan, end.astype(np.uint8), other, canary) for end in ends)
+    sampled = SampledUnit(sigma_over_clip * mixtures.order / (canary - other), mixtures.sampling_rate, mixtures.unit)
+    absent, present = (partial(_mixture_scores, plan, sampled, end.astype(np.uint8), other, canary) for end in ends)
     return Claim(
         name=f"{mixtures.records} mixtures of {mixtures.order} of {mixtures.minimum} ({name})",
         absent=absent,
@@ -98,7 +99,9 @@ def _small_plan(mixtures: ClassMixtures, sigma_over_clip: float) -> MixingPlan:
     )
 
 
-def _mixture_scores(plan: MixingPlan, end: NDArray[np.uint8], other: float, canary: float, noise: Noise) -> Floats:
+def _mixture_scores(
+    plan: MixingPlan, sampled: SampledUnit, end: NDArray[np.uint8], other: float, canary: float, noise: Noise
+) -> Floats:
     """The log-likelihood ratio of the mixtures, their means, and how far the coordinates differ."""
     codes = [np.zeros_like(end), end, np.ones_like(end)]
     made = rehearse(plan, stages(plan), codes, key=key_from(noise), until=Mixtures).result(Mixtures)
@@ -106,7 +109,7 @@ def _mixture_scores(plan: MixingPlan, end: NDArray[np.uint8], other: float, cana
     mixtures, sigma = plan.classes[0].mixtures, plan.sigma_over_clip
     along, across, shift = rows[:, 0] - other, rows[:, 1], (canary - other) / mixtures.order
     exponent = (shift * along - shift**2 / 2) / sigma**2
-    ratio = SampledUnit(sigma / shift, mixtures.sampling_rate, mixtures.unit).loss(along / shift)
+    ratio = sampled.loss(along / shift)
     difference = along - across
     spread = along - along.mean() if len(along) > 1 else along
     numbers = [ratio.sum(), along.mean(), along.max(), difference.mean(), difference.max(), np.abs(spread).max()]

@@ -127,7 +127,7 @@ def merge_rare(counts: Floats, sigma: float, *, below: float, records: float) ->
         kept = np.ones(len(counts), bool)
     codes = np.where(kept, np.cumsum(kept) - 1, np.count_nonzero(kept))
     rare = np.flatnonzero(~kept)
-    weights = expected_counts(counts, sigma, records=records)[rare]
+    weights = expected_counts(counts, sigma, records=records)[rare] if len(rare) else np.zeros(0)
     return Merging(codes, int(np.count_nonzero(kept)) + bool(len(rare)), rare, weights)
 
 

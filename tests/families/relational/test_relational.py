@@ -174,7 +174,7 @@ def released(folder: Path, members: pa.Table, parents: pa.Table, name: str) -> p
     RELATIONAL.write(folder, members)
     pq.write_table(parents, folder / "parents.parquet", row_group_size=500)
     parent = {"path": str(folder / "parents.parquet"), "attributes": ["region"]}
-    changes = {"parent": {"records": 1_200}, "data__parent": parent, "cluster__partitions": 3}
+    changes = {"parent": {"records": 480}, "data__parent": parent, "cluster__partitions": 3}
     spec = RELATIONAL.spec(
         folder, output__path=str(folder / name), name=name, ledger=f"sqlite:///{folder}/{name}.db", **changes
     )

@@ -381,6 +381,7 @@ def test_of_wide_tables_they_are_measured_too(tmp_path: Path) -> None:
             ]
         },
         "data": {"path": str(tmp_path / "table.parquet"), "minimum_records": 3_500},
+        "model": {"rounds": 1, "cells": 50_000},
         "regressions": ["regression b on a"],
     }
     attempt = run_stages(attempt_of(build_spec(tree(tmp_path, **wide)), tmp_path / "wide"))

@@ -352,7 +352,7 @@ def test_the_whole_folder_is_attacked(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("step", STEPS)
 def test_the_audit_comes_near_and_rejects_nothing(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finding = audit(
-        claim(tmp_path, step, monkeypatch, epsilon=4), runs=2_000 if step == "triples" else 500, key=bytes(32)
+        claim(tmp_path, step, monkeypatch, epsilon=4), runs=1_000 if step == "triples" else 500, key=bytes(32)
     )
     assert not finding.rejected
     # half is spent on accuracy or regressions
