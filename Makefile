@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/dpdist
 
-.PHONY: help setup tools demo check test lint site wheel manifests e2e e2e-kubernetes lock bench compare clean
+.PHONY: help setup tools demo check test processors lint site wheel manifests e2e e2e-kubernetes lock bench compare clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -67,6 +67,9 @@ test: setup tools ## run the test suite
 check: lint ## lint, types and the tests of a minute: nothing that starts a server or a cluster
 	@$(BIN)/python -m pytest $(SPREAD) --quiet -m "not slow" \
 		-k "not postgresql and not embedded and not address" $(CHECKED)
+
+processors: setup ## releases where NumPy, OpenBLAS and the C library take the code of other processors
+	@$(BIN)/python tests/contract/processors.py
 
 lint: setup ## formatting, style, types and layers
 	@$(BIN)/ruff format --check .
