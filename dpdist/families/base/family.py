@@ -1,7 +1,7 @@
 """What every family of releases is: a spec, a plan, stages that share an attempt, and claims that an audit attacks.
 
-A family is one `Family` record in `dpdist.families.base.registry.FAMILIES`. Command line, evaluation and audit
-ask the record and the plan; they never ask for a type.
+A family is one `Family` record, found by its entry point (`dpdist.families.base.registry`). Command line, evaluation
+and audit ask the record and the plan; they never ask for a type.
 """
 
 from __future__ import annotations
@@ -333,3 +333,22 @@ def imported(path: str) -> Callable[..., Any]:
         return pkgutil.resolve_name(path)(*arguments)
 
     return call
+
+
+def family_in(package: str, kind: str, spec: str, **more: str) -> Family[Any, Any]:
+    """A family in modules of a package, each of them imported when it is first needed.
+
+    Parameters
+    ----------
+    package : str
+        The package; it has ``plan:plan``, ``stages:stages`` and ``claims:claims``.
+    kind : str
+        The `kind` of its specs.
+    spec : str
+        Class of its specs, as ``module:class`` in the package.
+    **more : str
+        Other members of `Family`, as ``module:function``.
+    """
+    paths = {name: f"{name}:{name}" for name in ("plan", "stages", "claims")} | more
+    members: dict[str, Any] = {name: imported(f"{package}.{path}") for name, path in paths.items()}
+    return Family(kind=kind, spec=f"{package}.{spec}", **members)
