@@ -27,10 +27,13 @@ from dpdist.schema.spec import ReleaseSpec
 from dpdist.schema.unit import MOST_RECORDS_OF_A_UNIT, adjacency_words
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from dpdist.data.operators import Operator
     from dpdist.families.base.attempt import Attempt
     from dpdist.families.base.linked import LinkedRows
     from dpdist.publish.manifest import Manifest
+    from dpdist.schema.described import Described
 
 
 _SORTED_BYTES = 128  # of a row while its block is sorted
@@ -318,6 +321,9 @@ class Family(Generic[SpecT, PlanT]):
     # manifest and spec (None if it is not known) to how released rows are parents with members, where they are. An
     # evaluation then compares both tables and what is within a parent, and its attacks have whole parents as targets
     linked: Callable[[Manifest, SpecT | None], LinkedRows] | None = None
+
+    # manifest and released table to what they say about each column: ``dpdist schema draft`` makes a schema of it
+    described: Callable[[Manifest, pa.Table], list[Described]] | None = None
 
     @property
     def spec_class(self) -> type[SpecT]:
