@@ -7,17 +7,18 @@ on the coordinator. The clients' workers find their own ledgers, keys and files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import flow
 from prefect.artifacts import create_table_artifact
 
 from dpdist.errors import SpecError
-from dpdist.families.mixing.federated.spec import FederatedSpec
-from dpdist.families.mixing.spec import MixingSpec
 from flows.events import told
 from flows.release import one_at_a_time, read_spec, run_with_retries, without_private_text
 from flows.server import artifact_key, storage_of_block
+
+if TYPE_CHECKING:
+    from dpdist.families.mixing.federated.spec import FederatedSpec
 
 
 @flow(
@@ -38,9 +39,10 @@ def federated(
     @storage_of_block()
     def run() -> str:
         loaded = read_spec(spec, settings or {})
-        if not isinstance(loaded, MixingSpec) or loaded.federated is None:
+        clients = getattr(loaded, "federated", None)
+        if clients is None:
             raise SpecError("the spec has no clients (section `federated`): use the flow `release`")
-        show_clients(loaded.federated, key=artifact_key(loaded.dataset, loaded.name, "clients"))
+        show_clients(clients, key=artifact_key(loaded.dataset, loaded.name, "clients"))
         with told(loaded), one_at_a_time(loaded.dataset):
             outcome = run_with_retries(loaded, new_attempt=new_attempt)
         show_round(outcome.parameters, key=artifact_key(loaded.dataset, loaded.name, "round"))

@@ -6,11 +6,14 @@ import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpdist.errors import SpecError
 from dpdist.families.base.attempt import Progress, silent
 from dpdist.schema.draft import draft, drafted
+
+if TYPE_CHECKING:
+    from dpdist.publish.manifest import Manifest
 
 _KINDS = ("text", "integer", "number")
 _NUMBER = r"[-+]?\d+(?:\.\d+)?"
@@ -19,14 +22,30 @@ _NUMBER = r"[-+]?\d+(?:\.\d+)?"
 def draft_of(source: Path, *, public: bool, columns: tuple[str, ...], without: tuple[str, ...]) -> str:
     """A schema file drafted from a file or a folder of Parquet files that describes a table
     (`dpdist.schema.draft.draft`), or from the folder of a discovery. Raises SpecError: the source says nothing of a
-    column, or has no known format.
+    column, or has no known format, or is a release that says nothing of columns; VerificationFailed: it is damaged.
     """
     if source.is_dir() and not _holds_files(source):
-        from dpdist.families.discovery.described import described_release
+        from dpdist.families.base.registry import FAMILIES
+        from dpdist.publish.verify import read_manifest, read_release
 
-        heading, found = described_release(source)
-        return drafted(heading, found, source=str(source), columns=columns, without=without)
+        manifest = read_manifest(str(source))
+        family = FAMILIES.get(manifest.kind)
+        if family is None or family.described is None:
+            raise SpecError(f"{source} is a release of kind {manifest.kind}; a schema is drafted from kind: discovery")
+        found = family.described(manifest, read_release(str(source)))
+        return drafted(_heading(manifest), found, source=str(source), columns=columns, without=without)
     return draft(source, public=public, columns=columns, without=without)
+
+
+def _heading(manifest: Manifest) -> list[str]:
+    """The heading of a draft, with the guarantee."""
+    return [
+        f"Drafted from the {manifest.kind} {manifest.name} of {manifest.created}: frequent values and bounds, with "
+        "noise.",
+        manifest.guarantee,
+        f"The attempt {manifest.attempt} was charged for it, and whatever is made of this draft costs nothing more.",
+        "Policies: `missing` and `out_of_domain` refuse a table unless they say drop, clip or {category: NAME}.",
+    ]
 
 
 def _holds_files(folder: Path) -> bool:

@@ -27,10 +27,10 @@ from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.network import Network
 from dpdist.families.base.registry import load_spec
 from dpdist.families.deniability.dependence import entropies, pair_distances
 from dpdist.families.deniability.estimation import estimate_network
-from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.parameters import exact_tables, measure_tables
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec

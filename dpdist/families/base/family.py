@@ -1,7 +1,7 @@
 """What every family of releases is: a spec, a plan, stages that share an attempt, and claims that an audit attacks.
 
-A family is one `Family` record in `dpdist.families.base.registry.FAMILIES`. Command line, evaluation and audit
-ask the record and the plan; they never ask for a type.
+A family is one `Family` record, found by its entry point (`dpdist.families.base.registry`). Command line, evaluation
+and audit ask the record and the plan; they never ask for a type.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ from dpdist.schema.strict import OwnFields
 from dpdist.schema.unit import MOST_RECORDS_OF_A_UNIT, adjacency_words
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from dpdist.data.operators import Operator
     from dpdist.families.base.attempt import Attempt
     from dpdist.families.base.linked import LinkedRows
     from dpdist.publish.manifest import Manifest
+    from dpdist.schema.described import Described
 
 
 _SORTED_BYTES = 128  # of a row while its block is sorted
@@ -320,6 +323,9 @@ class Family(Generic[SpecT, PlanT]):
     # evaluation then compares both tables and what is within a parent, and its attacks have whole parents as targets
     linked: Callable[[Manifest, SpecT | None], LinkedRows] | None = None
 
+    # manifest and released table to what they say about each column: ``dpdist schema draft`` makes a schema of it
+    described: Callable[[Manifest, pa.Table], list[Described]] | None = None
+
     @property
     def spec_class(self) -> type[SpecT]:
         """Class of its specs."""
@@ -334,3 +340,22 @@ def imported(path: str) -> Callable[..., Any]:
         return pkgutil.resolve_name(path)(*arguments)
 
     return call
+
+
+def family_in(package: str, kind: str, spec: str, **more: str) -> Family[Any, Any]:
+    """A family in modules of a package, each of them imported when it is first needed.
+
+    Parameters
+    ----------
+    package : str
+        The package; it has ``plan:plan``, ``stages:stages`` and ``claims:claims``.
+    kind : str
+        The `kind` of its specs.
+    spec : str
+        Class of its specs, as ``module:class`` in the package.
+    **more : str
+        Other members of `Family`, as ``module:function``.
+    """
+    paths = {name: f"{name}:{name}" for name in ("plan", "stages", "claims")} | more
+    members: dict[str, Any] = {name: imported(f"{package}.{path}") for name, path in paths.items()}
+    return Family(kind=kind, spec=f"{package}.{spec}", **members)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import CheckFailed, SpecError
-from dpdist.families.deniability.network import Network
+from dpdist.families.base.network import Network
 from dpdist.families.deniability.prefixes import PrefixCode, SeedIndex
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise

@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.errors import CheckFailed
+from dpdist.families.base.network import Network
 from dpdist.families.base.rehearsal import EXECUTOR, key_from, rehearse, released_codes
+from dpdist.families.base.thresholds import thresholds_from_weights
 from dpdist.families.deniability.candidates import SeedSynthesis, SeedSynthesizer
 from dpdist.families.deniability.deniability import PrivacyTest
 from dpdist.families.deniability.graph import first_passing, released_parts
-from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.own_model import DeclaredModel
 from dpdist.families.deniability.parameters import NoisyTables, ParameterPlan, measure_tables
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
@@ -43,7 +44,6 @@ from dpdist.families.deniability.structure import (
     independent_structure,
     measure_structure,
 )
-from dpdist.families.deniability.thresholds import thresholds_from_weights
 from dpdist.families.synthesis.claims import model_claim
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Counts, Floats

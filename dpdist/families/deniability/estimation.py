@@ -27,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import configuration_index
-from dpdist.families.deniability.network import Network
+from dpdist.families.base.network import Network
+from dpdist.families.base.thresholds import draw, thresholds_from_weights
 from dpdist.families.deniability.parameters import NoisyTables
 from dpdist.families.deniability.regression import regression_table
 from dpdist.families.deniability.structure import Structure
-from dpdist.families.deniability.thresholds import draw, thresholds_from_weights
 from dpdist.privacy.arrays import AnyFloats
 from dpdist.privacy.noise import Noise
 from dpdist.schema.schema import Schema

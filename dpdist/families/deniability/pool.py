@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import PairCounts, pair_cells
 from dpdist.errors import SpecError
+from dpdist.families.base.network import strides
 from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesis
-from dpdist.families.deniability.network import strides
 from dpdist.families.synthesis.choices import Choices, choose, without_triples
 from dpdist.families.synthesis.drawable import refuse_undrawable
 from dpdist.privacy.accountant import calibrate_gaussian

@@ -26,7 +26,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.deniability.network import strides
+from dpdist.families.base.network import strides
 from dpdist.privacy.arrays import Codes
 
 HISTOGRAM_BINS = 1 << 16

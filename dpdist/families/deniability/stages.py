@@ -12,6 +12,7 @@ from dpdist.data.split import Split
 from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage
+from dpdist.families.base.network import Network
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.deniability.candidates import SeedSynthesis, SeedSynthesizer
@@ -25,7 +26,6 @@ from dpdist.families.deniability.graph import (
     shard_count,
     sharded_seeds,
 )
-from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.own_model import DeclaredModel, OwnSynthesizer
 from dpdist.families.deniability.parameters import NoisyTables, ParameterPlan, measure_tables
 from dpdist.families.deniability.plan import MEMORY_FOR_SEEDS, PlausibleDeniabilityPlan

@@ -25,6 +25,7 @@ import numpy as np
 
 from dpdist.data.count import PairCounts
 from dpdist.errors import SpecError
+from dpdist.families.base.network import check_order
 from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.dependence import (
     entropies,
@@ -35,7 +36,6 @@ from dpdist.families.deniability.dependence import (
     symmetrical_uncertainty,
     total_variation_sensitivity,
 )
-from dpdist.families.deniability.network import check_order
 from dpdist.families.deniability.search import cfs_parents, dependence_parents, topological_order
 from dpdist.privacy.accountant import choose_noise
 from dpdist.privacy.events import Event

@@ -4,47 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
-from dpdist.errors import SpecError
 from dpdist.families.base.registry import respecified
 from dpdist.families.discovery.spec import MISSING, DiscoverySpec
 from dpdist.publish.manifest import Manifest
-from dpdist.publish.verify import read_manifest, read_release
 from dpdist.schema.described import NAMES_RECORDS, Described
 
 _INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 _OTHER = "values that are not named"
 
 
-def described_release(folder: str | Path) -> tuple[list[str], list[Described]]:
-    """The heading of a draft, with the guarantee, and what a discovery says about each column. It costs nothing.
-
-    Raises
-    ------
-    SpecError
-        The release is no discovery.
-    VerificationFailed, DataNotFound
-        It is damaged, or not there.
-    """
-    manifest = read_manifest(str(folder))
-    spec = respecified(manifest)
-    if not isinstance(spec, DiscoverySpec):
-        raise SpecError(f"{folder} is a release of kind {manifest.kind}; a schema is drafted from kind: discovery")
-    table = read_release(str(folder))
-    return _heading(manifest), [_column(name, table, spec, manifest.parameters) for name in spec.table.names]
-
-
-def _heading(manifest: Manifest) -> list[str]:
-    return [
-        f"Drafted from the discovery {manifest.name} of {manifest.created}: frequent values and bounds, with noise.",
-        manifest.guarantee,
-        f"The attempt {manifest.attempt} was charged for it, and whatever is made of this draft costs nothing more.",
-        "Policies: `missing` and `out_of_domain` refuse a table unless they say drop, clip or {category: NAME}.",
-    ]
+def described(manifest: Manifest, table: pa.Table) -> list[Described]:
+    """What a discovery says about each column. It costs nothing."""
+    spec = cast(DiscoverySpec, respecified(manifest))
+    return [_column(name, table, spec, manifest.parameters) for name in spec.table.names]
 
 
 def _column(name: str, table: pa.Table, spec: DiscoverySpec, parameters: Mapping[str, Any]) -> Described:

@@ -10,8 +10,8 @@ from typing import Any
 
 from dpdist.data.sizes import MOST_TEXT_BYTES
 from dpdist.families.base.event_plan import EventPlan
+from dpdist.families.base.noisy_counts import Mechanism, deviation
 from dpdist.families.discovery.spec import DiscoverySpec
-from dpdist.families.histogram.measurement import Mechanism, deviation
 from dpdist.privacy.accountant import choose_noise
 from dpdist.privacy.events import ApproximateDP, Composed
 from dpdist.privacy.formatting import number_of, upwards

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpdist.errors import AccountingError, SpecError
-from dpdist.families.histogram.measurement import Mechanism, sampler_delta
+from dpdist.families.base.noisy_counts import Mechanism
+from dpdist.families.histogram.measurement import sampler_delta
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian
 from dpdist.privacy.grid import grid_below, round_to_grid

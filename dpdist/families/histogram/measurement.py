@@ -21,17 +21,16 @@ from typing import Literal, get_args
 import numpy as np
 
 from dpdist.errors import AccountingError, SpecError
+from dpdist.families.base.noisy_counts import Mechanism, deviation
 from dpdist.families.histogram.postprocess import largest_remainder
 from dpdist.privacy import accountant
-from dpdist.privacy.arrays import Counts
 from dpdist.privacy.calibrate import least_scale, shown
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian, LaplaceLeakage
 from dpdist.privacy.grid import LARGEST_SCALE
 from dpdist.privacy.guarantee import PML, Adjacency
 from dpdist.privacy.leakage import chain_event, check_alpha, common_scale, composed, noiseless_leakage
-from dpdist.privacy.noise import SAMPLER_DELTA, Noise
+from dpdist.privacy.noise import SAMPLER_DELTA
 
-Mechanism = Literal["laplace", "gaussian"]
 Shares = Literal["equal", "optimal"] | Sequence[Fraction]
 
 _SHARE_UNIT = 1 << 20  # optimal shares are multiples of 2^-20
@@ -68,13 +67,6 @@ class Measurement:
         scales = tuple(scale / factor for scale in self.scales)
         parts = _events(self.mechanism, scales, changed_cells(self.adjacency), self.unit)
         return replace(self, scales=scales, event=Composed((*parts, self.event.events[-1])))
-
-
-def deviation(mechanism: Mechanism, scale: float) -> float:
-    """Standard deviation of one draw of noise on integers."""
-    if mechanism == "gaussian":
-        return math.sqrt(scale * scale + 1 / 12)
-    return accountant.laplace_deviation(scale)
 
 
 def plan_measurement(
@@ -205,17 +197,6 @@ def resolve_shares(shares: Shares, cells: Sequence[int], *, mechanism: Mechanism
     if min(exact) <= 0 or sum(exact) != 1:
         raise SpecError(f"the shares of the histograms must be positive and sum to 1, got {float(sum(exact)):g}")
     return exact
-
-
-def add_noise(table: Counts, *, mechanism: Mechanism, scale: float, noise: Noise, name: str) -> Counts:
-    """The table with noise in every cell, empty ones included: int64 of the same shape, may be negative. `mechanism`
-    and `scale` are as in `Measurement`; cell i in C order takes draw i of the stream `name`.
-    """
-    if mechanism == "gaussian":
-        draws = noise.gaussian_integers(name, table.size, sigma=scale)
-    else:
-        draws = noise.discrete_laplace(name, table.size, scale=scale)
-    return np.asarray(table + draws.reshape(table.shape))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,19 +15,13 @@ import numpy as np
 from dpdist.data.sizes import BATCH_ROWS
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.family import Plan, mebibytes
+from dpdist.families.base.noisy_counts import Mechanism, deviation
 from dpdist.families.histogram.binning import BinningPlan, plan_binning
 from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.families.histogram.curves import CurvePlan, plan_mean
 from dpdist.families.histogram.entropy import EntropyPlan, plan_entropies
 from dpdist.families.histogram.kernels import Kernel, eigenbasis
-from dpdist.families.histogram.measurement import (
-    LeakagePlan,
-    Measurement,
-    Mechanism,
-    deviation,
-    plan_leakage,
-    plan_measurement,
-)
+from dpdist.families.histogram.measurement import LeakagePlan, Measurement, plan_leakage, plan_measurement
 from dpdist.families.histogram.spec import CHECK_SHARE, HistogramSpec
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, NestedLeakage, Replacement

@@ -14,13 +14,13 @@ from dpdist.data.operators import Operator
 from dpdist.errors import CheckFailed, SpecError, VerificationFailed
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage, Truth
+from dpdist.families.base.noisy_counts import add_noise
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.stored import Stored
 from dpdist.families.histogram.binning import Chosen, choose
 from dpdist.families.histogram.curves import CurveMean, confirm_number, release_mean, value_unit
 from dpdist.families.histogram.cuts import Bins
 from dpdist.families.histogram.entropy import release_entropies, renyi
-from dpdist.families.histogram.measurement import add_noise
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.histogram.results import (
     Statistics,

@@ -1,1 +1,5 @@
 """Two-stage synthesis: synthetic inputs mixed with original ones, responses from a regression."""
+
+from dpdist.families.base.family import family_in
+
+FAMILY = family_in(__name__, "two-stage", "spec:TwoStageSpec")

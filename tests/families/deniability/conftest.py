@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpdist.families.deniability.network import Network
-from dpdist.families.deniability.thresholds import thresholds_from_weights
+from dpdist.families.base.network import Network
+from dpdist.families.base.thresholds import thresholds_from_weights
 from dpdist.privacy.arrays import Codes
 
 

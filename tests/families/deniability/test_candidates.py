@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdist.errors import CheckFailed, SpecError
+from dpdist.families.base.network import Network
 from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesizer, seed_ranks
-from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise

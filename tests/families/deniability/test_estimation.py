@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.optimize import minimize
 
+from dpdist.families.base.network import Network
 from dpdist.families.deniability import estimation
 from dpdist.families.deniability.estimation import estimate_network, fit, pool, project, rake, refine, shrink
-from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.parameters import NoisyTables, exact_tables
 from dpdist.families.deniability.statistics import count_tables
 from dpdist.families.deniability.structure import Structure

@@ -21,6 +21,7 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.data.records import RecordsInMemory
 from dpdist.families.base.graph import run_pass
+from dpdist.families.base.network import Network
 from dpdist.families.deniability.candidates import SeedSynthesizer
 from dpdist.families.deniability.deniability import Passed, PrivacyTest, candidate_batch
 from dpdist.families.deniability.graph import (
@@ -32,7 +33,6 @@ from dpdist.families.deniability.graph import (
     shard_count,
     sharded_seeds,
 )
-from dpdist.families.deniability.network import Network
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.statistics import seed_operator
 from dpdist.ledger.keys import KeyEncryptionKey, KeyRef, load_noise, new_key, write_key_file

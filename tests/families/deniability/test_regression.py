@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 from releases import KEY, SCHEMA, project
 
 from dpdist.errors import SpecError
+from dpdist.families.base.thresholds import thresholds_from_weights
 from dpdist.families.deniability import estimation
 from dpdist.families.deniability.estimation import estimate_network
 from dpdist.families.deniability.parameters import ParameterPlan, exact_tables, measure_tables, parameter_plan
@@ -25,7 +26,6 @@ from dpdist.families.deniability.regression import predicted, regression_table, 
 from dpdist.families.deniability.search import dependence_parents
 from dpdist.families.deniability.statistics import add_to_tables, count_tables, split_sums, split_tables
 from dpdist.families.deniability.structure import Structure
-from dpdist.families.deniability.thresholds import thresholds_from_weights
 from dpdist.privacy.events import Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_manifest, read_release, verify

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.families.deniability.network import check_order
+from dpdist.families.base.network import check_order
 from dpdist.families.deniability.search import _Paths, cfs_parents, dependence_parents, merit, topological_order
 
 

@@ -11,15 +11,9 @@ import pytest
 from scipy import optimize, stats
 
 from dpdist.errors import AccountingError, SpecError
+from dpdist.families.base.noisy_counts import Mechanism, add_noise, deviation
 from dpdist.families.histogram import measurement
-from dpdist.families.histogram.measurement import (
-    Measurement,
-    add_noise,
-    deviation,
-    plan_measurement,
-    resolve_shares,
-    sampler_delta,
-)
+from dpdist.families.histogram.measurement import Measurement, plan_measurement, resolve_shares, sampler_delta
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Composed
 from dpdist.privacy.guarantee import Adjacency
@@ -53,7 +47,7 @@ class TestCost:
     @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
     @pytest.mark.parametrize("shares", ["equal", "optimal", (Fraction(1, 2), Fraction(1, 3), Fraction(1, 6))])
     def test_within_the_budget_and_tight(
-        self, adjacency: measurement.Adjacency, mechanism: measurement.Mechanism, shares: measurement.Shares
+        self, adjacency: measurement.Adjacency, mechanism: Mechanism, shares: measurement.Shares
     ) -> None:
         plan = plan_measurement(
             [2, 30, 4000], mechanism=mechanism, epsilon=1, delta=1e-6, adjacency=adjacency, shares=shares
@@ -104,7 +98,7 @@ class TestCost:
 
 class TestShares:
     @pytest.mark.parametrize(("mechanism", "power"), [("laplace", 2), ("gaussian", 1)])
-    def test_optimal_shares_minimise_the_error(self, mechanism: measurement.Mechanism, power: int) -> None:
+    def test_optimal_shares_minimise_the_error(self, mechanism: Mechanism, power: int) -> None:
         cells = np.array([2, 30, 400, 1000])
 
         def error(shares: np.ndarray) -> float:
@@ -168,7 +162,7 @@ class TestNoise:
         assert not np.array_equal(add_noise(table, mechanism="laplace", scale=2.0, noise=NOISE, name="u"), noisy)
 
     @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
-    def test_distribution_with_power(self, mechanism: measurement.Mechanism) -> None:
+    def test_distribution_with_power(self, mechanism: Mechanism) -> None:
         scale, draws = 3.7, 100_000
         noisy = add_noise(np.zeros(draws, np.int64), mechanism=mechanism, scale=scale, noise=NOISE, name="power")
         assert noisy.std() == pytest.approx(deviation(mechanism, scale), rel=0.03)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.families.base.stored import Stored
-from dpdist.families.deniability.thresholds import draw
+from dpdist.families.base.thresholds import draw
 
 _LOG_UNIT = 64 * np.log(2.0)
 
