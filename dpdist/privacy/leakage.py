@@ -91,7 +91,7 @@ def scale_for(*, epsilon: float, alpha: float) -> float:
     Examples
     --------
     >>> round(scale_for(epsilon=0.5, alpha=0.05), 4)
-    3.7401
+    3.7402
     """
     if not 0 < epsilon < math.inf:
         raise AccountingError(f"epsilon must be finite and above 0, got {epsilon!r}")
@@ -114,7 +114,7 @@ def common_scale(*, epsilon: float, alphas: Sequence[tuple[float, ...]]) -> floa
     Examples
     --------
     >>> round(common_scale(epsilon=0.5, alphas=[(0.05,)]), 4)
-    3.7401
+    3.7402
     >>> round(common_scale(epsilon=0.5, alphas=[(0.05,), (0.05,)]), 4)
     7.5488
     >>> round(common_scale(epsilon=0.5, alphas=[(0.05, 0.25)]), 4) < 7
