@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/dpdist
+export PYTHONDONTWRITEBYTECODE :=  # set in many containers: every process would compile all that it imports
 
-.PHONY: help setup tools demo check test processors lint site wheel manifests e2e e2e-kubernetes lock bench compare clean
+.PHONY: help setup tools demo check test processors interpreters quick lint site wheel manifests e2e e2e-kubernetes lock bench compare clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -63,6 +64,21 @@ SPREAD = --numprocesses $$(($$($(BIN)/python -c 'import os; print(os.cpu_count()
 
 test: setup tools ## run the test suite
 	@$(BIN)/python -m pytest $(SPREAD)
+
+OTHERS := 3.12 3.13 3.14
+QUICK := --quiet -m "not slow" -k "not postgresql and not address"
+
+interpreters: ## tests of every kind, without servers, on each other Python that is installed
+	@for version in $(OTHERS); do \
+		for python in $$(command -v python$$version) $$HOME/.pyenv/versions/$$version.*/bin/python ""; do \
+			"$$python" -c "" 2>/dev/null && break; \
+		done; \
+		if [ -z "$$python" ]; then echo "left out without Python $$version"; continue; fi; \
+		$(MAKE) --no-print-directory PYTHON=$$python VENV=.venv/$$version quick || exit 1; \
+	done
+
+quick: setup
+	@$(BIN)/python -m pytest $(SPREAD) $(QUICK) $(CHECKED) $(addprefix tests/,cli api release families/test_stored.py)
 
 check: lint ## lint, types and the tests of a minute: nothing that starts a server or a cluster
 	@$(BIN)/python -m pytest $(SPREAD) --quiet -m "not slow" \
