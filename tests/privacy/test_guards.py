@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import HISTOGRAM
-from dpdist.ledger.budget import Price, charge_of
 
 from dpdist.errors import AccountingError, GuaranteeRefused, SpecError
 from dpdist.families.base.registry import make_plan
-from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.choices import draws_lost
 from dpdist.ledger.account import Account as Sums
-from dpdist.ledger.records import Dataset
+from dpdist.ledger.account import Price
 from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.filter import Cost, Filter
 from dpdist.privacy.noise import Noise
@@ -28,8 +27,8 @@ from dpdist.release.preflight import refuse
 ODD: list[Any] = [math.nan, math.inf, -math.inf]
 
 
-def account(mu: float = 1.0) -> Account:
-    return Account(mu, Noise(bytes(32)))
+def account(mu: float = 1.0) -> GaussianAccount:
+    return GaussianAccount(mu, Noise(bytes(32)))
 
 
 @pytest.mark.parametrize("odd", ODD)
@@ -71,10 +70,8 @@ def test_a_filter(kind: Any, odd: float) -> None:
 @pytest.mark.parametrize("odd", [math.nan, math.inf])
 def test_the_ledger(odd: Any) -> None:
     portfolio = Portfolio.standard(epsilon=Fraction(1), delta=Fraction("1e-6"))
-    dataset = Dataset("people", Fraction(1), Fraction("1e-6"), ("dp",), "", portfolio)
-
     price = Price(tuple(Cost(odd, Fraction(0)) for _ in portfolio.filters), odd)
-    assert charge_of(dataset, Sums.empty(portfolio), price) is None
+    assert Sums.of(portfolio, ()).costs_of(portfolio, price) is None
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf])

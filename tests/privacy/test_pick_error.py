@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpdist.families.synthesis.account import Account
+from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.choices import Choices, draws_at_most
 from dpdist.privacy import candidates as module
 from dpdist.privacy.candidates import Candidates, draws_of_pick
@@ -55,7 +55,7 @@ def test_the_charge_covers_the_error(candidates: int, epsilon: int) -> None:
 
 
 def test_a_plan_counts_what_its_picks_are_charged() -> None:
-    account = Account(1.0, Noise(bytes(32)))
+    account = GaussianAccount(1.0, Noise(bytes(32)))
     scores = Candidates(np.zeros(PAIRS + 1, np.int64), scale=100.0)
     account.pick("one", scores, scale=100.0, allowed=lambda index: True)
     assert account.draws == draws_of_pick(PAIRS + 1) > 1
