@@ -15,6 +15,7 @@ from syntheses import choose_instead
 
 from dpdist.errors import DataNotFound, VerificationFailed
 from dpdist.families.base.attempt import drawing_key
+from dpdist.families.synthesis.draw import FORMAT
 from dpdist.families.synthesis.model_files import read_model
 from dpdist.inference.recompute import recompute
 from dpdist.publish.manifest import MANIFEST, Manifest
@@ -109,13 +110,13 @@ def test_a_chosen_key_is_refused(copy: Path) -> None:
         recompute(copy)
 
 
-@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("number", [FORMAT - 1, FORMAT + 1])
 def test_a_model_of_another_format_is_refused(copy: Path, number: int) -> None:
     """Weights of its pool belong to rows that this version does not draw."""
     store, manifest = open_release(copy)
     name = next(record.name for record in manifest.files if record.name.endswith("model.json"))
     about = json.loads((copy / name).read_text())
-    assert about["format"] == 2
+    assert about["format"] == FORMAT
     _edit_manifest(copy, name, json.dumps(about | {"format": number}).encode())
     store, manifest = open_release(copy)
     for read in (lambda: recompute(copy), lambda: read_model(store, manifest)):
