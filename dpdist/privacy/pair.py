@@ -93,7 +93,8 @@ class DominatingPair:
         right = np.minimum(left + 1, len(nodes) - 1)
         rest, width = loss - nodes[left], np.append(np.diff(nodes), 0.0)
         width[width == 0] = math.inf  # nothing is spread over no distance
-        shares = [np.expm1(x * rest) / np.expm1(x * width)[left] for x in (-1.0, 1.0)]
+        share = np.expm1(-rest) / np.expm1(-width)[left]
+        shares = [share, np.exp(rest - width[left]) * share]  # of the second measure: (e^rest - 1) / (e^width - 1)
 
         def spread(mass: Floats, share: Floats) -> Floats:
             parts = ((left, mass * (1 - share)), (right, mass * share))

@@ -21,6 +21,7 @@ import pytest
 from cases import CASES, MIXING, PATIENT, PATIENTS, PRIVATE, SYNTHESIS, survey, visits
 from releases import KEY, SCHEMA
 from scipy.special import ndtr
+from syntheses import choose_instead
 
 from dpdist.data.arrow import PartitionedTable, TableInMemory
 from dpdist.data.inputs import input_of
@@ -181,7 +182,7 @@ def test_two_stage_statistics_have_noise_for_units(tmp_path: Path) -> None:
         assert getattr(three, name) == pytest.approx(3 * getattr(one, name))
 
 
-def claim(folder: Path, family: str, *, epsilon: float, bounded_by: int = 3) -> Claim:
+def claim(folder: Path, family: str, monkeypatch: pytest.MonkeyPatch, *, epsilon: float, bounded_by: int = 3) -> Claim:
     """The first claim of a plan, attacked by units of three records; its noise may be for fewer."""
     if family == "histogram":
         plan: Any = histogram(folder, epsilon=epsilon)
@@ -192,8 +193,8 @@ def claim(folder: Path, family: str, *, epsilon: float, bounded_by: int = 3) -> 
             PRIVATE.spec(folder, unit=UNIT, privacy={"guarantee": "dp", "epsilon": epsilon, "delta": 0.09})
         )
     else:
-        steps = {"shares": {"one_way": 0.5, "one_way_again": 0.5}, "rounds": 0, "balance": 0}
-        plan = synthesis(folder, model=steps, privacy={"epsilon": epsilon, "delta": 0.09})
+        choose_instead(monkeypatch, {"one_way": 0.5, "one_way_again": 0.5}, rounds=0, balance=0)
+        plan = synthesis(folder, privacy={"epsilon": epsilon, "delta": 0.09})
     noise = make_plan(change(plan.spec, {"unit.at_most": bounded_by}))
     if isinstance(noise, HistogramPlan) and noise.curves is not None:
         noise = replace(noise, curves=replace(noise.curves, unit=3))
@@ -204,11 +205,13 @@ def claim(folder: Path, family: str, *, epsilon: float, bounded_by: int = 3) -> 
     ("family", "runs"),
     [("histogram", 1500), ("curves", 1500), ("synthesis", 200), ("two-stage", 200)],
 )
-def test_the_audit_comes_near_and_rejects_noise_for_records(family: str, runs: int, tmp_path: Path) -> None:
-    finding = audit(claim(tmp_path, family, epsilon=4), runs=runs, key=bytes(32))
+def test_the_audit_comes_near_and_rejects_noise_for_records(
+    family: str, runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding = audit(claim(tmp_path, family, monkeypatch, epsilon=4), runs=runs, key=bytes(32))
     assert not finding.rejected
     assert finding.lower_bound > 0.1 * finding.epsilon
-    assert audit(claim(tmp_path, family, epsilon=1, bounded_by=1), runs=runs, key=bytes(32)).rejected
+    assert audit(claim(tmp_path, family, monkeypatch, epsilon=1, bounded_by=1), runs=runs, key=bytes(32)).rejected
 
 
 def test_the_audit_of_mixtures_comes_near_and_rejects_noise_for_records(tmp_path: Path) -> None:

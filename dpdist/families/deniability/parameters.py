@@ -60,7 +60,7 @@ class ParameterPlan:
         weights = np.array(cells, np.float64) ** _ALLOCATION[self.noise]
         shares = weights / weights.sum()
         rates = self.total * (shares if self.noise == "laplace" else np.sqrt(shares))
-        scales = tuple(round_up(1 / rate * ABOVE) for rate in rates.tolist())
+        scales = tuple(round_up(1 / rate * ABOVE, bits=20) for rate in rates.tolist())
         power = 1 if self.noise == "laplace" else 2
         spent = sum((1 / Fraction(scale) ** power for scale in scales), Fraction(0))
         if not spent <= Fraction(self.total) ** power:

@@ -61,7 +61,7 @@ def test_the_plan_picks_the_smaller_noise_within_its_budget(attributes, epsilon,
     assert f"{attributes} count tables" in plan.explain()
     scale = plan.scales([1] * attributes)[0]
     equal = NoisyTables(noise=plan.noise, scales=(scale,), tables=(np.zeros((1, 1), np.int64),))
-    assert equal.variances[0] ** 0.5 == pytest.approx(plan.standard_deviation, rel=1e-6)
+    assert equal.variances[0] ** 0.5 == pytest.approx(plan.standard_deviation, rel=1e-5)
 
 
 @settings(max_examples=200)
@@ -72,7 +72,7 @@ def test_scales_never_spend_more_than_the_total_and_favour_large_tables(cells, e
     power = 1 if plan.noise == "laplace" else 2
     spent = sum(1 / Fraction(scale) ** power for scale in scales)
     assert spent <= Fraction(plan.total) ** power
-    assert float(spent) == pytest.approx(plan.total**power, rel=1e-9)
+    assert float(spent) == pytest.approx(plan.total**power, rel=1e-5)
     ordered = [scale for _, scale in sorted(zip(cells, scales, strict=True))]
     assert all(a >= b * (1 - 1e-12) for a, b in pairwise(ordered))
     if plan.noise == "laplace":  # the mechanism itself composes to the charge

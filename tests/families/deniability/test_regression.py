@@ -140,7 +140,7 @@ def test_no_record_costs_more_than_the_total_and_one_costs_it(delta, power):
         parts += zip(split_sums(alone, STRUCTURE), noisy.sum_scales, strict=True)
         costs.append(sum(Fraction(abs(int(v))) ** power / Fraction(s) ** power for p, s in parts for v in p.flat if v))
     assert max(costs) <= Fraction(made.total) ** power
-    assert float(max(costs)) == pytest.approx(made.total**power, rel=1e-9)
+    assert float(max(costs)) == pytest.approx(made.total**power, rel=1e-5)
     assert min(costs) < 0.9 * max(costs)  # a code in the middle costs less
 
 

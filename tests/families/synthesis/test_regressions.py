@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from dpdist.accuracy.coefficients import linear, logistic
 from dpdist.cluster.cluster import Cluster
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import build_spec, make_plan, stages_of
+from dpdist.families.synthesis import plan
+from dpdist.families.synthesis.choices import choose
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.regression_scores import GRID, Score, scores_operator, sensitivity
 from dpdist.families.synthesis.regression_steps import STEPS, draws_of
@@ -367,7 +370,7 @@ def test_readers_are_given_what_was_measured(tmp_path: Path) -> None:
     assert min(widths) > 1
 
 
-def test_of_wide_tables_they_are_measured_too(tmp_path: Path) -> None:
+def test_of_wide_tables_they_are_measured_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of which neither pairs of values nor the accuracy are: a score needs no table."""
     rng = np.random.default_rng(0)
     a = rng.integers(0, 20_000, 4_000)
@@ -381,9 +384,10 @@ def test_of_wide_tables_they_are_measured_too(tmp_path: Path) -> None:
             ]
         },
         "data": {"path": str(tmp_path / "table.parquet"), "minimum_records": 3_500},
-        "model": {"rounds": 1, "cells": 50_000},
+        "model": {"rounds": 1},
         "regressions": ["regression b on a"],
     }
+    monkeypatch.setattr(plan, "choose", lambda *given, **more: replace(choose(*given, **more), cells=50_000))
     attempt = run_stages(attempt_of(build_spec(tree(tmp_path, **wide)), tmp_path / "wide"))
     assert "accuracy" not in attempt.public
     (found,) = attempt.public["regressions"]["measured"]
