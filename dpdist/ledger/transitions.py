@@ -72,7 +72,7 @@ def _is_repeated(book: Book, request: Mapping[str, str]) -> bool:
     if charge is None:
         return False
     same = all(charge[name] == value for name, value in request.items() if name != "event")
-    if not same or not covers(event_json(charge["event"]), event_json(request["event"]), within=1e-8):
+    if not same or not covers(event_json(charge["event"]), event_json(request["event"])):
         raise taken(request["attempt"])
     return True
 

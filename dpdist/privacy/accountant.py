@@ -232,7 +232,8 @@ def calibrate_discrete_laplace(*, epsilon: float, delta: float, sensitivity: int
 
 def laplace_deviation(scale: float) -> float:
     """Standard deviation of discrete Laplace noise, rounded upwards to 20 bits."""
-    return round_up(math.sqrt(2 * math.exp(-1 / scale)) / -math.expm1(-1 / scale), bits=20)
+    deviation = math.sqrt(2 * math.exp(-1 / scale)) / -math.expm1(-1 / scale)
+    return round_up(deviation, bits=20) if deviation else 0.0
 
 
 @dataclass(frozen=True)

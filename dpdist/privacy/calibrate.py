@@ -40,13 +40,16 @@ def require_budget(*, epsilon: float, delta: float) -> None:
 
 
 def round_up(value: float, *, bits: int = BITS) -> float:
-    """The least number of so many significant bits that is not below a finite positive one.
+    """The least number of so many significant bits that is not below a finite positive one. Raises AccountingError: it
+    is none.
 
     Examples
     --------
     >>> round_up(1.0), round_up(1.0001), round_up(3000.2)
     (1.0, 1.00048828125, 3001.0)
     """
+    if not 0 < value < math.inf:
+        raise AccountingError(f"expected a finite number above 0, got {value!r}")
     return _number(_place(value, bits), bits)
 
 
@@ -101,7 +104,7 @@ def least_scale(
     def excess(place: int) -> float:
         try:
             spent = cost(_number(place, bits))
-        except AccountingError:  # too little noise to account for
+        except (AccountingError, OverflowError):  # too little noise to account for
             return math.inf
         spent *= 1 + _MARGIN
         if not spent < math.inf:
@@ -109,9 +112,8 @@ def least_scale(
         ratio = math.log(max(spent, _LEAST_COST) / epsilon)
         return min(ratio, 0.0) if spent <= epsilon else max(ratio, sys.float_info.min)
 
-    found = _bracket(
-        excess, _place(start, bits), _place(max(least, start / _LARGEST_FACTOR), bits), octave=1 << (bits - 1)
-    )
+    floor = _place(max(least, start / _LARGEST_FACTOR), bits)
+    found = _bracket(excess, max(_place(start, bits), floor), floor, octave=1 << (bits - 1))
     if found is None:
         raise AccountingError(f"no amount of noise meets epsilon = {epsilon:g} at delta = {delta:g}; raise one of them")
     return _number(_false_position(excess, *found), bits)

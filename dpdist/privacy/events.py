@@ -47,52 +47,48 @@ class Event:
 
 
 _CHEAPER_LARGER = frozenset({"scale", "noise_multiplier", "passing_mass"})
+_CHEAPER_SMALLER = frozenset({"epsilon", "delta", "failure", "sampling_rate"})
 _ROUNDING = 1e-12  # of numbers that follow from those of a plan by a few products and quotients
+_WITHIN = 1e-8
 
 
-def covers(reserved: Any, planned: Any, *, within: float = math.inf) -> bool:
+def covers(reserved: Any, planned: Any, *, name: str = "") -> bool:
     """Whether an event that was planned again, maybe on another processor, costs no more than the reserved one.
+
+    Noise may have been drawn already, and the same draws at two scales would show them. So a plan at another number of
+    the grid is not covered, even if it costs less; what else a plan computes may differ by a part in 10^8.
 
     Parameters
     ----------
     reserved, planned : JSON of events
         As of `Event.to_json`; None where a release has no event.
-    within : float
-        How much a number of the planned event may differ, relatively. A plan whose noise was seen already must be
-        within 1e-8: the same draws at two scales would show them.
+    name : str
+        The field whose value they are; empty for events.
 
     Returns
     -------
     bool
-        True where both have the same structure, labels and whole numbers, and no number of the planned event costs
-        more: there is no less noise, and no larger loss, failure or rate.
+        True where both have the same structure, labels and whole numbers, no less noise and no larger loss, failure or
+        rate, up to a part in 10^12; other numbers are equal up to that.
 
     Examples
     --------
-    >>> reserved, less, more = (Gaussian(noise).to_json() for noise in (2.0, 1.9, 2.1))
+    >>> reserved, less, more = (Gaussian(noise).to_json() for noise in (2.0, 2.0 - 1e-9, 2.0 + 1e-9))
     >>> covers(reserved, less), covers(reserved, more)
     (False, True)
     """
     if isinstance(reserved, Mapping) and isinstance(planned, Mapping):
         return reserved.keys() == planned.keys() and all(
-            _number_covers(reserved[name], planned[name], larger=name in _CHEAPER_LARGER, within=within)
-            if isinstance(planned[name], float)
-            else covers(reserved[name], planned[name], within=within)
-            for name in planned
+            covers(reserved[field], planned[field], name=field) for field in planned
         )
     if isinstance(reserved, list | tuple) and isinstance(planned, list | tuple):
-        same = len(reserved) == len(planned)
-        return same and all(covers(*pair, within=within) for pair in zip(reserved, planned, strict=True))
-    if isinstance(planned, float):
-        return _number_covers(reserved, planned, larger=False, within=within)
-    return type(reserved) is type(planned) and bool(reserved == planned)
-
-
-def _number_covers(reserved: Any, planned: float, *, larger: bool, within: float) -> bool:
-    if not isinstance(reserved, int | float):
-        return False
-    cheaper = planned >= reserved * (1 - _ROUNDING) if larger else planned <= reserved * (1 + _ROUNDING)
-    return cheaper and (planned == reserved or abs(planned - reserved) <= within * abs(reserved))
+        pairs = zip(reserved, planned, strict=False)
+        return len(reserved) == len(planned) and all(covers(*pair, name=name) for pair in pairs)
+    if not isinstance(planned, float) or not isinstance(reserved, int | float):
+        return type(reserved) is type(planned) and bool(reserved == planned)
+    most = abs(reserved)
+    larger, smaller = ((_WITHIN if name in names else _ROUNDING) for names in (_CHEAPER_LARGER, _CHEAPER_SMALLER))
+    return reserved - smaller * most <= planned <= reserved + larger * most
 
 
 def _encode(value: Any) -> Any:

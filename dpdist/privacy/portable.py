@@ -81,7 +81,7 @@ def log(x: Floats) -> Floats:
 def log1p(x: Floats) -> Floats:
     """``ln(1 + x)`` for x >= 0, with the relative accuracy of `log`."""
     y = 1 + np.minimum(x, 1e300)
-    return np.where((y == 1) | (x > 1e300), x, log(y) * np.divide(x, y - 1, out=np.ones_like(y), where=y != 1))
+    return np.where((y == 1) | np.isinf(x), x, log(y) * np.divide(x, y - 1, out=np.ones_like(y), where=y != 1))
 
 
 def expm1(x: Floats) -> Floats:
@@ -202,38 +202,31 @@ def cholesky(matrix: Floats) -> Floats:
     left = np.tril(matrix)
     for start in range(0, len(left), _BLOCK):
         stop = min(start + _BLOCK, len(left))
-        corner = left[start:stop, start:stop]
-        for j in range(stop - start):
-            if not corner[j, j] > 0:
+        for j in range(start, stop):
+            if not left[j, j] > 0:
                 raise np.linalg.LinAlgError("the matrix is not positive definite")
-            corner[j:, j] /= math.sqrt(corner[j, j])
-            corner[j + 1 :, j + 1 :] -= np.multiply.outer(corner[j + 1 :, j], corner[j + 1 :, j])
-        corner[:] = np.tril(corner)
-        below = matmul(left[stop:, start:stop], _inverse_of_lower(corner).T)
-        left[stop:, start:stop] = below
+            left[j:, j] /= math.sqrt(left[j, j])
+            left[j + 1 :, j + 1 : stop] -= np.multiply.outer(left[j + 1 :, j], left[j + 1 : stop, j])
+        below = left[stop:, start:stop]
         left[stop:, stop:] -= matmul(below, below.T)
     return np.tril(left)
-
-
-def _inverse_of_lower(lower: Floats) -> Floats:
-    out = np.eye(len(lower))
-    for j in range(len(lower)):
-        out[j] = (out[j] - (lower[j, :j, None] * out[:j]).sum(axis=0)) / lower[j, j]
-    return out
 
 
 def solve_lower(lower: Floats, right: Floats, *, transposed: bool = False) -> Floats:
     """``L^-1 right``, or ``L^-T right``, for a lower triangle and a vector or matrix."""
     out = right.astype(np.float64)
+    columns = out if out.ndim == 2 else out[:, None]
     starts = range(0, len(lower), _BLOCK)
     for start in reversed(starts) if transposed else starts:
-        here = slice(start, start + _BLOCK)
-        inverse = _inverse_of_lower(lower[here, here])
-        out[here] = matmul(inverse.T if transposed else inverse, out[here])
+        stop = min(start + _BLOCK, len(lower))
+        for j in reversed(range(start, stop)) if transposed else range(start, stop):
+            known = slice(j + 1, stop) if transposed else slice(start, j)
+            row = lower[known, j] if transposed else lower[j, known]
+            columns[j] = (columns[j] - (row[:, None] * columns[known]).sum(axis=0)) / lower[j, j]
         if transposed:
-            out[:start] -= matmul(lower[here, :start].T, out[here])
+            columns[:start] -= matmul(lower[start:stop, :start].T, columns[start:stop])
         else:
-            out[start + _BLOCK :] -= matmul(lower[start + _BLOCK :, here], out[here])
+            columns[stop:] -= matmul(lower[stop:, start:stop], columns[start:stop])
     return out
 
 
@@ -257,16 +250,21 @@ def positive_part(matrix: Floats) -> Floats:
         return symmetric
     sign = symmetric / norm
     for _ in range(_NEWTON):
-        sign = matmul(sign, 1.5 * np.eye(len(sign)) - 0.5 * matmul(sign, sign))
+        before, sign = sign, matmul(sign, 1.5 * np.eye(len(sign)) - 0.5 * matmul(sign, sign))
         sign = (sign + sign.T) / 2
+        if np.abs(sign - before).max() < 2.0**-40:
+            break
     size = matmul(symmetric, sign)
     return np.asarray((symmetric + (size + size.T) / 2) / 2)
 
 
 def eigh(matrix: Floats) -> tuple[Floats, Floats]:
     """Ascending eigenvalues and orthonormal eigenvectors, as columns, of a symmetric matrix; the largest entry of each
-    vector is positive. By Jacobi's method, which rotates half of the pairs of rows at a time [3]_.
+    vector is positive. By Jacobi's method, which rotates half of the pairs of rows at a time [3]_. Raises
+    numpy.linalg.LinAlgError: it is empty, or not finite.
     """
+    if not len(matrix) or not np.isfinite(matrix).all():
+        raise np.linalg.LinAlgError("eigenvalues are of finite matrices")
     n = len(matrix)
     size = n + n % 2
     work, vectors = np.zeros((size, size)), np.eye(size)

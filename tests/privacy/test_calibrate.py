@@ -102,3 +102,14 @@ def test_numbers_are_rounded_upwards(value: float) -> None:
     assert value <= round_up(value) <= value * (1 + 2.0**-11)
     assert round_up(round_up(value)) == round_up(value)
     assert value <= shown(value) <= value * (1 + 1.0001e-5)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_what_is_no_positive_number_has_no_place_on_the_grid(value: float) -> None:
+    with pytest.raises(AccountingError, match="finite number above 0"):
+        round_up(value)
+
+
+@pytest.mark.parametrize("start", [1e-3, 1.0, 1e300])
+def test_no_start_leads_below_the_least(start: float) -> None:
+    assert least_scale(lambda scale: 1.3 / scale, epsilon=1.0, delta=0.0, start=start, least=1.75) >= 1.75

@@ -24,6 +24,7 @@ from dpdist.privacy.events import (
     SeedRecords,
     SubsampledGaussian,
     SubsampledUnits,
+    covers,
 )
 
 positive = st.floats(1e-300, 1e300, allow_nan=False)
@@ -167,3 +168,44 @@ def test_replacement_is_composed_as_it_stands() -> None:
         plain, named = Composed((noise, more)), Composed((Replacement(noise), more))
         assert accountant.epsilon(named, delta=1e-9) == accountant.epsilon(plain, delta=1e-9)
         assert accountant.delta(named, epsilon=1.5) == accountant.delta(plain, epsilon=1.5)
+
+
+EVENTS: list[Event] = [
+    events.Gaussian(2.0, count=3, label="tables"),
+    events.DiscreteLaplace(4.0, count=11),
+    events.ApproximateDP(0.1, 1e-10),
+    events.SubsampledGaussian(0.1, 1.5, count=2),
+    events.SubsampledUnits(0.1, 1.5, 3),
+    events.SeedRecords(k=20, gamma=2.0, epsilon0=0.3, passing_mass=1e6, records=7),
+    events.LaplaceLeakage(4.0, 0.2),
+]
+MORE = {"scale": 1 - 1e-9, "noise_multiplier": 1 - 1e-9, "passing_mass": 1 - 1e-9}
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_an_event_covers_itself_and_none_that_costs_more(event: Event) -> None:
+    """By each of its numbers: less noise, a larger loss or another assumption is not covered; nor is another scale."""
+    body = event.to_json()
+    assert covers(body, json.loads(json.dumps(body)))
+    for name, value in body.items():
+        if isinstance(value, float) and value:
+            assert not covers(body, body | {name: value * MORE.get(name, 1 + 1e-9)})
+            assert not covers(body, body | {name: value * 1.001})
+            assert not covers(body, body | {name: value * 0.999})
+            near = value * (2 - MORE.get(name, 1 + 1e-9))
+            assert covers(body, body | {name: near}) == (
+                name in MORE or name in {"epsilon", "delta", "failure", "sampling_rate"}
+            )
+        elif isinstance(value, int):
+            assert not covers(body, body | {name: value + 1})
+    assert not covers(body, None)
+    assert not covers(body, body | {"more": 1.0})
+
+
+def test_parts_of_an_event_are_compared_one_by_one() -> None:
+    chain, other = (events.NestedLeakage(4.0, alphas).to_json() for alphas in ((0.1, 0.2), (0.01, 0.2)))
+    assert covers(chain, chain)
+    assert not covers(chain, other)
+    both = events.Composed((events.Gaussian(2.0), events.ApproximateDP(0.0, 1e-9))).to_json()
+    assert covers(both, both)
+    assert not covers(both, events.Composed((events.Gaussian(2.0),)).to_json())

@@ -69,6 +69,24 @@ def test_systems(size: int) -> None:
     np.testing.assert_allclose(matrix @ portable.solve(matrix, right[:, 0]), right[:, 0], atol=1e-9)
 
 
+@pytest.mark.parametrize("size", [60, 100, 400])
+@pytest.mark.parametrize("width", [0.05, 1.0, 4.0])
+def test_a_nearly_singular_system_is_solved(size: int, width: float) -> None:
+    """A smooth kernel of many places, of which LAPACK finds a factor, too."""
+    x = np.linspace(0, 1, size)
+    matrix = portable.exp(-0.5 * ((x[:, None] - x) / width) ** 2) + 1e-12 * size * np.eye(size)
+    lower = portable.cholesky(matrix)
+    assert np.abs(lower @ lower.T - matrix).max() < 1e-12
+    right = portable.matmul(matrix, np.ones(size))
+    assert np.abs(matrix @ portable.solve(matrix, right) - right).max() < 1e-10
+
+
+def test_eigenvalues_of_nothing_are_refused() -> None:
+    for matrix in (np.zeros((0, 0)), np.full((2, 2), np.nan)):
+        with pytest.raises(np.linalg.LinAlgError, match="finite matrices"):
+            portable.eigh(matrix)
+
+
 def test_a_system_that_is_not_definite_is_refused() -> None:
     for matrix in (-np.eye(3), np.diag([1.0, 0.0]), np.full((2, 2), np.nan)):
         with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):

@@ -21,6 +21,7 @@ from dpdist.privacy.portable import eigh, exp, sin_turns
 KernelName = Literal["wiener", "gaussian", "matern"]
 
 MAX_TIMES = 2048
+PORTABLE_TIMES = 256  # beyond, eigenpairs are those of LAPACK, whose last bits depend on the processor
 """Largest grid of times: its eigenpairs take seconds, and its matrices 32 MB each."""
 
 _NEGLIGIBLE = 1e-12  # of the largest eigenvalue: what rounding leaves of zero
@@ -108,7 +109,8 @@ def _orthonormal(functions: Floats, weights: Floats) -> bool:
 def _nystrom(kernel: Kernel, grid: Floats, weights: Floats) -> tuple[Floats, Floats]:
     """Eigenpairs of the weighted matrix; one eigenvalue, 0, more than functions."""
     root = np.sqrt(weights)
-    ascending, vectors = eigh(root[:, None] * kernel(grid, grid) * root)
+    matrix = root[:, None] * kernel(grid, grid) * root
+    ascending, vectors = eigh(matrix) if len(grid) <= PORTABLE_TIMES else np.linalg.eigh(matrix)
     eigenvalues, functions = ascending[::-1], vectors.T[::-1] / root
     most = int((eigenvalues > _NEGLIGIBLE * eigenvalues[0]).sum())
     return np.append(eigenvalues[:most], 0.0), functions[:most]

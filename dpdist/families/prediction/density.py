@@ -136,7 +136,7 @@ def fit_marginal(counts: Counts, scale: Scale, *, rule: str = "cross-validated")
     bandwidth = reference
     if rule == "cross-validated":
         grid = np.maximum(BANDWIDTHS * reference, 0.25 / counts.shape[1])
-        bandwidth = float(grid[np.argmax(likelihoods(counts, grid))])
+        bandwidth = float(grid[np.argmax(np.round(likelihoods(counts, grid), 6))])
     masses = smooth(total, [bandwidth])[0]
     return marginal_of_masses(masses, discrete=is_discrete(scale), bandwidth=bandwidth)
 

@@ -38,7 +38,6 @@ from dpdist.privacy.events import covers
 from dpdist.privacy.noise import Noise
 from dpdist.storage.store import Store
 
-_SEEN = 1e-8  # relative: a message was sent under the noise of the charge, and is not sent under another one
 _HELD = 4  # tables that a worker keeps between tasks, encoded
 
 ClientAttempt = Attempt[MixingSpec, FederatedPlan]
@@ -75,9 +74,12 @@ class ClientSession:
 
     @property
     def spec_hash(self) -> str:
-        """What the attempt is bound to: the spec, and the client's folder, which keeps the members of each class."""
+        """What the attempt is bound to: the spec, the client's folder, which keeps the members of each class, and the
+        noise to the last bit, as the same draws at two scales would show them.
+        """
         folder = json.dumps([self.client.work, self.client.storage.model_dump(mode="json")])
-        bound = hashlib.sha256(f"{self.spec.fingerprint} {folder}".encode()).hexdigest()
+        noise = json.dumps([self.order, float(self.sigma_over_clip).hex()])
+        bound = hashlib.sha256(f"{self.spec.fingerprint} {folder} {noise}".encode()).hexdigest()
         if not self.test_key:
             return bound
         return f"{bound}{WITH_TEST_KEY}{hashlib.sha256(self.test_key.encode()).hexdigest()}"
@@ -113,7 +115,7 @@ def charged(session: ClientSession, ledger: Ledger, *states: str) -> Charge:
     """
     attempt = ledger.attempt(session.own_attempt)
     require_state(attempt, *states)
-    same = covers(event_json(attempt.event), event_json(session.plan.event), within=_SEEN)
+    same = covers(event_json(attempt.event), event_json(session.plan.event))
     if not same or attempt.spec_hash != session.spec_hash:
         raise ReleaseConflict(
             "the attempt is charged for another plan, or began with another work folder: give federated.clients the "

@@ -182,6 +182,8 @@ def _median_distance(inputs: Floats) -> float:
 
 def _solve(system: Floats, right: Floats, penalty: float) -> Floats:
     """Solution of ``(system + penalty I) a = right``; the penalty grows where rounding makes that indefinite."""
+    if not np.isfinite(system).all():
+        raise np.linalg.LinAlgError("the system is not finite")
     while True:
         shifted = system.copy()
         shifted.flat[:: len(system) + 1] += penalty

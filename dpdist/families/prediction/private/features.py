@@ -192,6 +192,6 @@ def ridge_weights(products: Floats, cross: Floats, *, noise: float, product_nois
     for penalty in map(round_up, least * np.geomspace(1, max(largest / least, 1.0) * 10, 60)):
         weights = right / (values + penalty)
         risk = float(values @ weights**2 - 2 * right @ weights + 2 * np.sum(spread / (values + penalty)))
-        if risk < best - 1e-9 * abs(best):
+        if math.isinf(best) or risk < best - 1e-9 * abs(best):  # the last bits of the risks decide nothing
             best, chosen = risk, penalty
     return solve(products + chosen * np.eye(len(cross)), cross)
