@@ -93,14 +93,14 @@ class DominatingPair:
         right = np.minimum(left + 1, len(nodes) - 1)
         rest, width = loss - nodes[left], np.append(np.diff(nodes), 0.0)
         width[width == 0] = math.inf  # nothing is spread over no distance
-        share = np.expm1(-rest) / np.expm1(-width)[left]
-        shares = [share, np.exp(rest - width[left]) * share]  # of the second measure: (e^rest - 1) / (e^width - 1)
+        share = np.minimum(np.expm1(-rest) / np.expm1(-width)[left], 1.0)
+        beside = np.minimum(np.exp(rest - width[left]) * share, 1.0)  # (e^rest - 1) / (e^width - 1), without overflow
 
         def spread(mass: Floats, share: Floats) -> Floats:
             parts = ((left, mass * (1 - share)), (right, mass * share))
             return np.asarray(sum(np.bincount(at, part, len(nodes)) for at, part in parts), dtype=np.float64)
 
-        return DominatingPair(nodes, spread(upper, shares[0]), spread(lower, shares[1]), upper_infinite, lower_infinite)
+        return DominatingPair(nodes, spread(upper, share), spread(lower, beside), upper_infinite, lower_infinite)
 
     def on_lattice(self, interval: float, *, reach: float = math.inf) -> tuple[int, DominatingPair]:
         """The pair on consecutive multiples of ``interval`` within ``reach``; the first multiple, and the pair."""
