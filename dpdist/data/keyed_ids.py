@@ -2,7 +2,8 @@
 
 The column of the ids is read beside the attributes. What is one whole number is one id, whatever a file stores: 7,
 "7", 7.0, "7.0" and "007"; and so is what is one text, composed or decomposed (NFC, NFD). A floating-point number that
-may have been rounded (of 2^53 or more; of 32 bits, of 2^24 or more), or that has a fraction, is no id: nobody knows
+may have been rounded (of 2^53 or more; of 32 bits, of 2^24 or more; of 16 bits, of 2^11
+or more), or that has a fraction, is no id: nobody knows
 which integer or text it was. A task that reads records hashes the ids with the attempt's key before it ends, and what
 it passes on holds hashes only.
 
@@ -59,7 +60,8 @@ def ids_of(
     if pa.types.is_floating(column.type):
         numbers = column.cast(pa.float64())
         if not pa.types.is_float64(column.type):
-            rounded = pc.greater_equal(pc.abs(numbers), _EXACT_32)
+            exact = _EXACT_16 if pa.types.is_float16(column.type) else _EXACT_32
+            rounded = pc.greater_equal(pc.abs(numbers), exact)
             numbers = pc.if_else(rounded, pc.multiply(pc.sign(numbers), math.inf), numbers)
         return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
     texts = column.cast(pa.large_string())
@@ -104,8 +106,8 @@ def _any(mask: pa.Array) -> bool:
     return bool(pc.any(mask).as_py())
 
 
-_EXACT, _EXACT_32 = 2.0**53, 2.0**24
-"""Floats (of 32 bits) below it hold every whole number."""
+_EXACT, _EXACT_32, _EXACT_16 = 2.0**53, 2.0**24, 2.0**11
+"""Floats (of 32 and of 16 bits) below it hold every whole number."""
 
 _WHOLE = r"^[+-]?[0-9]+$"
 _AS_FLOAT = r"^[+-]?[0-9]+(\.0*|(\.[0-9]*)?[eE][+-][0-9]+)$"

@@ -218,3 +218,9 @@ def test_hashes_that_begin_alike_are_told_apart() -> None:
 @pytest.mark.parametrize("rows", [0, 1])
 def test_tables_of_few_rows(rows: int) -> None:
     assert used([(1, 1, 1)] * rows, 3).total() == rows
+
+
+def test_floats_of_16_bits_that_may_have_been_rounded_are_no_ids() -> None:
+    column = pa.array(np.array([7, 2047, 2049, 2051], np.float16))
+    batch = pa.record_batch({"id": column})
+    assert canonical(ids_of(batch, "id")).to_pylist() == [7, 2047, None, None]
