@@ -32,14 +32,13 @@ def settings() -> list[Setting]:
     """Environments that together have every level of NumPy and every kernel of OpenBLAS that this machine can run."""
     levels = [name for name in __cpu_dispatch__ if __cpu_features__[name]]
     without = [" ".join(levels[place:]) for place in range(len(levels))]
-    cores = [core for core, needs in CORES.items() if __cpu_features__.get(needs, True)]
+    cores = [core for core, needs in CORES.items() if __cpu_features__.get(needs, False)]
     plain = "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX512F"
     found = []
     for features, core in zip_longest(without, cores):
         found.append({"OPENBLAS_CORETYPE": core} if core else {})
         found[-1] |= {"NPY_DISABLE_CPU_FEATURES": features} if features else {}
-    found[0] |= {"GLIBC_TUNABLES": plain}
-    return found
+    return [{"GLIBC_TUNABLES": plain} | setting for setting in found[:1] or [{}]] + found[1:]
 
 
 def run(setting: Setting, *words: str) -> str:
