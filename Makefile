@@ -54,7 +54,7 @@ tools: .tools/.ready ## install into .tools what checks the chart and the image
 	@$(UV) install --quiet --python $(BIN)/python --target .tools --no-deps --require-hashes -r tests/deploy/tools.lock
 	@touch $@
 
-CHECKED := $(addprefix tests/,test_documents.py contract/test_families.py data privacy publish schema storage)
+CHECKED := $(addprefix tests/,test_documents.py contract/test_families.py data privacy publish spec storage)
 
 test e2e: export NO_PROXY := $(NO_PROXY),127.0.0.1,localhost
 test e2e: export no_proxy := $(no_proxy),127.0.0.1,localhost

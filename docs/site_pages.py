@@ -83,7 +83,7 @@ def spec_page() -> str:
 
 def schema_page() -> str:
     """Every setting of a schema."""
-    from dpdist.schema.schema import Schema
+    from dpdist.spec.schema import Schema
 
     tree = Schema.model_json_schema(by_alias=True)
     example = (ROOT / "deploy" / "releases" / "schemas" / "adult.yaml").read_text()

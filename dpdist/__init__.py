@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from dpdist.api.evaluation import evaluate
     from dpdist.api.ledger import Ledger
     from dpdist.api.synthesizer import Synthesizer
-    from dpdist.schema.schema import Schema
+    from dpdist.spec.schema import Schema
 
 __version__ = "0.1.0"
 
 _MODULES = {
     "Ledger": "dpdist.api.ledger",
-    "Schema": "dpdist.schema.schema",
+    "Schema": "dpdist.spec.schema",
     "Synthesizer": "dpdist.api.synthesizer",
     "evaluate": "dpdist.api.evaluation",
     **dict.fromkeys(("open_release", "plan", "release", "verify"), "dpdist.api.calls"),

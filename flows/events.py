@@ -24,7 +24,7 @@ from flows.server import artifact_key
 
 if TYPE_CHECKING:
     from dpdist.release.outcome import Outcome
-    from dpdist.schema.spec import ReleaseSpec
+    from dpdist.spec.release import ReleaseSpec
 
 RELEASED: Final = "dpdist.release.published"
 REFUSED: Final = "dpdist.release.refused"

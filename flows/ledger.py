@@ -11,7 +11,7 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
 from dpdist.errors import LedgerError
-from dpdist.schema.spec import DEFAULT_LEDGER
+from dpdist.spec.release import DEFAULT_LEDGER
 from flows.events import name_run, tell_state
 from flows.release import pinned, without_private_text
 from flows.server import page_address, storage_of_block

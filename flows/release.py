@@ -39,7 +39,7 @@ from flows.events import tell_released, told
 from flows.server import StepProgress, artifact_key, inside, show_outcome, show_plan, storage_of_block
 
 if TYPE_CHECKING:
-    from dpdist.schema.spec import ReleaseSpec
+    from dpdist.spec.release import ReleaseSpec
 
 DELAYS = (20, 60)
 """Seconds to wait before a run that lost its cluster, its ledger or its storage is continued."""

@@ -13,7 +13,7 @@ from dpdist.data.table import open_table
 from dpdist.families.base.attempt import Attempt, silent
 from dpdist.families.base.registry import family_of, make_plan
 from dpdist.ledger.keys import KeyRef
-from dpdist.schema.spec import ReleaseSpec
+from dpdist.spec.release import ReleaseSpec
 from dpdist.storage.store import Store
 
 KEY = "00112233445566778899aabbccddeeff" * 2

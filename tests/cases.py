@@ -20,7 +20,7 @@ from dpdist.data.source import fingerprint
 from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
-from dpdist.schema.spec import ReleaseSpec, override
+from dpdist.spec.release import ReleaseSpec, override
 
 MODES = ("in-process", "threads", "embedded", "address")
 """Executors, by the names that specs give them (`cluster.mode`)."""

@@ -15,7 +15,7 @@ from distributed import LocalCluster
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.opening import open_cluster
 from dpdist.cluster.tasks import Deferred, DirectTasks, Tasks
-from dpdist.schema.spec import ReleaseSpec
+from dpdist.spec.release import ReleaseSpec
 
 
 class Executors:

@@ -24,7 +24,7 @@ from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.ledger.signing import load_signing_key
 from dpdist.release.conformity import check_input
-from dpdist.schema.spec import override
+from dpdist.spec.release import override
 
 SCHEMA: dict[str, Any] = {
     "attributes": [

@@ -14,7 +14,7 @@ from dpdist.families.base.family import Plan
 from dpdist.families.base.registry import build_spec, make_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Ledger
-from dpdist.schema.spec import override
+from dpdist.spec.release import override
 
 SCHEMA: dict[str, Any] = {
     "attributes": [

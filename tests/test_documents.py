@@ -16,7 +16,7 @@ from mixture import BLOCKS
 
 from dpdist.cli.schema import json_schema_of
 from dpdist.families.base.registry import FAMILIES
-from dpdist.schema.strict_yaml import load_yaml
+from dpdist.spec.strict_yaml import load_yaml
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from commands import Command
 
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 
 ROOT = Path(__file__).parent.parent
 GUIDES = ROOT / "docs" / "how-to"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dpdist.data.inputs import Input
     from dpdist.publish.verify import VerifyReport
     from dpdist.release.run import Run
-    from dpdist.schema.spec import ReleaseSpec
+    from dpdist.spec.release import ReleaseSpec
 
 AnyLedger = Ledger | str | None
 

@@ -14,8 +14,8 @@ from dpdist.cluster.executor import InProcess
 from dpdist.data.files import check_arrow
 from dpdist.data.inputs import Files, source_of
 from dpdist.errors import ColumnMismatch, EmptyTable, SpecError, UnreadableFile
-from dpdist.schema.schema import Schema
-from dpdist.schema.spec import DataSpec, validated
+from dpdist.spec.release import DataSpec, validated
+from dpdist.spec.schema import Schema
 
 NOT_READ = "no record was read: what records say is private; who keeps the table asks with custodian=True (--custodian)"
 
@@ -56,7 +56,7 @@ class SchemaCheck:
 
 
 def check_schema(schema: Schema, table: Any, *, custodian: bool, layout: Mapping[str, Any]) -> SchemaCheck:
-    """See `dpdist.schema.schema.Schema.check`."""
+    """See `dpdist.spec.schema.Schema.check`."""
     from dpdist.release.conformity import check_records
 
     paths = paths_of(table)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpdist.errors import SpecError
 from dpdist.families.base.attempt import Progress, silent
-from dpdist.schema.draft import draft, drafted
+from dpdist.spec.draft import draft, drafted
 
 if TYPE_CHECKING:
     from dpdist.publish.manifest import Manifest
@@ -21,7 +21,7 @@ _NUMBER = r"[-+]?\d+(?:\.\d+)?"
 
 def draft_of(source: Path, *, public: bool, columns: tuple[str, ...], without: tuple[str, ...]) -> str:
     """A schema file drafted from a file or a folder of Parquet files that describes a table
-    (`dpdist.schema.draft.draft`), or from the folder of a discovery. Raises SpecError: the source says nothing of a
+    (`dpdist.spec.draft.draft`), or from the folder of a discovery. Raises SpecError: the source says nothing of a
     column, or has no known format, or is a release that says nothing of columns; VerificationFailed: it is damaged.
     """
     if source.is_dir() and not _holds_files(source):

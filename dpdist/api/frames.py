@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import Column, columns
-from dpdist.schema.schema import Attribute, Category, Schema
+from dpdist.spec.schema import Attribute, Category, Schema
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dpdist.inference.published import Published
     from dpdist.inference.replicates import Replicates
     from dpdist.publish.verify import VerifyReport
-    from dpdist.schema.schema import Schema
+    from dpdist.spec.schema import Schema
 
 
 class Release:

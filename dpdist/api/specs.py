@@ -9,7 +9,7 @@ from typing import Any
 
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import build_spec, load_spec
-from dpdist.schema.spec import ReleaseSpec, change, override
+from dpdist.spec.release import ReleaseSpec, change, override
 
 AnySpecification = str | os.PathLike[str] | Mapping[str, Any] | ReleaseSpec
 """The path of a spec file, its settings as a mapping, or a spec that was read before."""

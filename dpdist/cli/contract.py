@@ -41,9 +41,9 @@ def contract_draft(
 ) -> None:
     """Print a contract made from a schema; write it to a file, and read it before you create the data set."""
     from dpdist.ledger.contract import drafted
-    from dpdist.schema.draft import notes_on
-    from dpdist.schema.schema import Schema
-    from dpdist.schema.strict_yaml import write_yaml
+    from dpdist.spec.draft import notes_on
+    from dpdist.spec.schema import Schema
+    from dpdist.spec.strict_yaml import write_yaml
 
     reads = None if spec is None else load(spec, None).data
     if reads is None and (not data or minimum is None):
@@ -109,7 +109,7 @@ def contract_check(
 @contract_app.command("show")
 def contract_show(dataset: DatasetName, ledger: LedgerUrl = DEFAULT_LEDGER) -> None:
     """Print the contract of a data set."""
-    from dpdist.schema.strict_yaml import write_yaml
+    from dpdist.spec.strict_yaml import write_yaml
 
     with open_ledger(ledger) as opened:
         found = _contract_of(opened.dataset(dataset).contract, dataset)

@@ -116,7 +116,7 @@ def _identity_lines(opened: Ledger, dataset: str) -> list[str]:
 
 def _create_from_contract(dataset: str, path: Path, ledger: str) -> None:
     from dpdist.ledger.contract import Contract
-    from dpdist.schema.unit import adjacency_words
+    from dpdist.spec.unit import adjacency_words
 
     read = Contract.from_yaml(path)
     with open_ledger(ledger, create=True) as opened:

@@ -14,7 +14,7 @@ from dpdist.errors import SpecError
 
 if TYPE_CHECKING:
     from dpdist.families.base.family import Solution
-    from dpdist.schema.spec import ReleaseSpec
+    from dpdist.spec.release import ReleaseSpec
 
 Solve = Annotated[
     bool,
@@ -77,8 +77,8 @@ def plan(
 
 def _notes(spec: Path) -> list[str]:
     """What is left to decide in the schema file of a spec."""
-    from dpdist.schema.draft import notes_on
-    from dpdist.schema.strict_yaml import load_yaml
+    from dpdist.spec.draft import notes_on
+    from dpdist.spec.strict_yaml import load_yaml
 
     schema = load_yaml(spec).get("schema")
     return notes_on(spec.parent / schema) if isinstance(schema, str) else []

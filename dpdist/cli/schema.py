@@ -13,7 +13,7 @@ from dpdist.cli.output import say, show_json
 from dpdist.errors import ColumnMismatch, OutOfDomain, SpecError
 
 if TYPE_CHECKING:
-    from dpdist.schema.schema import Schema
+    from dpdist.spec.schema import Schema
 
 SITE = "https://dpdist.example/docs"
 """Where the documents are."""
@@ -106,8 +106,8 @@ def schema_check(
     With --against, also whether a table fits it, which costs nothing. Reads no record, unless --custodian is given.
     """
     from dpdist.privacy.formatting import number_of
-    from dpdist.schema.draft import BINS, left_to_decide
-    from dpdist.schema.schema import Count, Schema
+    from dpdist.spec.draft import BINS, left_to_decide
+    from dpdist.spec.schema import Count, Schema
 
     left = left_to_decide(schema.read_text(encoding="utf-8-sig", errors="replace")) if schema.is_file() else []
     if left:
@@ -161,7 +161,7 @@ def json_schema_of(kind: str) -> dict[str, Any]:
         tree = json_schema()
     else:
         from dpdist.ledger.contract import Contract
-        from dpdist.schema.schema import Schema
+        from dpdist.spec.schema import Schema
 
         tree = (Schema if kind == "schema" else Contract).model_json_schema(by_alias=True)
         if kind == "contract":

@@ -22,7 +22,7 @@ from dpdist.errors import ClusterUnreachable, SpecError
 if TYPE_CHECKING:
     from distributed import Client, Security
 
-    from dpdist.schema.spec import SecuritySpec
+    from dpdist.spec.release import SecuritySpec
 
 WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
 """Environment of embedded workers. Dask's own default also sets MALLOC_TRIM_THRESHOLD_=65536, which returns every

@@ -26,7 +26,7 @@ from dpdist.data.source import ExtraColumns
 from dpdist.data.table import PARTITION_ROWS
 from dpdist.data.texts import decoded, is_text, readable, texts_of
 from dpdist.errors import ColumnMismatch, EmptyTable, ReleaseConflict, SpecError
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash

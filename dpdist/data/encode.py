@@ -22,8 +22,8 @@ from dpdist.data.numbers import NumberEncoder, wrong_type
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, OUTSIDE, UNKNOWN, RowReport
 from dpdist.data.texts import is_text
 from dpdist.errors import ColumnMismatch
-from dpdist.schema.rules import Forbidden
-from dpdist.schema.schema import Attribute, Category, Schema
+from dpdist.spec.rules import Forbidden
+from dpdist.spec.schema import Attribute, Category, Schema
 
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes

@@ -15,7 +15,7 @@ from dpdist.data.lines import first_record, refuse_other_format
 from dpdist.data.source import ExtraColumns, FoundFile, TableSource
 from dpdist.data.texts import is_text
 from dpdist.errors import ColumnMismatch, EmptyTable
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 from dpdist.storage.files import compression_of, is_local, open_file, storage_errors, unless_damaged
 
 _HEAD_BYTES = 1 << 20

@@ -11,8 +11,8 @@ from dpdist.data.records import Records
 from dpdist.data.source import CsvOptions, ParentSource, TableSource, fingerprint, fingerprint_of
 from dpdist.data.table import Table
 from dpdist.ledger.contract import InputSpec
-from dpdist.schema.schema import Schema
-from dpdist.schema.spec import CsvSpec, DataSpec, ParentTable, ReleaseSpec
+from dpdist.spec.release import CsvSpec, DataSpec, ParentTable, ReleaseSpec
+from dpdist.spec.schema import Schema
 
 
 class Opened(Records, Protocol):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.report import ABOVE, BELOW, MISSING, UNKNOWN
 from dpdist.errors import ColumnMismatch
-from dpdist.schema.schema import Attribute
+from dpdist.spec.schema import Attribute
 
 LIMIT = 1 << 62
 """Integers of a domain lie within -2^62 and 2^62."""

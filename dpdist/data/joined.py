@@ -23,7 +23,7 @@ from dpdist.data.table import Table, open_table
 from dpdist.errors import SpecError
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.keyed_hash import Hashes
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 
 @dataclass(frozen=True, repr=False)

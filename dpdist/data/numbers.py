@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED
 from dpdist.errors import ColumnMismatch
-from dpdist.schema.schema import Attribute, Category
+from dpdist.spec.schema import Attribute, Category
 
 _NUMBER = (
     r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf(?:inity)?)|(?i:nan)(?:\([0-9A-Za-z_]*\))?)$"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes
     from dpdist.privacy.keyed_hash import Hashes
-    from dpdist.schema.schema import Schema
+    from dpdist.spec.schema import Schema
 
 PackedRows: TypeAlias = NDArray[np.uint64]
 """Packed records, uint64[records, words]; the first two words are the hash of the unit's id."""

@@ -14,7 +14,7 @@ import numpy as np
 from dpdist.data.read import EncodedBatch
 from dpdist.data.report import RowReport
 from dpdist.data.sizes import BATCH_ROWS
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes

@@ -20,7 +20,7 @@ from dpdist.publish.manifest import Manifest
 from dpdist.publish.part_format import PartFormat, PartRecord
 from dpdist.publish.parts import Column, columns
 from dpdist.publish.verify import part_batches
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 
 if TYPE_CHECKING:
     from dpdist.storage.store import Store

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import ColumnMismatch, OutOfDomain
-from dpdist.schema.schema import Schema
-from dpdist.schema.weight import WeightSpec
+from dpdist.spec.schema import Schema
+from dpdist.spec.weight import WeightSpec
 
 MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
 """Defects of a value: absent, a number below or above the domain, otherwise outside it, or of the wrong type."""

@@ -22,7 +22,7 @@ from dpdist.data.read import EncodedBatch, count_records, encoded_batches, text_
 from dpdist.data.sizes import BATCH_ROWS
 from dpdist.data.source import Format, TableSource, find_files, fingerprint_of, format_of
 from dpdist.errors import SpecError
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 PARTITION_ROWS = 1 << 20
 """Rows of a partition unless a number of partitions is asked for."""

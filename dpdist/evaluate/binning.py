@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import MAX_PAIR_CELLS
 from dpdist.privacy.arrays import Codes
-from dpdist.schema.schema import Attribute, Category, Schema
+from dpdist.spec.schema import Attribute, Category, Schema
 
 LARGEST = 256
 """Codes of an attribute that is compared as it is."""

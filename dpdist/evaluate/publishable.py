@@ -41,8 +41,8 @@ from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
 from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 from dpdist.publish.manifest import Manifest, fingerprint
-from dpdist.schema.spec import ReleaseSpec
-from dpdist.schema.unit import UnitSpec, protected
+from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.unit import UnitSpec, protected
 
 FILE = "publishable.json"
 

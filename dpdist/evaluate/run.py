@@ -35,15 +35,15 @@ from dpdist.families.base.linked import LinkedRows
 from dpdist.families.base.registry import FAMILIES
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
-from dpdist.schema.spec import DEFAULT_LEDGER
-from dpdist.schema.unit import UnitSpec
-from dpdist.schema.weight import WeightSpec
+from dpdist.spec.release import DEFAULT_LEDGER
+from dpdist.spec.unit import UnitSpec
+from dpdist.spec.weight import WeightSpec
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     from dpdist.evaluate.publishable import FiguresPublication
-    from dpdist.schema.spec import ReleaseSpec
+    from dpdist.spec.release import ReleaseSpec
     from dpdist.storage.store import Store
 
 LARGE = 256 << 20

@@ -10,7 +10,7 @@ Where the cells were themselves measured and their noise adds up to less, the su
 It may be negative; intervals are cut at 0 and, of shares, at 1. A quantile is between the values at which the interval
 of the distribution function holds its level (Woodruff 1952). Intervals of means are those of
 `dpdist.inference.comparisons`. Means and quantiles leave missing values out, unless the question gives them a number
-(`dpdist.schema.numbers`).
+(`dpdist.spec.numbers`).
 
 Of four attributes or more nothing was measured, so that no interval is given.
 """
@@ -30,8 +30,8 @@ from dpdist.inference.quantities import Quantity, Range, parse_quantity
 from dpdist.privacy.arrays import Floats
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import decode
-from dpdist.schema.conditions import Mask
-from dpdist.schema.rules import forbidden_cells
+from dpdist.spec.conditions import Mask
+from dpdist.spec.rules import forbidden_cells
 
 NORMAL_95 = 1.96
 TOO_MANY = "nothing was measured of the accuracy of four attributes or more at a time"

@@ -4,7 +4,7 @@ A difference is asked as ``mean hours where sex = 1 minus mean hours where sex =
 over count where b = 1``, a regression as ``regression income = 2 on age, hours, sex = 1 where state = 8``, with
 ``logistic`` before it for a logistic one. An outcome or a term is an attribute with numbers, or a condition on one
 attribute (1 where it holds); the constant is always there. Records with missing values of what is averaged or
-regressed are left out (`dpdist.schema.numbers`). Intervals end where the schema says that the quantity does.
+regressed are left out (`dpdist.spec.numbers`). Intervals end where the schema says that the quantity does.
 
 What was measured are tables of up to three attributes. Sums over one attribute in another's classes are functions of
 these, and so are the normal equations of a linear regression; an estimate that needs more has no interval. A regression
@@ -27,7 +27,7 @@ from dpdist.inference.published import NO_ACCURACY, Declared, Published
 from dpdist.inference.quantities import ANY, Quantity, Range, difference_range, parse_quantity, ratio_range
 from dpdist.inference.replicates import Replicates, make_replicates, without_replicates
 from dpdist.privacy.arrays import Floats
-from dpdist.schema.regression import Regression, asks_for_regression, hidden, parse_regression
+from dpdist.spec.regression import Regression, asks_for_regression, hidden, parse_regression
 
 LOGISTIC_NOTE = (
     "the interval is not reliable: a logistic regression depends on more than the tables that were measured; a spec "

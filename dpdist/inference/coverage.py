@@ -32,7 +32,7 @@ from dpdist.inference.published import Published
 from dpdist.inference.replicates import make_replicates
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 TRIPLES = 50
 TERMS = 10

@@ -13,7 +13,7 @@ from dpdist.errors import SpecError
 from dpdist.inference.published import Published
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import decode
-from dpdist.schema.conditions import parse_condition
+from dpdist.spec.conditions import parse_condition
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,8 +27,8 @@ from dpdist.families.synthesis.zeros import admitted, fitting, with_zeros
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.order import stable_order
-from dpdist.schema.conditions import Box, Condition
-from dpdist.schema.rules import Rules, forbidden_cells
+from dpdist.spec.conditions import Box, Condition
+from dpdist.spec.rules import Rules, forbidden_cells
 
 MOST_CELLS = 30_000_000
 """Cells of the junction tree of a marginal at most."""

@@ -26,8 +26,8 @@ from dpdist.inference.law import Law
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
-from dpdist.schema.regression import Key, parse_regression
-from dpdist.schema.schema import Schema
+from dpdist.spec.regression import Key, parse_regression
+from dpdist.spec.schema import Schema
 from dpdist.storage.store import Store
 
 NO_ACCURACY = "the release has no measured accuracy (privacy.accuracy_share was 0, or its tables are wide)"

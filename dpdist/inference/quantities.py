@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 
 from dpdist.errors import SpecError
-from dpdist.schema.conditions import Condition, Mask, everything, parse_condition
-from dpdist.schema.numbers import MISSING_AS, Numbers, numbers_in
-from dpdist.schema.schema import Schema
+from dpdist.spec.conditions import Condition, Mask, everything, parse_condition
+from dpdist.spec.numbers import MISSING_AS, Numbers, numbers_in
+from dpdist.spec.schema import Schema
 
 Range = tuple[float, float]
 """The least and the largest number that a quantity can be; infinite where nothing public says it."""

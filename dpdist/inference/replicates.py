@@ -31,8 +31,8 @@ from dpdist.limits import REPLICATE_VALUES
 from dpdist.privacy.arrays import AnyFloats, Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import decode
-from dpdist.schema.conditions import ends_of
-from dpdist.schema.schema import Attribute
+from dpdist.spec.conditions import ends_of
+from dpdist.spec.schema import Attribute
 
 NUMBER = 80
 """Replicates, unless another number is asked for."""

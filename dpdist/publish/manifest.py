@@ -29,8 +29,8 @@ from dpdist.privacy.guarantee import Guarantee
 from dpdist.publish.cautions import cautions_of
 from dpdist.publish.extra import FileRecord
 from dpdist.publish.part_format import PartFormat, PartRecord
-from dpdist.schema.schema import Schema
-from dpdist.schema.validation import validation_message
+from dpdist.spec.schema import Schema
+from dpdist.spec.validation import validation_message
 from dpdist.storage.store import Store
 
 MANIFEST = "_manifest.json"

@@ -25,7 +25,7 @@ from dpdist.privacy.noise import Noise
 from dpdist.publish.arrow_arrays import numbers, texts
 from dpdist.publish.part_format import PartFormat, PartRecord
 from dpdist.publish.statistics import StatisticColumn, statistic_columns
-from dpdist.schema.schema import Attribute, Category, Schema
+from dpdist.spec.schema import Attribute, Category, Schema
 from dpdist.storage.store import Store
 
 ROW_GROUP = 1 << 17

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dpdist.data.inputs import Opened
 
 if TYPE_CHECKING:
-    from dpdist.schema.spec import ReleaseSpec
+    from dpdist.spec.release import ReleaseSpec
 
 IN_PROCESS_CELLS = 1 << 22
 """Values up to which plain NumPy reads and counts a table faster than a scheduler starts."""

@@ -14,7 +14,7 @@ from dpdist.errors import DpdistError, LedgerError
 if TYPE_CHECKING:
     from dpdist.families.base.attempt import Attempt
     from dpdist.ledger import Charge, Ledger
-    from dpdist.schema.spec import ReleaseSpec
+    from dpdist.spec.release import ReleaseSpec
     from dpdist.storage.store import Store
 
 RUN_RECORD = "run-record.json"

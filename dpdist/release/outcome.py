@@ -13,7 +13,7 @@ from dpdist.release.history import RUN_RECORD
 from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
-    from dpdist.schema.spec import ReleaseSpec
+    from dpdist.spec.release import ReleaseSpec
 
 
 @dataclass(frozen=True, kw_only=True)

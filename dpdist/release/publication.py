@@ -24,7 +24,7 @@ from dpdist.release.outcome import Outcome, outcome_of
 from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
-    from dpdist.schema.spec import ReleaseSpec
+    from dpdist.spec.release import ReleaseSpec
 
 log = logging.getLogger("dpdist")
 

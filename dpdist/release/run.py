@@ -58,7 +58,7 @@ from dpdist.release.publication import Publication
 from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
-    from dpdist.schema.spec import ReleaseSpec
+    from dpdist.spec.release import ReleaseSpec
 
 log = logging.getLogger("dpdist")
 log.addHandler(logging.NullHandler())  # else Python prints errors to the terminal

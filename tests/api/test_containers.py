@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import dpdist
 from dpdist.data.arrow import TableInMemory, digest_of
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 ROWS = 3_000
 

@@ -18,7 +18,7 @@ from distributed import Client, LocalCluster
 
 import dpdist
 from dpdist import errors
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 TABLE = releases.table(3_000)
 

@@ -45,7 +45,7 @@ from dpdist.families.deniability.statistics import count_tables
 from dpdist.families.deniability.structure import Structure
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))

@@ -39,7 +39,7 @@ from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.mixing.claims import mixtures_claim
 from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run, table_of
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 KEY = bytes(range(32))
 SIZES = (2, 3, 3)

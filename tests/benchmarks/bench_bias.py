@@ -32,7 +32,7 @@ from dpdist.families.deniability.statistics import count_tables
 from dpdist.families.deniability.structure import StructureStatistics, learn_structure
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 SCHEMA = Path(__file__).parents[2] / "deploy" / "releases" / "schemas" / "acs2024.yaml"
 OMEGAS = ((7,), (6,), (5,), (4,), (3,), (4, 5, 6))

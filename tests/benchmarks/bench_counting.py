@@ -37,7 +37,7 @@ from dpdist.data.split import Split, split_labels
 from dpdist.data.table import open_table
 from dpdist.families.base.graph import encoded_partitions, located_table, reduce_partitions, run_pass, table_pass
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 SCHEMA = Path(__file__).parents[2] / "deploy" / "releases" / "schemas" / "acs2024.yaml"
 SPLIT = Split(KeyRef.fixed("00" * 32), (Fraction(1, 10), Fraction(2, 5), Fraction(1, 2)))
@@ -61,7 +61,7 @@ from dpdist.data.operators import pair_counts_operator
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.families.base.graph import located_table, run_pass
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 schema = Schema.from_yaml(sys.argv[2])
 run_pass(located_table(open_table(TableSource((sys.argv[1],)), schema)), pair_counts_operator(schema.cardinalities))
 """,

@@ -52,10 +52,10 @@ from dpdist.inference.published import Published
 from dpdist.inference.replicates import Replicates, make_replicates
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.schema.conditions import ends_of
-from dpdist.schema.regression import listed_in, parse_term
-from dpdist.schema.schema import Schema
-from dpdist.schema.spec import change
+from dpdist.spec.conditions import ends_of
+from dpdist.spec.regression import listed_in, parse_term
+from dpdist.spec.release import change
+from dpdist.spec.schema import Schema
 
 TRIPLES = 150
 MEANS = 3

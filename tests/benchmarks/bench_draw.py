@@ -31,7 +31,7 @@ from dpdist.families.synthesis.model_files import PublishedModel
 from dpdist.inference.law import Law
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.schema.conditions import parse_condition
+from dpdist.spec.conditions import parse_condition
 
 CONDITIONS = {
     "adult": [

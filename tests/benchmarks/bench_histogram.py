@@ -32,7 +32,7 @@ from dpdist.families.histogram.counts import CountPlan, Query, block_counts, his
 from dpdist.families.histogram.measurement import plan_measurement
 from dpdist.families.histogram.statistics import histogram_operator
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 
 COLUMNS, PAIRS = 40, 100
 SIZES = [2, 5, 8, 10, 12, 16, 24, 50] * 5

@@ -34,7 +34,7 @@ from dpdist.families.histogram.postprocess import non_negative_integers, synthet
 from dpdist.privacy.leakage import noiseless_leakage
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.sensitivity import bounds
-from dpdist.schema.schema import Attribute, Count
+from dpdist.spec.schema import Attribute, Count
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -364,7 +364,7 @@ def pass_rates(spec: Record, data: Path) -> list[Record]:
     from dpdist.families.deniability.candidates import SeedSynthesizer
     from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
     from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
-    from dpdist.schema.schema import Schema
+    from dpdist.spec.schema import Schema
 
     wanted = spec["pass_rates"]
     candidates = wanted["candidates"]

@@ -23,7 +23,7 @@ from dpdist.ledger.contract import Contract
 from dpdist.publish.verify import read_release, verify
 from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release
-from dpdist.schema.spec import ReleaseSpec
+from dpdist.spec.release import ReleaseSpec
 
 SPEC = Path(__file__).resolve().parents[2] / "deploy" / "releases" / "acs2024-households.yaml"
 PERSON = ["AGEP", "SEX", "RAC1P", "CIT", "MAR", "SCHL", "ESR", "DIS", "HICOV"]

@@ -35,7 +35,7 @@ from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.learn import Learned
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 PAIRS, TRIPLES, TRIPLE_CELLS = 250, 100, 300_000
 Law = Callable[[np.random.Generator], tuple[list[int], list[list[int]], dict[str, Any]]]

@@ -50,7 +50,7 @@ from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.deniability import pass_probability
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))

@@ -32,7 +32,7 @@ from dpdist.families.deniability.plan import plan
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 
 def most_likely(network: Network, codes: Codes, attribute: int) -> np.ndarray:

@@ -35,7 +35,7 @@ from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.events import RandomSplit, SeedRecords
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 SCHEMA = Path(__file__).parents[2] / "deploy" / "releases" / "schemas" / "acs2024.yaml"
 OMEGAS = ((9,), (9, 10, 11), (5, 6, 7, 8, 9, 10, 11), (11,))

@@ -28,9 +28,9 @@ from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.learn import Learned
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.schema.rules import broken_by
-from dpdist.schema.schema import Schema
-from dpdist.schema.spec import ReleaseSpec
+from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.rules import broken_by
+from dpdist.spec.schema import Schema
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))

@@ -33,7 +33,7 @@ from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.schema.spec import ReleaseSpec
+from dpdist.spec.release import ReleaseSpec
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))

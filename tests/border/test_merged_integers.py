@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from dpdist.data.encode import TableEncoder, check_type
 from dpdist.data.report import check
 from dpdist.errors import DpdistError
-from dpdist.schema.part import departures
-from dpdist.schema.schema import Schema
+from dpdist.spec.part import departures
+from dpdist.spec.schema import Schema
 
 DIGITS = {"name": "c", "kind": "ordinal", "values": ["1", "2", "3"], "out_of_domain": "clip", "missing": "drop"}
 MIXED = {"name": "c", "kind": "categorical", "values": ["7", "no", "?"], "missing": "drop", "missing_values": ["9.0"]}

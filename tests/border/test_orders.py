@@ -14,7 +14,7 @@ from dpdist.errors import ReleaseConflict
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.release.run import Run, run_release
-from dpdist.schema.schema import Attribute
+from dpdist.spec.schema import Attribute
 
 
 def test_classes_in_another_order_are_the_same_release(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from dpdist.ledger.contract import Contract
 from dpdist.ledger.statement import budget_sentence
 from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release
-from dpdist.schema.spec import ReleaseSpec
+from dpdist.spec.release import ReleaseSpec
 from tests.buckets import s3_server
 
 SCHEMA = {

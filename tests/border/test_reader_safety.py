@@ -39,7 +39,7 @@ from dpdist.privacy.events import Composed, DiscreteLaplace, Gaussian
 from dpdist.publish.manifest import MANIFEST
 from dpdist.publish.verify import read_release, verify
 from dpdist.release.preflight import refuse
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 from dpdist.storage.store import Store
 
 Tree = dict[str, Any]

@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from dpdist.errors import SpecError
-from dpdist.schema.spec import Exact, Section, parse_overrides
-from dpdist.schema.strict_yaml import parse_yaml
+from dpdist.spec.release import Exact, Section, parse_overrides
+from dpdist.spec.strict_yaml import parse_yaml
 
 
 class _Budget(Section):

@@ -11,7 +11,7 @@ from commands import Command
 
 from dpdist.cli import sample_table as sample
 from dpdist.errors import OutputExists, OutputUnwritable
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 RELEASES = Path(__file__).parents[2] / "deploy" / "releases"
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "peers"
 SCHEMA = Schema.model_validate(

@@ -30,9 +30,9 @@ from dpdist.families.base.rehearsal import Rehearsal
 from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise
-from dpdist.schema.part import departures
-from dpdist.schema.schema import Schema
-from dpdist.schema.spec import ReleaseSpec
+from dpdist.spec.part import departures
+from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.schema import Schema
 from dpdist.storage.memory import MemoryStore
 
 JOB: dict[str, Any] = {"name": "job", "kind": "categorical", "values": ["nurse", "cook", "clerk"]}

@@ -52,7 +52,7 @@ from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release
-from dpdist.schema.spec import ReleaseSpec
+from dpdist.spec.release import ReleaseSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASES, RECIPES = ROOT / "deploy" / "releases", ROOT / "deploy" / "recipes"

@@ -45,7 +45,7 @@ from dpdist.privacy.noise import Noise
 from dpdist.publish import manifest
 from dpdist.publish.verify import read_manifest, verify
 from dpdist.release.run import Run, run_release
-from dpdist.schema.spec import PrivacyLimit, ReleaseSpec
+from dpdist.spec.release import PrivacyLimit, ReleaseSpec
 
 # --- a family of ten lines --------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Attribute
+from dpdist.spec.schema import Attribute
 
 Tree = dict[str, Any]
 ROWS = (0, 1, 2, 7, 60, 400)

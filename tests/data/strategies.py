@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 from dpdist.data.source import CsvOptions, TableSource
-from dpdist.schema.schema import Attribute, Category, Count, Edges, Schema
+from dpdist.spec.schema import Attribute, Category, Count, Edges, Schema
 
 Value = int | float | str | None
 

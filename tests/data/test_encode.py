@@ -15,7 +15,7 @@ from dpdist.data.encode import ColumnEncoder, TableEncoder, check_type
 from dpdist.data.integers import parse_integer
 from dpdist.data.report import RowReport, check
 from dpdist.errors import ColumnMismatch, DataError, OutOfDomain
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 
 MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
 NONE = {"category": "none"}

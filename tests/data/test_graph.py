@@ -38,7 +38,7 @@ from dpdist.families.base.graph import (
     table_pass,
 )
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 from dpdist.storage import files as storage
 from tests.data.strategies import Case, cases, contingency
 

@@ -27,7 +27,7 @@ from dpdist.data.table import open_table
 from dpdist.errors import ColumnMismatch, DataError, OutOfDomain
 from dpdist.families.base.graph import encoded_partitions, locate, located_table, partition_codes, run_pass, table_pass
 from dpdist.ledger.keys import KeyRef
-from dpdist.schema.schema import Attribute, Category, Count, Edges, Schema
+from dpdist.spec.schema import Attribute, Category, Count, Edges, Schema
 
 MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
 SENTINEL = "-99"

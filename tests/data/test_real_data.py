@@ -19,7 +19,7 @@ from dpdist.data.table import open_table
 from dpdist.errors import ColumnMismatch
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.ledger.keys import KeyRef
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 SCHEMAS = Path(__file__).parents[2] / "deploy" / "releases" / "schemas"
 SPLIT = Split(KeyRef.fixed("ab" * 32), ("0.1", "0.4", "0.5"))

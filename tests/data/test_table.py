@@ -32,7 +32,7 @@ from dpdist.errors import (
     WrongFormat,
 )
 from dpdist.families.base.graph import located_table, run_pass
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 
 SCHEMA = Schema(
     attributes=(

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from dpdist.cli.commands import app
 from dpdist.families.base.registry import load_spec
-from dpdist.schema.spec import parse_overrides
+from dpdist.spec.release import parse_overrides
 
 
 @pytest.fixture(scope="module")

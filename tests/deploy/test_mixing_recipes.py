@@ -16,7 +16,7 @@ from federations import SCHEMA, table
 from dpdist.families.base.registry import load_spec
 from dpdist.families.mixing.scaling import declared_encoding
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "deploy" / "recipes"

@@ -35,7 +35,7 @@ from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import decode
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 
 SIZES = (3, 2, 4, 5)
 

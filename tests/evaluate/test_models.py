@@ -18,7 +18,7 @@ from dpdist.evaluate.utility.regression import regression_section
 from dpdist.evaluate.utility.trial import Trial, default_target, make_trial, named_target
 from dpdist.families.base.attempt import silent
 from dpdist.privacy.arrays import Codes
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 SCHEMA = Schema.model_validate(
     {

@@ -22,7 +22,7 @@ from dpdist.evaluate.run import Evaluated, Request, run_evaluation
 from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger
 from dpdist.release.run import run_release
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 from tests.evaluate.conftest import Made
 
 SMALL = Options(train=100, test=100)

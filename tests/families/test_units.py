@@ -48,7 +48,7 @@ from dpdist.publish.statement import check_statement
 from dpdist.publish.verify import read_manifest, verify
 from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release
-from dpdist.schema.spec import ReleaseSpec, change
+from dpdist.spec.release import ReleaseSpec, change
 
 BITS: dict[str, Any] = {"attributes": [{"name": n, "kind": "categorical", "values": [0, 1]} for n in "ab"]}
 RECORDS = list(product(range(2), repeat=2))

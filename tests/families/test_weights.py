@@ -35,8 +35,8 @@ from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
 from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release
-from dpdist.schema.spec import ReleaseSpec, change
-from dpdist.schema.weight import WeightSpec
+from dpdist.spec.release import ReleaseSpec, change
+from dpdist.spec.weight import WeightSpec
 
 BITS: dict[str, Any] = {"attributes": [{"name": n, "kind": "categorical", "values": [0, 1]} for n in "ab"]}
 WEIGHT = {"by": "w", "at_most": 5}

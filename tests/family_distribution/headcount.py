@@ -22,7 +22,7 @@ from dpdist.privacy.testing import Claim
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import part_name, write_part
 from dpdist.publish.statistics import STATISTICS
-from dpdist.schema.spec import PrivacyLimit, ReleaseSpec
+from dpdist.spec.release import PrivacyLimit, ReleaseSpec
 
 SCALE = 2.0
 """Scale of the noise: the release is 1/2-DP, as a record changes the number by one."""

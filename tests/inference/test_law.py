@@ -19,8 +19,8 @@ from dpdist.families.synthesis.learn import learn
 from dpdist.families.synthesis.model_files import PublishedModel
 from dpdist.inference.law import Law
 from dpdist.privacy.noise import Noise
-from dpdist.schema.conditions import parse_condition
-from dpdist.schema.schema import Attribute, Category, Schema
+from dpdist.spec.conditions import parse_condition
+from dpdist.spec.schema import Attribute, Category, Schema
 
 CARDS = (3, 8, 4, 2)
 SCHEMA = Schema.model_validate(

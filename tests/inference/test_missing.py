@@ -17,9 +17,9 @@ from dpdist.errors import SpecError
 from dpdist.inference.comparisons import MEASURED_NOTE, answer
 from dpdist.inference.published import Published
 from dpdist.inference.quantities import parse_quantity, ratio_range
-from dpdist.schema.numbers import numbers_in
-from dpdist.schema.regression import parse_regression
-from dpdist.schema.schema import Schema
+from dpdist.spec.numbers import numbers_in
+from dpdist.spec.regression import parse_regression
+from dpdist.spec.schema import Schema
 
 NONE = {"category": "none"}
 TREE: dict[str, Any] = deepcopy(SCHEMA)

@@ -31,9 +31,9 @@ from dpdist.ledger.contract import Contract
 from dpdist.ledger.statement import budget_sentence
 from dpdist.privacy.events import Gaussian
 from dpdist.release.run import run_release
-from dpdist.schema.part import departures
-from dpdist.schema.schema import Attribute, Schema
-from dpdist.schema.spec import ReleaseSpec
+from dpdist.spec.part import departures
+from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.schema import Attribute, Schema
 
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "job": {"kind": "categorical", "values": ["nurse", "cook", "clerk"], "aliases": {"chef": "cook"}},

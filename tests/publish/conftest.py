@@ -28,7 +28,7 @@ from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest, build_manifest, publish
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import decode, part_name, write_part
-from dpdist.schema.schema import Attribute, Category, Count, Schema
+from dpdist.spec.schema import Attribute, Category, Count, Schema
 from dpdist.storage.store import Store
 
 SECRET = "planted-secret-key"

@@ -20,7 +20,7 @@ from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import arrow_schema, part_name, write_part
 from dpdist.publish.statistics import STATISTICS
 from dpdist.publish.verify import read_release, verify
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 from dpdist.storage.store import Store
 
 SCHEMA = Schema(attributes=(Attribute(name="n", kind="integer", bounds=(0, 3)),))

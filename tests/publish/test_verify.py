@@ -17,7 +17,7 @@ from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish
 from dpdist.publish.part_format import PartFormat, PartRecord
 from dpdist.publish.parts import decode, parquet_bytes, part_name, write_part
 from dpdist.publish.verify import iter_release, read_manifest, read_release, verify
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 from dpdist.storage.store import Store
 
 Release = Callable[..., Manifest]

@@ -18,7 +18,7 @@ from dpdist import errors
 from dpdist.cli.commands import app
 from dpdist.ledger import Ledger
 from dpdist.release.run import Run, run_release
-from dpdist.schema.spec import ReleaseSpec
+from dpdist.spec.release import ReleaseSpec
 
 
 def attempts(spec: ReleaseSpec) -> list[str]:

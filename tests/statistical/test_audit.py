@@ -47,7 +47,7 @@ from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run, guessing_p_value, table_of
 from dpdist.publish.verify import read_release
 from dpdist.release.run import run_release
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 AUDIT_KEY = bytes(range(32))
 

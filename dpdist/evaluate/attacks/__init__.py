@@ -16,7 +16,7 @@ from dpdist.evaluate.attacks.tables import AttackTables
 from dpdist.evaluate.page.sections import PageSection
 from dpdist.families.base.attempt import Progress, silent
 from dpdist.privacy.arrays import Codes
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 __all__ = ["AttackTables", "Generator", "Sizes", "attack_sections"]
 

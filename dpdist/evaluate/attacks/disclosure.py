@@ -14,7 +14,7 @@ from dpdist.evaluate.attacks.records import column_names, drawn, size, span, tak
 from dpdist.evaluate.attacks.tables import EXCESS, AttackTables, Excess, leak_state
 from dpdist.evaluate.page.sections import PageSection, PageTable, does_not_apply
 from dpdist.privacy.arrays import Codes, Counts
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 NAME, TITLE = "location", "Location disclosure"
 ETAS = (0.001, 0.01, 0.05)

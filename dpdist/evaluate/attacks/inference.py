@@ -22,7 +22,7 @@ from dpdist.evaluate.attacks.records import Agreement, Keys, coarse, drawn, size
 from dpdist.evaluate.attacks.tables import EXCESS, AttackTables, leak_state
 from dpdist.evaluate.page.sections import Cell, PageSection, PageTable, does_not_apply
 from dpdist.privacy.arrays import Codes, Counts
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 NAME, TITLE = "inference", "Attribute inference"
 

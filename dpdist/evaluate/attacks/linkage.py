@@ -21,7 +21,7 @@ from dpdist.evaluate.attacks.records import column_names, drawn, is_continuous, 
 from dpdist.evaluate.attacks.tables import EXCESS, AttackTables, leak_state
 from dpdist.evaluate.page.sections import PageSection, PageTable, does_not_apply
 from dpdist.privacy.arrays import Codes
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 NAME, TITLE = "linkage", "Linkage"
 NEAREST = (1, 5, 10)

@@ -15,7 +15,7 @@ from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest
-from dpdist.schema.spec import ReleaseSpec
+from dpdist.spec.release import ReleaseSpec
 
 
 def mechanism_of(spec: ReleaseSpec, *, training: int) -> Generator | None:

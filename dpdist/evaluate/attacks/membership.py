@@ -41,7 +41,7 @@ from dpdist.evaluate.attacks.shadow import Generator, Profile, ShadowAttack, log
 from dpdist.evaluate.attacks.tables import AttackTables
 from dpdist.evaluate.page.sections import PageSection, PageTable, State, does_not_apply
 from dpdist.privacy.arrays import Codes, Floats
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 NAME, TITLE = "membership", "Membership inference"
 ALLOWED = 0.001

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpdist.evaluate.attacks.records import is_continuous, is_ordered, size, span
 from dpdist.privacy.arrays import Codes, Counts
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 BLOCK_CELLS = 1 << 19
 """Distances in a block: 2 MiB of float32 for each array at work, which stay in the cache."""

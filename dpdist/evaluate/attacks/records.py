@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.privacy.arrays import Codes, Counts, Floats
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 
 Keys: TypeAlias = NDArray[np.uint64]
 

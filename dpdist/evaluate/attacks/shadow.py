@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dpdist.evaluate.attacks.records import Agreement, coarse, drawn, size, stacked, take
 from dpdist.evaluate.attacks.sizes import Sizes
 from dpdist.privacy.arrays import Codes, Counts, Floats
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 Generator: TypeAlias = Callable[[Codes, int], Codes]
 """A table and a seed to a release of it, in the same schema."""

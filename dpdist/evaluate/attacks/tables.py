@@ -11,7 +11,7 @@ from dpdist.evaluate.attacks.records import size
 from dpdist.evaluate.attacks.sizes import Sizes
 from dpdist.evaluate.page.sections import Cell, PageSection, State, does_not_apply
 from dpdist.privacy.arrays import Codes
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 EXCESS = ("training", "low", "high", "hold-out", "low ", "high ", "excess", "low  ", "high  ")
 """Columns of the cells of an `Excess`."""

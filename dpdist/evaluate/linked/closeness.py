@@ -11,7 +11,7 @@ from dpdist.data.count import PairCounts, pair_counts
 from dpdist.evaluate.binning import view_of
 from dpdist.evaluate.linked.parents import ParentRecords
 from dpdist.privacy.arrays import Codes, Counts, Floats
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 BLOCK_CELLS = 1 << 20
 """Pairs of parents that are compared at a time."""

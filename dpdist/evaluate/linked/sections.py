@@ -29,7 +29,7 @@ from dpdist.families.base.attempt import Progress
 from dpdist.families.base.graph import located_on, run_pass
 from dpdist.families.base.linked import LinkedRows
 from dpdist.privacy.arrays import Codes, Counts
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 
 @dataclass(frozen=True, eq=False, repr=False)

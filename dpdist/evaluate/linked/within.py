@@ -17,7 +17,7 @@ from dpdist.evaluate.linked.parents import ParentRecords
 from dpdist.evaluate.page.sections import Cell, PageSection, PageTable, State
 from dpdist.evaluate.utility.similarity import FAIR, GOOD
 from dpdist.privacy.arrays import Floats
-from dpdist.schema.schema import Attribute
+from dpdist.spec.schema import Attribute
 
 NAME, TITLE = "within-parents", "Within parents"
 

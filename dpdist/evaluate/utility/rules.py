@@ -10,7 +10,7 @@ import numpy as np
 from dpdist.data.operators import Operator
 from dpdist.evaluate.page.sections import PageSection, PageTable, State
 from dpdist.privacy.arrays import Codes, Counts
-from dpdist.schema.rules import Rules
+from dpdist.spec.rules import Rules
 
 
 def broken_operator(rules: Rules) -> Operator:

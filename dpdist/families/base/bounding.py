@@ -30,7 +30,7 @@ from dpdist.families.base.partitions import no_codes
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.keyed_hash import Hashes
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 SHARD_ROWS = 1 << 22
 """Rows of a shard, about: its task holds them at once."""

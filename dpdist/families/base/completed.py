@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dpdist.errors import SpecError
-from dpdist.schema.spec import ReleaseSpec, override, parse_overrides
-from dpdist.schema.strict_yaml import load_yaml, write_yaml
+from dpdist.spec.release import ReleaseSpec, override, parse_overrides
+from dpdist.spec.strict_yaml import load_yaml, write_yaml
 
 
 def write_completed(

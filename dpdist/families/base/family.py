@@ -22,10 +22,10 @@ from dpdist.privacy.formatting import number_of, upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, explained
 from dpdist.privacy.testing import Canaries, Claim
 from dpdist.publish.part_format import PartFormat
-from dpdist.schema.schema import Schema
-from dpdist.schema.spec import ReleaseSpec
-from dpdist.schema.strict import OwnFields
-from dpdist.schema.unit import MOST_RECORDS_OF_A_UNIT, adjacency_words
+from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.schema import Schema
+from dpdist.spec.strict import OwnFields
+from dpdist.spec.unit import MOST_RECORDS_OF_A_UNIT, adjacency_words
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dpdist.families.base.attempt import Attempt
     from dpdist.families.base.linked import LinkedRows
     from dpdist.publish.manifest import Manifest
-    from dpdist.schema.described import Described
+    from dpdist.spec.described import Described
 
 
 _SORTED_BYTES = 128  # of a row while its block is sorted

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpdist.privacy.arrays import Codes
-from dpdist.schema.conditions import Mask
-from dpdist.schema.schema import Attribute, Schema
-from dpdist.schema.unit import UnitSpec
+from dpdist.spec.conditions import Mask
+from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.unit import UnitSpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from dpdist.data.source import FoundFile, TableSource, find_files, is_input, wou
 from dpdist.errors import ContractBroken, DataNotFound, ResourceError
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
-from dpdist.schema.spec import ReleaseSpec
+from dpdist.spec.release import ReleaseSpec
 from dpdist.storage.files import is_local
 
 

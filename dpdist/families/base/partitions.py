@@ -17,7 +17,7 @@ from dpdist.data.report import RowReport
 from dpdist.data.split import Split, split_labels
 from dpdist.ledger.keys import load_noise
 from dpdist.privacy.arrays import Codes
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 Result = tuple[Any, RowReport]
 

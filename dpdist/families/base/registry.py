@@ -14,11 +14,11 @@ from pydantic import Field, TypeAdapter
 
 from dpdist.errors import SpecError
 from dpdist.families.base.family import Family, Plan, Stage
-from dpdist.schema.dates import dated
-from dpdist.schema.paths import from_folder
-from dpdist.schema.schema import Schema
-from dpdist.schema.spec import ReleaseSpec, override, validated
-from dpdist.schema.strict_yaml import load_yaml
+from dpdist.spec.dates import dated
+from dpdist.spec.paths import from_folder
+from dpdist.spec.release import ReleaseSpec, override, validated
+from dpdist.spec.schema import Schema
+from dpdist.spec.strict_yaml import load_yaml
 
 if TYPE_CHECKING:
     from dpdist.publish.manifest import Manifest

@@ -15,7 +15,7 @@ from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.part_format import PartFormat, PartRecord
 from dpdist.publish.parts import decode, part_name, write_part
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 from dpdist.storage.store import Store
 
 _How = tuple[Schema, PartFormat, Store, str, KeyRef, Callable[[pa.Table], pa.Table] | None]

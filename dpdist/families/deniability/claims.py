@@ -51,7 +51,7 @@ from dpdist.privacy.deniability import pass_probability
 from dpdist.privacy.events import SeedRecords
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 _PASSING = 3  # seeds beyond k, in scales of the threshold noise, of which nearly all pass
 _RECORDS, _SEED_DELTA = 5, 0.05  # of the small release that audits the test of a plan

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import PairCounts, coarsen
 from dpdist.privacy.portable import log2
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 Axes: TypeAlias = tuple[tuple[int, bool], ...]
 """The columns of a joint distribution: (attribute, whether it is seen through its buckets)."""

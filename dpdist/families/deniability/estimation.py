@@ -34,7 +34,7 @@ from dpdist.families.deniability.regression import regression_table
 from dpdist.families.deniability.structure import Structure
 from dpdist.privacy.arrays import AnyFloats
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 Target: TypeAlias = tuple[tuple[int, ...], AnyFloats]
 """Fitted counts with some axes of the table summed out, kept with length one."""

@@ -34,7 +34,7 @@ from dpdist.families.deniability.prefixes import SeedIndex
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.events import ApproximateDP, Event
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 SETTING = "model.hook"
 

@@ -30,7 +30,7 @@ from dpdist.privacy.arrays import Counts
 from dpdist.privacy.calibrate import ABOVE, round_up
 from dpdist.privacy.events import ApproximateDP, Event, Gaussian
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 Kind: TypeAlias = Literal["laplace", "gaussian", "none"]
 

@@ -30,7 +30,7 @@ from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.events import Event, Gaussian
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 ROWS_EACH = 16
 """Rows of the pool for each combination of kept values, at least."""

@@ -26,7 +26,7 @@ from dpdist.data.table import open_table
 from dpdist.errors import EmptyTable
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.deniability import pass_probability
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 _MOST_CELLS = 1 << 18
 _MOST_ROWS = 1 << 22

@@ -31,7 +31,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from dpdist.privacy.arrays import AnyFloats, Counts, Floats
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 SUMS_SHARE = 0.25
 """Share of a regressed attribute's budget that its sums have: noise in the counts of its codes is in all its pairs."""

@@ -22,7 +22,7 @@ from dpdist.privacy.checks import CountCheck, PassCheck, candidates_needed, coun
 from dpdist.privacy.deniability import certain_mass
 from dpdist.privacy.events import ApproximateDP, Composed, Event, RandomSplit, SeedRecords
 from dpdist.privacy.noise import SAMPLER_DELTA
-from dpdist.schema.strict import OwnFields
+from dpdist.spec.strict import OwnFields
 
 LARGEST_BATCH = 1 << 18
 """Candidates in a batch, at most."""

@@ -19,7 +19,7 @@ from dpdist.families.deniability.prefixes import PrefixCode, SeedIndex, SeedKeys
 from dpdist.families.deniability.regression import scores
 from dpdist.families.deniability.structure import Structure
 from dpdist.privacy.arrays import Codes, Counts
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 
 def tables_operator(structure: Structure, schema: Schema) -> Operator:

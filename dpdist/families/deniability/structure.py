@@ -42,7 +42,7 @@ from dpdist.privacy.events import Event
 from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.sensitivity import bounds
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 Score: TypeAlias = Literal["cfs", "mutual-information", "total-variation"]
 Order: TypeAlias = Literal["learned", "small-first"] | tuple[str, ...]

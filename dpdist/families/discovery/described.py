@@ -11,7 +11,7 @@ import pyarrow as pa
 from dpdist.families.base.registry import respecified
 from dpdist.families.discovery.spec import MISSING, DiscoverySpec
 from dpdist.publish.manifest import Manifest
-from dpdist.schema.described import NAMES_RECORDS, Described
+from dpdist.spec.described import NAMES_RECORDS, Described
 
 _INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 _OTHER = "values that are not named"

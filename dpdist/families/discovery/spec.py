@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from dpdist.schema.schema import MAX_CARDINALITY, Attribute, Schema
-from dpdist.schema.spec import Epsilon, PrivacyLimit, ReleaseSpec
+from dpdist.spec.release import Epsilon, PrivacyLimit, ReleaseSpec
+from dpdist.spec.schema import MAX_CARDINALITY, Attribute, Schema
 
 MISSING = "missing"
 """What the cell of missing values is called."""

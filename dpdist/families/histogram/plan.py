@@ -27,7 +27,7 @@ from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, NestedLeakage, Replacement
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.publish.part_format import PartFormat
-from dpdist.schema.spec import parse_bytes
+from dpdist.spec.release import parse_bytes
 
 _STEPS = 9  # of the search for what composition leaves over
 _VALUE_BYTES = 40  # of a value while it is read and encoded

@@ -31,7 +31,7 @@ from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.portable import log2
 from dpdist.publish.statistics import STATISTICS
-from dpdist.schema.schema import Attribute, Category, Schema
+from dpdist.spec.schema import Attribute, Category, Schema
 
 Names = Literal["values", "labels", "codes"]
 

@@ -23,8 +23,8 @@ from dpdist.families.mixing.scaling import Encoding
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.mixing.statistics import SHARD_BYTES
 from dpdist.privacy.events import Event, Parallel
-from dpdist.schema.schema import Schema
-from dpdist.schema.spec import change
+from dpdist.spec.release import change
+from dpdist.spec.schema import Schema
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from dpdist.privacy.arrays import Floats
 from dpdist.privacy.events import Gaussian
 from dpdist.privacy.grid import round_to_grid
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Attribute
+from dpdist.spec.schema import Attribute
 
 MOMENT_GRID = 2.0**-17
 """Grid to which coordinates and squares are rounded before their sums are taken."""

@@ -18,7 +18,7 @@ from dpdist.families.mixing.restore import Restoration
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 
 LABEL_GRID = 2.0**-20
 """Grid of the published noise on labels."""

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
 from dpdist.privacy.arrays import Codes, Floats
-from dpdist.schema.schema import Attribute, Schema
-from dpdist.schema.strict import OwnFields
+from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.strict import OwnFields
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.events import ApproximateDP, Composed, Event, Parallel, RandomSplit
 from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 
 @dataclass(frozen=True, kw_only=True)

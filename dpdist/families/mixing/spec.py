@@ -10,10 +10,10 @@ from pydantic import Field, field_validator, model_validator
 
 from dpdist.families.mixing.federated.spec import FederatedSpec
 from dpdist.families.mixing.mixture import LARGEST_ORDER
-from dpdist.schema.paths import PATH
-from dpdist.schema.schema import Attribute, Category
-from dpdist.schema.spec import MOST_RECORDS, DataSpec, Exact, PrivacyLimit, ReleaseSpec, Section
-from dpdist.schema.strict import Value
+from dpdist.spec.paths import PATH
+from dpdist.spec.release import MOST_RECORDS, DataSpec, Exact, PrivacyLimit, ReleaseSpec, Section
+from dpdist.spec.schema import Attribute, Category
+from dpdist.spec.strict import Value
 
 MOST_CANDIDATES = 8
 """Orders that are tried on a table, at most."""

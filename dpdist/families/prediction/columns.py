@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpdist.families.prediction.scales import Scale, to_units
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.privacy.arrays import Codes, Floats
-from dpdist.schema.schema import Attribute
+from dpdist.spec.schema import Attribute
 
 
 @dataclass(frozen=True)

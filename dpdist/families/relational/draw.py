@@ -17,8 +17,8 @@ from dpdist.families.synthesis.draw import MOST_REDRAWS, draw_records
 from dpdist.families.synthesis.fitted import Fitted
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
-from dpdist.schema.contradictions import a_record
-from dpdist.schema.rules import Forbidden, Rule, broken_by
+from dpdist.spec.contradictions import a_record
+from dpdist.spec.rules import Forbidden, Rule, broken_by
 
 SPARE = 1
 """So many times the released parents are drawn in addition, for exchanges."""

@@ -20,7 +20,7 @@ from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.tables import Pair
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.schema.conditions import Mask
+from dpdist.spec.conditions import Mask
 
 ROUNDS = 600
 """In which parents are exchanged."""

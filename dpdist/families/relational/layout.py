@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.privacy.arrays import Codes, Counts
-from dpdist.schema.conditions import Mask
-from dpdist.schema.rules import Forbidden, Rule, Rules
-from dpdist.schema.schema import Attribute, Schema
-from dpdist.schema.strict import OwnFields
+from dpdist.spec.conditions import Mask
+from dpdist.spec.rules import Forbidden, Rule, Rules
+from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.strict import OwnFields
 
 
 @dataclass(frozen=True, eq=False)

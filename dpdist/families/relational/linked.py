@@ -8,7 +8,7 @@ from dpdist.errors import SpecError
 from dpdist.families.base.linked import LinkedRows
 from dpdist.families.base.registry import respecified
 from dpdist.families.relational.spec import RelationalSpec
-from dpdist.schema.schema import MAX_CARDINALITY, Attribute, Schema
+from dpdist.spec.schema import MAX_CARDINALITY, Attribute, Schema
 
 if TYPE_CHECKING:
     from dpdist.publish.manifest import Manifest

@@ -27,7 +27,7 @@ from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.plan import RelationalPlan
 from dpdist.families.relational.spec import RelationalSpec
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 _FAN_IN = 16
 

@@ -21,7 +21,7 @@ from dpdist.families.synthesis.rake import shrink
 from dpdist.families.synthesis.tables import Pair
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.schema.conditions import Mask
+from dpdist.spec.conditions import Mask
 
 ONE_WAY = 0.2
 """Share of the tables of one attribute."""

@@ -24,8 +24,8 @@ from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.events import Composed, Event, Gaussian
 from dpdist.privacy.formatting import number_of
 from dpdist.publish.part_format import PartFormat
-from dpdist.schema.schema import Attribute, Schema
-from dpdist.schema.spec import change
+from dpdist.spec.release import change
+from dpdist.spec.schema import Attribute, Schema
 
 GIVEN_WEIGHT = 0.1
 """Weight of pairs of attributes that are given when a member is drawn: they only keep the fit of the others right."""

@@ -26,7 +26,7 @@ from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 RelationalAttempt = Attempt[RelationalSpec, RelationalPlan]
 

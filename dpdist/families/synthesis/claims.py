@@ -25,9 +25,9 @@ from dpdist.families.synthesis.regression_claim import evidence, measured_beside
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
-from dpdist.schema.regression import Regression
-from dpdist.schema.rules import Rules
-from dpdist.schema.schema import Schema
+from dpdist.spec.regression import Regression
+from dpdist.spec.rules import Rules
+from dpdist.spec.schema import Schema
 
 _OTHERS = 40  # records of the table beside the canary
 

@@ -18,7 +18,7 @@ from dpdist.families.synthesis.inference import Inference
 from dpdist.families.synthesis.junction import JunctionTree, Set, cliques_of
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.schema.conditions import Mask
+from dpdist.spec.conditions import Mask
 
 _CELLS = 1 << 22
 """Cells of the largest table that is held for the rows of a batch, about."""

@@ -17,8 +17,8 @@ from dpdist.families.synthesis.fitted import UNIT, UNIT_BITS, Cumulative, Fitted
 from dpdist.privacy.arrays import Codes, Counts, Unsigned
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.order import DIGIT_BITS, stable_order
-from dpdist.schema.contradictions import a_record
-from dpdist.schema.rules import Rules, broken_by
+from dpdist.spec.contradictions import a_record
+from dpdist.spec.rules import Rules, broken_by
 
 MOST_REDRAWS = 32
 """How often rows that break a rule are drawn again, at most. Public, as the rules are."""

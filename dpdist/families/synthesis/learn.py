@@ -23,7 +23,7 @@ from dpdist.families.synthesis.wide import SingleCounts
 from dpdist.families.synthesis.zeros import is_kept
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.schema.rules import Rules
+from dpdist.spec.rules import Rules
 
 
 @dataclass(frozen=True, eq=False)

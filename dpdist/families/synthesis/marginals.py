@@ -14,7 +14,7 @@ from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.zeros import code_classes
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import exp, exp2
-from dpdist.schema.rules import Rules
+from dpdist.spec.rules import Rules
 
 SEEN = 4.0
 """A value is rare in the first measurement where its noisy count is below so many deviations."""

@@ -19,7 +19,7 @@ from dpdist.families.synthesis.rounds import Learner, pick_sets
 from dpdist.families.synthesis.tables import recode
 from dpdist.families.synthesis.wide import SingleCounts
 from dpdist.privacy.arrays import Counts, Floats
-from dpdist.schema.rules import Rules
+from dpdist.spec.rules import Rules
 
 REST = 0.02
 """A smaller share of the account is not spent."""

@@ -21,7 +21,7 @@ from dpdist.families.synthesis.rake import block_change, rake, shrink, targets_i
 from dpdist.families.synthesis.weighted import WeightedRows
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.schema.rules import Rules
+from dpdist.spec.rules import Rules
 
 _SWEEPS = 5
 """Passes that bring a triple's noisy table to the tables of its pairs and attributes."""

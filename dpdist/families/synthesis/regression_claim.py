@@ -11,8 +11,8 @@ from dpdist.families.synthesis.regression_scores import scores_operator
 from dpdist.families.synthesis.regressions import Regressions, measure_regressions
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.schema.regression import Regression
-from dpdist.schema.schema import Schema
+from dpdist.spec.regression import Regression
+from dpdist.spec.schema import Schema
 
 _FOR_EACH = 100  # made-up records for each coefficient
 _ANY = 0.1  # part of them with any values; the others have no attribute's last one, which the canary has

@@ -24,8 +24,8 @@ import numpy as np
 from dpdist.data.operators import Operator
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.portable import exp
-from dpdist.schema.conditions import Condition
-from dpdist.schema.regression import Term
+from dpdist.spec.conditions import Condition
+from dpdist.spec.regression import Term
 
 GRID = 1 << 20
 """The largest norm of a record's vector, in integers."""

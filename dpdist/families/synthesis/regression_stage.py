@@ -19,7 +19,7 @@ from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy.arrays import Codes, Counts
 
 if TYPE_CHECKING:
-    from dpdist.schema.regression import Regression
+    from dpdist.spec.regression import Regression
 
 STAGE = "regressions"
 COVARIANCE_OF = (

@@ -29,7 +29,7 @@ from dpdist.accuracy.coefficients import DEPENDENT, check_rank, newton
 from dpdist.errors import SpecError
 from dpdist.families.synthesis.regression_scores import GRID, LARGEST, Score, norms
 from dpdist.privacy.arrays import Codes, Counts, Floats
-from dpdist.schema.regression import Regression, Term
+from dpdist.spec.regression import Regression, Term
 
 STEPS = (0.2, 0.3, 0.5)
 """The parts of the regressions' share of mu^2 that the steps take."""

@@ -20,7 +20,7 @@ from dpdist.families.synthesis.regression_scores import Score, sensitivity
 from dpdist.families.synthesis.regression_steps import STEPS, Steps
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.schema.regression import Regression
+from dpdist.spec.regression import Regression
 
 MOST_COEFFICIENTS = 64
 """Of one regression, with the constant."""

@@ -31,7 +31,7 @@ from dpdist.families.synthesis.zeros import fitting, possible_codes, with_zeros
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.portable import exp
-from dpdist.schema.rules import Rules
+from dpdist.spec.rules import Rules
 
 LARGEST_WEIGHT = 1 << 10
 """The largest weight of a pair: a distance times a weight over this moves by at most 1 with a record, rounded down."""

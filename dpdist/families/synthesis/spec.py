@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 
 from dpdist.errors import SpecError
 from dpdist.families.synthesis.regressions import MOST_COEFFICIENTS
-from dpdist.schema.regression import Regression, parse_regression
-from dpdist.schema.spec import MOST_RECORDS, Delta, Epsilon, FilesSpec, OutputSpec, PrivacyLimit, ReleaseSpec, Section
+from dpdist.spec.regression import Regression, parse_regression
+from dpdist.spec.release import MOST_RECORDS, Delta, Epsilon, FilesSpec, OutputSpec, PrivacyLimit, ReleaseSpec, Section
 
 MOST_ROUNDS = 5000
 """Of balancing."""

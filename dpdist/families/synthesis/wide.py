@@ -18,7 +18,7 @@ from dpdist.families.synthesis.choices import MOST_CODED_CELLS, Choices
 from dpdist.families.synthesis.marginals import Coding, Levels, OneWay, coding_of
 from dpdist.families.synthesis.tables import PairTables
 from dpdist.privacy.arrays import Codes, Counts
-from dpdist.schema.rules import Rules
+from dpdist.spec.rules import Rules
 
 _FARTHER = 1.5
 """Factor of the threshold of rare values, until the tables of all pairs fit."""

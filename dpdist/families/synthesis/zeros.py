@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpdist.families.synthesis.junction import Set, cells_of, cliques_of, pairs_of
 from dpdist.privacy.arrays import Counts, Floats
-from dpdist.schema.rules import Forbidden, Rules
+from dpdist.spec.rules import Forbidden, Rules
 
 if TYPE_CHECKING:
     from dpdist.families.synthesis.marginals import Coding

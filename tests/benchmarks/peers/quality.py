@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 TRIPLES = 100
 """Three-way marginals that are looked at, drawn at random."""

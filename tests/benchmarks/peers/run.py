@@ -44,7 +44,7 @@ from dpdist.data.table import open_table
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import build_spec, load_spec
 from dpdist.publish.verify import read_release
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]

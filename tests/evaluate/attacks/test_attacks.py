@@ -20,7 +20,7 @@ from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.deniability.plan import plan
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 PEOPLE = Schema.model_validate(
     {

@@ -12,7 +12,7 @@ from dpdist.evaluate.attacks.inference import agreeing_guesses, nearest_guesses
 from dpdist.evaluate.attacks.neighbours import Gower
 from dpdist.evaluate.attacks.records import Agreement, coarse, occurrences
 from dpdist.privacy.arrays import Codes
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 MIXED = Schema.model_validate(
     {

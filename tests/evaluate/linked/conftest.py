@@ -9,8 +9,8 @@ import pytest
 
 from dpdist.evaluate.linked.parents import ParentRecords
 from dpdist.families.base.linked import LinkedRows
-from dpdist.schema.schema import Schema
-from dpdist.schema.unit import UnitSpec
+from dpdist.spec.schema import Schema
+from dpdist.spec.unit import UnitSpec
 
 SCHEMA = Schema.model_validate(
     {

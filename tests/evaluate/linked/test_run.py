@@ -27,7 +27,7 @@ from dpdist.evaluate.linked.sections import LinkedInputs, open_linked
 from dpdist.evaluate.run import Request, linked_rows, run_evaluation
 from dpdist.publish.verify import open_release, read_release
 from dpdist.release.run import run_release
-from dpdist.schema.spec import ReleaseSpec
+from dpdist.spec.release import ReleaseSpec
 
 HELD_OUT = 10**7
 """What is added to the ids of held-out households."""

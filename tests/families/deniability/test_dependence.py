@@ -19,7 +19,7 @@ from dpdist.families.deniability.dependence import (
     symmetrical_uncertainty,
     total_variation_sensitivity,
 )
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 
 SIZES, WIDTHS = (6, 2, 5, 4), (2, 1, 3, 1)
 SCHEMA = Schema(

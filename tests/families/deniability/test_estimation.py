@@ -18,7 +18,7 @@ from dpdist.families.deniability.parameters import NoisyTables, exact_tables
 from dpdist.families.deniability.statistics import count_tables
 from dpdist.families.deniability.structure import Structure
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 
 finite = st.floats(-1e4, 1e4, allow_nan=False)
 

@@ -37,7 +37,7 @@ from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.statistics import seed_operator
 from dpdist.ledger.keys import KeyEncryptionKey, KeyRef, load_noise, new_key, write_key_file
 from dpdist.privacy.arrays import Codes
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 
 KEY = KeyRef.fixed("5a" * 32)
 SIZES = (3, 2, 4, 2)

@@ -34,8 +34,8 @@ from dpdist.privacy.events import ApproximateDP, Composed, RandomSplit, SeedReco
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_release, verify
 from dpdist.release.run import run_release
-from dpdist.schema.schema import Schema
-from dpdist.schema.spec import change
+from dpdist.spec.release import change
+from dpdist.spec.schema import Schema
 
 NOISE = Noise(bytes(range(32)))
 SIZES = (2, 3)

@@ -23,7 +23,7 @@ from dpdist.families.deniability.statistics import add_to_tables, count_tables, 
 from dpdist.families.deniability.structure import Structure
 from dpdist.privacy import accountant, events
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 
 SIZES, WIDTHS = (6, 4, 3), (2, 1, 1)
 

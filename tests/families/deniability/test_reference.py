@@ -16,7 +16,7 @@ from releases import SCHEMA, table
 from dpdist.errors import ColumnMismatch, OutOfDomain
 from dpdist.families.deniability.reference import Reference
 from dpdist.privacy.deniability import certain_mass, pass_probability
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 TABLE = Schema.model_validate(SCHEMA)
 

@@ -28,7 +28,7 @@ from dpdist.families.deniability.structure import (
 )
 from dpdist.privacy import accountant, events
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 
 SCORES = ("cfs", "mutual-information", "total-variation")
 

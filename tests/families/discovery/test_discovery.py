@@ -32,7 +32,7 @@ from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import audit
 from dpdist.publish.verify import read_release, verify
 from dpdist.release.run import run_release
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 Find = Callable[[str], Path]
 

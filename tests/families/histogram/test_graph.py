@@ -24,7 +24,7 @@ from dpdist.families.histogram.counts import CountPlan, Query, histograms
 from dpdist.families.histogram.curves import sum_curves
 from dpdist.families.histogram.kernels import Kernel, eigenbasis
 from dpdist.families.histogram.statistics import curve_operator, histogram_operator, long_curve_operator
-from dpdist.schema.schema import Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 
 TIMES = (0.0, 0.2, 0.5, 1.0)
 BASIS = eigenbasis(Kernel(), TIMES)

@@ -24,7 +24,7 @@ from dpdist.families.histogram.spec import CountsSpec
 from dpdist.families.histogram.stages import NoisyStatistics
 from dpdist.privacy.noise import Noise
 from dpdist.publish.statistics import STATISTICS
-from dpdist.schema.schema import Attribute, Category, Schema
+from dpdist.spec.schema import Attribute, Category, Schema
 
 NOISE = Noise(bytes(range(32)))
 KEY = bytes(range(32)).hex()

@@ -37,7 +37,7 @@ from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, Parallel
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 KEY = bytes(range(32)).hex()
 ROWS = 20_000

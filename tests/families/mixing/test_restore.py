@@ -11,7 +11,7 @@ from dpdist.families.mixing.restore import mixture_sums, restoration
 from dpdist.families.mixing.results import Restorations
 from dpdist.families.mixing.scaling import declared_encoding
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 NOISE = Noise(bytes(range(32)))
 SCHEMA = Schema.model_validate(

@@ -11,7 +11,7 @@ from dpdist.families.mixing.moments import MOMENT_GRID, moment_plan, moment_sums
 from dpdist.families.mixing.scaling import Encoding, declared_encoding
 from dpdist.privacy import accountant
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 NOISE = Noise(bytes(range(32)))
 

@@ -25,7 +25,7 @@ from dpdist.families.mixing.selection import Discriminant, SelectionPlan, discri
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Parallel, RandomSplit, SubsampledGaussian
 from dpdist.privacy.noise import Noise
-from dpdist.schema.schema import Schema
+from dpdist.spec.schema import Schema
 
 SEARCH = {"candidates": [8, 64]}
 CLASSES = {"low": {"minimum": 12_000, "records": 900}, "high": {"minimum": 5_000, "records": 300}}

@@ -35,7 +35,7 @@ from dpdist.privacy.guarantee import LID, DifferentialPrivacy
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import verify
 from dpdist.release.run import run_release
-from dpdist.schema.schema import Attribute
+from dpdist.spec.schema import Attribute
 from dpdist.storage.store import Store
 
 KEY = bytes(range(32)).hex()

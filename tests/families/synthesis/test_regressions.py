@@ -35,8 +35,8 @@ from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import verify
 from dpdist.release.run import run_release
-from dpdist.schema.regression import Regression, parse_regression
-from dpdist.schema.schema import Schema
+from dpdist.spec.regression import Regression, parse_regression
+from dpdist.spec.schema import Schema
 
 TABLE = Schema.model_validate(SCHEMA)
 LINEAR = "regression score on age, sex = 1, region = 'north'"

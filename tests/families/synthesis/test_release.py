@@ -38,8 +38,8 @@ from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim, audit
 from dpdist.publish.verify import read_release
 from dpdist.release.run import run_release
-from dpdist.schema.rules import Rules
-from dpdist.schema.spec import ReleaseSpec
+from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.rules import Rules
 from dpdist.storage.store import Store
 
 ROWS = 12_000

@@ -41,9 +41,9 @@ from dpdist.ledger.contract import Contract
 from dpdist.privacy.noise import Noise
 from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release
-from dpdist.schema.conditions import parse_condition
-from dpdist.schema.rules import broken_by
-from dpdist.schema.schema import Schema
+from dpdist.spec.conditions import parse_condition
+from dpdist.spec.rules import broken_by
+from dpdist.spec.schema import Schema
 
 NOISE, DRAWING = Noise(bytes(range(32))), Noise(bytes(32))
 ATTRIBUTES: list[dict[str, Any]] = [

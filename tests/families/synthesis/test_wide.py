@@ -27,8 +27,8 @@ from dpdist.privacy.arrays import Codes
 from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.noise import Noise
 from dpdist.release.run import run_release
-from dpdist.schema.schema import Attribute
-from dpdist.schema.spec import change
+from dpdist.spec.release import change
+from dpdist.spec.schema import Attribute
 
 CODES = {"a": 20_000, "b": 2_000, "c": 3}
 

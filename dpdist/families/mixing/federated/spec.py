@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from dpdist.families.mixing.federated.identity import parse_identity
-from dpdist.schema.spec import Section, StorageSpec
-from dpdist.schema.validation import NAME
+from dpdist.spec.release import Section, StorageSpec
+from dpdist.spec.validation import NAME
 from dpdist.storage.s3 import is_s3
 
 

@@ -41,7 +41,7 @@ from dpdist.families.prediction.latin import nearest_correlation
 from dpdist.families.prediction.scales import Scale
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import inner, sin_turns
-from dpdist.schema.strict import OwnFields
+from dpdist.spec.strict import OwnFields
 
 FINE = 16
 """Fine cells, which features see, in a cell of a histogram."""

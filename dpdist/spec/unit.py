@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from dpdist.schema.schema import Schema
-from dpdist.schema.strict import StrictModel
+from dpdist.spec.schema import Schema
+from dpdist.spec.strict import StrictModel
 
 MOST_RECORDS_OF_A_UNIT = 1_000_000
 

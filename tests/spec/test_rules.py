@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dpdist.errors import SpecError
-from dpdist.schema.contradictions import a_record
-from dpdist.schema.part import departures
-from dpdist.schema.rules import broken_by
-from dpdist.schema.schema import Schema
+from dpdist.spec.contradictions import a_record
+from dpdist.spec.part import departures
+from dpdist.spec.rules import broken_by
+from dpdist.spec.schema import Schema
 
 ATTRIBUTES: list[dict[str, Any]] = [
     {"name": "age", "kind": "integer", "bounds": [0, 9]},

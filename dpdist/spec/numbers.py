@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
-from dpdist.schema.conditions import Mask, ends_of, named, texts_of
-from dpdist.schema.schema import Schema
+from dpdist.spec.conditions import Mask, ends_of, named, texts_of
+from dpdist.spec.schema import Schema
 
 MISSING_AS = r"\s+with\s+missing\s+as\s+"
 _GIVEN = re.compile(rf"(.+?)(?:{MISSING_AS}(\S+))?", re.DOTALL)

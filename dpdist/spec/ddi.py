@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
-from dpdist.schema.described import Described, is_number, is_whole, words
+from dpdist.spec.described import Described, is_number, is_whole, words
 
 MOST_INVALID = 1_000
 """Integers of a range of invalid values up to which each is listed."""

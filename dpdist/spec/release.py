@@ -24,13 +24,13 @@ from pydantic import (
 
 from dpdist.errors import SpecError
 from dpdist.limits import PART_ROWS
-from dpdist.schema.paths import PATH, without_paths
-from dpdist.schema.schema import Schema
-from dpdist.schema.strict import StrictModel
-from dpdist.schema.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
-from dpdist.schema.unit import UnitSpec, protected, refuse_released_ids
-from dpdist.schema.validation import NAME, setting_names, validation_message
-from dpdist.schema.weight import WeightSpec, refuse_released_weights
+from dpdist.spec.paths import PATH, without_paths
+from dpdist.spec.schema import Schema
+from dpdist.spec.strict import StrictModel
+from dpdist.spec.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
+from dpdist.spec.unit import UnitSpec, protected, refuse_released_ids
+from dpdist.spec.validation import NAME, setting_names, validation_message
+from dpdist.spec.weight import WeightSpec, refuse_released_weights
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
 
@@ -346,7 +346,7 @@ class ReleaseSpec(Section):
 
     @property
     def protected(self) -> dict[str, Any]:
-        """The unit in the words of a guarantee (`dpdist.schema.unit.protected`)."""
+        """The unit in the words of a guarantee (`dpdist.spec.unit.protected`)."""
         return protected(self.unit)
 
     @model_validator(mode="after")

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import build_spec, load_spec
 from dpdist.ledger.contract import Contract
-from dpdist.schema.schema import Schema
-from dpdist.schema.spec import parse_overrides
-from dpdist.schema.strict_yaml import load_yaml, parse_yaml, write_yaml
+from dpdist.spec.release import parse_overrides
+from dpdist.spec.schema import Schema
+from dpdist.spec.strict_yaml import load_yaml, parse_yaml, write_yaml
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "deploy" / "releases").rglob("*.yaml"))

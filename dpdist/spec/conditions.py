@@ -27,7 +27,7 @@ from dpdist.errors import SpecError
 
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes
-    from dpdist.schema.schema import Attribute, Schema
+    from dpdist.spec.schema import Attribute, Schema
 
 Mask = NDArray[np.bool_]
 Box = dict[int, Mask]

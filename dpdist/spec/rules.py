@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
 from dpdist.errors import SpecError
-from dpdist.schema.conditions import Box, Mask, ends_of, equal_to, missing_text, named, parse_condition
-from dpdist.schema.contradictions import refuse_contradictions
-from dpdist.schema.strict import Frozen, OwnFields, Value
+from dpdist.spec.conditions import Box, Mask, ends_of, equal_to, missing_text, named, parse_condition
+from dpdist.spec.contradictions import refuse_contradictions
+from dpdist.spec.strict import Frozen, OwnFields, Value
 
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes
-    from dpdist.schema.schema import Attribute, Schema
+    from dpdist.spec.schema import Attribute, Schema
 
 MOST_CELLS = 1 << 22
 """Cells of the table of a rule at most; a rule with more is looked up by its cases."""

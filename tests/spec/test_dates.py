@@ -12,8 +12,8 @@ from releases import SCHEMA, project
 
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import json_schema, load_spec
-from dpdist.schema.dates import dated
-from dpdist.schema.spec import parse_overrides
+from dpdist.spec.dates import dated
+from dpdist.spec.release import parse_overrides
 
 MARCH = date(2026, 3, 1)
 

@@ -15,9 +15,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 from dpdist.errors import SpecError
-from dpdist.schema.ddi import ddi
-from dpdist.schema.described import Described, is_number, is_whole, text_of, words
-from dpdist.schema.parquet import parquet
+from dpdist.spec.ddi import ddi
+from dpdist.spec.described import Described, is_number, is_whole, text_of, words
+from dpdist.spec.parquet import parquet
 
 FORMATS = (
     "Parquet (.parquet), Frictionless Table Schema, CSVW, NIST or Census data dictionary (.json, .csv), DDI-Codebook "

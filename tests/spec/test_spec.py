@@ -14,7 +14,7 @@ from dpdist.cli.schema import json_schema_of
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import FAMILIES, build_spec, json_schema, load_spec
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.schema.spec import override, parse_overrides
+from dpdist.spec.release import override, parse_overrides
 
 RELEASES = Path(__file__).parents[2] / "deploy" / "releases"
 SPECS = sorted(path.name for path in RELEASES.glob("*.yaml"))

@@ -11,10 +11,10 @@ from textwrap import wrap
 from typing import Any
 
 from dpdist.errors import SpecError
-from dpdist.schema.codebooks import described
-from dpdist.schema.described import NAMES_RECORDS, Described, is_number
-from dpdist.schema.schema import LARGEST_INTEGER, MAX_CARDINALITY
-from dpdist.schema.strict_yaml import write_yaml
+from dpdist.spec.codebooks import described
+from dpdist.spec.described import NAMES_RECORDS, Described, is_number
+from dpdist.spec.schema import LARGEST_INTEGER, MAX_CARDINALITY
+from dpdist.spec.strict_yaml import write_yaml
 
 MOST_VALUES = 2_000
 """Integers in a range from which on a draft has bins."""
@@ -55,7 +55,7 @@ def draft(path: Path, *, public: bool = False, columns: tuple[str, ...] = (), wi
     Parameters
     ----------
     path : Path
-        See `dpdist.schema.codebooks.FORMATS`.
+        See `dpdist.spec.codebooks.FORMATS`.
     public : bool
         Whether `path` is a table that is public: its values and ranges are then taken.
     columns : tuple of str

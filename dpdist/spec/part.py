@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.schema.schema import Attribute, Category, Schema
+from dpdist.spec.schema import Attribute, Category, Schema
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,400}(?:\.0*)?", re.ASCII)
 

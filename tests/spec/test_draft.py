@@ -17,9 +17,9 @@ import yaml
 from commands import Command
 
 from dpdist.errors import SpecError
-from dpdist.schema.draft import draft
-from dpdist.schema.schema import Schema
-from dpdist.schema.strict_yaml import parse_yaml
+from dpdist.spec.draft import draft
+from dpdist.spec.schema import Schema
+from dpdist.spec.strict_yaml import parse_yaml
 
 NIST = {
     "AGEP": {"description": "Person's age", "values": {"min": 0, "max": 99}},

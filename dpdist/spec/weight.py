@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from dpdist.schema.schema import Schema
-from dpdist.schema.strict import StrictModel
+from dpdist.spec.schema import Schema
+from dpdist.spec.strict import StrictModel
 
 LARGEST_WEIGHT = 1_000_000
 

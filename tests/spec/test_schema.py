@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dpdist.errors import SpecError
-from dpdist.schema.schema import (
+from dpdist.spec.schema import (
     MAX_CARDINALITY,
     Attribute,
     Category,

@@ -6,8 +6,8 @@ import pytest
 from releases import SCHEMA
 
 from dpdist.errors import SpecError
-from dpdist.schema.regression import asks_for_regression, listed_in, parse_regression
-from dpdist.schema.schema import Schema
+from dpdist.spec.regression import asks_for_regression, listed_in, parse_regression
+from dpdist.spec.schema import Schema
 
 TABLE = Schema.model_validate(SCHEMA)
 

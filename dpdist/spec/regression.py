@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
-from dpdist.schema.conditions import Condition, Mask, everything, parse_condition
-from dpdist.schema.numbers import MISSING_AS, numbers_in
-from dpdist.schema.schema import Schema
+from dpdist.spec.conditions import Condition, Mask, everything, parse_condition
+from dpdist.spec.numbers import MISSING_AS, numbers_in
+from dpdist.spec.schema import Schema
 
 CONSTANT = "constant"
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")

@@ -1,8 +1,8 @@
 """Attributes, their domains and the schema of a table."""
 
-from dpdist.schema.schema import Attribute, Category, Count, Edges, Groups, Schema, Width
-from dpdist.schema.strict_yaml import load_yaml
-from dpdist.schema.validation import validation_message
+from dpdist.spec.schema import Attribute, Category, Count, Edges, Groups, Schema, Width
+from dpdist.spec.strict_yaml import load_yaml
+from dpdist.spec.validation import validation_message
 
 __all__ = [
     "Attribute",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdist.errors import SpecError
-from dpdist.schema.described import NAMES_RECORDS, Described, text_of
+from dpdist.spec.described import NAMES_RECORDS, Described, text_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

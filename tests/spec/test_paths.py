@@ -9,8 +9,8 @@ import yaml
 
 from dpdist.families.base.registry import FAMILIES, load_spec
 from dpdist.ledger.contract import Contract
-from dpdist.schema.paths import path_settings
-from dpdist.schema.spec import ReleaseSpec
+from dpdist.spec.paths import path_settings
+from dpdist.spec.release import ReleaseSpec
 
 SCHEMA = {"attributes": [{"name": "age", "kind": "integer", "bounds": [0, 9]}]}
 

@@ -28,10 +28,10 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
-from dpdist.schema.rules import Rule, Rules, compiled
-from dpdist.schema.strict import Frozen, Value
-from dpdist.schema.strict_yaml import load_yaml
-from dpdist.schema.validation import setting_names, validation_message
+from dpdist.spec.rules import Rule, Rules, compiled
+from dpdist.spec.strict import Frozen, Value
+from dpdist.spec.strict_yaml import load_yaml
+from dpdist.spec.validation import setting_names, validation_message
 
 if TYPE_CHECKING:
     from dpdist.api.checked import SchemaCheck

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.schema.conditions import Mask, missing_text, texts_of
+from dpdist.spec.conditions import Mask, missing_text, texts_of
 
 if TYPE_CHECKING:
-    from dpdist.schema.rules import Forbidden, Rules
-    from dpdist.schema.schema import Attribute, Schema
+    from dpdist.spec.rules import Forbidden, Rules
+    from dpdist.spec.schema import Attribute, Schema
 
 _MOST_STEPS = 100_000
 

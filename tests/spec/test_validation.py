@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dpdist.schema.schema import Attribute
-from dpdist.schema.validation import validation_message
+from dpdist.spec.schema import Attribute
+from dpdist.spec.validation import validation_message
 
 BUCKETS = "{width: n}, {edges: [...]}, {groups: [[...], ...]} or a list"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpdist.schema.unit import UnitSpec
+from dpdist.spec.unit import UnitSpec
 
 
 @pytest.mark.parametrize(
