@@ -35,6 +35,8 @@ def logistic(rows: Floats, outcome: Floats, weights: Floats) -> Floats:
         The terms are not linearly independent, or the coefficients are infinite.
     """
     scale = np.abs(rows).max(0)
+    if not scale.all():
+        raise SpecError(DEPENDENT)
     rows, found = rows / scale, np.zeros((rows.shape[1], weights.shape[1]))
     first = newton(rows, outcome, weights[:, 0], found[:, 0])
     for r in range(weights.shape[1]):

@@ -7,7 +7,7 @@ What follows only from several rules together is not found. A count over several
 attributes has the larger of two half widths: that of one cell with the same share, and the root of the sum of the
 squares of the cells' own, because the errors of cells that were fitted together are correlated in either direction.
 Where the cells were themselves measured and their noise adds up to less, the sum of the measurements is the estimate.
-It may be negative; intervals are cut at 0 and, of shares, at 1. A quantile is between the values at which the interval
+Estimates and intervals are cut at 0 and, of shares, at 1. A quantile is between the values at which the interval
 of the distribution function holds its level (Woodruff 1952). Intervals of means are those of
 `dpdist.inference.comparisons`. Means and quantiles leave missing values out, unless the question gives them a number
 (`dpdist.spec.numbers`).
@@ -104,7 +104,7 @@ def tabulate(release: Published, names: list[str]) -> pa.Table:
     values = "labels" if any(a.labels for a in schema.attributes) else "values"
     cells = decode(schema, codes, form=PartFormat(values=values, bins="label"))
     estimates, half = table.cells()
-    columns = {"count": estimates[turned]}
+    columns = {"count": np.maximum(estimates, 0)[turned]}
     if half is not None:
         columns |= {
             "standard_error": half[turned] / NORMAL_95,
@@ -182,13 +182,14 @@ def _count(release: Published, asked: Quantity) -> Answer:
     estimate, half = table.total(condition.cells(attributes, table.shape))
     if half is None:
         return Answer(asked.text, estimate * scale, None, None, None, table.why)
-    low, high = cut((estimate - half) * scale, (estimate + half) * scale, asked.range)
-    return Answer(asked.text, estimate * scale, half / NORMAL_95 * scale, low, high)
+    ends = cut(np.array([estimate, estimate - half, estimate + half]) * scale, asked.range)
+    return Answer(asked.text, ends[0], half / NORMAL_95 * scale, ends[1], ends[2])
 
 
-def cut(low: float, high: float, within: Range) -> Range:
-    """An interval, without what is outside of a range."""
-    return min(max(low, within[0]), within[1]), min(max(high, within[0]), within[1])
+def cut(numbers: Floats, within: Range) -> list[float]:
+    """Move numbers outside of a range to its ends."""
+    found: list[float] = np.clip(numbers, *within).tolist()
+    return found
 
 
 def _of_values(release: Published, asked: Quantity) -> Answer:

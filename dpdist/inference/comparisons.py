@@ -4,7 +4,8 @@ A difference is asked as ``mean hours where sex = 1 minus mean hours where sex =
 over count where b = 1``, a regression as ``regression income = 2 on age, hours, sex = 1 where state = 8``, with
 ``logistic`` before it for a logistic one. An outcome or a term is an attribute with numbers, or a condition on one
 attribute (1 where it holds); the constant is always there. Records with missing values of what is averaged or
-regressed are left out (`dpdist.spec.numbers`). Intervals end where the schema says that the quantity does.
+regressed are left out (`dpdist.spec.numbers`). Intervals end where the schema says that the quantity does. An interval
+of a count, share or mean allows at least for the errors of cells of its table in which no record was released.
 
 What was measured are tables of up to three attributes. Sums over one attribute in another's classes are functions of
 these, and so are the normal equations of a linear regression; an estimate that needs more has no interval. A regression
@@ -21,6 +22,7 @@ from itertools import combinations
 import numpy as np
 
 from dpdist.accuracy.coefficients import linear, logistic
+from dpdist.data.count import table_counts
 from dpdist.errors import SpecError
 from dpdist.inference.answers import NORMAL_95, TOO_MANY, Answer, cut, infer
 from dpdist.inference.published import NO_ACCURACY, Declared, Published
@@ -28,6 +30,7 @@ from dpdist.inference.quantities import ANY, Quantity, Range, difference_range, 
 from dpdist.inference.replicates import Replicates, make_replicates, without_replicates
 from dpdist.privacy.arrays import Floats
 from dpdist.spec.regression import Regression, asks_for_regression, hidden, parse_regression
+from dpdist.spec.rules import forbidden_cells
 
 LOGISTIC_NOTE = (
     "the interval is not reliable: a logistic regression depends on more than the tables that were measured; a spec "
@@ -91,30 +94,43 @@ def by_replicates(replicates: Replicates, question: str) -> list[Answer]:
     between = _BETWEEN.search(shown)
     if between is None:
         asked, estimates = _quantity(replicates, question)
-        return [_answered(replicates, question, estimates, len(asked.attributes) <= 3, asked.range)]
+        hidden_in = _unreleased(replicates, asked, estimates[0])
+        return [_answered(replicates, question, estimates, len(asked.attributes) <= 3, asked.range, least=hidden_in)]
     if _BETWEEN.search(shown, between.end()):
         raise SpecError(f"the question {question!r} compares more than two quantities: ask for two at a time")
     sides = question[: between.start()], question[between.end() :]
     left, right = (_quantity(replicates, side) for side in sides)
     few = max(len(left[0].attributes), len(right[0].attributes)) <= 3
+    least = [_unreleased(replicates, asked, estimates[0]) for asked, estimates in (left, right)]
     if between.group(1) == "minus":
         within = difference_range(left[0].range, right[0].range)
-        return [_answered(replicates, question, left[1] - right[1], few, within)]
+        return [_answered(replicates, question, left[1] - right[1], few, within, least=sum(least))]
     if not right[1].all():
         raise SpecError(f"no record of the release meets the second condition of {question!r}")
-    return [_answered(replicates, question, left[1] / right[1], few, ratio_range(left[0], right[0]))]
+    ratio = left[1] / right[1]
+    of_both = (least[0] + ratio[0] ** 2 * least[1]) / right[1][0] ** 2
+    return [_answered(replicates, question, ratio, few, ratio_range(left[0], right[0]), least=of_both)]
 
 
 def _answered(
-    replicates: Replicates, question: str, estimates: Floats, few: bool, within: Range = ANY, note: str = ""
+    replicates: Replicates,
+    question: str,
+    estimates: Floats,
+    few: bool,
+    within: Range = ANY,
+    note: str = "",
+    least: float = 0.0,
 ) -> Answer:
-    """From an estimate and those of the replicates: whether three attributes at most decide it, and what it can be."""
+    """From an estimate and those of the replicates: whether three attributes at most decide it, what it can be, and
+    its least variance.
+    """
     estimate = float(estimates[0])
     if not few or not replicates.number:
         return Answer(question, estimate, None, None, None, TOO_MANY if replicates.number else NO_ACCURACY)
-    deviation = float(np.sqrt(replicates.variances(estimates[:1], estimates[None, 1:]))[0])
+    deviation = math.sqrt(max(float(replicates.variances(estimates[:1], estimates[None, 1:])[0]), least))
     half = replicates.multiple() * deviation
-    return Answer(question, estimate, deviation, *cut(estimate - half, estimate + half, within), note)
+    estimate, low, high = cut(np.array([estimate, estimate - half, estimate + half]), within)
+    return Answer(question, estimate, deviation, low, high, note)
 
 
 def _quantity(replicates: Replicates, text: str) -> tuple[Quantity, Floats]:
@@ -133,6 +149,25 @@ def _quantity(replicates: Replicates, text: str) -> tuple[Quantity, Floats]:
     if not total.all():
         raise SpecError(f"no record of the release meets the condition {asked.condition.text!r} and has a value")
     return asked, (rows[:, 0] * rows[:, 1]) @ weights / total
+
+
+def _unreleased(replicates: Replicates, asked: Quantity, estimate: float) -> float:
+    """Variance that the errors of cells without a released record give: no replicate moves these."""
+    release, attributes = replicates.release, asked.attributes
+    if release.errors is None or not 1 <= len(attributes) <= 3:
+        return 0.0
+    shape = tuple(release.schema.cardinalities[i] for i in attributes)
+    counts = table_counts(replicates.codes, release.schema.cardinalities, [attributes])
+    possible = ~forbidden_cells(release.schema.forbidden, attributes, shape).ravel()
+    cells = asked.condition.cells(attributes, shape).ravel() & possible
+    slopes = np.full(len(counts), 1 / release.records if asked.kind == "share" else 1.0)
+    if asked.numbers is not None:
+        code = np.indices(shape)[attributes.index(asked.numbers.place)].ravel()
+        cells &= asked.numbers.counted[code]
+        slopes = (asked.numbers.middles[code] - estimate) / (counts[cells].sum() * replicates.weight)
+    empty = cells & (counts == 0)
+    half = release.errors.half_width(attributes, counts)
+    return float(((half * slopes)[empty] ** 2).sum()) / NORMAL_95**2
 
 
 def _regression(replicates: Replicates, question: str) -> list[Answer]:

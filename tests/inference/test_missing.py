@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 import pytest
 from published import ROWS, published
 from releases import KEY, SCHEMA, table
 
 from dpdist.accuracy.coefficients import linear
 from dpdist.errors import SpecError
+from dpdist.inference.answers import tabulate
 from dpdist.inference.comparisons import MEASURED_NOTE, answer
 from dpdist.inference.published import Published
 from dpdist.inference.quantities import parse_quantity, ratio_range
@@ -194,7 +196,19 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Published:
 )
 def test_intervals_end_where_the_quantity_does(noisy: Published, question: str, low: float, high: float) -> None:
     (found,) = answer(noisy, question)
-    assert low <= found.low <= found.high <= high
+    assert low <= found.low <= found.estimate <= found.high <= high
+
+
+def test_estimates_are_within_their_intervals(noisy: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A measurement below zero is no answer: the count is 0, with an interval around the measurement."""
+    below = np.full(4, -3.0), np.full(4, 4.0)  # of the cells of region
+    monkeypatch.setattr(Published, "measured", lambda release, attributes: below)
+    for kind in ("count", "share"):
+        (found,) = answer(noisy, f"{kind} where region = 'west'")
+        assert found.low == found.estimate == 0 < found.high
+    cells = tabulate(noisy, ["region"])
+    assert cells["count"].to_pylist() == cells["low"].to_pylist() == [0] * 4
+    assert pc.min(cells["high"]).as_py() > 0
 
 
 def test_wide_intervals_are_cut(noisy: Published) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,28 @@ def test_differences_ratios_and_regressions(opened: Published) -> None:
     assert "not reliable" in found.note
 
 
+def test_values_of_which_no_record_was_released_are_in_the_interval(opened: Published, replicates: Replicates) -> None:
+    """A mean at the end of its domain and a share of 0 are as unsure as the cells that were not released."""
+    place = opened.schema.names.index("score")
+    codes = [np.zeros_like(column) if i == place else column for i, column in enumerate(replicates.codes)]
+    alone = replace(replicates, codes=codes)
+    errors = opened.errors
+    assert errors is not None
+    counts = np.array([len(codes[0]), *[0] * 7])
+    deviations = errors.half_width((place,), counts)[1:] / 1.96 / opened.records
+    for question, least in {
+        "mean score": np.sqrt(((np.arange(1, 8) * deviations) ** 2).sum()),
+        "share where score = 3": deviations[2],
+        "share where score = 3 minus share where score = 2": np.hypot(deviations[1], deviations[2]),
+        "share where score = 3 over share where score = 0": deviations[2],
+    }.items():
+        (found,) = by_replicates(alone, question)
+        assert found.estimate == 0
+        assert found.deviation == pytest.approx(least, rel=1e-9), question
+        assert found.low == 0 or "minus" in question
+        assert found.high > 1.9 * least
+
+
 def test_a_product_with_more_than_three_attributes_has_no_interval(opened: Published) -> None:
     question = "regression score on employed = 'yes', sex = 1 where region = 'north' and age >= 40"
     assert {found.low for found in answer(opened, question)} == {None}
@@ -113,6 +136,7 @@ def test_a_product_with_more_than_three_attributes_has_no_interval(opened: Publi
     [
         ("regression score on employed = 'yes' and sex = 1", "not of one attribute"),
         ("regression score on sex = 1, sex = 2", "not linearly independent"),
+        ("logistic regression employed = 'yes' on score where score = 0", "not linearly independent"),
         ("logistic regression score on sex = 1", "is a condition"),
         ("regression region on sex = 1", "has no numbers"),
         ("median score minus mean score", "not what replicates answer"),
