@@ -76,6 +76,14 @@ def test_members_are_laid_out_with_what_they_depend_on(layout: Layout) -> None:
     ]
 
 
+def test_kinds_of_all_members_sum_to_the_size(tmp_path: Path) -> None:
+    """Else a member is to come of which no kind is left, and the draw fails after the charge; noise alone decides."""
+    kinds = {"members__kinds": {"children": "age < 15", "adults": "age >= 15"}}
+    spec = RELATIONAL.project(tmp_path, privacy__epsilon=1e-6, **kinds)
+    run_release(spec, fixed_key=KEY)
+    assert read_release(spec.output.path).to_pandas()["household"].value_counts().max() > 1
+
+
 def test_a_whole_parent_costs_what_is_charged_and_attains_it(layout: Layout, tmp_path: Path) -> None:
     """Every household of a tiny universe, one to five members: what it adds to every table of one or two columns."""
     kinds = [(0, 1, 0, 0, 0, 0), (0, 9, 1, 3, 1, 0)]
