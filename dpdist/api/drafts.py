@@ -104,7 +104,7 @@ def discovered(
         },
         source="--discover",
     )
-    run_release(spec, once=True, progress=progress, announce=announce)
+    run_release(spec, attempt="once", progress=progress, announce=announce)
     return draft_of(Path(output), public=False, columns=(), without=())
 
 

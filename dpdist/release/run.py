@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from uuid import uuid4
 
 from dpdist.cluster.executor import Executor
@@ -63,6 +63,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("dpdist")
 log.addHandler(logging.NullHandler())  # else Python prints errors to the terminal
 
+AttemptMode = Literal["new", "resume", "once", "replace"]
+"""What a run does about the attempts of its release that the ledger knows.
+
+``new`` begins, and is refused where an attempt is open. ``resume`` continues the one that was interrupted: the same
+bytes, no new charge. ``once`` begins, or resumes, or finds the release published: it is safe to repeat. ``replace``
+gives an interrupted attempt up, whose charge stays, and charges a new one.
+"""
+
 KEY_FILE = "key.json"
 
 CHARGE_STAYS = (
@@ -79,12 +87,8 @@ class Run:
     Parameters
     ----------
     spec : ReleaseSpec
-    resume : bool
-        Continue the attempt that was interrupted: the same bytes, no new charge.
-    new_attempt : bool
-        Give up an interrupted attempt and charge a new one.
-    once : bool
-        Resume if there is an attempt to resume or a published release, else begin: safe to repeat.
+    attempt : {"new", "resume", "once", "replace"}
+        See `AttemptMode`.
     fixed_key : str, optional
         64 hexadecimal digits; for tests only: the manifest then begins with "not private".
     progress : callable
@@ -101,27 +105,28 @@ class Run:
     plan : Plan
     outcome : Outcome or None
         What was published, once it is.
+    resumed : bool
+        Whether the run continues an attempt; of ``once`` it is known when the run is open.
     """
 
     def __init__(
         self,
         spec: ReleaseSpec,
         *,
-        resume: bool = False,
-        new_attempt: bool = False,
-        once: bool = False,
+        attempt: AttemptMode = "new",
         fixed_key: str | None = None,
         progress: Progress = silent,
         announce: Callable[[str], None] = lambda text: None,
         input: Input | None = None,
         executor: Executor | None = None,
     ) -> None:
-        if once and (resume or new_attempt):
-            raise SpecError("`once` decides by itself whether to resume: give it without `resume` and `new_attempt`")
+        if attempt not in get_args(AttemptMode):
+            raise SpecError(f"attempt: expected one of {', '.join(get_args(AttemptMode))}, got {attempt!r}")
         self.spec = spec
         self.plan = make_plan(spec)
         self.outcome: Outcome | None = None
-        self._resume, self._new_attempt, self._once, self._fixed_key = resume, new_attempt, once, fixed_key
+        self._mode, self._fixed_key = attempt, fixed_key
+        self.resumed = attempt == "resume"
         self._progress, self._announce = progress, announce
         self._input, self._given = input or input_of(spec), executor
         self._identity = str(uuid4())
@@ -159,9 +164,9 @@ class Run:
         self._publication = Publication(
             spec, self.plan, self._ledger, self._output, self._work, signing_key, self._bound, self._input
         )
-        if self._once:
-            self._resume = self._ledger.find(spec.dataset, spec.name) is not None
-        if self._resume:
+        if self._mode == "once":
+            self.resumed = self._ledger.find(spec.dataset, spec.name) is not None
+        if self.resumed:
             self.outcome = self._publication.committed()
             if self.outcome is not None:
                 return
@@ -176,7 +181,7 @@ class Run:
         self._fingerprint = self._input.fingerprint
         digest_of = family_of(spec).public_tables
         self._public_tables = None if digest_of is None else digest_of(spec)
-        if not self._resume:
+        if not self.resumed:
             self._ledger.rehearse(**self._reservation)  # a refusal here says nothing of the table's content
         opened = self._opened_table()
         self._output.check_writable()
@@ -219,7 +224,7 @@ class Run:
             is_public = first_line or isinstance(error, DataNotFound | WrongFormat)
             if is_public or self._contract is not None or self.plan.event is None:
                 raise
-            if not self._resume:
+            if not self.resumed:
                 self._ledger.mark_drawing(self._ledger.reserve(**self._reservation))
             raise type(error)(f"{error}\n{CHARGE_STAYS}") from None
 
@@ -266,7 +271,7 @@ class Run:
             "release": self.spec.name,
             "event": self.plan.event,
             "guarantee": self.plan.kind,
-            "new_attempt": self._new_attempt,
+            "new_attempt": self._mode == "replace",
             "attempt": self._identity,  # a repeated call reserves the same attempt
             "spec_hash": self._wholly_bound,
             "input_fingerprint": self._fingerprint,
@@ -276,7 +281,7 @@ class Run:
     def _charge(self) -> None:
         """Reserve the charge, or resume the attempt that was interrupted."""
         spec, ledger = self.spec, self._ledger
-        if self._resume:
+        if self.resumed:
             attempt = ledger.resume(
                 dataset=spec.dataset,
                 release=spec.name,
@@ -301,7 +306,7 @@ class Run:
         self._logged |= {"attempt": attempt.id, "files": files}
         if self.spec.cluster.partitions is not None:  # else their number follows from that of the records
             self._logged["partitions"] = len(self._table.partitions)
-        self._log("attempt resumed" if self._resume else "attempt reserved")
+        self._log("attempt resumed" if self.resumed else "attempt reserved")
         self._lineage.begun(attempt.id, self._contract)
         self._executor.attempt = attempt.id
         self._announce(f"attempt    {attempt.id}")
@@ -369,9 +374,7 @@ class Run:
 def run_release(
     spec: ReleaseSpec,
     *,
-    resume: bool = False,
-    new_attempt: bool = False,
-    once: bool = False,
+    attempt: AttemptMode = "new",
     fixed_key: str | None = None,
     progress: Progress = silent,
     announce: Callable[[str], None] = lambda text: None,
@@ -382,8 +385,15 @@ def run_release(
     `dpdist.errors`; nothing is published, the ledger is consistent, and unless the message says otherwise the attempt
     can be resumed.
     """
-    options: dict[str, Any] = {"resume": resume, "new_attempt": new_attempt, "once": once, "fixed_key": fixed_key}
-    with Run(spec, **options, input=input, executor=executor, progress=progress, announce=announce) as run:
+    with Run(
+        spec,
+        attempt=attempt,
+        fixed_key=fixed_key,
+        input=input,
+        executor=executor,
+        progress=progress,
+        announce=announce,
+    ) as run:
         for step in run.steps.values():
             step()
         if run.outcome is None:

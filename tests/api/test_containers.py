@@ -150,9 +150,9 @@ def test_an_attempt_is_bound_to_the_rows_of_its_table(ledger: dpdist.Ledger, mon
         dpdist.release(spec("first"), data=table, ledger=ledger, progress=interrupt, test_key=releases.KEY)
     other = releases.table(ROWS, seed=1)
     with pytest.raises(dpdist.errors.ReleaseConflict):
-        dpdist.release(spec("first"), data=other, ledger=ledger, resume=True, test_key=releases.KEY)
+        dpdist.release(spec("first"), data=other, ledger=ledger, attempt="resume", test_key=releases.KEY)
     rows = pa.Table.from_batches(table.to_batches(max_chunksize=100))
-    resumed = dpdist.release(spec("first"), data=rows, ledger=ledger, resume=True, test_key=releases.KEY)
+    resumed = dpdist.release(spec("first"), data=rows, ledger=ledger, attempt="resume", test_key=releases.KEY)
     whole = dpdist.release(spec("second"), data=table, ledger=ledger, test_key=releases.KEY)
     assert digests(resumed) == digests(whole)
     assert len(ledger.show("people").attempts) == 2

@@ -457,7 +457,7 @@ def interrupt(name: str, find: Find, folder: Path, *, stage: int, partitions: in
 def finish(name: str, find: Find, folder: Path, *, partitions: int = 3, resume: bool = True) -> dict[str, Any]:
     """Release a case, or resume it; return its digests."""
     with _spec(name, find, folder, partitions) as spec:
-        run_release(spec, fixed_key=KEY, resume=resume)
+        run_release(spec, fixed_key=KEY, attempt="resume" if resume else "new")
         with contextlib.closing(Ledger.open(spec.ledger, create=False)) as ledger:
             if [attempt.state for attempt in ledger.show(spec.dataset).attempts] != ["committed"]:
                 raise ValueError(f"{name} was not charged once")

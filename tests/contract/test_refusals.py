@@ -145,7 +145,7 @@ def test_a_value_outside_its_domain_is_refused_at_the_charge(case: Case, tmp_pat
     spec = case.spec(tmp_path)
     assert status(spec) == ("OutOfDomain", ["drawing"])
     with pytest.raises(OutOfDomain, match="The charge stays spent"), runs_use(InProcess()):
-        run_release(spec, fixed_key=KEY, resume=True)
+        run_release(spec, fixed_key=KEY, attempt="resume")
     assert status(spec)[1] == ["drawing"]
 
 

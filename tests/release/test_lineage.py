@@ -118,7 +118,7 @@ def test_an_interrupted_run_and_a_refused_one_are_told_by_kind(
         with monkeypatch.context() as patch:
             patch.setattr(Attempt, "stored", fail)
             with pytest.raises(type(error)):
-                run_release(spec, once=True)
+                run_release(spec, attempt="once")
         assert [event["eventType"] for event in server.events] == ["START", kind]
         assert server.events[1]["run"]["facets"]["dpdist_error"]["type"] == type(error).__name__
         assert "the value" not in json.dumps(server.events)
