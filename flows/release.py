@@ -32,14 +32,14 @@ from prefect.exceptions import ObjectAlreadyExists
 from dpdist.cluster.logs import configure
 from dpdist.errors import DpdistError, ResourceError, SpecError, StorageUnavailable
 from dpdist.families.base.registry import build_spec, load_spec
-from dpdist.release.history import live_attempt
-from dpdist.release.outcome import Outcome
-from dpdist.release.run import Run
+from dpdist.lifecycle.history import live_attempt
+from dpdist.lifecycle.outcome import Outcome
+from dpdist.lifecycle.run import Run
 from flows.events import tell_released, told
 from flows.server import StepProgress, artifact_key, inside, show_outcome, show_plan, storage_of_block
 
 if TYPE_CHECKING:
-    from dpdist.release.run import AttemptMode
+    from dpdist.lifecycle.run import AttemptMode
     from dpdist.spec.release import ReleaseSpec
 
 DELAYS = (20, 60)

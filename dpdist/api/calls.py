@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from dpdist.cluster.cluster import Cluster
     from dpdist.data.inputs import Input
+    from dpdist.lifecycle.run import AttemptMode, Run
     from dpdist.publish.verify import VerifyReport
-    from dpdist.release.run import AttemptMode, Run
     from dpdist.spec.release import ReleaseSpec
 
 AnyLedger = Ledger | str | None
@@ -138,7 +138,7 @@ def opened_run(
     **options: Any,
 ) -> Iterator[Run]:
     """A run of a release, opened; parameters as for `release`."""
-    from dpdist.release.run import Run
+    from dpdist.lifecycle.run import Run
 
     loaded = _loaded(spec, data, ledger, settings)
     executor, given = _given(data, client, extra_columns=loaded.data.extra_columns)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from dpdist.families.base.attempt import Progress
-    from dpdist.release.run import AttemptMode
+    from dpdist.lifecycle.run import AttemptMode
 
 LEAST_RECORDS = 1_000
 """Records of the release that `fit` makes, unless `settings` says otherwise."""

@@ -33,10 +33,10 @@ from dpdist.privacy.formatting import number_of, upwards
 
 if TYPE_CHECKING:
     from dpdist.inference.recompute import Recomputed
+    from dpdist.lifecycle.outcome import Outcome
+    from dpdist.lifecycle.run import AttemptMode
     from dpdist.publish.account import Account
     from dpdist.publish.verify import VerifyReport
-    from dpdist.release.outcome import Outcome
-    from dpdist.release.run import AttemptMode
 
 app = typer.Typer(
     name="dpdist",
@@ -162,7 +162,7 @@ def release(
     as_json: AsJson = False,
 ) -> None:
     """Run a release: charge, compute, publish."""
-    from dpdist.release.run import run_release
+    from dpdist.lifecycle.run import run_release
 
     modes: tuple[AttemptMode, ...] = ("resume", "replace", "once")
     asked = [mode for mode, flag in zip(modes, (resume, new_attempt, once), strict=True) if flag]

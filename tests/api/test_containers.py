@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -208,3 +210,10 @@ def test_the_public_names_are_there() -> None:
     assert dir(dpdist) == sorted([*dpdist.__all__, "__version__"])
     for name in dpdist.__all__:
         assert getattr(dpdist, name).__doc__
+
+
+def test_public_functions_are_functions_that_no_package_replaces() -> None:
+    rooms = {module.name for module in pkgutil.iter_modules(dpdist.__path__)}
+    for name in ("evaluate", "open_release", "plan", "release", "verify"):
+        assert name not in rooms
+        assert inspect.get_annotations(getattr(dpdist, name))["return"]

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dpdist.errors import KeyUnavailable, LedgerError
 from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger, tables
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy.events import DiscreteLaplace
-from dpdist.release.run import run_release
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from dpdist.data.encode import ColumnEncoder
 from dpdist.errors import ReleaseConflict
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
-from dpdist.release.run import Run, run_release
+from dpdist.lifecycle.run import Run, run_release
 from dpdist.spec.schema import Attribute
 
 

@@ -25,8 +25,8 @@ from dpdist.families.mixing.federated import client
 from dpdist.families.mixing.federated.client_session import ClientSession
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
+from dpdist.lifecycle.run import Run
 from dpdist.publish.verify import read_manifest
-from dpdist.release.run import Run
 
 STALE = "f" * 64
 

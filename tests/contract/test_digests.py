@@ -50,8 +50,8 @@ from threadpoolctl import threadpool_limits
 from dpdist.families.base.registry import load_spec  # these few are all that is used of dpdist
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
-from dpdist.release.conformity import check_input
-from dpdist.release.run import run_release
+from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.run import run_release
 from dpdist.spec.release import ReleaseSpec
 
 ROOT = Path(__file__).resolve().parents[2]

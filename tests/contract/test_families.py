@@ -40,11 +40,11 @@ from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.ledger import Charge, Ledger
 from dpdist.ledger.keys import load_noise
 from dpdist.ledger.records import canonical_event
+from dpdist.lifecycle.run import Run, run_release
 from dpdist.privacy.events import DiscreteLaplace
 from dpdist.privacy.noise import Noise
 from dpdist.publish import manifest
 from dpdist.publish.verify import read_manifest, verify
-from dpdist.release.run import Run, run_release
 from dpdist.spec.release import PrivacyLimit, ReleaseSpec
 
 # --- a family of ten lines --------------------------------------------------------------------------------------------

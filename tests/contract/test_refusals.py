@@ -17,7 +17,7 @@ from dpdist.cluster.executor import InProcess
 from dpdist.errors import DpdistError, OutOfDomain, SpecError
 from dpdist.families.base.registry import build_spec, make_plan
 from dpdist.ledger import Ledger
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 from dpdist.spec.release import ReleaseSpec, override
 
 PRIVATE_CASES = [case for case in CASES if "in-process" in case.modes and case not in (LID, PARTIES, RELATIONAL)]

@@ -14,7 +14,7 @@ from releases import KEY, project
 
 from dpdist import errors
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 
 ACTOR = Path(__file__).with_name("release_actor.py")
 STAGES = {  # stage: the beginning of the names of its tasks, and the state in which a fault strikes

@@ -19,8 +19,8 @@ from releases import KEY, project
 
 from dpdist import errors
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import verify
-from dpdist.release.run import run_release
 from dpdist.storage import s3 as objects
 from dpdist.storage.store import Store
 

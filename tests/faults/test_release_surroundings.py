@@ -20,8 +20,8 @@ from releases import KEY, project
 
 from dpdist import errors
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import read_release, verify
-from dpdist.release.run import run_release
 
 SERVER = Path(__file__).parents[1] / "servers" / "postgres.sh"
 STAGES = MOMENTS[1:]

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from dpdist import errors
 from dpdist.cli.runs import runs_app
 from dpdist.cluster import logs
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 
 
 class Crash(Exception):

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from dpdist import errors
 from dpdist.cli.commands import app
 from dpdist.ledger import Ledger
-from dpdist.release.run import Run, run_release
+from dpdist.lifecycle.run import Run, run_release
 from dpdist.spec.release import ReleaseSpec
 
 

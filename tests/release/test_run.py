@@ -19,17 +19,17 @@ import pytest
 from reading import readable
 from releases import KEY, SCHEMA, project, table
 
-import dpdist.release.publication
-import dpdist.release.run
+import dpdist.lifecycle.publication
+import dpdist.lifecycle.run
 from dpdist import errors
 from dpdist.cluster.opening import open_cluster
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Ledger
 from dpdist.ledger.statement import budget_lines
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy.calibrate import least_scale
 from dpdist.publish.verify import read_manifest, read_release, verify
-from dpdist.release.run import run_release
 
 
 def states(spec: PlausibleDeniabilitySpec) -> list[str]:
@@ -67,7 +67,7 @@ def test_what_the_ledger_refuses_starts_no_cluster(tmp_path: Path, monkeypatch: 
     def started(**_: object) -> None:
         raise AssertionError("a cluster was started")
 
-    monkeypatch.setattr("dpdist.release.run.open_cluster", started)
+    monkeypatch.setattr("dpdist.lifecycle.run.open_cluster", started)
     with pytest.raises(errors.ReleaseConflict):
         run_release(project(tmp_path, output__path=str(tmp_path / "again")))
     with pytest.raises(errors.DatasetUnknown):
@@ -186,7 +186,7 @@ def test_a_crash_between_commit_and_manifest_is_finished_by_resume(
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpdist.release.publication.publish", crash)
+        patch.setattr("dpdist.lifecycle.publication.publish", crash)
         with pytest.raises(Crash):
             run_release(spec)
     assert states(spec) == ["committed"]
@@ -535,14 +535,14 @@ def test_a_claimed_output_is_left_alone(tmp_path: Path, monkeypatch: pytest.Monk
     """Late: by a run that took over the same dead claim at the same moment."""
     spec = project(tmp_path)
     (tmp_path / "release").mkdir()
-    claim, record = tmp_path / "release" / "claim", dpdist.release.publication.write_record
+    claim, record = tmp_path / "release" / "claim", dpdist.lifecycle.publication.write_record
 
     def overtaken(*arguments: Any) -> None:
         record(*arguments)
         claim.write_text("another attempt")
 
     if late:
-        monkeypatch.setattr(dpdist.release.publication, "write_record", overtaken)
+        monkeypatch.setattr(dpdist.lifecycle.publication, "write_record", overtaken)
     else:
         claim.write_text("another attempt")
     with pytest.raises(errors.OutputExists, match="claimed"):

@@ -19,10 +19,10 @@ from dpdist.errors import BudgetExceeded, ReleaseConflict
 from dpdist.families.base.registry import load_spec
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
+from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.outcome import Outcome
+from dpdist.lifecycle.run import Run, run_release
 from dpdist.publish.verify import verify
-from dpdist.release.conformity import check_input
-from dpdist.release.outcome import Outcome
-from dpdist.release.run import Run, run_release
 
 Schedule = Callable[..., Outcome]
 

@@ -28,10 +28,10 @@ from dpdist.families.deniability.solve import solve, solve_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import StructureStatistics, learn_structure
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Gaussian, RandomSplit
 from dpdist.publish.verify import read_manifest, verify
-from dpdist.release.run import run_release
 
 RELEASES = Path(__file__).parents[3] / "deploy" / "releases"
 

@@ -17,9 +17,9 @@ from dpdist.errors import ClusterUnreachable, ContractBroken, RoundFailed, SpecE
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import verify
-from dpdist.release.run import run_release
 
 COMMITTED, DRAWN = ({name: [state] for name in ("", *NAMES)} for state in ("committed", "drawing"))
 

@@ -30,11 +30,11 @@ from dpdist.families.prediction.scales import snapped
 from dpdist.families.prediction.spec import TwoStageSpec, scale_of
 from dpdist.families.prediction.stages import stages
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.guarantee import LID, DifferentialPrivacy
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import verify
-from dpdist.release.run import run_release
 from dpdist.spec.schema import Attribute
 from dpdist.storage.store import Store
 

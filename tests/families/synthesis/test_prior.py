@@ -19,9 +19,9 @@ from dpdist.families.synthesis.learn import learn
 from dpdist.families.synthesis.prior import read_prior
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
+from dpdist.lifecycle.run import Run, run_release
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_manifest
-from dpdist.release.run import Run, run_release
 
 KEY = Noise(bytes(range(32)))
 CARDS = (6, 5, 8, 3)
