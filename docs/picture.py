@@ -19,7 +19,7 @@ from dpdist.cli import sample_table as sample
 from dpdist.cli.output import folded, guarantee_lines
 from dpdist.families.base.registry import load_spec
 from dpdist.ledger import Ledger
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 
 DOCS = Path(__file__).parent
 FORMAT = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)

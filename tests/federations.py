@@ -23,7 +23,7 @@ from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.ledger.signing import load_signing_key
-from dpdist.release.conformity import check_input
+from dpdist.lifecycle.conformity import check_input
 from dpdist.spec.release import override
 
 SCHEMA: dict[str, Any] = {

@@ -11,7 +11,7 @@ from releases import SCHEMA, table
 
 from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 
 ROWS = 6_000
 """Records of the table, `releases.table(ROWS)`."""

@@ -79,10 +79,10 @@ def discovered(
     Raises
     ------
     DpdistError
-        As `dpdist.release.run.run_release`.
+        As `dpdist.lifecycle.run.run_release`.
     """
     from dpdist.families.base.registry import build_spec
-    from dpdist.release.run import run_release
+    from dpdist.lifecycle.run import run_release
 
     if not columns:
         raise SpecError("--discover looks at named columns, which share epsilon: --column SEX --column AGEP=integer")
@@ -104,7 +104,7 @@ def discovered(
         },
         source="--discover",
     )
-    run_release(spec, once=True, progress=progress, announce=announce)
+    run_release(spec, attempt="once", progress=progress, announce=announce)
     return draft_of(Path(output), public=False, columns=(), without=())
 
 

@@ -117,7 +117,7 @@ class Ledger:
         from dpdist.api.containers import as_input, is_partitioned, paths_of
         from dpdist.cluster.cluster import Cluster
         from dpdist.ledger.contract import Contract
-        from dpdist.release.conformity import check_input
+        from dpdist.lifecycle.conformity import check_input
 
         with self.opened() as ledger:
             text = ledger.dataset(name).contract

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from pandas import DataFrame
 
-    from dpdist.evaluate.run import Evaluated
+    from dpdist.evaluation.run import Evaluated
     from dpdist.inference.answers import Answer
     from dpdist.inference.published import Published
     from dpdist.inference.replicates import Replicates

@@ -29,14 +29,15 @@ from dpdist.cli.plan import plan
 from dpdist.cli.runs import runs_app
 from dpdist.cli.schema import schema_app
 from dpdist.cli.spec import spec_app
-from dpdist.errors import AccountingError, DpdistError
+from dpdist.errors import AccountingError, DpdistError, SpecError
 from dpdist.privacy.formatting import number_of, upwards
 
 if TYPE_CHECKING:
     from dpdist.inference.recompute import Recomputed
+    from dpdist.lifecycle.outcome import Outcome
+    from dpdist.lifecycle.run import AttemptMode
     from dpdist.publish.account import Account
     from dpdist.publish.verify import VerifyReport
-    from dpdist.release.outcome import Outcome
 
 app = typer.Typer(
     name="dpdist",
@@ -181,15 +182,18 @@ def release(
     as_json: AsJson = False,
 ) -> None:
     """Run a release: charge, compute, publish."""
-    from dpdist.release.run import run_release
+    from dpdist.lifecycle.run import run_release
 
+    modes: tuple[AttemptMode, ...] = ("resume", "replace", "once")
+    asked = [mode for mode, flag in zip(modes, (resume, new_attempt, once), strict=True) if flag]
+    if len(asked) > 1:
+        raise SpecError("give one of --resume, --new-attempt, --once")
+    attempt = asked[0] if asked else "new"
     loaded = load(spec, settings)
     with bars() as progress:
         outcome = run_release(
             loaded,
-            resume=resume,
-            new_attempt=new_attempt,
-            once=once,
+            attempt=attempt,
             fixed_key=test_key,
             progress=progress,
             announce=lambda text: say(text, err=True),

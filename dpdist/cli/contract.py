@@ -79,7 +79,7 @@ def contract_check(
     What is printed holds private counts.
     """
     from dpdist.ledger.contract import Contract
-    from dpdist.release.conformity import check_input
+    from dpdist.lifecycle.conformity import check_input
 
     if (contract is None) == (dataset is None):
         raise SpecError("dpdist contract check: give a contract file, or --dataset")

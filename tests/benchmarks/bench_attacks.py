@@ -29,9 +29,9 @@ import numpy as np
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
-from dpdist.evaluate.attacks import Generator, attack_sections
-from dpdist.evaluate.attacks.mechanisms import mechanism_of
-from dpdist.evaluate.attacks.records import halves, size, take
+from dpdist.evaluation.attacks import Generator, attack_sections
+from dpdist.evaluation.attacks.mechanisms import mechanism_of
+from dpdist.evaluation.attacks.records import halves, size, take
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import load_spec, stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes

@@ -20,9 +20,9 @@ import yaml
 from dpdist.families.base.registry import build_spec, load_spec
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
+from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import read_release, verify
-from dpdist.release.conformity import check_input
-from dpdist.release.run import run_release
 from dpdist.spec.release import ReleaseSpec
 
 SPEC = Path(__file__).resolve().parents[2] / "deploy" / "releases" / "acs2024-households.yaml"

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 
 FILE_ROWS = 10_000_000
 GROUP_ROWS = 1 << 20

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.ensemble import AdaBoostRegressor, RandomForestRegressor
 
 from dpdist.cluster.executor import InProcess
-from dpdist.evaluate.utility.regression import mse
+from dpdist.evaluation.utility.regression import mse
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.prediction.blocks import joined

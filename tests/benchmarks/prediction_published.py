@@ -16,7 +16,7 @@ from prediction_models import ALPHAS, NadarayaWatson, Rows, both, mean_sd
 from sklearn.ensemble import AdaBoostRegressor, RandomForestRegressor
 from sklearn.tree import DecisionTreeRegressor
 
-from dpdist.evaluate.utility.regression import delta_mse, mse
+from dpdist.evaluation.utility.regression import delta_mse, mse
 from dpdist.families.prediction.density import CELLS, FOLDS, cell_counts, fit_marginal
 from dpdist.families.prediction.latin import Target, correlation, latin_hypercube, score_sums
 from dpdist.families.prediction.lid.hybrid import match, mix

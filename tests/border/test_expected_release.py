@@ -18,10 +18,10 @@ import dpdist
 from dpdist.errors import EmptyTable, SpecError, VerificationFailed
 from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.cautions import cautions_of
 from dpdist.publish.manifest import MANIFEST
 from dpdist.publish.verify import read_manifest, verify
-from dpdist.release.run import run_release
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.ledger.statement import budget_sentence
-from dpdist.release.conformity import check_input
-from dpdist.release.run import run_release
+from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.run import run_release
 from dpdist.spec.release import ReleaseSpec
 from tests.buckets import s3_server
 

@@ -21,8 +21,8 @@ from releases import SCHEMA, table
 
 from dpdist.errors import OutOfDomain
 from dpdist.ledger import Ledger
-from dpdist.release.history import list_runs
-from dpdist.release.run import run_release
+from dpdist.lifecycle.history import list_runs
+from dpdist.lifecycle.run import run_release
 from dpdist.storage.store import Store
 
 MOVES = re.compile(rb"\x1b\[[0-9;]*[AKJ]")

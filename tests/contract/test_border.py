@@ -163,7 +163,7 @@ class Ended:
 
 
 def ended(spec: ReleaseSpec, plan: Any, table: Encoded) -> Ended:
-    """Run the stages of a release, as `dpdist.release.run.Run` does, but for files and ledger."""
+    """Run the stages of a release, as `dpdist.lifecycle.run.Run` does, but for files and ledger."""
     told, drawn = list[bool](), list[str]()
     attempt = Rehearsal(
         spec=spec,

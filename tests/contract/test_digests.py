@@ -51,8 +51,8 @@ from threadpoolctl import threadpool_limits
 from dpdist.families.base.registry import load_spec  # these few are all that is used of dpdist
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
-from dpdist.release.conformity import check_input
-from dpdist.release.run import run_release
+from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.run import run_release
 from dpdist.spec.release import ReleaseSpec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -458,7 +458,7 @@ def interrupt(name: str, find: Find, folder: Path, *, stage: int, partitions: in
 def finish(name: str, find: Find, folder: Path, *, partitions: int = 3, resume: bool = True) -> dict[str, Any]:
     """Release a case, or resume it; return its digests."""
     with _spec(name, find, folder, partitions) as spec:
-        run_release(spec, fixed_key=KEY, resume=resume)
+        run_release(spec, fixed_key=KEY, attempt="resume" if resume else "new")
         with contextlib.closing(Ledger.open(spec.ledger, create=False)) as ledger:
             if [attempt.state for attempt in ledger.show(spec.dataset).attempts] != ["committed"]:
                 raise ValueError(f"{name} was not charged once")

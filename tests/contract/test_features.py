@@ -107,7 +107,7 @@ def outputs() -> Iterator[str]:
     tree = manifest.json_schema()
     yield from (f"manifest: {path}" for path in settings(tree, tree.get("$defs", {})) if not path.startswith("table."))
     yield from (f"statistics: {name}" for name in statistics.STATISTICS.names)
-    for file in (ROOT / "dpdist" / "evaluate").rglob("*.py"):
+    for file in (ROOT / "dpdist" / "evaluation").rglob("*.py"):
         yield from (f"evaluation: {name}" for name in SECTION.findall(file.read_text()))
     yield from (f"first stage: {name}" for name in FIRST_STAGE_NAMES)
 

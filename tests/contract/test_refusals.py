@@ -17,7 +17,7 @@ from dpdist.cluster.executor import InProcess
 from dpdist.errors import DpdistError, OutOfDomain, SpecError
 from dpdist.families.base.registry import build_spec, make_plan
 from dpdist.ledger import Ledger
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 from dpdist.spec.release import ReleaseSpec, override
 
 PRIVATE_CASES = [case for case in CASES if "in-process" in case.modes and case not in (LID, PARTIES, RELATIONAL)]
@@ -145,7 +145,7 @@ def test_a_value_outside_its_domain_is_refused_at_the_charge(case: Case, tmp_pat
     spec = case.spec(tmp_path)
     assert status(spec) == ("OutOfDomain", ["drawing"])
     with pytest.raises(OutOfDomain, match="The charge stays spent"), runs_use(InProcess()):
-        run_release(spec, fixed_key=KEY, resume=True)
+        run_release(spec, fixed_key=KEY, attempt="resume")
     assert status(spec)[1] == ["drawing"]
 
 

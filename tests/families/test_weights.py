@@ -23,8 +23,8 @@ from dpdist.data.operators import gather_operator
 from dpdist.data.report import RowReport, check_weights
 from dpdist.data.weighted import WeightedRecords, copies_of
 from dpdist.errors import ColumnMismatch, OutOfDomain, SpecError
-from dpdist.evaluate.evaluation import Options
-from dpdist.evaluate.run import Request, run_evaluation
+from dpdist.evaluation.report import Options
+from dpdist.evaluation.run import Request, run_evaluation
 from dpdist.families.base.graph import located_table, run_pass, table_pass
 from dpdist.families.base.registry import build_spec, make_plan
 from dpdist.families.base.rehearsal import EXECUTOR
@@ -33,8 +33,8 @@ from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
-from dpdist.release.conformity import check_input
-from dpdist.release.run import run_release
+from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.run import run_release
 from dpdist.spec.release import ReleaseSpec, change
 from dpdist.spec.weight import WeightSpec
 

@@ -41,12 +41,12 @@ from dpdist.families.deniability.parameters import ParameterPlan, parameter_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import Score, independent_structure, structure_plan
 from dpdist.ledger.keys import KeyRef
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy import testing as auditor
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run, guessing_p_value, table_of
 from dpdist.publish.verify import read_release
-from dpdist.release.run import run_release
 from dpdist.spec.schema import Schema
 
 AUDIT_KEY = bytes(range(32))

@@ -28,10 +28,10 @@ from dpdist.families.deniability.solve import solve, solve_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import StructureStatistics, learn_structure
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Gaussian, RandomSplit
 from dpdist.publish.verify import read_manifest, verify
-from dpdist.release.run import run_release
 
 RELEASES = Path(__file__).parents[3] / "deploy" / "releases"
 
@@ -305,5 +305,5 @@ def test_false_declarations_are_refused_at_exactly_their_charge(
     assert epsilon == taken(spec, made) > accountant.epsilon(made.event, delta=1e-5)  # what the filters take, no more
     assert not (tmp_path / "release").exists() or not list((tmp_path / "release").rglob("*.*"))
     with pytest.raises(CheckFailed, match=setting):  # again, with the same noise: the same answer, at no charge
-        run_release(spec, resume=True)
+        run_release(spec, attempt="resume")
     assert spent(spec) == (epsilon, ["drawing"])

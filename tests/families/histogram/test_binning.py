@@ -23,7 +23,7 @@ from scipy import stats
 
 from dpdist.data.operators import Operator
 from dpdist.errors import AccountingError, SpecError, VerificationFailed
-from dpdist.evaluate.run import Request, run_evaluation
+from dpdist.evaluation.run import Request, run_evaluation
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import build_spec, family_of, make_plan
 from dpdist.families.histogram.binning import BinningPlan, choose, noisy_levels
@@ -33,10 +33,10 @@ from dpdist.families.histogram.measurement import changed_cells
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.histogram.stages import truth
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import audit
-from dpdist.release.run import run_release
 
 NOISE = Noise(bytes(range(32)))
 KEY = bytes(range(32)).hex()

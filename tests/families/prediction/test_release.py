@@ -30,11 +30,11 @@ from dpdist.families.prediction.scales import snapped
 from dpdist.families.prediction.spec import TwoStageSpec, scale_of
 from dpdist.families.prediction.stages import stages
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.guarantee import LID, DifferentialPrivacy
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import verify
-from dpdist.release.run import run_release
 from dpdist.spec.schema import Attribute
 from dpdist.storage.store import Store
 
@@ -442,7 +442,7 @@ def test_the_manifest_says_first_that_it_is_not_private(tmp_path: Path) -> None:
     assert "rows_near" not in manifest
     assert "as measured in income:" in outcome.guarantee
     assert "Released as they are: region." in outcome.guarantee
-    assert run_release(made, resume=True).attempt == outcome.attempt
+    assert run_release(made, attempt="resume").attempt == outcome.attempt
     shown = CliRunner().invoke(app, ["ledger", "show", "d", "--ledger", made.ledger])
     assert "not DP" in shown.stdout  # and not epsilon 0
     for command in (["release", "--once"], ["plan"]):
@@ -494,7 +494,7 @@ def test_an_interrupted_release_is_resumed(tmp_path: Path, dp: bool) -> None:
 
     with pytest.raises(_Stopped):
         run_release(made, progress=stop)
-    outcome = run_release(made, resume=True)
+    outcome = run_release(made, attempt="resume")
     assert outcome.records == (700 if dp else ROWS)
     ledger = Ledger.open(made.ledger, create=False)
     assert [attempt.state for attempt in ledger.show("d").attempts] == ["committed"]

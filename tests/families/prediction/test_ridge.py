@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpdist.cluster.executor import InProcess
-from dpdist.evaluate.utility.regression import (
+from dpdist.evaluation.utility.regression import (
     delta_mse,
     mse,
 )

@@ -19,9 +19,9 @@ from dpdist.families.synthesis.learn import learn
 from dpdist.families.synthesis.prior import read_prior
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
+from dpdist.lifecycle.run import Run, run_release
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_manifest
-from dpdist.release.run import Run, run_release
 
 KEY = Noise(bytes(range(32)))
 CARDS = (6, 5, 8, 3)
@@ -169,11 +169,11 @@ def test_an_attempt_keeps_to_its_prior(tmp_path: Path) -> None:
     for work in ("work", "another"):  # what is stored in the work folder is left behind in another one
         elsewhere = {"work": str(tmp_path / work), "output": {"path": str(tmp_path / f"release-{work}")}}
         with pytest.raises(ReleaseConflict, match="another public table"):
-            run_release(build_spec(spec_with(tmp_path, str(prior)) | elsewhere), resume=True)
+            run_release(build_spec(spec_with(tmp_path, str(prior)) | elsewhere), attempt="resume")
     prior.write_bytes(content)
-    assert run_release(spec, resume=True) is not None
+    assert run_release(spec, attempt="resume") is not None
     prior.unlink()  # once published, it is not needed
-    assert run_release(spec, once=True).already
+    assert run_release(spec, attempt="once").already
 
 
 def test_a_prior_that_is_exchanged_during_a_run_is_noticed(tmp_path: Path) -> None:

@@ -31,10 +31,10 @@ from dpdist.families.synthesis.regressions import Count, Regressions, measure_re
 from dpdist.inference.comparisons import MEASURED_NOTE, answer
 from dpdist.inference.published import Published
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import verify
-from dpdist.release.run import run_release
 from dpdist.spec.regression import Regression, parse_regression
 from dpdist.spec.schema import Schema
 

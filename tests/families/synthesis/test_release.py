@@ -33,11 +33,11 @@ from dpdist.families.synthesis.learn import Learned
 from dpdist.families.synthesis.plan import SynthesisPlan, parts_of
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim, audit
 from dpdist.publish.verify import read_release
-from dpdist.release.run import run_release
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.rules import Rules
 from dpdist.storage.store import Store

@@ -23,7 +23,7 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.data.count import pair_counts
 from dpdist.data.encode import TableEncoder
 from dpdist.errors import OutOfDomain, SpecError
-from dpdist.evaluate.utility.rules import broken_operator, rules_section
+from dpdist.evaluation.utility.rules import broken_operator, rules_section
 from dpdist.families.base.registry import build_spec, make_plan
 from dpdist.families.synthesis import draw, rounds
 from dpdist.families.synthesis.choices import choose
@@ -38,9 +38,9 @@ from dpdist.inference.published import Published
 from dpdist.inference.recompute import recompute
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
+from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy.noise import Noise
-from dpdist.release.conformity import check_input
-from dpdist.release.run import run_release
 from dpdist.spec.conditions import parse_condition
 from dpdist.spec.rules import broken_by
 from dpdist.spec.schema import Schema
