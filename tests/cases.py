@@ -17,10 +17,11 @@ import releases
 
 from dpdist.data.inputs import contract_source
 from dpdist.data.source import fingerprint
-from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
-from dpdist.spec.release import ReleaseSpec, override
+from dpdist.spec.overrides import override
+from dpdist.spec.reader import load
+from dpdist.spec.release import ReleaseSpec
 
 MODES = ("in-process", "threads", "embedded", "address")
 """Executors, by the names that specs give them (`cluster.mode`)."""
@@ -67,7 +68,7 @@ class Case:
             "ledger": f"sqlite:///{folder}/ledger.db",
             "work": str(folder / "work"),
         }
-        return build_spec(override(tree, {**self.settings, **releases.dotted(changes)}))
+        return load(override(tree, {**self.settings, **releases.dotted(changes)}))
 
     def project(self, folder: Path, **changes: Any) -> ReleaseSpec:
         """Write the table and a ledger below `folder`; return the spec of a release."""

@@ -11,7 +11,8 @@ from dpdist.data.records import Records
 from dpdist.data.source import CsvOptions, ParentSource, TableSource, fingerprint, fingerprint_of
 from dpdist.data.table import Table
 from dpdist.ledger.contract import InputSpec
-from dpdist.spec.release import CsvSpec, DataSpec, ParentTable, ReleaseSpec
+from dpdist.spec.data import CsvSpec, DataSpec, ParentTable
+from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
 
 

@@ -36,8 +36,7 @@ from dpdist.families.base.registry import FAMILIES
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
 from dpdist.spec.release import DEFAULT_LEDGER
-from dpdist.spec.unit import UnitSpec
-from dpdist.spec.weight import WeightSpec
+from dpdist.spec.unit import UnitSpec, WeightSpec
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

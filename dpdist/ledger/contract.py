@@ -18,14 +18,15 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from dpdist.errors import ContractBroken, SpecError
 from dpdist.ledger.records import LARGEST_CAP, LEAST_CAP, Dataset
 from dpdist.privacy.events import Event, takes_size_for_public
+from dpdist.spec.data import CsvSpec, DataSpec, ParentTable, StorageSpec
 from dpdist.spec.part import departures as schema_departures
 from dpdist.spec.paths import PATH, from_folder
-from dpdist.spec.release import CsvSpec, DataSpec, Exact, ParentTable, ReleaseSpec, Section, StorageSpec
+from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
+from dpdist.spec.strict import Exact, Section
 from dpdist.spec.strict_yaml import load_yaml
-from dpdist.spec.unit import UnitSpec, adjacency_words, refuse_released_ids
+from dpdist.spec.unit import UnitSpec, WeightSpec, adjacency_words, refuse_released_ids, refuse_released_weights
 from dpdist.spec.validation import setting_names, validation_message
-from dpdist.spec.weight import WeightSpec, refuse_released_weights
 from dpdist.storage.files import absolute
 
 

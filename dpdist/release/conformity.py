@@ -23,7 +23,7 @@ from dpdist.families.base.graph import located_on, table_pass
 from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
 from dpdist.spec.schema import Schema
-from dpdist.spec.weight import WeightSpec
+from dpdist.spec.unit import WeightSpec
 from dpdist.storage.files import absolute
 
 if TYPE_CHECKING:
