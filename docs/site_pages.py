@@ -97,7 +97,7 @@ def schema_page() -> str:
 
 def contract_page() -> str:
     """Every setting of a contract."""
-    from dpdist.ledger.contract import Contract
+    from dpdist.spec.contract import Contract
 
     tree = Contract.model_json_schema(by_alias=True)
     for name in reached(tree["$defs"], "Schema"):

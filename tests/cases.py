@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import releases
 
-from dpdist.data.inputs import contract_source
+from dpdist.data.inputs import source_of
 from dpdist.data.source import fingerprint
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
+from dpdist.spec.contract import Contract
 from dpdist.spec.overrides import override
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
@@ -95,7 +95,7 @@ class Case:
         contract = Contract.model_validate(tree)
         with closing(Ledger.open(spec.ledger)) as ledger:
             ledger.amend(dataset, contract, reason="declared")
-            source = contract_source(contract.data, paths=contract.data.paths)
+            source = source_of(contract.data)
             ledger.admit_input(dataset, fingerprint=fingerprint(source), contract=contract.digest)
 
     def spoilt(self, table: pa.Table) -> pa.Table:

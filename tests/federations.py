@@ -20,9 +20,9 @@ from releases import dotted
 from dpdist.families.mixing.federated.identity import identity_text
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.signing import load_signing_key
 from dpdist.release.conformity import check_input
+from dpdist.spec.contract import Contract
 from dpdist.spec.overrides import override
 from dpdist.spec.reader import load
 

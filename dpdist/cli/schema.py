@@ -160,7 +160,7 @@ def json_schema_of(kind: str) -> dict[str, Any]:
 
         tree = json_schema()
     else:
-        from dpdist.ledger.contract import Contract
+        from dpdist.spec.contract import Contract
         from dpdist.spec.schema import Schema
 
         tree = (Schema if kind == "schema" else Contract).model_json_schema(by_alias=True)

@@ -41,9 +41,15 @@ class CsvSpec(Section):
     skip_rows: int = Field(default=0, ge=0, le=1_000_000_000, description="Lines to skip at the top of each file.")
 
     @model_validator(mode="after")
-    def _named(self) -> CsvSpec:
+    def _readable(self) -> CsvSpec:
         if not self.header and not self.columns:
-            raise ValueError("a CSV without header needs `columns`")
+            raise ValueError("a CSV without header needs csv.columns")
+        if self.delimiter in '"\r\n' or not self.delimiter.isascii():
+            raise ValueError("csv.delimiter must be one ASCII character, neither a quote nor a line break")
+        if self.comment is not None and (not self.comment or "\n" in self.comment):
+            raise ValueError("csv.comment must be a text without line breaks, or absent")
+        if self.columns is not None and len(set(self.columns)) != len(self.columns):
+            raise ValueError("csv.columns names a column twice")
         return self
 
 
@@ -78,19 +84,24 @@ class FilesSpec(Section):
         return (self.path,) if isinstance(self.path, str) else self.path
 
 
-class DataSpec(FilesSpec):
-    """The table a release reads."""
+class TableSpec(FilesSpec):
+    """The files of a table of records, their store, and what is beside them."""
 
     extra_columns: Literal["refuse", "ignore"] = Field(
-        default="refuse", description="What to do with columns the schema does not name."
-    )
-    minimum_records: int = Field(
-        ge=1,
-        le=MOST_RECORDS,
-        description="Declared public lower bound on the number of records; checked with a noisy count.",
+        default="refuse", description="What to do with columns that the schema does not name."
     )
     storage: StorageSpec = StorageSpec()
     parent: ParentTable | None = Field(
         default=None,
         description="Where attributes of the units are in a table of their own, with the ids of `unit`.",
+    )
+
+
+class DataSpec(TableSpec):
+    """The table a release reads."""
+
+    minimum_records: int = Field(
+        ge=1,
+        le=MOST_RECORDS,
+        description="Declared public lower bound on the number of records; checked with a noisy count.",
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dpdist.errors import SpecError
-from dpdist.ledger.contract import Contract
+from dpdist.spec.contract import Contract
 from dpdist.spec.reader import load
 
 SCHEMA = {

@@ -15,10 +15,10 @@ from pydantic import ValidationError
 from dpdist.cli.commands import verify
 from dpdist.errors import ContractBroken, SpecError
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.statement import budget_sentence
 from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release
+from dpdist.spec.contract import Contract
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 from tests.buckets import s3_server

@@ -27,9 +27,9 @@ from dpdist.families.base.attempt import silent
 from dpdist.families.base.graph import run_pass
 from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import Rehearsal
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise
+from dpdist.spec.contract import Contract
 from dpdist.spec.part import departures
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec

@@ -48,9 +48,9 @@ from distributed import LocalCluster
 from threadpoolctl import threadpool_limits
 
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release
+from dpdist.spec.contract import Contract
 from dpdist.spec.reader import load  # these few are all that is used of dpdist
 from dpdist.spec.release import ReleaseSpec
 

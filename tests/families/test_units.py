@@ -40,7 +40,6 @@ from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.mixing.claims import mixtures_claim
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.testing import Claim, audit
@@ -48,6 +47,7 @@ from dpdist.publish.statement import check_statement
 from dpdist.publish.verify import read_manifest, verify
 from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release
+from dpdist.spec.contract import Contract
 from dpdist.spec.overrides import change
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec

@@ -31,10 +31,10 @@ from dpdist.families.base.rehearsal import EXECUTOR
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
 from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release
+from dpdist.spec.contract import Contract
 from dpdist.spec.overrides import change
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec

@@ -17,11 +17,11 @@ from releases import SCHEMA, table
 
 from dpdist.errors import BudgetExceeded, ReleaseConflict
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.publish.verify import verify
 from dpdist.release.conformity import check_input
 from dpdist.release.outcome import Outcome
 from dpdist.release.run import Run, run_release
+from dpdist.spec.contract import Contract
 from dpdist.spec.reader import load
 
 Schedule = Callable[..., Outcome]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from dpdist.families.base.registry import FAMILIES
-from dpdist.ledger.contract import Contract
+from dpdist.spec.contract import Contract
 from dpdist.spec.paths import path_settings
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec

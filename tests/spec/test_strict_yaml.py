@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dpdist.errors import SpecError
-from dpdist.ledger.contract import Contract
+from dpdist.spec.contract import Contract
 from dpdist.spec.overrides import parse_overrides
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema

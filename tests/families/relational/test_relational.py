@@ -27,7 +27,6 @@ from dpdist.families.relational.margins import MeasuredMargins, measure_margins,
 from dpdist.families.synthesis.balance import CellCosts, PairIndex, TableRows
 from dpdist.families.synthesis.learn import learn
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.events import Gaussian
@@ -35,6 +34,7 @@ from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_release, verify
 from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release
+from dpdist.spec.contract import Contract
 
 NOISE = Noise(bytes(32))
 

@@ -18,10 +18,10 @@ from dpdist.families.synthesis.choices import choose, with_prior
 from dpdist.families.synthesis.learn import learn
 from dpdist.families.synthesis.prior import read_prior
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_manifest
 from dpdist.release.run import Run, run_release
+from dpdist.spec.contract import Contract
 from dpdist.spec.reader import load
 
 KEY = Noise(bytes(range(32)))

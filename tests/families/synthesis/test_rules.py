@@ -37,11 +37,11 @@ from dpdist.inference.law import Law
 from dpdist.inference.published import Published
 from dpdist.inference.recompute import recompute
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.privacy.noise import Noise
 from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release
 from dpdist.spec.conditions import parse_condition
+from dpdist.spec.contract import Contract
 from dpdist.spec.reader import load
 from dpdist.spec.rules import broken_by
 from dpdist.spec.schema import Schema

@@ -27,10 +27,10 @@ from dpdist.errors import (
 )
 from dpdist.families.base.registry import make_plan
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.statement import budget_sentence
 from dpdist.privacy.events import Gaussian
 from dpdist.release.run import run_release
+from dpdist.spec.contract import Contract
 from dpdist.spec.part import departures
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
