@@ -14,7 +14,7 @@ from dpdist.cluster.executor import Executor
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.inputs import Files, Input, table_source
 from dpdist.data.released import ReleasedTable
-from dpdist.data.source import ParentSource, TableSource, find_files
+from dpdist.data.source import TableSource, find_files
 from dpdist.errors import DataError, DataNotFound, DpdistError, SpecError
 from dpdist.evaluation.inputs import Inputs, open_inputs
 from dpdist.evaluation.page.files import Pages, is_remote, pages_at
@@ -35,9 +35,9 @@ from dpdist.families.base.linked import LinkedRows
 from dpdist.families.base.registry import FAMILIES
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
+from dpdist.spec.data import ParentTable
 from dpdist.spec.release import DEFAULT_LEDGER
-from dpdist.spec.unit import UnitSpec
-from dpdist.spec.weight import WeightSpec
+from dpdist.spec.unit import UnitSpec, WeightSpec
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -98,7 +98,7 @@ class Request:
         """A real table: how to read it, where it is given by paths; `parents` has these attributes of it."""
         if not isinstance(table, tuple):
             return table
-        parent = ParentSource(parents, attributes) if parents else None
+        parent = ParentTable(path=parents, attributes=attributes) if parents else None
         paths = (*table, *(path for path in parents if path not in table))
         if self.spec is None:
             plain = TableSource(paths, extra_columns="ignore", parent=parent, storage_options=self.storage_options)

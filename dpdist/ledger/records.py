@@ -18,10 +18,6 @@ Rational = Fraction | Decimal | int | float | str
 GUARANTEES: Final = ("dp", "dp-declared", "pd-per-record", "pml", "lid")
 """Kinds of guarantee a data set's policy may allow (`docs/guarantees.md`)."""
 
-LEAST_CAP: Final = Fraction(1, 1_000_000)
-LARGEST_CAP: Final = 1_000_000
-"""Bounds on the caps of a data set, in epsilon and in nats: what is outside of them is a slip."""
-
 BUDGETED: Final = ("dp", "dp-declared", "pd-per-record", "pml")
 """Kinds whose charge always carries a privacy event."""
 
@@ -65,7 +61,7 @@ class Dataset:
         The cap of the account of pointwise maximal leakage, in nats. With such an account, releases with the guarantee
         ``pml`` are charged to it; without, they are charged their equal differential privacy.
     contract : str or None
-        The contract as JSON (`dpdist.ledger.contract.Contract`); None for a data set without one.
+        The contract as JSON (`dpdist.spec.contract.Contract`); None for a data set without one.
     """
 
     name: str

@@ -42,7 +42,6 @@ from dpdist.families.base.family import Stage
 from dpdist.families.base.owners import refuse_tables_of_others
 from dpdist.families.base.registry import family_of, make_plan
 from dpdist.ledger import Charge, Ledger
-from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.keys import BESIDES, WITH_TEST_KEY, KeyRef, require_test_keys
 from dpdist.ledger.records import event_json
 from dpdist.ledger.signing import load_signing_key
@@ -55,6 +54,7 @@ from dpdist.lifecycle.preflight import keep_apart, refuse
 from dpdist.lifecycle.publication import Publication
 from dpdist.privacy.events import covers
 from dpdist.publish.manifest import require_vacant
+from dpdist.spec.contract import kept_contract
 from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
@@ -170,7 +170,9 @@ class Run:
             self.outcome = self._publication.committed()
             if self.outcome is not None:
                 return
-        self._contract = kept_contract(self._ledger.dataset(spec.dataset), spec, event=self.plan.event)
+        self._contract = kept_contract(
+            self._ledger.dataset(spec.dataset).contract, spec, name=spec.dataset, event=self.plan.event
+        )
         if self._fixed_key is not None and self._contract is not None:
             require_test_keys()
         refuse_tables_of_others(self._ledger, spec, self._input.source, dataset=spec.dataset)

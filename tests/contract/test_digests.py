@@ -48,11 +48,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from distributed import LocalCluster
 from threadpoolctl import threadpool_limits
 
-from dpdist.families.base.registry import load_spec  # these few are all that is used of dpdist
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
+from dpdist.spec.contract import Contract
+from dpdist.spec.reader import load  # these few are all that is used of dpdist
 from dpdist.spec.release import ReleaseSpec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -394,7 +394,7 @@ def _begin(name: str, find: Find) -> dict[str, Any]:
         with contextlib.closing(Ledger.open(url)) as ledger:
             ledger.create_dataset(dataset, epsilon=100, delta="1e-3", guarantees=GUARANTEES)
     if tree["kind"] == "relational" and empty:
-        _declare(load_spec(_file(name), settings))
+        _declare(load(_file(name), settings))
     return settings
 
 
@@ -471,7 +471,7 @@ def _spec(name: str, find: Find, folder: Path, partitions: int) -> Iterator[Rele
     with contextlib.chdir(folder), threadpool_limits(1):  # as in worker processes
         settings = _begin(name, find)
         with _cluster(name, partitions) as cluster:
-            yield load_spec(_file(name), settings | {"cluster": cluster})
+            yield load(_file(name), settings | {"cluster": cluster})
 
 
 # --- digests ----------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.base.family import Family, Stage
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.registry import FAMILIES, json_schema, make_plan, register
+from dpdist.families.base.registry import FAMILIES, make_plan, register
 from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.ledger import Charge, Ledger
 from dpdist.ledger.keys import load_noise
@@ -45,6 +45,7 @@ from dpdist.privacy.events import DiscreteLaplace
 from dpdist.privacy.noise import Noise
 from dpdist.publish import manifest
 from dpdist.publish.verify import read_manifest, verify
+from dpdist.spec.reader import json_schema
 from dpdist.spec.release import PrivacyLimit, ReleaseSpec
 
 # --- a family of ten lines --------------------------------------------------------------------------------------------

@@ -29,9 +29,10 @@ from dpdist import errors
 from dpdist.cli.commands import app
 from dpdist.cli.schema import json_schema_of
 from dpdist.families.base.family import Family
-from dpdist.families.base.registry import FAMILIES, json_schema
+from dpdist.families.base.registry import FAMILIES
 from dpdist.families.prediction.spec import FIRST_STAGE_NAMES
 from dpdist.publish import manifest, statistics
+from dpdist.spec.reader import json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 LISTED, REMOVED = (Path(__file__).with_name(name) for name in ("features.json", "removed.json"))

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dpdist.errors import SpecError
-from dpdist.spec.release import ReleaseSpec, override, parse_overrides
+from dpdist.spec.overrides import override, parse_overrides
+from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.strict_yaml import load_yaml, write_yaml
 
 

@@ -19,7 +19,7 @@ from dpdist.families.deniability.search import NOISE_SHARE
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec, Shares
 from dpdist.families.deniability.splits import plan_model
 from dpdist.privacy.arrays import Floats
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 
 def stage_epsilon(shares: Shares, epsilon: float) -> float:

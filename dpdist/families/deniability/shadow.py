@@ -8,7 +8,7 @@ from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
 from dpdist.families.deniability.spec import CHECK_SHARE, PlausibleDeniabilitySpec
 from dpdist.families.deniability.splits import ModelPlan, SeedPlan
 from dpdist.families.deniability.structure import structure_plan
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 _DECLARED = 0.9  # of the records of a shadow table
 _ALWAYS = -(1 << 62)  # a threshold that every count reaches

@@ -16,7 +16,7 @@ from dpdist.families.base.family import SolveRequest
 from dpdist.families.mixing.budget import divide_budget
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.privacy.mixtures import ClassMixtures, noise_of_units
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Orders that are compared unless others are given."""

@@ -24,7 +24,7 @@ from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.events import Composed, Event, Gaussian
 from dpdist.privacy.formatting import number_of
 from dpdist.publish.part_format import PartFormat
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 from dpdist.spec.schema import Attribute, Schema
 
 GIVEN_WEIGHT = 0.1

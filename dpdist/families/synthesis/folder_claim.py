@@ -20,7 +20,7 @@ from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
 from dpdist.publish.parts import read_parquet
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 _OTHERS = 40  # records of the table beside the canary
 

@@ -34,7 +34,7 @@ from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.events import ApproximateDP, Composed, RandomSplit, SeedRecords
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_release, verify
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
 
 NOISE = Noise(bytes(range(32)))

@@ -19,7 +19,6 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.errors import CheckFailed, GuaranteeRefused, OutOfDomain, SpecError
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.registry import build_spec, json_schema
 from dpdist.families.prediction.blocks import joined
 from dpdist.families.prediction.lid.inputs import Disclosed
 from dpdist.families.prediction.lid.method import Disclosure
@@ -35,6 +34,7 @@ from dpdist.privacy import accountant
 from dpdist.privacy.guarantee import LID, DifferentialPrivacy
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import verify
+from dpdist.spec.reader import json_schema, load
 from dpdist.spec.schema import Attribute
 from dpdist.storage.store import Store
 
@@ -420,7 +420,7 @@ def run_spec(folder: Path, *, guarantees: tuple[str, ...] = ("dp", "lid"), dp: b
     ledger.create_dataset("d", epsilon=10, delta="1e-5", guarantees=guarantees)
     ledger.close()
     tree = spec(folder / "people.parquet", folder / "release", dp=dp, **changes).model_dump(mode="json", by_alias=True)
-    return build_spec(tree | {"ledger": url, "work": str(folder / "work"), "cluster": {"mode": "threads"}})
+    return load(tree | {"ledger": url, "work": str(folder / "work"), "cluster": {"mode": "threads"}})
 
 
 def test_the_published_method_needs_the_data_sets_permission(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from dpdist.families.relational.margins import MeasuredMargins, measure_margins,
 from dpdist.families.synthesis.balance import CellCosts, PairIndex, TableRows
 from dpdist.families.synthesis.learn import learn
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
@@ -35,6 +34,7 @@ from dpdist.privacy.arrays import Codes
 from dpdist.privacy.events import Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_release, verify
+from dpdist.spec.contract import Contract
 
 NOISE = Noise(bytes(32))
 

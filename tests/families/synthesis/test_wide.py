@@ -14,7 +14,7 @@ from releases import KEY
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.data.operators import Operator
 from dpdist.errors import SpecError
-from dpdist.families.base.registry import build_spec, make_plan
+from dpdist.families.base.registry import make_plan
 from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.choices import MOST_CODED_CELLS, Choices, choose, draws_at_most, is_wide
 from dpdist.families.synthesis.learn import learn
@@ -27,7 +27,8 @@ from dpdist.lifecycle.run import run_release
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.noise import Noise
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Attribute
 
 CODES = {"a": 20_000, "b": 2_000, "c": 3}
@@ -55,7 +56,7 @@ def wide(folder: Path, **changes: Any) -> SynthesisPlan:
         "work": str(folder / "work"),
         "privacy": {"epsilon": 10, "delta": 1e-9},
     }
-    plan = make_plan(build_spec(tree | changes))
+    plan = make_plan(load(tree | changes))
     assert isinstance(plan, SynthesisPlan)
     return plan
 

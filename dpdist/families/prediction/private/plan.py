@@ -20,7 +20,7 @@ from dpdist.families.prediction.second_stage import WIDTH
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.events import Composed
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 
 @dataclass(frozen=True, kw_only=True)

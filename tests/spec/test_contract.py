@@ -25,13 +25,14 @@ from dpdist.errors import (
     ReleaseConflict,
     SpecError,
 )
-from dpdist.families.base.registry import build_spec, load_spec, make_plan
+from dpdist.families.base.registry import make_plan
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.statement import budget_sentence
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy.events import Gaussian
+from dpdist.spec.contract import Contract
 from dpdist.spec.part import departures
+from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Attribute, Schema
 
@@ -74,7 +75,7 @@ def spec(folder: Path, table: dict[str, Any], **changes: Any) -> ReleaseSpec:
         "privacy": {"epsilon": 1},
         "histograms": "each column",
     }
-    return build_spec({**tree, **changes})
+    return load({**tree, **changes})
 
 
 def people(folder: Path, rows: int = 60) -> None:
@@ -283,7 +284,7 @@ def test_minima_of_classes(tmp_path: Path) -> None:
         del settings["histograms"]
         base = spec(tmp_path, schema(job={})).model_dump(mode="json", by_alias=True)
         shared = {name: base[name] for name in ("name", "dataset", "data", "output", "ledger", "work")}
-        assert (one.departures(build_spec({**shared, **settings}), event=None) == []) == kept
+        assert (one.departures(load({**shared, **settings}), event=None) == []) == kept
 
 
 def test_a_release_under_a_contract(tmp_path: Path) -> None:
@@ -450,7 +451,7 @@ def test_amendments_are_in_the_journal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["acs2024", "acs2024-histograms", "acs2024-whole"])
 def test_the_contract_that_comes_with_dpdist(name: str) -> None:
     deploy = Path(__file__).parents[2] / "deploy"
-    made = load_spec(deploy / "releases" / f"{name}.yaml")
+    made = load(deploy / "releases" / f"{name}.yaml")
     declared = Contract.from_yaml(deploy / "contracts" / "acs2024.yaml")
     assert declared.departures(made, event=make_plan(made).event) == []
     assert Contract.from_text(declared.text) == declared

@@ -10,26 +10,31 @@ from __future__ import annotations
 import hashlib
 import json
 from fnmatch import fnmatchcase
+from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from dpdist.errors import ContractBroken, SpecError
-from dpdist.ledger.records import LARGEST_CAP, LEAST_CAP, Dataset
 from dpdist.privacy.events import Event, takes_size_for_public
+from dpdist.spec.data import ParentTable, TableSpec
 from dpdist.spec.part import departures as schema_departures
 from dpdist.spec.paths import PATH, from_folder
-from dpdist.spec.release import CsvSpec, DataSpec, Exact, ParentTable, ReleaseSpec, Section, StorageSpec
+from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
+from dpdist.spec.strict import Exact, Section
 from dpdist.spec.strict_yaml import load_yaml
-from dpdist.spec.unit import UnitSpec, adjacency_words, refuse_released_ids
+from dpdist.spec.unit import UnitSpec, WeightSpec, adjacency_words, refuse_released_ids, refuse_released_weights
 from dpdist.spec.validation import setting_names, validation_message
-from dpdist.spec.weight import WeightSpec, refuse_released_weights
 from dpdist.storage.files import absolute
 
+LEAST_CAP: Final = Fraction(1, 1_000_000)
+LARGEST_CAP: Final = 1_000_000
+"""Bounds on the caps of a data set, in epsilon and in nats: what is outside of them is a slip."""
 
-class InputSpec(Section):
+
+class InputSpec(TableSpec):
     """The files of a data set and how they are read, or the clients of federated releases that hold them."""
 
     path: Annotated[str | tuple[str, ...], PATH] = Field(
@@ -43,15 +48,6 @@ class InputSpec(Section):
     later: Annotated[tuple[str, ...], PATH] = Field(
         default=(),
         description="Patterns such as s3://bucket/????-??-??.parquet: inputs that may be added later.",
-    )
-    format: Literal["parquet", "csv"] | None = Field(default=None, description="Inferred from the name if absent.")
-    csv: CsvSpec = Field(default_factory=CsvSpec)
-    extra_columns: Literal["refuse", "ignore"] = Field(
-        default="refuse", description="What to do with columns that the schema does not name."
-    )
-    storage: StorageSpec = Field(default_factory=StorageSpec)
-    parent: ParentTable | None = Field(
-        default=None, description="Where attributes of the units are in a table of their own, with the ids of `unit`."
     )
 
     @model_validator(mode="after")
@@ -73,11 +69,6 @@ class InputSpec(Section):
             if "://" in path and not path.startswith(("file://", "s3://", "s3a://")):
                 raise ValueError("the files of a contract are local or in S3: elsewhere a file has several names")
         return given
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The paths as a tuple."""
-        return (self.path,) if isinstance(self.path, str) else self.path
 
 
 class PeriodSpec(Section):
@@ -287,12 +278,11 @@ def adjacency_of(text: str | None) -> str:
     return adjacency_words(None if text is None else Contract.from_text(text).protected)
 
 
-def kept_contract(dataset: Dataset, spec: ReleaseSpec, *, event: Event | None) -> str | None:
-    """The digest of the contract of a data set, which a release keeps; None where the data set has none.
+def kept_contract(text: str | None, spec: ReleaseSpec, *, name: str, event: Event | None) -> str | None:
+    """The digest of the contract of a data set from its text, which a release keeps; None where it has none.
 
     Raises ContractBroken: the release asks for something else than a part of the contract. Nothing was read.
     """
-    text, name = dataset.contract, dataset.name
     if text is None:
         if spec.protects_only_units:
             raise ContractBroken(
@@ -316,7 +306,7 @@ def kept_contract(dataset: Dataset, spec: ReleaseSpec, *, event: Event | None) -
 
 
 def drafted(
-    schema: Schema, *, path: tuple[str, ...], minimum: int, caps: tuple[str, str], reads: DataSpec | None = None
+    schema: Schema, *, path: tuple[str, ...], minimum: int, caps: tuple[str, str], reads: TableSpec | None = None
 ) -> dict[str, Any]:
     """A contract as a mapping for YAML, from a schema and the least that must be said besides: the caps on epsilon and
     delta, and the files, whose layout, and paths unless some are given, are those of `reads`.
