@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dpdist.data.inputs import Input
 from dpdist.errors import DpdistError, LedgerError, OutputExists, ReleaseConflict
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.family import Plan
+from dpdist.families.base.plan import Plan
 from dpdist.ledger import Charge, Ledger
 from dpdist.ledger.keys import BESIDES
 from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish, require_vacant

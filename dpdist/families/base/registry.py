@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from dpdist.errors import SpecError
-from dpdist.families.base.family import Family, Plan, Stage
+from dpdist.families.base.family import Family, Stage
+from dpdist.families.base.plan import Plan
 from dpdist.spec.dates import dated
 from dpdist.spec.paths import from_folder
 from dpdist.spec.release import ReleaseSpec, override, validated
