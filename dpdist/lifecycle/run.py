@@ -162,7 +162,7 @@ class Run:
         self._ledger = Ledger.open(spec.ledger, create=False)
         stack.callback(self._ledger.close)
         self._publication = Publication(
-            spec, self.plan, self._ledger, self._output, self._work, signing_key, self._bound, self._input
+            spec, self._ledger, self._output, self._work, signing_key, self._bound, self._input
         )
         if self._mode == "once":
             self.resumed = self._ledger.find(spec.dataset, spec.name) is not None
@@ -363,9 +363,7 @@ class Run:
         """Publish; when repeated after a failure of the storage, find what the ledger committed."""
         self._progress("publishing", 0, 1)
         try:
-            self.outcome = self._publication.publish(
-                self._shared, self._reserved, fixed_key=self._fixed_key is not None
-            )
+            self.outcome = self._publication.publish(self._shared, self._reserved)
         except ReleaseConflict:
             self._publication.give_free(self._reserved)
             raise

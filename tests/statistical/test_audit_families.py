@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpdist.families.base.family import Plan
+from dpdist.families.base.plan import Plan
 from dpdist.families.base.registry import family_of, make_plan
 from dpdist.families.histogram.claims import cells_canaries, counts_claim
 from dpdist.families.histogram.claims import claims as histogram_claims

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpdist.errors import SpecError
 from dpdist.evaluation.attacks.shadow import Generator
-from dpdist.families.base.family import Plan
+from dpdist.families.base.plan import Plan
 from dpdist.families.base.registry import family_of, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.privacy.arrays import Codes

@@ -105,8 +105,7 @@ def solve(spec: PlausibleDeniabilitySpec, request: SolveRequest) -> SeedSolution
     except SpecError:
         words = f"split.records={other} reaches nothing"
     solution = replace(solution, comparison=f"Here each stage uses {_WAYS[spec.split.records]}; {words}.")
-    if request.write:
-        solution.write(request.write, source=request.source, settings=request.settings)
+    request.completed(solution.spec, solution.picked.settings, title=solution.title)
     return solution
 
 

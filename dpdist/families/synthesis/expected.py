@@ -70,5 +70,10 @@ def pair_deviation(choices: Choices, attributes: int) -> float:
     steps = [(choices.tree, attributes - 1), (choices.pairs, choices.rounds * choices.per_round)]
     precisions = [share * choices.mu**2 / tables for share, tables in steps if share and tables]
     if not precisions:  # one-way tables only
-        return math.sqrt(attributes / (choices.one_way + choices.one_way_again)) / choices.mu
+        return one_way_deviation(choices, attributes)
     return 1 / math.sqrt(sum(precisions) / len(precisions))
+
+
+def one_way_deviation(choices: Choices, attributes: int) -> float:
+    """Deviation of a cell of a one-way table, measured once or twice."""
+    return math.sqrt(attributes / (choices.one_way + choices.one_way_again)) / choices.mu

@@ -183,7 +183,7 @@ def test_the_command_line_writes_a_spec_that_runs(dpdist: Command, tmp_path: Pat
     assert completed.fingerprint == body["plan"]["spec_sha256"]
     assert found.read_text().startswith("# Found by")
     with pytest.raises(SpecError, match="cannot be written"):
-        solve_plan(spec, epsilon=4).write(tmp_path / "no" / "folder.yaml", source=source)
+        solve(spec, SolveRequest(epsilon=4, source=source, write=tmp_path / "no" / "folder.yaml"))
 
 
 def test_what_was_solved_for_a_cap_fits_in_it(dpdist: Command, tmp_path: Path) -> None:

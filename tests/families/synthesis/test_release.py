@@ -97,7 +97,7 @@ def test_the_plan_spends_the_budget_and_says_what_for(tmp_path: Path) -> None:
     for word in ("One-way", "Pairs", "Raking", "Records     5,000 in 3 parts", guarantee.statement()):
         assert word in text
     assert plan.to_json()["parameters"]["choices"]["mu"] == plan.choices.mu
-    assert plan.resources()["partitions"] == 1
+    assert plan.needs().partitions == 1
 
 
 def test_rounds_and_exchanges_can_be_set(tmp_path: Path) -> None:
