@@ -34,7 +34,7 @@ class Lost:
 
 
 class WorkerGroups:
-    """The groups of workers of a cluster.
+    """The groups of workers of a cluster. Raises SpecError: the cluster has no processes of its own.
 
     Parameters
     ----------
@@ -46,11 +46,6 @@ class WorkerGroups:
         Seconds for which a group may be without a worker: a killed worker may be restarted meanwhile.
     patience : float
         Seconds to wait for an answer.
-
-    Raises
-    ------
-    SpecError
-        The cluster has no processes of its own.
     """
 
     def __init__(self, cluster: Cluster, resources: Mapping[str, str], *, grace: float, patience: float) -> None:

@@ -24,28 +24,14 @@ VARIABLE: Final = "DPDIST_LEDGER_ANCHOR"
 
 @dataclass(frozen=True)
 class Mark:
-    """How far a journal has been seen.
+    """How far a journal has been seen."""
 
-    Attributes
-    ----------
-    length : int
-        Its entries.
-    head : str
-        The digest of the last of them.
-    """
-
-    length: int
-    head: str
+    length: int  # its entries
+    head: str  # the digest of the last of them
 
 
 class Anchor:
-    """The marks of the data sets of a ledger.
-
-    Parameters
-    ----------
-    uri : str
-        A local folder or ``s3://bucket/prefix``.
-    """
+    """The marks of the data sets of a ledger. `uri`: a local folder or ``s3://bucket/prefix``."""
 
     def __init__(self, uri: str) -> None:
         from dpdist.storage.store import Store

@@ -72,10 +72,8 @@ class Custodian:
         price : callable
             ``price(event, portfolio)``: what the JSON of a privacy event costs; by the accountant by default.
         anchor : str, optional
-            A local folder or ``s3://bucket/prefix`` outside of the database, where the heads of the journals are kept;
-            by default what ``DPDIST_LEDGER_ANCHOR`` says. A database that is older is refused.
-
-        Raises LedgerError: there is no usable ledger at `url`. The message never shows credentials.
+            A local folder or ``s3://bucket/prefix`` outside of the database, where the heads of the journals are
+            kept; by default what ``DPDIST_LEDGER_ANCHOR`` says. A database that is older is refused.
         """
         database = Database(url)
         if database.file and not database.file.exists():
@@ -115,17 +113,13 @@ class Custodian:
 
         Parameters
         ----------
-        name : str
         epsilon, delta : number or text
             The caps, kept exactly: ``4``, ``"1/3"``, ``1e-8`` (a float stands for the decimal it prints as).
         guarantees : iterable of str
             The kinds of guarantee a release may have, of `GUARANTEES`.
         pml : number or text, optional
-            The cap of an account of pointwise maximal leakage, in nats. With it, releases with the guarantee ``pml``
-            are charged there; without, they are charged their equal differential privacy.
-
-        Raises DatasetExists: the name is taken; LedgerError: a cap is out of range, a kind is unknown, or the anchor
-        knows a data set of this name that was used.
+            The cap of an account of pointwise maximal leakage, in nats. With it, releases with the guarantee
+            ``pml`` are charged there; without, they are charged their equal differential privacy.
         """
         return self._enter(terms.terms_of(name, epsilon, delta, guarantees, pml, None))
 
@@ -171,16 +165,8 @@ class Custodian:
         self._write(admit, dataset)
 
     def verify(self, dataset: str, *, receipts: Iterable[str] = ()) -> Statement:
-        """Check that the records of a data set are whole.
-
-        Parameters
-        ----------
-        dataset : str
-        receipts : iterable of str
-            Digests noted elsewhere (`Charge.receipt`, `Statement.head`) that must be in the journal.
-
-        Raises DatasetUnknown; LedgerError: a row was edited, added or deleted outside of dpdist, or a receipt is
-        missing.
+        """Check that the records of a data set are whole. `receipts`: digests noted elsewhere (`Charge.receipt`,
+        `Statement.head`) that must be in the journal.
         """
         book, besides = self._read(_with_others, dataset)
         missing = [f"receipt {one[:12]} is not in the journal" for one in receipts if one not in book.receipts]

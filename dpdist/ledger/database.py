@@ -45,25 +45,12 @@ T = TypeVar("T")
 
 
 class Database:
-    """Transactions on one ledger database.
-
-    Parameters
-    ----------
-    url : str
-        ``sqlite:///path`` or ``postgresql+psycopg://…``.
-
-    Attributes
-    ----------
-    engine : sqlalchemy.Engine
-    name : str
-        The address without credentials, for messages.
-    file : Path or None
-        The SQLite file.
-    """
+    """Transactions on one ledger database, at ``sqlite:///path`` or ``postgresql+psycopg://…``."""
 
     def __init__(self, url: str) -> None:
         parsed = _parse(url)
-        self.name = masked(parsed)
+        self.name = masked(parsed)  # without credentials, for messages
+        # the SQLite file
         self.file = Path(str(parsed.database)).absolute() if parsed.drivername.startswith("sqlite") else None
         if self.file:
             parsed = parsed.set(database=str(self.file))  # whatever folder the process changes to

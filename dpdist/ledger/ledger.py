@@ -38,16 +38,7 @@ class Ledger(Custodian):
 
     def remaining(self, dataset: str, *, event: Any = None, guarantee: str = "dp") -> Budget:
         """Return the budget of a data set; with `event`, as it would be after that charge (nothing is charged).
-
-        Parameters
-        ----------
-        dataset : str
-        event : privacy event or JSON, optional
-        guarantee : str
-            Kind of guarantee of that charge, of `GUARANTEES`: it decides which account is charged.
-
-        Raises DatasetUnknown; LedgerError: the ledger is damaged; AccountingError: no epsilon bounds the event at the
-        data set's delta cap, or the charges compose to no finite leakage.
+        `guarantee`: kind of guarantee of that charge, of `GUARANTEES`: it decides which account is charged.
         """
         book, request = self._book(dataset), {"guarantee": guarantee, "event": canonical_event(event)}
         account, leakage, portfolio = book.account, book.leakage, book.dataset.portfolio

@@ -33,15 +33,9 @@ _MOST_TRIALS = 10**15
 
 @lru_cache(maxsize=256)
 def lower_quantile(probability: float, *, trials: int, rate: float) -> int:
-    """The least k with ``Pr[Bin(trials, rate) <= k] >= probability``.
+    """The least k with ``Pr[Bin(trials, rate) <= k] >= probability``. Raises AccountingError: the probability is not in
+    (0, 1), the rate is not in [0, 1], or there are no trials.
 
-    Raises
-    ------
-    AccountingError
-        The probability is not in (0, 1), the rate is not in [0, 1], or there are no trials.
-
-    Examples
-    --------
     >>> lower_quantile(1e-9, trials=1000, rate=0.3)
     216
     """
@@ -57,8 +51,6 @@ def lower_quantile(probability: float, *, trials: int, rate: float) -> int:
 def upper_quantile(probability: float, *, trials: int, rate: float) -> int:
     """The least k with ``Pr[Bin(trials, rate) > k] <= probability``. Raises AccountingError as `lower_quantile`.
 
-    Examples
-    --------
     >>> upper_quantile(1e-9, trials=1000, rate=0.3)
     389
     """
@@ -72,16 +64,10 @@ def upper_quantile(probability: float, *, trials: int, rate: float) -> int:
 
 @lru_cache(maxsize=256)
 def trials_needed(probability: float, *, successes: int, rate: float) -> int:
-    """The least number of trials of which fewer than so many succeed with at most this probability.
+    """The least number of trials of which fewer than so many succeed with at most this probability. Raises
+    AccountingError: the probability is not in (0, 1), the rate is not in (0, 1], no success is asked for, or more than
+    10**15 trials are needed.
 
-    Raises
-    ------
-    AccountingError
-        The probability is not in (0, 1), the rate is not in (0, 1], no success is asked for, or more than 10**15 trials
-        are needed.
-
-    Examples
-    --------
     >>> trials_needed(1e-9, successes=300, rate=0.3)
     1323
     """

@@ -38,18 +38,9 @@ class Candidates:
     `top` is the largest score when the weights were last computed. They are computed again where those that are left
     sum to less than 2**124, so that a weight is right to 2**-124 of the sum, and where a larger score comes back. So
     many picks from the same scores compute them a few times only. The scores are confidential; ``repr`` hides them.
-
-    Parameters
-    ----------
-    scores : int64[candidates]
-        At least one and at most 2**26.
-    scale : float or Fraction
-        In units of the scores, above 0, at most `LARGEST_SCALE`. A float is taken as the number it is.
-
-    Raises
-    ------
-    ValueError
-        There is no score or there are too many, they are not integers, or `scale` is out of range.
+    `scores` (int64[candidates]): at least one and at most 2**26; `scale`: in units of the scores, above 0, at most
+    `LARGEST_SCALE`. A float is taken as the number it is. Raises ValueError: there is no score or there are too many,
+    they are not integers, or `scale` is out of range.
     """
 
     def __init__(self, scores: NDArray[np.int64], *, scale: float | Fraction) -> None:
@@ -93,12 +84,8 @@ class Candidates:
             self._sums[index // _BLOCK] += self._weights[index]
 
     def at(self, uniform: int) -> int:
-        """The candidate at a uniform integer below 2**256, in proportion to the weights.
-
-        Raises
-        ------
-        ValueError
-            None is left.
+        """The candidate at a uniform integer below 2**256, in proportion to the weights. Raises ValueError: none
+        is left.
         """
         if sum(self._sums) < _LEAST_SUM:
             if not any(self._left):

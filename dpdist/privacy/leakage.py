@@ -72,24 +72,11 @@ def noiseless_leakage(alpha: float) -> float:
 
 
 def scale_for(*, epsilon: float, alpha: float) -> float:
-    """Least Laplace scale with at most this leakage, rounded upwards.
+    """Least Laplace scale with at most this leakage, rounded upwards. `epsilon`: leakage, in nats; above 0 and below
+    ``ln(1/alpha)``; `alpha`: least probability of every bin, in (0, 1). Raises AccountingError: a parameter is out of
+    range; GuaranteeRefused: ``epsilon >= ln(1/alpha)``: no noise is needed, and without noise nothing but the
+    assumption protects.
 
-    Parameters
-    ----------
-    epsilon : float
-        Leakage, in nats; above 0 and below ``ln(1/alpha)``.
-    alpha : float
-        Least probability of every bin, in (0, 1).
-
-    Raises
-    ------
-    AccountingError
-        A parameter is out of range.
-    GuaranteeRefused
-        ``epsilon >= ln(1/alpha)``: no noise is needed, and without noise nothing but the assumption protects.
-
-    Examples
-    --------
     >>> round(scale_for(epsilon=0.5, alpha=0.05), 4)
     3.7402
     """
@@ -111,8 +98,6 @@ def common_scale(*, epsilon: float, alphas: Sequence[tuple[float, ...]]) -> floa
 
     The leakage of two or more grows without bound as the noise falls, so there is always noise. Raises as `scale_for`.
 
-    Examples
-    --------
     >>> round(common_scale(epsilon=0.5, alphas=[(0.05,)]), 4)
     3.7402
     >>> round(common_scale(epsilon=0.5, alphas=[(0.05,), (0.05,)]), 4)
@@ -187,8 +172,6 @@ def account(*, epsilon: float, alpha: float) -> dict[str, Any]:
 def composed(events: Sequence[Leaking]) -> float:
     """Leakage of several histograms of the same records together, in nats, rounded upwards; infinite if unbounded.
 
-    Examples
-    --------
     >>> one = LaplaceLeakage(scale=4.0, alpha=0.05)
     >>> round(composed([one]), 4), round(composed([one, one]), 4)
     (0.4681, 0.9371)

@@ -17,21 +17,9 @@ DIGIT_BITS = 16
 
 
 def stable_order(*keys: Unsigned) -> NDArray[np.int64]:
-    """The order of the rows by one key after another, the first most significant; equal rows keep theirs.
-
-    Parameters
-    ----------
-    *keys : ndarray of unsigned integers, shape (rows,)
-        The smallest type that holds a key has the fewest digits.
-
-    Returns
-    -------
-    ndarray of int64, shape (rows,)
-
-    Raises
-    ------
-    TypeError
-        A key is not of unsigned integers.
+    """The order of the rows by one key after another, the first most significant; equal rows keep theirs. `*keys`
+    (ndarray of unsigned integers, shape (rows,)): the smallest type that holds a key has the fewest digits. Returns
+    ndarray of int64, shape (rows,). Raises TypeError: a key is not of unsigned integers.
     """
     digits: list[NDArray[Any]] = []
     for key in reversed(keys):

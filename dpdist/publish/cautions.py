@@ -11,13 +11,7 @@ FAR: Final = 2
 
 def cautions_of(spec: Mapping[str, Any], parameters: Mapping[str, Any], records: int) -> tuple[str, ...]:
     """Compare the noisy number of records of the table, where a manifest has one, with what was declared and released.
-
-    Parameters
-    ----------
-    spec, parameters : mapping
-        Of a manifest.
-    records : int
-        Released records.
+    `spec`, `parameters` (mapping): of a manifest; `records`: released records.
     """
     learned, data = parameters.get("learned"), spec.get("data")
     counted = learned.get("records") if isinstance(learned, Mapping) else None

@@ -133,25 +133,17 @@ def decode(schema: Schema, codes: Codes, *, form: PartFormat, noise: Noise | Non
     ``lowest..highest`` or one drawn uniformly in the bin: post-processing, from word ``start + row`` of the stream
     ``decode/<attribute index>``. Continuous numbers stay as they are.
 
+    Returns a table of the schema ``arrow_schema(schema, form)``. Raises ValueError: the codes do not fit the schema, or noise is
+    missing.
+
     Parameters
     ----------
     codes : sequence of unsigned arrays
         One per attribute, all of the same length; float64 where the attribute is continuous.
-    form : PartFormat
     noise : Noise, optional
         Needed if bins are drawn from.
     start : int
         Index of the first record in the release.
-
-    Returns
-    -------
-    pyarrow.Table
-        Of schema ``arrow_schema(schema, form)``.
-
-    Raises
-    ------
-    ValueError
-        The codes do not fit the schema, or noise is missing.
     """
     if len(codes) != len(schema.attributes) or len({len(array) for array in codes}) != 1:
         raise ValueError(f"expected {len(schema.attributes)} arrays of codes of the same length, one per attribute")
@@ -193,21 +185,9 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 
 def write_part(store: Store, name: str, table: pa.Table) -> PartRecord:
-    """Write one part and return its record for the manifest.
-
-    Parameters
-    ----------
-    name : str
-        As made by `part_name`.
-
-    Raises
-    ------
-    OutputUnwritable
-        The place cannot be written, or the part exceeds `PART_BYTES`.
-    OutOfDisk
-        No space is left.
-    StorageUnavailable
-        The storage does not answer.
+    """Write one part and return its record for the manifest. `name`: as made by `part_name`. Raises OutputUnwritable:
+    the place cannot be written, or the part exceeds `PART_BYTES`; OutOfDisk: no space is left; StorageUnavailable: the
+    storage does not answer.
     """
     content = parquet_bytes(table)
     if len(content) > PART_BYTES:

@@ -46,19 +46,17 @@ class Store:
     Names are relative: components of letters, digits and ``. _ = -`` with ``/`` between them. A component never starts
     with a dot, and no name leads out of the store, not even through a symbolic link.
 
+    Raises SpecError: the address is neither local nor S3, or holds credentials or components that are dotted or
+    empty.
+
     Parameters
     ----------
     uri : str or path
-        A local path, or ``s3://bucket/prefix``. The folder is made when first written to. Missing folders above it are
-        made for a relative path only, because an absolute one may lead to a file system that is not mounted.
+        A local path, or ``s3://bucket/prefix``. The folder is made when first written to. Missing folders above it
+        are made for a relative path only, because an absolute one may lead to a file system that is not mounted.
     storage_options : mapping, optional
-        Options of `s3fs.S3FileSystem`, such as ``endpoint_url``. Credentials belong in the environment or in a profile,
-        where every worker finds its own; a store whose options hold credentials cannot be pickled.
-
-    Raises
-    ------
-    SpecError
-        The address is neither local nor S3, or holds credentials or components that are dotted or empty.
+        Options of `s3fs.S3FileSystem`, such as ``endpoint_url``. Credentials belong in the environment or in a
+        profile, where every worker finds its own; a store whose options hold credentials cannot be pickled.
     """
 
     def __init__(self, uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> None:
@@ -148,16 +146,9 @@ class Store:
         return tuple(self.sizes())
 
     def read_bytes(self, name: str, *, most: int | None = None) -> bytes:
-        """The content of a file, by one GET; with `most` only if it is not longer, which is found out before.
-
-        Raises
-        ------
-        DataNotFound
-            There is no such file, no access to it, or it is something else, such as a pipe.
-        VerificationFailed
-            It is longer than `most`.
-        StorageUnavailable
-            The storage does not answer.
+        """The content of a file, by one GET; with `most` only if it is not longer, which is found out before. Raises
+        DataNotFound: there is no such file, no access to it, or it is something else, such as a pipe;
+        VerificationFailed: it is longer than `most`; StorageUnavailable: the storage does not answer.
         """
         path = self._path(name)
         with self._reading(name):
