@@ -110,9 +110,8 @@ def _times(cost: Cost, count: int) -> Cost:
 
 @lru_cache(maxsize=256)
 def accountant_price(event: str, portfolio: Portfolio) -> Price:
-    """The price of an event by dpdist's accountant.
-
-    Raises AccountingError: the event is unknown, or no epsilon bounds it at the delta cap.
+    """The price of an event by dpdist's accountant. Raises AccountingError: the event is unknown, or no epsilon bounds
+    it at the delta cap.
     """
     from dpdist.privacy import accountant
     from dpdist.privacy.events import from_json
@@ -127,9 +126,8 @@ def accountant_price(event: str, portfolio: Portfolio) -> Price:
 
 
 def composed_leakage(events: Sequence[str]) -> Fraction | None:
-    """Return the leakage of charges together in nats as an exact number, None when it is infinite.
-
-    Raises AccountingError: a charge is not one of leakage.
+    """Return the leakage of charges together in nats as an exact number, None when it is infinite. Raises
+    AccountingError: a charge is not one of leakage.
     """
     from dpdist.privacy.events import from_json
     from dpdist.privacy.leakage import composed as leak

@@ -45,10 +45,8 @@ class Anchor:
         return cls(address) if address else None
 
     def read(self, dataset: str) -> Mark:
-        """The mark of a data set.
-
-        Raises LedgerError: there is none, or it is not one of this data set; StorageUnavailable: the storage does not
-        answer.
+        """The mark of a data set. Raises LedgerError: there is none, or it is not one of this data set;
+        StorageUnavailable: the storage does not answer.
         """
         try:
             body = json.loads(self._store.read_bytes(_name(dataset)))
@@ -70,16 +68,12 @@ class Anchor:
         return self._store.exists(_name(dataset))
 
     def write(self, dataset: str, mark: Mark) -> None:
-        """Set the mark of a data set.
-
-        Raises OutputUnwritable, OutOfDisk, StorageUnavailable: it cannot be written.
-        """
+        """Set the mark of a data set. Raises OutputUnwritable, OutOfDisk, StorageUnavailable: it cannot be written."""
         self._store.write_bytes(_name(dataset), json.dumps({"dataset": dataset, **asdict(mark)}).encode())
 
     def begin(self, dataset: str, mark: Mark) -> None:
-        """Set the first mark of a data set; again, where nothing followed it.
-
-        Raises LedgerError: it has seen more of a data set of this name, which is in another database.
+        """Set the first mark of a data set; again, where nothing followed it. Raises LedgerError: it has seen more of a
+        data set of this name, which is in another database.
         """
         if self.is_set(dataset) and self.read(dataset).length > 1:
             raise LedgerError(

@@ -77,9 +77,8 @@ class Database:
         return self._run(work, {_BEGIN: "BEGIN IMMEDIATE"} if self.file else {})
 
     def migrate(self) -> None:
-        """Bring the tables to this version, under a lock; nothing to do is the common and fast case.
-
-        Raises LedgerError: the ledger was written by a newer dpdist.
+        """Bring the tables to this version, under a lock; nothing to do is the common and fast case. Raises
+        LedgerError: the ledger was written by a newer dpdist.
         """
         if self.revision() != tables.REVISION:
             self.write(self._upgrade)
@@ -144,9 +143,8 @@ _POSTGRES_SETTINGS: Final = sa.select(
 
 
 def create_file(path: Path) -> None:
-    """Make an empty SQLite file that only its owner may read, unless it is there.
-
-    Raises LedgerError: the folder cannot be written.
+    """Make an empty SQLite file that only its owner may read, unless it is there. Raises LedgerError: the folder cannot
+    be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

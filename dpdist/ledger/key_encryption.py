@@ -79,10 +79,8 @@ class KeyEncryptionKey:
         return nonce + AESGCM(self.secret).encrypt(nonce, key, _context(attempt))
 
     def unwrap(self, wrapped: bytes, *, attempt: str) -> bytes:
-        """Return the key that `wrap` was given.
-
-        Raises KeyUnavailable: the bytes are damaged, belong to another attempt or were wrapped by another
-        key-encryption key.
+        """Return the key that `wrap` was given. Raises KeyUnavailable: the bytes are damaged, belong to another attempt
+        or were wrapped by another key-encryption key.
         """
         try:
             return AESGCM(self.secret).decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], _context(attempt))

@@ -90,9 +90,8 @@ class KeyRef:
 
     @property
     def public_hex(self) -> str:
-        """The digits of a fixed key: for keys that are public by design.
-
-        Raises KeyUnavailable: it is the key of an attempt.
+        """The digits of a fixed key: for keys that are public by design. Raises KeyUnavailable: it is the key of an
+        attempt.
         """
         if not self.is_fixed:
             raise KeyUnavailable("the key of an attempt is secret: it has no public digits")
@@ -104,10 +103,8 @@ class KeyRef:
 
 
 def write_key_file(uri: str, *, attempt: str, wrapped: bytes, kek_file: str = "") -> KeyRef:
-    """Store the wrapped key of an attempt for its workers; return the reference to it.
-
-    Raises KeyUnavailable: the file cannot be written; StorageUnavailable, OutOfDisk: the storage does not answer or is
-    full.
+    """Store the wrapped key of an attempt for its workers; return the reference to it. Raises KeyUnavailable: the file
+    cannot be written; StorageUnavailable, OutOfDisk: the storage does not answer or is full.
     """
     content = _beginning(attempt) + json.dumps(base64.b64encode(wrapped).decode()).encode() + b"}"
     try:
@@ -194,10 +191,9 @@ _cache_lock = threading.Lock()
 
 
 def load_noise(ref: KeyRef) -> Noise:
-    """Return the noise of an attempt, unwrapping its key once per process.
-
-    Raises KeyUnavailable: the key file or the key-encryption key cannot be read, or they do not belong together;
-    StorageUnavailable: the storage of the key file does not answer.
+    """Return the noise of an attempt, unwrapping its key once per process. Raises KeyUnavailable: the key file or the
+    key-encryption key cannot be read, or they do not belong together; StorageUnavailable: the storage of the key file
+    does not answer.
     """
     if ref.is_fixed:
         return Noise(bytes.fromhex(ref.uri.removeprefix(_FIXED)))

@@ -63,10 +63,7 @@ class Dataset:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
-        """The record of a row.
-
-        Raises LedgerError: the row cannot be read.
-        """
+        """The record of a row. Raises LedgerError: the row cannot be read."""
         try:
             return cls(
                 name=row["name"],
@@ -136,9 +133,8 @@ class Budget:
 
     @classmethod
     def of(cls, dataset: Dataset, account: Account, leakage: Sequence[str] = ()) -> Self:
-        """What an account, and the events of leakage, leave of the caps of a data set.
-
-        Raises AccountingError: the charges to the account of leakage compose to no finite leakage.
+        """What an account, and the events of leakage, leave of the caps of a data set. Raises AccountingError: the
+        charges to the account of leakage compose to no finite leakage.
         """
         leaked = composed_leakage(leakage)
         if leaked is None:
@@ -172,9 +168,8 @@ class Budget:
 
 
 def rational(value: Rational, *, setting: str) -> Fraction:
-    """Read a number exactly; a float stands for the decimal it prints as (0.1 is 1/10).
-
-    Raises LedgerError: `value` is not a finite number, or has more than 400 digits before or after the point.
+    """Read a number exactly; a float stands for the decimal it prints as (0.1 is 1/10). Raises LedgerError: `value` is
+    not a finite number, or has more than 400 digits before or after the point.
     """
     try:
         if isinstance(value, float | str) and "/" not in str(value):
@@ -188,7 +183,6 @@ def rational(value: Rational, *, setting: str) -> Fraction:
 
 def canonical_event(event: Any) -> str:
     """Return the canonical JSON of a privacy event (an object with ``to_json`` or JSON itself); ``null`` for None.
-
     Raises LedgerError: it is no JSON.
     """
     value = event.to_json() if hasattr(event, "to_json") else event

@@ -95,9 +95,8 @@ def _admitted(book: Book, request: Mapping[str, str], price: Price | None) -> tu
 
 
 def _costs(dataset: Dataset, account: Account, price: Price, *, release: str) -> Costs:
-    """Return what a release is charged.
-
-    Raises BudgetExceeded: no filter would hold after it. The message names public numbers only.
+    """Return what a release is charged. Raises BudgetExceeded: no filter would hold after it. The message names public
+    numbers only.
     """
     portfolio = dataset.portfolio
     costs = account.costs_of(portfolio, price)
@@ -118,9 +117,8 @@ def _costs(dataset: Dataset, account: Account, price: Price, *, release: str) ->
 
 
 def _leakage(dataset: Dataset, events: Sequence[str], event: str, *, release: str) -> Fraction:
-    """Return the leakage of `event` by itself if all events and it compose to at most the cap of the account.
-
-    Raises BudgetExceeded: they do not.
+    """Return the leakage of `event` by itself if all events and it compose to at most the cap of the account. Raises
+    BudgetExceeded: they do not.
     """
     cap = dataset.pml or Fraction(0)
     alone, total = composed_leakage([event]), composed_leakage([*events, event])

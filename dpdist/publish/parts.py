@@ -133,8 +133,8 @@ def decode(schema: Schema, codes: Codes, *, form: PartFormat, noise: Noise | Non
     ``lowest..highest`` or one drawn uniformly in the bin: post-processing, from word ``start + row`` of the stream
     ``decode/<attribute index>``. Continuous numbers stay as they are.
 
-    Returns a table of the schema ``arrow_schema(schema, form)``. Raises ValueError: the codes do not fit the schema, or noise is
-    missing.
+    The schema of the table is ``arrow_schema(schema, form)``. Raises ValueError: the codes do not fit the schema, or
+    noise is missing.
 
     Parameters
     ----------
@@ -249,7 +249,6 @@ def _intervals(attribute: Attribute) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def read_parquet(content: bytes, texts: Sequence[str] = (), *, columns: list[str] | None = None) -> pa.Table:
     """The table of a Parquet file in memory, or some of its columns; those named in `texts` are read as dictionaries.
-
     Raises ValueError: it says that a column has more than `MODEL_VALUES` values, before any is read.
 
     No thread takes part: after `pyarrow.parquet.read_table` a thread of Arrow may free `content` while Python exits,

@@ -183,8 +183,8 @@ def iter_release(
     storage_options: Mapping[str, Any] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a release, batch by batch and in order, through its manifest only. Yields batches of the schema
-    `arrow_schema`, of at most `batch_rows` rows. Raises VerificationFailed, DataNotFound, StorageUnavailable: as `verify`;
-    values are not compared with their domains.
+    `arrow_schema`, of at most `batch_rows` rows. Raises VerificationFailed, DataNotFound, StorageUnavailable: as
+    `verify`; values are not compared with their domains.
     """
     store = Store(uri, storage_options)
     manifest, _ = _open(store, public_key)
@@ -194,9 +194,9 @@ def iter_release(
 def part_batches(
     store: Store, manifest: Manifest, part: int, *, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of one part of a release whose manifest was read, for tasks that read a part each. Yields batches
-    of at most `batch_rows` rows. Raises VerificationFailed, DataNotFound, StorageUnavailable: as `verify`, for this part; values
-    are not compared with their domains.
+    """The batches of one part of a release whose manifest was read, for tasks that read a part each. Yields batches of
+    at most `batch_rows` rows. Raises VerificationFailed, DataNotFound, StorageUnavailable: as `verify`, for this part;
+    values are not compared with their domains.
     """
     yield from _batches(store, manifest.parts[part], arrow_schema(manifest.table, manifest.format), batch_rows)
 
