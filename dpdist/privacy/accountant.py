@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import gdp
@@ -25,24 +25,7 @@ from dpdist.privacy.deniability import composed_published, theorem1
 from dpdist.privacy.events import DiscreteLaplace, Event, Gaussian, Parallel, SeedRecords
 from dpdist.privacy.pieces import composition, extreme, gaussian_parts, require_protection
 
-if TYPE_CHECKING:
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
 _ROUNDING_DOWN = Context(prec=6, rounding=ROUND_FLOOR)
-
-
-def pld(event: Event) -> PrivacyLossDistribution:
-    """The event as a pessimistic `dp_accounting` privacy-loss distribution, both directions.
-
-    For comparison, and to compose with other distributions of the same interval. `epsilon` and `delta` are rounded
-    upwards and accurate in the tail; the library's transforms may err on either side by ``count * 2^-52`` of the mass.
-    """
-    whole = composition(event)
-    if whole is None:
-        from dp_accounting.pld.privacy_loss_distribution import identity
-
-        return identity()
-    return whole.pld()
 
 
 @lru_cache(maxsize=4096)

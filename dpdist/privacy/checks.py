@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dpdist.errors import AccountingError
-from dpdist.privacy.binomial import lower_quantile, trials_needed, upper_quantile
+from dpdist.privacy.balls import lower_quantile, trials_needed, upper_quantile
 from dpdist.privacy.deniability import growth
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
 

@@ -30,8 +30,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from dpdist.privacy import _thresholds
-from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.grid import steps_of
+from dpdist.privacy.selection import Candidates
 
 SAMPLER_DELTA = 2.0**-60
 """What one draw adds to delta. A draw is within 2**-100 of its stated distribution in total variation, which adds
@@ -158,7 +158,7 @@ class Noise:
 
         Where one record changes each score by at most 1, the pick is ``2 / scale``-bounded-range; what it costs
         as a Gaussian mechanism is in `dpdist.privacy.selection`. The pick compares a uniform of 256 bits with exact
-        sums of certified weights; how near it is to the mechanism is in `dpdist.privacy.candidates`.
+        sums of certified weights; how near it is to the mechanism is said there, too.
 
         Raises ValueError: no candidate is left that is allowed.
 

@@ -24,8 +24,8 @@ from dpdist.families.synthesis.tables import recode
 from dpdist.families.synthesis.wide import SingleCounts, single_counts_operator
 from dpdist.ledger import Ledger
 from dpdist.privacy.arrays import Codes
-from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.selection import Candidates
 from dpdist.release.run import run_release
 from dpdist.spec.release import change
 from dpdist.spec.schema import Attribute
