@@ -232,10 +232,10 @@ def _watched_scheduler(client: Client) -> Iterator[None]:
 def _logged(cluster: Cluster) -> Cluster:
     """The cluster; its workers write structured logs if this process does."""
     if os.environ.get("DPDIST_LOG") == "json":
-        from dpdist.cluster.task_log import TaskLog
+        from dpdist.cluster.logs import task_log
 
         with translated():
-            cluster.client.register_plugin(TaskLog("json"))
+            cluster.client.register_plugin(task_log("json"))
     return cluster
 
 

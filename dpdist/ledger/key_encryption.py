@@ -24,7 +24,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from dpdist.errors import KeyUnavailable
-from dpdist.storage.locks import lock
+from dpdist.storage.local import lock
 
 KEY_BYTES: Final = 32
 FORMAT: Final = "dpdist attempt key 1"

@@ -20,10 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from dpdist.errors import DataNotFound, SpecError, VerificationFailed
 from dpdist.ledger.signing import SIGNATURE_BYTES, check_signature, key_fingerprint
 from dpdist.limits import MANIFEST_BYTES
-from dpdist.publish.cautions import cautions_of
-from dpdist.publish.extra import read_file
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
-from dpdist.publish.part_format import PartRecord
+from dpdist.publish.part_format import PartRecord, cautions_of, read_file
 from dpdist.publish.parts import UNREADABLE, arrow_schema, released_columns
 from dpdist.publish.statement import check_statement
 from dpdist.storage.store import Store
@@ -51,7 +49,7 @@ class VerifyReport:
     cells: int | None  # released statistics; None where records are released
     parts: int
     bytes: int
-    cautions: tuple[str, ...]  # what to hear before the numbers (`dpdist.publish.cautions`)
+    cautions: tuple[str, ...]  # what to hear before the numbers (`dpdist.publish.part_format`)
     # not checked: there is one, but no public key was given. Foreign: the ledger has no key that made it
     signature: Literal["valid", "not checked", "foreign", "none"]
     signer: str | None  # fingerprint of the key of a valid signature
