@@ -34,21 +34,11 @@ _UNFINISHED_KEK: Final = ".kek-"
 
 @dataclass(frozen=True, eq=False)
 class KeyEncryptionKey:
-    """The secret that wraps attempt keys at rest.
+    """The secret that wraps attempt keys at rest."""
 
-    Parameters
-    ----------
-    secret : bytes
-        32 bytes; hidden in ``repr``, refused by ``pickle``.
-    source : str
-        Where it was found, for messages.
-    path : str
-        The file it was read from, empty when it came from the environment.
-    """
-
-    secret: bytes = field(repr=False)
-    source: str
-    path: str = ""
+    secret: bytes = field(repr=False)  # 32 bytes; never pickled
+    source: str  # where it was found, for messages
+    path: str = ""  # the file it was read from, empty when it came from the environment
 
     def __reduce__(self) -> str:
         raise TypeError("a key-encryption key is never pickled; every process finds it by itself")
@@ -122,8 +112,7 @@ def _read_secret_file(path: Path) -> str:
             if is_exposed(found):
                 raise KeyUnavailable(
                     f"the key-encryption key in {path} may be read or written by others (mode "
-                    f"{stat.S_IMODE(found.st_mode):04o}): "
-                    f"run chmod 600 {path}"
+                    f"{stat.S_IMODE(found.st_mode):04o}): run chmod 600 {path}"
                 )
             return file.read(4096).decode("ascii", errors="replace")
     except OSError as error:

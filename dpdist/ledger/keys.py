@@ -55,22 +55,12 @@ def require_test_keys() -> None:
 
 @dataclass(frozen=True, repr=False)
 class KeyRef:
-    """Where a worker finds the wrapped key of an attempt. It holds no secret and may enter a task graph.
+    """Where a worker finds the wrapped key of an attempt. It holds no secret and may enter a task graph."""
 
-    Parameters
-    ----------
-    attempt : str
-        The attempt's id.
-    uri : str
-        Address of the attempt's key file; on S3 with its endpoint, profile and region (see
-        `dpdist.storage.s3.address`).
-    kek_file : str
-        The key-encryption key's file on the driver, used by processes of the same machine that have neither
-        ``DPDIST_KEK`` nor ``DPDIST_KEK_FILE``; empty when there is none.
-    """
-
-    attempt: str
-    uri: str
+    attempt: str  # the attempt's id
+    uri: str  # of its key file; on S3 with endpoint, profile and region (`dpdist.storage.s3.address`)
+    # the key-encryption key's file on the driver, used by processes of the same machine that have neither
+    # ``DPDIST_KEK`` nor ``DPDIST_KEK_FILE``; empty when there is none
     kek_file: str = ""
 
     @classmethod

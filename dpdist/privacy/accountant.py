@@ -205,20 +205,9 @@ def choose_noise(
     *, count: int, epsilon: float, delta: float, sensitivity: float = 1.0, grid: float = 1.0, label: str = ""
 ) -> NoiseChoice:
     """Laplace or Gaussian noise for ``count`` statistics over the same records, whichever deviates less. Raises
-    AccountingError: the budget is not valid.
-
-    Parameters
-    ----------
-    count : int
-        Statistics that one record can change: entropies, or count tables (one cell of each).
-    sensitivity : float
-        Most that one record changes each of them.
-    grid : float
-        Lattice on which the noise lives; 1 for counts. Statistics that are not on it are rounded to it first, which
-        is charged.
-
-    >>> choose_noise(count=1, epsilon=1.0, delta=1e-9).kind, choose_noise(count=60, epsilon=1.0, delta=1e-9).kind
-    ('laplace', 'gaussian')
+    AccountingError: the budget is not valid. `count`: statistics that one record can change: entropies, or count tables
+    (one cell of each); `sensitivity`: most that one record changes each of them; `grid`: lattice on which the noise
+    lives; 1 for counts. Statistics that are not on it are rounded to it first, which is charged.
     """
     require_budget(epsilon=epsilon, delta=delta)
     if count < 1 or not sensitivity > 0 or not grid > 0:

@@ -160,16 +160,9 @@ class Noise:
         as a Gaussian mechanism is in `dpdist.privacy.selection`. The pick compares a uniform of 256 bits with exact
         sums of certified weights; how near it is to the mechanism is said there, too.
 
-        Raises ValueError: no candidate is left that is allowed.
-
-        Parameters
-        ----------
-        candidates : Candidates
-            They are the same after the pick: the picked one is still among them.
-        start : int
-            Number of the pick in the stream `name`; candidates that are not allowed take the numbers after it.
-        allowed : callable
-            A public rule. At least one index is allowed.
+        Raises ValueError: no candidate is left that is allowed. `candidates`: they are the same after the pick: the
+        picked one is still among them; `start`: number of the pick in the stream `name`; candidates that are not
+        allowed take the numbers after it; `allowed` (callable): a public rule. At least one index is allowed.
         """
         address, _, start = _checked(name, 1, start)
         refused: list[int] = []

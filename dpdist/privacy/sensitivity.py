@@ -85,20 +85,10 @@ def renyi_published(n: int, *, order: float) -> float:
 
 
 def renyi(n: int, *, order: float, adjacency: Adjacency = "add/remove") -> float:
-    """Exact sensitivity of the Renyi entropy of the given order, in bits, rounded upwards. Raises
-    AccountingError: the order is not positive, too near to 1 or above 64.
-
-    Parameters
-    ----------
-    n : int
-        Lower bound of the larger of the two adjacent numbers of records; up to 1e9 and beyond.
-    order : float
-        Positive; 1 is the Shannon entropy. Orders within 1e-6 of 1, but not 1, are refused: they are
-        ill-conditioned.
-    adjacency : {"add/remove", "replacement"}
-
-    >>> round(renyi(10_000, order=2, adjacency="replacement"), 4)
-    0.0144
+    """Exact sensitivity of the Renyi entropy of the given order, in bits, rounded upwards. Raises AccountingError: the
+    order is not positive, too near to 1 or above 64. `n` is a lower bound of the larger of the two adjacent
+    numbers of records, up to 1e9 and beyond. Order 1 is the Shannon entropy; other orders within 1e-6 of 1 are
+    refused: they are ill-conditioned.
     """
     if adjacency not in get_args(Adjacency):
         raise SpecError(f"adjacency must be one of {', '.join(get_args(Adjacency))}, got {adjacency!r}")

@@ -112,16 +112,9 @@ def table_of(findings: Iterable[Finding]) -> str:
 
 def audit(claim: Claim, *, runs: int, confidence: float = 0.999, key: bytes | None = None) -> Finding:
     """Bound a mechanism's epsilon from below by running it on both tables, with a key of its own each time. Raises
-    ValueError: `runs` or `confidence` is out of range.
-
-    Parameters
-    ----------
-    runs : int
-        Runs on each of the two tables, at least 4; a half chooses the events.
-    confidence : float
-        Probability with which the lower bound is one.
-    key : bytes, optional
-        32 bytes from which the keys of the runs are derived, for an audit that can be repeated.
+    ValueError: `runs` or `confidence` is out of range. `runs`: runs on each of the two tables, at least 4; a half
+    chooses the events; `confidence`: probability with which the lower bound is one; `key`: 32 bytes from which the keys
+    of the runs are derived, for an audit that can be repeated.
     """
     _check(runs, 4, confidence)
     source = Noise(key or secrets.token_bytes(32))
@@ -240,16 +233,9 @@ def audit_in_one_run(
     canaries: Canaries, *, runs: int = 2, confidence: float = 0.999, key: bytes | None = None
 ) -> Finding:
     """Bound a mechanism's epsilon from below by guessing which of many canaries were in its table. Raises ValueError:
-    `runs` or `confidence` is out of range.
-
-    Parameters
-    ----------
-    runs : int
-        Tables, each with all canaries by coins of its own, at least 2; the first chooses how many guesses are made.
-    confidence : float
-        Probability with which the lower bound is one.
-    key : bytes, optional
-        32 bytes from which coins and keys are derived, for an audit that can be repeated.
+    `runs` or `confidence` is out of range. `runs`: tables, each with all canaries by coins of its own, at least 2; the
+    first chooses how many guesses are made; `confidence`: probability with which the lower bound is one; `key`: 32
+    bytes from which coins and keys are derived, for an audit that can be repeated.
     """
     _check(runs, 2, confidence)
     source = Noise(key or secrets.token_bytes(32))
