@@ -151,7 +151,7 @@ def _details_of(error: Exception) -> str:
     """
     import traceback
 
-    from dpdist.storage.reports import write_report
+    from dpdist.storage.local import write_report
 
     details = "".join(traceback.format_exception(error))
     if _READERS.intersection(sys.argv[1:2]):

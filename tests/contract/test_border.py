@@ -34,7 +34,7 @@ from dpdist.spec.part import departures
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
-from dpdist.storage.memory import MemoryStore
+from dpdist.storage.store import MemoryStore
 
 JOB: dict[str, Any] = {"name": "job", "kind": "categorical", "values": ["nurse", "cook", "clerk"]}
 AGE: dict[str, Any] = {"name": "age", "kind": "integer", "bounds": [0, 1], "missing": "drop"}

@@ -28,10 +28,11 @@ import dpdist
 from dpdist import errors
 from dpdist.cli.commands import app
 from dpdist.cli.schema import json_schema_of
+from dpdist.evaluation.linked.within import statistics
 from dpdist.families.base.family import Family
 from dpdist.families.base.registry import FAMILIES
 from dpdist.families.prediction.spec import FIRST_STAGE_NAMES
-from dpdist.publish import manifest, statistics
+from dpdist.publish import manifest
 from dpdist.spec.reader import json_schema
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,10 +19,10 @@ from dpdist.families.synthesis.choices import draws_lost
 from dpdist.ledger.account import Account as Sums
 from dpdist.ledger.account import Price
 from dpdist.lifecycle.preflight import refuse
-from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.filter import Cost, Filter
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.portfolio import Portfolio
+from dpdist.privacy.selection import Candidates
 
 ODD: list[Any] = [math.nan, math.inf, -math.inf]
 

@@ -20,8 +20,7 @@ from dpdist.families.base.stored import Stored
 from dpdist.families.discovery.plan import DiscoveryPlan
 from dpdist.families.discovery.spec import MISSING, DiscoverySpec
 from dpdist.families.discovery.statistics import Named, name_shard, noisy_counts, split_values
-from dpdist.publish.parts import part_name, write_part
-from dpdist.publish.statistics import STATISTICS
+from dpdist.publish.parts import STATISTICS, part_name, write_part
 
 DiscoveryAttempt = Attempt[DiscoverySpec, DiscoveryPlan]
 

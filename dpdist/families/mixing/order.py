@@ -116,7 +116,7 @@ def common_noise(
         ClassMixtures(minimum=minimum, order=order, records=records, unit=unit) for minimum, records in classes.values()
     }
     if unit > 1:
-        return noise_of_units(list(mixtures), epsilon=epsilon, delta=delta)
+        return noise_of_units(tuple(mixtures), epsilon=epsilon, delta=delta)
     dearest, *others = sorted(mixtures, key=lambda one: one.sampling_rate**2 * one.records, reverse=True)
     sigma = dearest.sigma_over_clip(epsilon=epsilon, delta=delta)
     for one in others:

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.families.prediction.columns import Columns
-from dpdist.privacy.arrays import Codes, Floats
+from dpdist.privacy.arrays import Codes, Floats, stable_order
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.order import stable_order
 
 BLOCK_ROWS = 1 << 15
 """Records of a block."""

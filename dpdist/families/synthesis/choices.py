@@ -12,9 +12,9 @@ import numpy as np
 
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 from dpdist.errors import SpecError
-from dpdist.privacy.candidates import draws_of_pick
 from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.privacy.selection import draws_of_pick
 
 L1_OF_NOISE = math.sqrt(2 / math.pi)
 """Mean of |Z| for a standard normal Z."""

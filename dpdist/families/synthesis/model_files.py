@@ -20,10 +20,9 @@ from dpdist.families.synthesis.learn import Learned
 from dpdist.families.synthesis.measurements import Measurements
 from dpdist.families.synthesis.model_check import check_measurements, check_model
 from dpdist.families.synthesis.spec import MOST_ROUNDS
-from dpdist.publish.arrow_arrays import lists, numbers, texts
-from dpdist.publish.extra import read_file
 from dpdist.publish.manifest import Manifest, parsed
-from dpdist.publish.parts import parquet_bytes, read_parquet
+from dpdist.publish.part_format import read_file
+from dpdist.publish.parts import lists, numbers, parquet_bytes, read_parquet, texts
 from dpdist.storage.store import Store
 
 _DAMAGED = "copy the release again from its publisher"

@@ -29,8 +29,8 @@ from dpdist.families.synthesis.marginals import Coding, OneWay, OneWayCounts, co
 from dpdist.families.synthesis.tables import Pair, PairTables
 from dpdist.families.synthesis.zeros import fitting, possible_codes, with_zeros
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.portable import exp
+from dpdist.privacy.selection import Candidates
 from dpdist.spec.rules import Rules
 
 LARGEST_WEIGHT = 1 << 10

@@ -27,7 +27,7 @@ from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.families.synthesis.wide import SingleCounts, single_counts_operator
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
-from dpdist.publish.extra import write_file
+from dpdist.publish.part_format import write_file
 from dpdist.spec.schema import Schema
 
 SynthesisAttempt = Attempt[WholeSynthesisSpec, SynthesisPlan]

@@ -32,9 +32,9 @@ from dpdist.families.synthesis.rake import rake, shrink
 from dpdist.families.synthesis.rounds import LARGEST_WEIGHT
 from dpdist.families.synthesis.tables import recode
 from dpdist.families.synthesis.weighted import WeightedRows
-from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.portable import exp, log2, probability_product
+from dpdist.privacy.selection import Candidates
 
 CARDS = (3, 4, 30, 6)
 KEY = Noise(bytes(range(32)))

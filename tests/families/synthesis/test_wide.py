@@ -25,8 +25,8 @@ from dpdist.families.synthesis.wide import SingleCounts, single_counts_operator
 from dpdist.ledger import Ledger
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy.arrays import Codes
-from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.selection import Candidates
 from dpdist.spec.overrides import change
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Attribute

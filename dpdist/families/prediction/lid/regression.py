@@ -25,8 +25,7 @@ from dpdist.families.prediction.lid.ridge import KernelRidge, NystroemSums, Tuni
 from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.second_stage import TUNING_ROWS, RegressionSpec
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.privacy.arrays import Floats
-from dpdist.privacy.order import stable_order
+from dpdist.privacy.arrays import Floats, stable_order
 
 if TYPE_CHECKING:
     from dpdist.cluster.executor import Executor

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.privacy.order import stable_order
+from dpdist.privacy.arrays import stable_order
 
 WORDS = (np.uint8, np.uint16, np.uint32, np.uint64)
 
