@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dpdist.families.synthesis import plan
-from dpdist.families.synthesis.choices import MOST_TRIPLES, Choices, choose
+from dpdist.model.choices import MOST_TRIPLES, Choices, choose
 
 SHARES = (
     "one_way", "one_way_again", "tree", "pairs", "picks", "misfit", "rake", "triples", "triple_picks",

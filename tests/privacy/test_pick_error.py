@@ -9,8 +9,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.choices import Choices, draws_at_most
+from dpdist.model.account import GaussianAccount
+from dpdist.model.choices import Choices
+from dpdist.model.forecast import draws_at_most
 from dpdist.privacy import candidates as module
 from dpdist.privacy.candidates import Candidates, draws_of_pick
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise

@@ -44,7 +44,7 @@ from dpdist.families.deniability.structure import (
     independent_structure,
     measure_structure,
 )
-from dpdist.families.synthesis.claims import model_claim
+from dpdist.model.claims import model_claim
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.deniability import pass_probability

@@ -1,6 +1,6 @@
 """Candidates from a pool of model records: what a candidate does not keep is that of a record that agrees with it.
 
-The model is that of a synthesis (`dpdist.families.synthesis`), learned from the split P alone in one Gaussian account.
+The model is that of a synthesis (`dpdist.model`), learned from the split P alone in one Gaussian account.
 Its pool of records, with their weights, is a distribution on records. A candidate keeps a prefix of its seed, in the
 order of the attributes, and takes all other values from a row of the pool that has the same prefix, drawn by weight;
 where no row has it, from any row. So every seed with this prefix gives the candidate with one probability, and no
@@ -23,8 +23,8 @@ from dpdist.errors import SpecError
 from dpdist.families.base.network import strides
 from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesis
-from dpdist.families.synthesis.choices import Choices, choose, without_triples
-from dpdist.families.synthesis.drawable import refuse_undrawable
+from dpdist.model.choices import Choices, choose, without_triples
+from dpdist.model.forecast import refuse_undrawable
 from dpdist.privacy.accountant import calibrate_gaussian
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.calibrate import ABOVE
@@ -168,8 +168,8 @@ def learn_pool(counts: PairCounts, plan: PoolPlan, *, order: Sequence[int], kept
     order : sequence of int
         All attributes; candidates keep the first `kept` of them.
     """
-    from dpdist.families.synthesis.draw import draw_part
-    from dpdist.families.synthesis.learn import learn
+    from dpdist.model.draw import draw_part
+    from dpdist.model.learn import learn
 
     fitted = learn(counts, choices=plan.choices, noise=noise, drawing=noise).fitted
     rows = draw_part(fitted, noise, "pool/0", plan.choices.pool_rows)

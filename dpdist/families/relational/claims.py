@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpdist.families.relational.plan import RelationalPlan
-from dpdist.families.synthesis.claims import model_claim
+from dpdist.model.claims import model_claim
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Gaussian
 from dpdist.privacy.testing import Claim

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from dpdist.families.relational.exchange import Targets, exchanged
 from dpdist.families.relational.layout import Layout
-from dpdist.families.synthesis.conditional import Conditional
-from dpdist.families.synthesis.draw import MOST_REDRAWS, draw_records
-from dpdist.families.synthesis.fitted import Fitted
+from dpdist.model.conditional import Conditional
+from dpdist.model.draw import MOST_REDRAWS, draw_records
+from dpdist.model.fitted import Fitted
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
 from dpdist.spec.contradictions import a_record

@@ -3,7 +3,7 @@
 A member is drawn given many attributes of which the model knows few joint tables, and what several of them say alike
 then counts more than once. So members that are drawn one after another miss the tables that were measured. Parents are
 therefore drawn in excess, and one in the release is exchanged, with all its members, for one outside of it where that
-brings the tables of both closer to their expected counts (`dpdist.families.synthesis.balance`).
+brings the tables of both closer to their expected counts (`dpdist.model.balance`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 
 from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.margins import MeasuredMargins, expected_tables, one_way_of, own_attributes
-from dpdist.families.synthesis.balance import CELL_BITS, CellCosts, PairIndex, TableRows, balance
-from dpdist.families.synthesis.fitted import Fitted
-from dpdist.families.synthesis.tables import Pair
+from dpdist.model.balance import CELL_BITS, CellCosts, PairIndex, TableRows, balance
+from dpdist.model.coding import Pair
+from dpdist.model.fitted import Fitted
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Mask

@@ -15,10 +15,10 @@ import numpy as np
 
 from dpdist.data.count import PairCounts
 from dpdist.families.relational.layout import Layout
-from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.fitted import UNIT, Fitted
-from dpdist.families.synthesis.rake import shrink
-from dpdist.families.synthesis.tables import Pair
+from dpdist.model.account import GaussianAccount
+from dpdist.model.coding import Pair
+from dpdist.model.fitted import UNIT, Fitted
+from dpdist.model.rake import shrink
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Mask

@@ -21,10 +21,10 @@ from dpdist.families.relational.linking import count_both
 from dpdist.families.relational.margins import MeasuredMargins, measure_margins, own_attributes
 from dpdist.families.relational.plan import RelationalPlan
 from dpdist.families.relational.spec import RelationalSpec
-from dpdist.families.synthesis.expected import pair_deviation
-from dpdist.families.synthesis.fitted import Fitted
-from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.model.fitted import Fitted
+from dpdist.model.forecast import pair_deviation
+from dpdist.model.learn import Learned, learn
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
 

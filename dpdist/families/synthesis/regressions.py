@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpdist.errors import SpecError
-from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.regression_scores import Score, sensitivity
-from dpdist.families.synthesis.regression_steps import STEPS, Steps
+from dpdist.families.synthesis.regression_steps import STEPS, Score, Steps, sensitivity
+from dpdist.model.account import GaussianAccount
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.regression import Regression

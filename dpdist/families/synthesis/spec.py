@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 
 from dpdist.errors import SpecError
 from dpdist.families.synthesis.regressions import MOST_COEFFICIENTS
+from dpdist.model.choices import MOST_ROUNDS
 from dpdist.spec.regression import Regression, parse_regression
 from dpdist.spec.release import MOST_RECORDS, Delta, Epsilon, FilesSpec, OutputSpec, PrivacyLimit, ReleaseSpec, Section
 
-MOST_ROUNDS = 5000
 """Of balancing."""
 
 

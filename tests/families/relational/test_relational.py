@@ -24,10 +24,10 @@ from dpdist.families.relational.draw import draw_linked
 from dpdist.families.relational.exchange import Parents, Targets
 from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.margins import MeasuredMargins, measure_margins, own_attributes
-from dpdist.families.synthesis.balance import CellCosts, PairIndex, TableRows
-from dpdist.families.synthesis.learn import learn
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
+from dpdist.model.balance import CellCosts, PairIndex, TableRows
+from dpdist.model.learn import learn
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.events import Gaussian

@@ -14,11 +14,11 @@ from releases import SCHEMA, table
 from dpdist.data.count import pair_counts
 from dpdist.errors import ReleaseConflict, SpecError
 from dpdist.families.base.registry import build_spec, make_plan
-from dpdist.families.synthesis.choices import choose, with_prior
-from dpdist.families.synthesis.learn import learn
 from dpdist.families.synthesis.prior import read_prior
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
+from dpdist.model.choices import choose, with_prior
+from dpdist.model.learn import learn
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_manifest
 from dpdist.release.run import Run, run_release

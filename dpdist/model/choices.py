@@ -11,10 +11,6 @@ from typing import Any
 import numpy as np
 
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
-from dpdist.errors import SpecError
-from dpdist.privacy.candidates import draws_of_pick
-from dpdist.privacy.events import ApproximateDP
-from dpdist.privacy.noise import SAMPLER_DELTA
 
 L1_OF_NOISE = math.sqrt(2 / math.pi)
 """Mean of |Z| for a standard normal Z."""
@@ -31,6 +27,9 @@ FEWEST = 4
 
 MOST_TRIPLES = 20
 """Triples that are measured at most: their noise grows with the root of their number."""
+
+MOST_ROUNDS = 5000
+"""Rounds of balancing at most."""
 
 TRIPLE_CELLS = 1 << 16
 """Cells of a triple's table at most."""
@@ -217,37 +216,6 @@ def without_triples(choices: Choices) -> Choices:
     """Their shares go to the tables of all pairs."""
     rake = choices.rake + choices.triples + choices.triple_picks
     return replace(choices, triples=0.0, triple_picks=0.0, triple_tables=0, rake=rake)
-
-
-def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
-    """A bound of the keyed draws that carry a model's guarantee."""
-    cells = sum(a * b for a, b in combinations(cardinalities, 2))
-    largest = math.prod(sorted(cardinalities)[-2:])
-    if is_wide(cardinalities):
-        largest = min(largest, MOST_CODED_CELLS)
-    tables = len(cardinalities) + 2 * choices.rounds * choices.per_round
-    raked = cells if choices.rake else 0
-    m = len(cardinalities)
-    pick = draws_of_pick(math.comb(2 * m, 2) + 1)  # of all pairs, coarse copies of attributes among them, or to stop
-    triples = choices.triple_tables * (TRIPLE_CELLS + draws_of_pick(math.comb(m, 3) + 1))
-    return 3 * sum(cardinalities) + 1 + tables * (min(largest, cells) + pick) + raked + triples
-
-
-def draws_lost(draws: int, delta: float) -> ApproximateDP:
-    """The event of so many keyed draws.
-
-    Raises
-    ------
-    SpecError
-        They alone take as much as delta.
-    """
-    lost = ApproximateDP(0.0, draws * SAMPLER_DELTA, label="draws")
-    if not lost.delta < delta:
-        raise SpecError(
-            f"privacy.delta: the random draws for tables of these domains take up to {lost.delta:.2g} of it; set a "
-            f"delta of {10 * lost.delta:.0e} or more, or coarser values"
-        )
-    return lost
 
 
 def with_prior(choices: Choices, attributes: int) -> Choices:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpdist.families.synthesis.conditional import Conditional
-from dpdist.families.synthesis.fitted import Fitted, Step, cumulative_of
+from dpdist.model.conditional import Conditional
+from dpdist.model.fitted import Fitted, Step, cumulative_of
 from dpdist.privacy.noise import Noise
 
 NONE, NO_WEIGHTS = np.zeros(0, np.int64), np.zeros((0, 0), np.int64)

@@ -1,24 +1,28 @@
-"""All that a synthesis releases of the exact counts: what follows from it is post-processing."""
+"""All that a synthesis releases of the exact counts: what follows from it is post-processing.
+
+A public table is a prior, at no cost: it is learned as if it were private, with next to no noise and a public key, on
+this table's coding. Its pairs and potentials are what the private rounds begin with; they measure where this table
+differs. Noisy one-way counts are drawn towards those of the public table, as far as they do not contradict it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.accuracy.tables import Attributes
 from dpdist.data.count import PairCounts
-from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.choices import EMPTY, L1_OF_NOISE, Choices
-from dpdist.families.synthesis.marginals import Levels, coding_of, measure_one_way
-from dpdist.families.synthesis.prior import public_model, towards
-from dpdist.families.synthesis.rounds import Learner, pick_sets
-from dpdist.families.synthesis.tables import recode
-from dpdist.families.synthesis.wide import SingleCounts
-from dpdist.privacy.arrays import Counts, Floats
+from dpdist.model.account import GaussianAccount
+from dpdist.model.choices import L1_OF_NOISE, Choices
+from dpdist.model.coding import Coding, Levels, PairTables, SingleCounts, coding_of, recode
+from dpdist.model.one_way import OneWay, measure_one_way
+from dpdist.model.rake import shrink
+from dpdist.model.rounds import Learner
+from dpdist.privacy.noise import Noise
+from dpdist.privacy.selection import LARGEST_COST
 from dpdist.spec.rules import Rules
 
 REST = 0.02
@@ -151,76 +155,6 @@ def _spend_rest(learner: Learner, counts: PairCounts | SingleCounts, choices: Ch
         learner.refit(choices.iterations[-1])
 
 
-@dataclass(frozen=True, eq=False)
-class Triples:
-    """Noisy tables of picked triples of the table's attributes.
-
-    Attributes
-    ----------
-    attributes : tuple of (int, int, int)
-    tables : tuple of ndarray of int64
-        Flat.
-    sigma : float
-    """
-
-    attributes: tuple[Attributes, ...]
-    tables: tuple[NDArray[np.int64], ...]
-    sigma: float
-
-
-def measure_triples(
-    exact: Mapping[Attributes, Counts],
-    expected: Mapping[Attributes, Floats],
-    *,
-    choices: Choices,
-    account: GaussianAccount,
-) -> Triples:
-    """Pick triples that a public model misses most, and measure their tables.
-
-    A triple's score is as a pair's (`Learner.round`): the L1 distance of its table to the model, less a part of the
-    error that measuring it would leave.
-
-    Parameters
-    ----------
-    exact : mapping
-        Tables of the candidates, flat. Confidential.
-    expected : mapping
-        The model's counts of the same tables. Public.
-
-    Raises
-    ------
-    AccountingError
-        The steps would cost more than the account has.
-    """
-    most, candidates = choices.triple_tables, tuple(exact)
-    sigma = float(account.deviations(choices.triples, [1.0] * most)[0])
-    picked = pick_sets(
-        "triples",
-        triple_scores(exact, expected, sigma=sigma, penalty=choices.penalty),
-        candidates,
-        account,
-        scale=account.pick_scale(choices.triple_picks, most),
-        most=most,
-        valid=lambda picked: lambda triple: True,
-    )
-    if not picked:
-        return Triples((), (), 0.0)
-    noisy, sigmas = account.measure("triples", [exact[triple] for triple in picked], share=choices.triples)
-    return Triples(tuple(picked), tuple(noisy), float(sigmas[0]))
-
-
-def triple_scores(
-    exact: Mapping[Attributes, Counts], expected: Mapping[Attributes, Floats], *, sigma: float, penalty: float
-) -> Counts:
-    """Scores of triples, for noise of this deviation; one record changes each by at most 1. Confidential."""
-    scores = []
-    for triple, table in exact.items():
-        model = np.rint(expected[triple]).astype(np.int64)
-        error = np.minimum(L1_OF_NOISE * sigma, model + EMPTY * sigma).sum()
-        scores.append(int(np.abs(table - model).sum()) - round(penalty * float(error)))
-    return np.array(scores, np.int64)
-
-
 def _own_pairs(learner: Learner) -> NDArray[np.int64]:
     """Numbers of the pairs without coarse copies."""
     fine = set(learner.coding.fine)
@@ -252,3 +186,47 @@ def _more_rounds(learner: Learner, choices: Choices, carried: float) -> None:
         if learner.round(f"round/{r}", share=carried, pick_share=0.05 * share, most=choices.per_round):
             learner.refit(choices.iterations[-1])
             carried = 0.0
+
+
+_SMOOTHING = 0.05
+_MU = 30.0  # the noise of a public table: less than a record a cell
+_KEY = bytes(32)  # what is drawn with it is public
+
+
+def towards(one_way: OneWay, prior: PairCounts) -> OneWay:
+    """Noisy one-way counts drawn towards a public table's."""
+    scale = one_way.records / prior.total
+    counts = tuple(
+        shrink(table, prior.single(i).astype(np.float64) * scale, sigma)
+        for i, (table, sigma) in enumerate(zip(one_way.counts, one_way.sigmas.tolist(), strict=True))
+    )
+    return replace(one_way, counts=counts)
+
+
+def public_model(prior: PairCounts, coding: Coding, choices: Choices) -> Learner:
+    """A model of the public table on this table's coding: a tree and, with `Choices.prior_cells`, further pairs."""
+    attributes = len(prior.cardinalities)
+    exact = tuple(prior.single(i).astype(float) for i in range(attributes))
+    account = GaussianAccount(_MU, Noise(_KEY))
+    sigmas = account.deviations(0.1, [1.0] * attributes)
+    one_way = OneWay(exact, sigmas, float(prior.total))
+    learner = Learner(_smoothed(recode(prior, coding)), coding, one_way, account, replace(choices, mu=_MU))
+    most = 0.9 * (LARGEST_COST / _MU) ** 2 * attributes  # a share of picks that are as precise as they can be
+    if learner.round("tree", share=0.2, pick_share=min(0.1, most), most=attributes, tree=True):
+        learner.refit(choices.iterations[0])
+    for r in range(choices.rounds if choices.prior_cells else 0):
+        learner.cells = choices.prior_cells * (r + 1) // choices.rounds
+        share = 0.2 / choices.rounds
+        if learner.round(f"round/{r}", share=2 * share, pick_share=min(share, most), most=attributes):
+            learner.refit(choices.iterations[-1])
+    return learner
+
+
+def _smoothed(tables: PairTables) -> PairTables:
+    """Tables with a little of those of independent attributes, so that what the public table lacks stays possible."""
+    independent = [np.zeros(0)]
+    for k in range(len(tables.pairs)):
+        table = tables.table(k)
+        independent.append(np.outer(table.sum(1), table.sum(0)).ravel() / table.sum())
+    cells = np.rint((1 - _SMOOTHING) * tables.cells + _SMOOTHING * np.concatenate(independent)).astype(np.int64)
+    return replace(tables, cells=cells)

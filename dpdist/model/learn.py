@@ -12,15 +12,14 @@ import numpy as np
 
 from dpdist.accuracy.tables import Attributes
 from dpdist.data.count import PairCounts
-from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.choices import Choices
-from dpdist.families.synthesis.fitted import Fitted, fitted_of
-from dpdist.families.synthesis.marginals import Levels
-from dpdist.families.synthesis.measure import Measured, measure
-from dpdist.families.synthesis.measurements import Measurements, measurements_of
-from dpdist.families.synthesis.pool import Pool, fitting_triples
-from dpdist.families.synthesis.wide import SingleCounts
-from dpdist.families.synthesis.zeros import is_kept
+from dpdist.model.account import GaussianAccount
+from dpdist.model.choices import Choices
+from dpdist.model.coding import Levels, SingleCounts
+from dpdist.model.fitted import Fitted, fitted_of
+from dpdist.model.measure import Measured, measure
+from dpdist.model.measurements import Measurements, measurements_of
+from dpdist.model.pool import Pool, fitting_triples
+from dpdist.model.zeros import is_kept
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.rules import Rules
@@ -109,7 +108,7 @@ def learn(
     progress : callable
         Called with (done, total) after each round.
     pooled : callable
-        Called with the parts of the pool, where there is one (`dpdist.families.synthesis.draw.pool_part`).
+        Called with the parts of the pool, where there is one (`dpdist.model.draw.pool_part`).
 
     Raises
     ------

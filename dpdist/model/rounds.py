@@ -11,23 +11,14 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.allpairs import PairMarginals
-from dpdist.families.synthesis.choices import EMPTY, L1_OF_NOISE, Choices
-from dpdist.families.synthesis.descent import FactorModel, TableMeasurement, fit
-from dpdist.families.synthesis.junction import (
-    Components,
-    Graph,
-    JunctionTree,
-    Paths,
-    Set,
-    cells_of,
-    cliques_of,
-    pairs_of,
-)
-from dpdist.families.synthesis.marginals import Coding, OneWay, OneWayCounts, combine, expected_counts
-from dpdist.families.synthesis.tables import Pair, PairTables
-from dpdist.families.synthesis.zeros import fitting, possible_codes, with_zeros
+from dpdist.model.account import GaussianAccount
+from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
+from dpdist.model.coding import Coding, Pair, PairTables
+from dpdist.model.descent import FactorModel, TableMeasurement, fit
+from dpdist.model.inference import PairMarginals
+from dpdist.model.junction import Components, Graph, JunctionTree, Paths, Set, cells_of, cliques_of, pairs_of
+from dpdist.model.one_way import OneWay, OneWayCounts, combine, expected_counts
+from dpdist.model.zeros import fitting, possible_codes, with_zeros
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.portable import exp

@@ -13,9 +13,9 @@ from math import prod
 import numpy as np
 
 from dpdist.data.marginal import marginal
-from dpdist.families.synthesis.fitted import Fitted
-from dpdist.families.synthesis.inference import Inference
-from dpdist.families.synthesis.junction import JunctionTree, Set, cliques_of
+from dpdist.model.fitted import Fitted
+from dpdist.model.inference import Inference
+from dpdist.model.junction import JunctionTree, Set, cliques_of
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Mask

@@ -1,4 +1,4 @@
-"""One-way tables measured twice, and the coding they give: rare values merged, large attributes with a coarse copy."""
+"""One-way tables measured twice, and what they tell: rare values merged, expected counts of all values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.zeros import code_classes
+from dpdist.model.account import GaussianAccount
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import exp, exp2
-from dpdist.spec.rules import Rules
 
 SEEN = 4.0
 """A value is rare in the first measurement where its noisy count is below so many deviations."""
@@ -46,10 +44,6 @@ class OneWay:
     counts: tuple[Floats, ...]
     sigmas: Floats
     records: float
-
-
-Levels = Sequence[Sequence[NDArray[np.integer]]]
-"""Of each attribute, groups of its values from fine to coarse; nothing for no attribute."""
 
 
 class OneWayCounts(Protocol):
@@ -166,118 +160,3 @@ def expected_counts(counts: Floats, sigma: float, *, records: float) -> Floats:
         variance[small] = (posterior * (_GRID - mean[small, None]) ** 2).sum(1)
     mean += variance * ((records / sigma - mean.sum()) / variance.sum())
     return np.asarray(np.maximum(mean, _GRID[0]) * sigma)
-
-
-@dataclass(frozen=True, eq=False)
-class Coding:
-    """The attributes of the model: the table's own with rare values merged, and coarse copies of large ones.
-
-    Attributes
-    ----------
-    source : tuple of int
-        The table's attribute that each model attribute is a function of.
-    maps : tuple of ndarray of int64
-        Model code of each of the source's values.
-    cardinalities : tuple of int
-        Model attributes are in ascending order of these.
-    fine : tuple of int
-        The model attribute that stands for each of the table's.
-    links : dict of (int, int) to ndarray of bool
-        Pairs of a coarse copy and what it is a copy of, and which combinations are possible.
-    merging : tuple of Merging
-        Of each of the table's attributes.
-    """
-
-    source: tuple[int, ...]
-    maps: tuple[Counts, ...]
-    cardinalities: tuple[int, ...]
-    fine: tuple[int, ...]
-    links: dict[tuple[int, int], NDArray[np.bool_]]
-    merging: tuple[Merging, ...]
-
-
-def coding_of(
-    one_way: OneWay,
-    *,
-    merge_below: float,
-    coarse: Sequence[tuple[int, int]],
-    rules: Rules = (),
-    levels: Levels = (),
-) -> Coding:
-    """The coding that the noisy one-way tables give.
-
-    Parameters
-    ----------
-    merge_below : float
-        In deviations; see `merge_rare`.
-    coarse : sequence of (int, int)
-        (from, groups), falling: an attribute, or its last coarse copy, with `from` codes or more gets a coarse copy of
-        so many groups of about equal noisy mass, in code order.
-    rules : Rules
-        Groups keep apart what they tell apart, unless there were then more than twice as many groups.
-    levels : Levels
-        Public hierarchies of the values. A copy has those of the finest
-        level of at most twice as many groups, if there is one, and all merged values are a group of it.
-    """
-    merging = tuple(
-        merge_rare(table, sigma, below=merge_below, records=one_way.records)
-        for table, sigma in zip(one_way.counts, one_way.sigmas.tolist(), strict=True)
-    )
-    found: list[tuple[int, int, int, Counts]] = []  # cardinality, level, attribute, map
-    groupings: list[tuple[int, int, Counts]] = []  # attribute, level of the copy, group of each code one level up
-    classes = code_classes(rules, [m.codes for m in merging])
-    for i, m in enumerate(merging):
-        kinds = classes[i]
-        codes, cardinality, level = m.codes, m.cardinality, 0
-        found.append((cardinality, level, i, codes))
-        for least, groups in coarse:
-            if cardinality >= least:
-                mass: Floats = np.bincount(codes, weights=one_way.counts[i], minlength=cardinality).astype(np.float64)
-                group = _of_level(m, codes, levels[i] if levels else (), groups)
-                group = _equal_mass(mass, groups) if group is None else group
-                if kinds is not None:
-                    group, kinds = _split(group, kinds, most=2 * groups)
-                codes, cardinality, level = group[codes], int(group.max()) + 1, level + 1
-                found.append((cardinality, level, i, codes))
-                groupings.append((i, level, group))
-    found.sort(key=lambda item: (item[0], -item[1], item[2]))
-    place = {(i, level): k for k, (_, level, i, _) in enumerate(found)}
-    links = {
-        (place[i, level], place[i, level - 1]): np.arange(group.max() + 1)[:, None] == group
-        for i, level, group in groupings
-    }
-    return Coding(
-        tuple(item[2] for item in found),
-        tuple(item[3] for item in found),
-        tuple(item[0] for item in found),
-        tuple(place[i, 0] for i in range(len(merging))),
-        links,
-        merging,
-    )
-
-
-def _of_level(merging: Merging, codes: Counts, levels: Sequence[NDArray[np.integer]], groups: int) -> Counts | None:
-    """Groups of codes by the finest level that has few enough and joins some; None where there is none."""
-    number = int(codes.max()) + 1
-    for level in levels:
-        own: Counts = level.astype(np.int64) + 1
-        own[merging.rare] = 0
-        found = np.unique(np.stack([codes, own]), axis=1)
-        if found.shape[1] == number and len(set(found[1])) <= min(2 * groups, number - 1):
-            return np.asarray(np.unique(found[1], return_inverse=True)[1], np.int64)
-    return None
-
-
-def _split(group: Counts, kinds: Counts, *, most: int) -> tuple[Counts, Counts | None]:
-    """Groups of codes of one kind each, and their kinds; the groups as they are where there were too many."""
-    number = int(kinds.max()) + 1
-    found, split = np.unique(group * number + kinds, return_inverse=True)
-    return (split.reshape(-1).astype(np.int64), found % number) if len(found) <= most else (group, None)
-
-
-def _equal_mass(counts: Floats, groups: int) -> Counts:
-    """Group number of each code, groups of about equal mass in code order."""
-    mass = np.maximum(counts, 0)
-    middle = (np.cumsum(mass) - mass / 2) / max(mass.sum(), 1e-300)
-    numbers: Counts = np.unique(np.minimum((middle * groups).astype(np.int64), groups - 1), return_inverse=True)[1]
-    return numbers

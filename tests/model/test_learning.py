@@ -16,22 +16,19 @@ import pytest
 
 from dpdist.data.count import pair_counts
 from dpdist.errors import AccountingError
-from dpdist.families.synthesis import pieces
-from dpdist.families.synthesis import rake as raking
-from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.adjustment import power_of_two
-from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, TableRows, balance
-from dpdist.families.synthesis.choices import Choices, choose
-from dpdist.families.synthesis.draw import _lexicographic, draw_part, draw_records, pool_part, rounded_groups
-from dpdist.families.synthesis.fitted import UNIT, cumulative_of
-from dpdist.families.synthesis.learn import Learned, learn
-from dpdist.families.synthesis.marginals import OneWay, coding_of, combine, expected_counts, merge_rare
-from dpdist.families.synthesis.measure import AllPairs, measure_triples, triple_scores
-from dpdist.families.synthesis.pool import with_margins
-from dpdist.families.synthesis.rake import rake, shrink
-from dpdist.families.synthesis.rounds import LARGEST_WEIGHT
-from dpdist.families.synthesis.tables import recode
-from dpdist.families.synthesis.weighted import WeightedRows
+from dpdist.model import rake as raking
+from dpdist.model.account import GaussianAccount
+from dpdist.model.balance import CELL_BITS, PairIndex, TableRows, balance
+from dpdist.model.choices import Choices, choose
+from dpdist.model.coding import coding_of, recode
+from dpdist.model.draw import _lexicographic, draw_part, draw_records, pool_part, rounded_groups
+from dpdist.model.fitted import UNIT, cumulative_of, power_of_two
+from dpdist.model.learn import Learned, learn
+from dpdist.model.measure import AllPairs
+from dpdist.model.one_way import OneWay, combine, expected_counts, merge_rare
+from dpdist.model.pool import measure_triples, triple_scores, with_margins
+from dpdist.model.rake import WeightedRows, rake, shrink
+from dpdist.model.rounds import LARGEST_WEIGHT
 from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.portable import exp, log2, probability_product
@@ -286,10 +283,10 @@ def test_parts_are_functions_of_model_key_and_number() -> None:
 
 
 def test_learning_is_the_same_on_any_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE", 7_000)
+    monkeypatch.setattr(raking, "PIECE", 7_000)
     found = []
     for cores in (1, 4):
-        monkeypatch.setattr(pieces, "cores", lambda cores=cores: cores)
+        monkeypatch.setattr(raking, "cores", lambda cores=cores: cores)
         found.append(raked().to_bytes())
     assert found[0] == found[1]
 
@@ -388,7 +385,7 @@ def triple_of(columns: list[np.ndarray], weights: np.ndarray | None = None) -> n
 
 def test_weighted_rows_give_the_tables_of_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sets within blocks and others, after a change that waited, with several pieces of the rows."""
-    monkeypatch.setattr(pieces, "PIECE", 700)
+    monkeypatch.setattr(raking, "PIECE", 700)
     rng = np.random.default_rng(1)
     cards = (40, 3, 50, 30, 2)
     columns = [rng.integers(0, size, 5_000).astype(np.uint8) for size in cards]
@@ -412,13 +409,13 @@ def test_weighted_rows_give_the_tables_of_their_weights(monkeypatch: pytest.Monk
 
 
 def test_raking_is_the_same_on_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE", 3_000)
+    monkeypatch.setattr(raking, "PIECE", 3_000)
     pool, truth = records(20_000, seed=2), records(20_000, seed=3)
     counts = pair_counts(truth, CARDS)
     targets = {(i, j): counts.pair(i, j) / 20_000 for i in range(4) for j in range(i + 1, 4)}
     found = []
     for cores in (1, 2, 5):
-        monkeypatch.setattr(pieces, "cores", lambda cores=cores: cores)
+        monkeypatch.setattr(raking, "cores", lambda cores=cores: cores)
         rows = WeightedRows(pool, CARDS)
         rake(rows, targets, sweeps=4)
         found.append((*rows.adjustment().logs, *rows.shares([(0, 1, 2), (2, 3)]).values()))

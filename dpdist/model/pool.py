@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.accuracy.tables import Attributes
-from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.choices import TRIPLE_CELLS, Choices
-from dpdist.families.synthesis.draw import pool_part
-from dpdist.families.synthesis.fitted import UNIT, Fitted
-from dpdist.families.synthesis.marginals import OneWay
-from dpdist.families.synthesis.measure import AllPairs, measure_triples
-from dpdist.families.synthesis.pieces import Threads
-from dpdist.families.synthesis.rake import block_change, rake, shrink, targets_in
-from dpdist.families.synthesis.weighted import WeightedRows
+from dpdist.model.account import GaussianAccount
+from dpdist.model.choices import EMPTY, L1_OF_NOISE, TRIPLE_CELLS, Choices
+from dpdist.model.draw import pool_part
+from dpdist.model.fitted import UNIT, Fitted
+from dpdist.model.measure import AllPairs
+from dpdist.model.one_way import OneWay
+from dpdist.model.rake import Threads, WeightedRows, block_change, rake, shrink, targets_in
+from dpdist.model.rounds import pick_sets
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.rules import Rules
@@ -158,3 +157,73 @@ class Pool:
             pool_parts=choices.pool_parts,
             pool_rows=choices.pool_rows,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Triples:
+    """Noisy tables of picked triples of the table's attributes.
+
+    Attributes
+    ----------
+    attributes : tuple of (int, int, int)
+    tables : tuple of ndarray of int64
+        Flat.
+    sigma : float
+    """
+
+    attributes: tuple[Attributes, ...]
+    tables: tuple[NDArray[np.int64], ...]
+    sigma: float
+
+
+def measure_triples(
+    exact: Mapping[Attributes, Counts],
+    expected: Mapping[Attributes, Floats],
+    *,
+    choices: Choices,
+    account: GaussianAccount,
+) -> Triples:
+    """Pick triples that a public model misses most, and measure their tables.
+
+    A triple's score is as a pair's (`Learner.round`): the L1 distance of its table to the model, less a part of the
+    error that measuring it would leave.
+
+    Parameters
+    ----------
+    exact : mapping
+        Tables of the candidates, flat. Confidential.
+    expected : mapping
+        The model's counts of the same tables. Public.
+
+    Raises
+    ------
+    AccountingError
+        The steps would cost more than the account has.
+    """
+    most, candidates = choices.triple_tables, tuple(exact)
+    sigma = float(account.deviations(choices.triples, [1.0] * most)[0])
+    picked = pick_sets(
+        "triples",
+        triple_scores(exact, expected, sigma=sigma, penalty=choices.penalty),
+        candidates,
+        account,
+        scale=account.pick_scale(choices.triple_picks, most),
+        most=most,
+        valid=lambda picked: lambda triple: True,
+    )
+    if not picked:
+        return Triples((), (), 0.0)
+    noisy, sigmas = account.measure("triples", [exact[triple] for triple in picked], share=choices.triples)
+    return Triples(tuple(picked), tuple(noisy), float(sigmas[0]))
+
+
+def triple_scores(
+    exact: Mapping[Attributes, Counts], expected: Mapping[Attributes, Floats], *, sigma: float, penalty: float
+) -> Counts:
+    """Scores of triples, for noise of this deviation; one record changes each by at most 1. Confidential."""
+    scores = []
+    for triple, table in exact.items():
+        model = np.rint(expected[triple]).astype(np.int64)
+        error = np.minimum(L1_OF_NOISE * sigma, model + EMPTY * sigma).sum()
+        scores.append(int(np.abs(table - model).sum()) - round(penalty * float(error)))
+    return np.array(scores, np.int64)

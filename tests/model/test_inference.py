@@ -12,10 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpdist.data.marginal import marginal
-from dpdist.families.synthesis.allpairs import PairMarginals
-from dpdist.families.synthesis.descent import FactorModel, TableMeasurement, fit
-from dpdist.families.synthesis.inference import Inference
-from dpdist.families.synthesis.junction import Components, Graph, JunctionTree, Paths, cells_of, cliques_of
+from dpdist.model.descent import FactorModel, TableMeasurement, fit
+from dpdist.model.inference import Inference, PairMarginals
+from dpdist.model.junction import Components, Graph, JunctionTree, Paths, cells_of, cliques_of
 
 CARDS = (2, 2, 3, 3, 4)
 

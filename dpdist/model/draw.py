@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpdist.families.synthesis.balance import CELL_BITS, PairIndex, TableRows, balance
-from dpdist.families.synthesis.fitted import UNIT, UNIT_BITS, Cumulative, Fitted
+from dpdist.errors import SpecError
+from dpdist.model.balance import CELL_BITS, PairIndex, TableRows, balance
+from dpdist.model.fitted import UNIT, UNIT_BITS, Cumulative, Fitted
 from dpdist.privacy.arrays import Codes, Counts, Unsigned
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.order import DIGIT_BITS, stable_order
@@ -28,6 +29,20 @@ FORMAT = 1
 
 LARGEST_PART = 1 << 20
 """Most rows of a part: rows times `UNIT` stay below 2**61."""
+
+
+def parts_of(records: int, rows_per_part: int) -> list[int]:
+    """Rows of each part; the last may have fewer.
+
+    Raises
+    ------
+    SpecError
+        There would be more than a million.
+    """
+    whole, rest = divmod(records, rows_per_part)
+    if whole > 1_000_000:
+        raise SpecError(f"output.rows_per_part: {records:,} records would be {whole:,} parts; put more rows in each")
+    return [rows_per_part] * whole + [rest] * bool(rest)
 
 
 def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> Codes:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.marginals import Coding
+from dpdist.model.account import GaussianAccount
+from dpdist.model.coding import Coding
 from dpdist.privacy.arrays import Counts, Floats
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpdist.families.synthesis.evidence import with_evidence
+from dpdist.model.descent import with_evidence
 
 
 def table(strength: float, size: int = 6) -> np.ndarray:

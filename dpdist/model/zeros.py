@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.synthesis.junction import Set, cells_of, cliques_of, pairs_of
+from dpdist.model.junction import Set, cells_of, cliques_of, pairs_of
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.spec.rules import Forbidden, Rules
 
 if TYPE_CHECKING:
-    from dpdist.families.synthesis.marginals import Coding
+    from dpdist.model.coding import Coding
 
 
 def admitted(rule: Forbidden, maps: Sequence[Counts], within: Sequence[Floats] | None = None) -> Floats | None:
