@@ -40,31 +40,14 @@ class Line:
 
 @dataclass
 class GaussianAccount:
-    """Draws the noise of a release and keeps its account.
+    """Draws the noise of a release and keeps its account."""
 
-    Parameters
-    ----------
-    mu : float
-        The release is mu-GDP.
-    noise : Noise
-    prefix : str
-        What all noise names begin with, where one key serves several accounts.
-
-    Attributes
-    ----------
-    lines : list of Line
-        What was spent, in order.
-    draws : int
-        Keyed draws so far; each may miss its distribution by `dpdist.privacy.noise.SAMPLER_DELTA`.
-    noisy : list
-        The noisy tables in order: name of the step, number in it, table, deviation.
-    """
-
-    mu: float
+    mu: float  # the release is mu-GDP
     noise: Noise
-    prefix: str = ""
-    lines: list[Line] = field(default_factory=list)
-    draws: int = 0
+    prefix: str = ""  # what all noise names begin with, where one key serves several accounts
+    lines: list[Line] = field(default_factory=list)  # what was spent, in order
+    draws: int = 0  # keyed draws so far; each may miss its distribution by `dpdist.privacy.noise.SAMPLER_DELTA`
+    # the noisy tables in order: name of the step, number in it, table, deviation
     noisy: list[tuple[str, int, Counts, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -107,21 +90,9 @@ class GaussianAccount:
     ) -> tuple[list[Counts], NDArray[np.float64]]:
         """Integer tables with rounded Gaussian noise, and the deviation of each.
 
-        Parameters
-        ----------
-        name : str
-            Noise name; table i draws from ``name/i``.
-        tables : sequence of ndarray of int64
-            One record changes the cells of each by at most `sensitivity` in L2 norm.
-        share : float
-            Of mu^2.
-        weights : sequence of float, optional
-            Equal where not given.
-
-        Raises
-        ------
-        AccountingError
-            The account has not so much left, or the name was used before.
+        `name`: noise name; table i draws from ``name/i``. `tables`: one record changes the cells of each by at most
+        `sensitivity` in L2 norm. `share`: of mu^2. `weights`: equal where not given. Raises AccountingError: the
+        account has not so much left, or the name was used before.
         """
         sigmas = self.deviations(share, [1.0] * len(tables) if weights is None else weights) * sensitivity
         spent = sensitivity**2 * math.fsum((1 / sigmas**2).tolist())

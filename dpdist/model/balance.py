@@ -18,35 +18,23 @@ from numpy.typing import NDArray
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
 
-CELL_BITS = 10
-"""Expected counts are in units of 2**-10 records."""
+CELL_BITS = 10  # expected counts are in units of 2**-10 records
 
 WEIGHT_BITS = 26
 """Weights of cells are in units of 2**-26: a cell of a million records has one, too, and costs stay below 2**62."""
 
-LOOKED_AT = 2048
-"""Rows of a sample that a round looks at: so many or a sixteenth, at most four times as many."""
-
+LOOKED_AT = 2048  # rows of a sample that a round looks at: so many or a sixteenth, at most four times as many
 _CELLS_AT_ONCE = 1 << 23  # places of the rows' cells, so that wide rows take no more memory than others
 
 
 @dataclass(frozen=True, eq=False)
 class PairIndex:
-    """Where each pair's cells stand in one flat vector.
+    """Where each pair's cells stand in one flat vector."""
 
-    Attributes
-    ----------
-    left, right : ndarray of int, shape (pairs,)
-    width : ndarray of int32, shape (pairs,)
-        Number of values of the right attribute.
-    start : ndarray of int32, shape (pairs,)
-    cells : int
-    """
-
-    left: NDArray[np.intp]
+    left: NDArray[np.intp]  # left, right: shape (pairs,)
     right: NDArray[np.intp]
-    width: NDArray[np.int32]
-    start: NDArray[np.int32]
+    width: NDArray[np.int32]  # shape (pairs,); number of values of the right attribute
+    start: NDArray[np.int32]  # shape (pairs,)
     cells: int
 
     @classmethod
@@ -69,15 +57,9 @@ class PairIndex:
 
 @dataclass(frozen=True, eq=False)
 class CellCosts:
-    """What one record more (sign 1), or fewer (-1), changes in the objective of `balance`, but for a common factor.
+    """What one record more (sign 1), or fewer (-1), changes in the objective of `balance`, but for a common factor."""
 
-    Attributes
-    ----------
-    excess, weight : ndarray of int64, shape (cells,)
-    sign : int
-    """
-
-    excess: Counts
+    excess: Counts  # excess, weight: shape (cells,)
     weight: Counts
     sign: int
 
@@ -110,15 +92,9 @@ class Exchangeable(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TableRows:
-    """Rows of one table, and their cells.
+    """Rows of one table, and their cells."""
 
-    Attributes
-    ----------
-    values : ndarray of int32, shape (attributes, rows)
-    index : PairIndex
-    """
-
-    values: NDArray[np.int32]
+    values: NDArray[np.int32]  # shape (attributes, rows)
     index: PairIndex
 
     def __len__(self) -> int:
@@ -158,20 +134,9 @@ def balance(
     Minimises ``sum over cells of weight (count - expected)^2``. In each round some items in the sample and as
     many outside are drawn; the worst of the former are exchanged for the best of the latter while it pays.
 
-    Parameters
-    ----------
-    pool : Exchangeable
-    chosen : ndarray of int64, shape (records,)
-        Items of the sample.
-    expected : ndarray of int64, shape (cells,)
-        Expected counts of the sample, in units of 2**-10.
-    rounds : int
-    weights : ndarray of int64, shape (cells,), optional
-        In any unit; ``1 / (expected + 1)`` where not given.
-
-    Returns
-    -------
-    ndarray of int64, shape (records,)
+    `chosen` (shape (records,)): items of the sample. `expected` (shape (cells,)): expected counts of the sample, in
+    units of 2**-10. `weights` (shape (cells,)): in any unit; ``1 / (expected + 1)`` where not given. Returns ndarray of
+    int64, shape (records,).
     """
     inside = chosen.copy()
     outside = np.flatnonzero(np.bincount(chosen, minlength=len(pool)) == 0)

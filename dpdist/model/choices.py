@@ -12,27 +12,18 @@ import numpy as np
 
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 
-L1_OF_NOISE = math.sqrt(2 / math.pi)
-"""Mean of |Z| for a standard normal Z."""
+L1_OF_NOISE = math.sqrt(2 / math.pi)  # mean of |Z| for a standard normal Z
 
 
-EMPTY = 0.2
-"""What a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts."""
+EMPTY = 0.2  # what a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts
 
 MOST_CODED_CELLS = MAX_PAIR_CELLS // 16
 """Cells of all pair tables of the model's codes, where those of the values do not fit a worker."""
 
-FEWEST = 4
-"""Fewest pairs of a round, and fewest triples."""
-
-MOST_TRIPLES = 20
-"""Triples that are measured at most: their noise grows with the root of their number."""
-
-MOST_ROUNDS = 5000
-"""Rounds of balancing at most."""
-
-TRIPLE_CELLS = 1 << 16
-"""Cells of a triple's table at most."""
+FEWEST = 4  # fewest pairs of a round, and fewest triples
+MOST_TRIPLES = 20  # triples that are measured at most: their noise grows with the root of their number
+MOST_ROUNDS = 5000  # rounds of balancing at most
+TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
 
 _TRIPLES, _TRIPLE_PICKS = 0.1, 0.01
 """Shares of the triples' tables and of their picks, where there are any; raking's tables have so much less."""
@@ -46,8 +37,7 @@ _BALANCED_PART = 4
 _FEW = (0.1, 0.4)
 """Noise of one-way tables, in parts of the records, from which their share grows, and at which it would be all."""
 
-_ALL = 0.9
-"""One-way tables that would have a larger share have all."""
+_ALL = 0.9  # one-way tables that would have a larger share have all
 
 _ONE_WAY_ONLY: dict[str, Any] = {
     "one_way": 0.3,
@@ -59,77 +49,45 @@ _ONE_WAY_ONLY: dict[str, Any] = {
     "balance": 0,
 }
 
-_RESOLVED = 10_000
-"""Triples are measured where the records are so many deviations of the noise in their tables."""
+_RESOLVED = 10_000  # triples are measured where the records are so many deviations of the noise in their tables
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What a synthesis does; shares are of mu^2 and sum to at most 1.
+    """What a synthesis does; shares are of mu^2 and sum to at most 1."""
 
-    Attributes
-    ----------
-    mu : float
-        The release is mu-GDP.
-    one_way, one_way_again : float
-        Shares of the two measurements of the one-way tables.
-    tree, pairs, picks : float
-        Shares of the tree's tables, of all further rounds' tables, and of all picks.
-    misfit, rake : float
-        Shares of the noisy misfit that decides about raking, and of all pair tables; 0 without raking.
-    triples, triple_picks : float
-        Shares of the tables of triples that records are raked to as well, and of their picks.
-    triple_tables : int
-        Most triples.
-    rounds, per_round : int
-        Further rounds, and pairs measured in each at most.
-    merge_below : float
-        Values with noisy counts under so many deviations are merged.
-    coarse : tuple of (int, int)
-        (from, groups): attributes with so many codes get a coarse copy of so many groups.
-    cells : int
-        Most cells of all cliques.
-    iterations : tuple of int
-        Evaluations of the fit after the tree and after each round; the last number repeats. More of them fit the noise
-        of small tables.
-    penalty : float
-        Part of the expected error of a pair's table that its score is reduced by.
-    priorities : tuple of (int, int, float)
-        Pairs of the table's attributes that matter more than others, or less, and their weights; others have 1.
-    pool_parts, pool_rows : int
-        Parts of the pool of model records whose weights are raked, and rows of each.
-    sweeps : int
-        Passes of the raking over all pairs; one less with triples, after a first fit to pairs.
-    prior_cells : int
-        Most cells of a public table's model; 0 for its tree.
-    balance : int
-        Rounds in which records are exchanged so that their pair tables come closer to the model's.
-    """
-
-    mu: float
-    one_way: float = 0.06
+    mu: float  # the release is mu-GDP
+    one_way: float = 0.06  # one_way, one_way_again: shares of the two measurements of the one-way tables
     one_way_again: float = 0.19
+    # tree, pairs, picks: shares of the tree's tables, of all further rounds' tables, and of all picks
     tree: float = 0.30
     pairs: float = 0.41
     picks: float = 0.04
+    # misfit, rake: shares of the noisy misfit that decides about raking, and of all pair tables; 0 without raking
     misfit: float = 0.0
     rake: float = 0.0
+    # triples, triple_picks: shares of the tables of triples that records are raked to as well, and of their picks
     triples: float = 0.0
     triple_picks: float = 0.0
-    triple_tables: int = 0
-    rounds: int = 5
+    triple_tables: int = 0  # most triples
+    rounds: int = 5  # rounds, per_round: further rounds, and pairs measured in each at most
     per_round: int = 5
-    merge_below: float = 1.5
+    merge_below: float = 1.5  # values with noisy counts under so many deviations are merged
+    # (from, groups): attributes with so many codes get a coarse copy of so many groups
     coarse: tuple[tuple[int, int], ...] = ((24, 20),)
-    cells: int = 150_000
+    cells: int = 150_000  # most cells of all cliques
+    # evaluations of the fit after the tree and after each round; the last number repeats. More of them fit the noise of
+    # small tables
     iterations: tuple[int, ...] = (24, 32, 40, 60)
-    penalty: float = 0.5
+    penalty: float = 0.5  # part of the expected error of a pair's table that its score is reduced by
+    # pairs of the table's attributes that matter more than others, or less, and their weights; others have 1
     priorities: tuple[tuple[int, int, float], ...] = ()
+    # pool_parts, pool_rows: parts of the pool of model records whose weights are raked, and rows of each
     pool_parts: int = 1
     pool_rows: int = 0
-    sweeps: int = 6
-    prior_cells: int = 0
-    balance: int = 150
+    sweeps: int = 6  # passes of the raking over all pairs; one less with triples, after a first fit to pairs
+    prior_cells: int = 0  # most cells of a public table's model; 0 for its tree
+    balance: int = 150  # rounds in which records are exchanged so that their pair tables come closer to the model's
 
     @property
     def spends(self) -> float:
@@ -147,16 +105,8 @@ def is_wide(cardinalities: Sequence[int]) -> bool:
 def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int = 1, raking: bool = True) -> Choices:
     """The default choices.
 
-    Parameters
-    ----------
-    cardinalities : sequence of int
-    records : int
-        Declared minimum of records.
-    mu : float
-    parts : int
-        Whole parts of the release.
-    raking : bool
-        Whether records may be raked to tables of all pairs; a model that records are drawn from given others cannot.
+    `records`: declared minimum of records. `parts`: whole parts of the release. `raking`: whether records may be raked
+    to tables of all pairs; a model that records are drawn from given others cannot.
     """
     d = len(cardinalities)
     number = d * (d - 1) // 2

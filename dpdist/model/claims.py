@@ -24,8 +24,7 @@ from dpdist.privacy.testing import Claim
 from dpdist.spec.rules import Rules
 from dpdist.spec.schema import Schema
 
-OTHERS = 40
-"""Records of the table beside the canary."""
+OTHERS = 40  # records of the table beside the canary
 
 
 def with_canary(schema: Schema, copies: int, others: int = OTHERS) -> tuple[Codes, Codes, Codes]:

@@ -29,30 +29,15 @@ Levels = Sequence[Sequence[NDArray[np.integer]]]
 
 @dataclass(frozen=True, eq=False)
 class Coding:
-    """The attributes of the model: the table's own with rare values merged, and coarse copies of large ones.
+    """The attributes of the model: the table's own with rare values merged, and coarse copies of large ones."""
 
-    Attributes
-    ----------
-    source : tuple of int
-        The table's attribute that each model attribute is a function of.
-    maps : tuple of ndarray of int64
-        Model code of each of the source's values.
-    cardinalities : tuple of int
-        Model attributes are in ascending order of these.
-    fine : tuple of int
-        The model attribute that stands for each of the table's.
-    links : dict of (int, int) to ndarray of bool
-        Pairs of a coarse copy and what it is a copy of, and which combinations are possible.
-    merging : tuple of Merging
-        Of each of the table's attributes.
-    """
-
-    source: tuple[int, ...]
-    maps: tuple[Counts, ...]
-    cardinalities: tuple[int, ...]
-    fine: tuple[int, ...]
+    source: tuple[int, ...]  # the table's attribute that each model attribute is a function of
+    maps: tuple[Counts, ...]  # model code of each of the source's values
+    cardinalities: tuple[int, ...]  # model attributes are in ascending order of these
+    fine: tuple[int, ...]  # the model attribute that stands for each of the table's
+    # pairs of a coarse copy and what it is a copy of, and which combinations are possible
     links: dict[tuple[int, int], NDArray[np.bool_]]
-    merging: tuple[Merging, ...]
+    merging: tuple[Merging, ...]  # of each of the table's attributes
 
 
 def coding_of(
@@ -65,18 +50,11 @@ def coding_of(
 ) -> Coding:
     """The coding that the noisy one-way tables give.
 
-    Parameters
-    ----------
-    merge_below : float
-        In deviations; see `merge_rare`.
-    coarse : sequence of (int, int)
-        (from, groups), falling: an attribute, or its last coarse copy, with `from` codes or more gets a coarse copy of
-        so many groups of about equal noisy mass, in code order.
-    rules : Rules
-        Groups keep apart what they tell apart, unless there were then more than twice as many groups.
-    levels : Levels
-        Public hierarchies of the values. A copy has those of the finest
-        level of at most twice as many groups, if there is one, and all merged values are a group of it.
+    `merge_below`: in deviations; see `merge_rare`. `coarse`: (from, groups), falling: an attribute, or its last coarse
+    copy, with `from` codes or more gets a coarse copy of so many groups of about equal noisy mass, in code order.
+    `rules`: groups keep apart what they tell apart, unless there were then more than twice as many groups. `levels`:
+    public hierarchies of the values. A copy has those of the finest level of at most twice as many groups, if there is
+    one, and all merged values are a group of it.
     """
     merging = tuple(
         merge_rare(table, sigma, below=merge_below, records=one_way.records)
@@ -147,20 +125,11 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PairTables:
-    """Counts of all pairs of the model's attributes but those of one source. Confidential.
-
-    Attributes
-    ----------
-    cardinalities : tuple of int
-    pairs : tuple of (int, int)
-        Ascending in each.
-    cells : ndarray of int64
-        The tables of the pairs, one after another, in C order.
-    """
+    """Counts of all pairs of the model's attributes but those of one source. Confidential."""
 
     cardinalities: tuple[int, ...]
-    pairs: tuple[Pair, ...]
-    cells: NDArray[np.int64]
+    pairs: tuple[Pair, ...]  # ascending in each
+    cells: NDArray[np.int64]  # the tables of the pairs, one after another, in C order
 
     def __repr__(self) -> str:
         return f"PairTables(cardinalities={self.cardinalities}, <counts hidden>)"
@@ -209,8 +178,7 @@ def recode(counts: PairCounts, coding: Coding) -> PairTables:
     return PairTables(cards, pairs, np.concatenate(pieces) if pieces else np.zeros(0, np.int64))
 
 
-_FARTHER = 1.5
-"""Factor of the threshold of rare values, until the tables of all pairs fit."""
+_FARTHER = 1.5  # factor of the threshold of rare values, until the tables of all pairs fit
 
 
 def single_counts_operator(cardinalities: Sequence[int]) -> Operator:
@@ -220,20 +188,11 @@ def single_counts_operator(cardinalities: Sequence[int]) -> Operator:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SingleCounts:
-    """Exact one-way counts, and the pass that counts pairs of coded values. Confidential.
-
-    Attributes
-    ----------
-    cardinalities : tuple of int
-    cells : ndarray of int64
-        The one-way tables, one after another.
-    count : callable
-        Makes a pass over the records by an operator, and returns its summary.
-    """
+    """Exact one-way counts, and the pass that counts pairs of coded values. Confidential."""
 
     cardinalities: tuple[int, ...]
-    cells: Counts
-    count: Callable[[Operator], PairCounts]
+    cells: Counts  # the one-way tables, one after another
+    count: Callable[[Operator], PairCounts]  # makes a pass over the records by an operator, and returns its summary
 
     def single(self, i: int) -> Counts:
         """Counts of attribute `i`, shape (cardinalities[i],)."""

@@ -20,43 +20,27 @@ from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Mask
 
-_CELLS = 1 << 22
-"""Cells of the largest table that is held for the rows of a batch, about."""
+_CELLS = 1 << 22  # cells of the largest table that is held for the rows of a batch, about
 
 _Factor = tuple[Set, Floats | Mask]
 
 
 @dataclass(frozen=True, eq=False)
 class _Clique:
-    """A clique with attributes that are drawn.
+    """A clique with attributes that are drawn."""
 
-    Attributes
-    ----------
-    given : tuple of int
-        Its given attributes, of the model.
-    drawn : tuple of int
-        Its other attributes; those that it shares with its parent come first.
-    shared : int
-        How many of them it shares with its parent.
-    table : ndarray of float64, shape (configurations of the given attributes, *cardinalities of the drawn ones)
-        Probabilities given what it shares with its parent.
-    """
-
-    given: Set
-    drawn: Set
-    shared: int
+    given: Set  # its given attributes, of the model
+    drawn: Set  # its other attributes; those that it shares with its parent come first
+    shared: int  # how many of them it shares with its parent
+    # shape (configurations of the given attributes, *cardinalities of the drawn ones); probabilities given what it
+    # shares with its parent
     table: Floats
 
 
 class Conditional:
     """The law of the last attributes of a table given the first ones.
 
-    Parameters
-    ----------
-    fitted : Fitted
-        Without an adjustment.
-    given : int
-        How many of the table's attributes are given.
+    `fitted`: without an adjustment. `given`: how many of the table's attributes are given.
     """
 
     def __init__(self, fitted: Fitted, given: int) -> None:
@@ -89,20 +73,10 @@ class Conditional:
     def draw(self, given: Codes, admitted: dict[int, Mask], noise: Noise, name: str) -> list[Counts]:
         """A row for each of the given ones.
 
-        Parameters
-        ----------
-        given : list of ndarray
-            Values of the first attributes of the table.
-        admitted : dict
-            For some of the other attributes, by their places in the table, which values each row may have; bool of
-            shape (rows, values), at least one in each row.
-        name : str
-            Noise name.
-
-        Returns
-        -------
-        list of ndarray of int64
-            Values of the other attributes. A row that has probability zero follows the admitted values alone.
+        `given`: values of the first attributes of the table. `admitted`: for some of the other attributes, by their
+        places in the table, which values each row may have; bool of shape (rows, values), at least one in each row.
+        `name`: noise name. Returns list of ndarray of int64: values of the other attributes. A row that has probability
+        zero follows the admitted values alone.
         """
         rows = len(given[0])
         codes = {self.fitted.fine[i]: self.fitted.coded(i)[0][given[i]] for i in range(self.given)}

@@ -29,14 +29,8 @@ def with_evidence(share: Floats, known: Floats, weight: float) -> Floats:
     Wiener filter or by James and Stein. As noise counts what the fit would leave of it: a cell that expects less than
     the deviation of its noise cannot miss more, because the fit allows no negative counts.
 
-    Parameters
-    ----------
-    share : ndarray of float64, shape (a, b)
-        Noisy counts over the number of records.
-    known : ndarray of float64, shape (a, b)
-        What a public model expected before the table was first measured.
-    weight : float
-        One over the variance of a cell of `share`.
+    `share` (shape (a, b)): noisy counts over the number of records. `known` (shape (a, b)): what a public model
+    expected before the table was first measured. `weight`: one over the variance of a cell of `share`.
     """
     change = share - known
     dependence = change - change.mean(1, keepdims=True)
@@ -51,66 +45,33 @@ def with_evidence(share: Floats, known: Floats, weight: float) -> Floats:
     return np.asarray(share - noise / (signal + noise) * dependence)
 
 
-GROWTH = 1.05
-"""Growth of the step length after each step."""
-
-UPHILL = 2.0
-"""A step with momentum may lead to so many times the loss."""
-
-OVERSHOOT = 16.0
-"""The first steps of new pairs together may lead to so many times the loss."""
-
-LEAST_STEP = 1e-6
-"""Shorter steps are not halved."""
-
-FIRST_STEP = 8.0
-"""Length of the first step, where no earlier fit has found one."""
-
-LEAST_SHARE = 1e-6
-"""A fit without an earlier one begins with so much at least for each value."""
+GROWTH = 1.05  # growth of the step length after each step
+UPHILL = 2.0  # a step with momentum may lead to so many times the loss
+OVERSHOOT = 16.0  # the first steps of new pairs together may lead to so many times the loss
+LEAST_STEP = 1e-6  # shorter steps are not halved
+FIRST_STEP = 8.0  # length of the first step, where no earlier fit has found one
+LEAST_SHARE = 1e-6  # a fit without an earlier one begins with so much at least for each value
 
 
 @dataclass(frozen=True, eq=False)
 class TableMeasurement:
-    """A noisy table, on the scale of probabilities.
-
-    Attributes
-    ----------
-    attributes : tuple of int
-    share : ndarray of float64
-        Noisy counts over the number of records.
-    weight : float
-        ``(records / sigma)^2``.
-    known : ndarray of float64, optional
-        What a model expected of a pair before it was first measured; the fit shrinks the table towards it.
-    """
+    """A noisy table, on the scale of probabilities."""
 
     attributes: Set
-    share: Floats
-    weight: float
+    share: Floats  # noisy counts over the number of records
+    weight: float  # ``(records / sigma)^2``
+    # what a model expected of a pair before it was first measured; the fit shrinks the table towards it
     known: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class FactorModel:
-    """A distribution on the model's attributes.
-
-    Attributes
-    ----------
-    tree : JunctionTree
-    potentials : dict of tuple of int to ndarray
-        Logarithms of the factors of the measured sets.
-    beliefs : list of ndarray
-        Probabilities of the cliques.
-    step : float
-        Step length at the end, with which the next fit begins.
-    loss : float
-    """
+    """A distribution on the model's attributes."""
 
     tree: JunctionTree
-    potentials: dict[Set, Floats]
-    beliefs: list[Floats]
-    step: float
+    potentials: dict[Set, Floats]  # logarithms of the factors of the measured sets
+    beliefs: list[Floats]  # probabilities of the cliques
+    step: float  # step length at the end, with which the next fit begins
     loss: float
 
 
@@ -178,17 +139,10 @@ def fit(
     section 3.2: the gradient scheme). The first step is halved until the loss falls by half of what the gradient
     promises. Before, pairs that were picked take a step of proportional fitting (`_proportional`).
 
-    Parameters
-    ----------
-    measurements : sequence of Measurement
-        Those of one set are combined by their weights, and then shrunk towards what was known (`with_evidence`).
-    links : mapping of pairs to ndarray
-        Factors that stay: possible combinations of coarse copies and their attributes or under the rules, and what is
-        kept of a public model.
-    iterations : int
-        Evaluations of the loss after the first steps; those of rejected steps are among them.
-    start : Model, optional
-        Left out where its potentials together leave nothing in floating point.
+    `measurements`: those of one set are combined by their weights, and then shrunk towards what was known
+    (`with_evidence`). `links`: factors that stay: possible combinations of coarse copies and their attributes or under
+    the rules, and what is kept of a public model. `iterations`: evaluations of the loss after the first steps; those of
+    rejected steps are among them. `start`: left out where its potentials together leave nothing in floating point.
     """
     measured: dict[Set, tuple[Floats, float]] = {}
     for m in measurements:

@@ -21,23 +21,15 @@ from dpdist.privacy.order import DIGIT_BITS, stable_order
 from dpdist.spec.contradictions import a_record
 from dpdist.spec.rules import Rules, broken_by
 
-MOST_REDRAWS = 32
-"""How often rows that break a rule are drawn again, at most. Public, as the rules are."""
-
-FORMAT = 1
-"""Of how a model and a key give records: weights of a pool belong to the rows that the pool was drawn with."""
-
-LARGEST_PART = 1 << 20
-"""Most rows of a part: rows times `UNIT` stay below 2**61."""
+MOST_REDRAWS = 32  # how often rows that break a rule are drawn again, at most. Public, as the rules are.
+FORMAT = 1  # of how a model and a key give records: weights of a pool belong to the rows that the pool was drawn with
+LARGEST_PART = 1 << 20  # most rows of a part: rows times `UNIT` stay below 2**61
 
 
 def parts_of(records: int, rows_per_part: int) -> list[int]:
     """Rows of each part; the last may have fewer.
 
-    Raises
-    ------
-    SpecError
-        There would be more than a million.
+    Raises SpecError: there would be more than a million.
     """
     whole, rest = divmod(records, rows_per_part)
     if whole > 1_000_000:
@@ -48,22 +40,9 @@ def parts_of(records: int, rows_per_part: int) -> list[int]:
 def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> Codes:
     """Rows of one part, as values of the table's attributes.
 
-    Parameters
-    ----------
-    name : str
-        Noise name of the part.
-    rows : int
-        From 1 to `LARGEST_PART`.
-
-    Returns
-    -------
-    list of ndarray, shape (rows,)
-        One array for each of the table's attributes, of the smallest unsigned integers that hold its values.
-
-    Raises
-    ------
-    ValueError
-        `rows` is out of range.
+    `name`: noise name of the part. `rows`: from 1 to `LARGEST_PART`. Returns list of ndarray, shape (rows,): one array
+    for each of the table's attributes, of the smallest unsigned integers that hold its values. Raises ValueError:
+    `rows` is out of range.
     """
     if not 1 <= rows <= LARGEST_PART:
         raise ValueError(f"a part has from 1 to {LARGEST_PART} rows, got {rows}")
@@ -134,17 +113,8 @@ def draw_records(
     systematically along its lexicographic order; the parts of the pool serve in turn. Then the records are balanced
     against a second sample as large, and put in a random order.
 
-    Parameters
-    ----------
-    part : int
-    rows : int
-        Records wanted.
-    rounds : int
-        Of balancing; 0 for none.
-    rules : Rules
-        No record breaks them (`kept_part`).
-    pool : sequence of list of ndarray, optional
-        The parts of the pool, where they are still held; else the one that is needed is drawn again.
+    `rows`: records wanted. `rounds`: of balancing; 0 for none. `rules`: no record breaks them (`kept_part`). `pool`:
+    the parts of the pool, where they are still held; else the one that is needed is drawn again.
     """
     name = f"records/{part}"
     balanced = rounds > 0 and len(fitted.expected) > 0
@@ -218,15 +188,8 @@ def rounded_groups(groups: Unsigned, cumulative: Cumulative, noise: Noise, name:
     With r rows in a group and an offset u, uniform on [0, 1), row j of the group in random order gets the value whose
     interval of cumulative probabilities holds ``(j + u) / r``.
 
-    Parameters
-    ----------
-    groups : ndarray of unsigned integers, shape (rows,)
-        Row of `cumulative` for each row.
-    cumulative : ndarray of int64, shape (configurations, values)
-
-    Returns
-    -------
-    ndarray of the smallest unsigned integers that hold a value, shape (rows,)
+    `groups` (shape (rows,)): row of `cumulative` for each row. `cumulative` (shape (configurations, values)). Returns
+    ndarray of the smallest unsigned integers that hold a value, shape (rows,).
     """
     order, present, sizes = _shuffled_groups(groups, len(cumulative), noise, name)
     offsets = noise.integers(f"{name}/offset", len(cumulative), high=UNIT)[present]

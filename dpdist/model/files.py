@@ -35,22 +35,12 @@ _DAMAGED = "copy the release again from its publisher"
 
 @dataclass(frozen=True, eq=False)
 class PublishedModel:
-    """What a release says of how its records were made.
-
-    Attributes
-    ----------
-    fitted : Fitted
-    measurements : Measurements
-    key : str
-        The public drawing key, 64 hexadecimal digits.
-    rounds : int
-        Of balancing.
-    """
+    """What a release says of how its records were made."""
 
     fitted: Fitted
     measurements: Measurements
-    key: str
-    rounds: int
+    key: str  # the public drawing key, 64 hexadecimal digits
+    rounds: int  # of balancing
 
 
 def model_files(learned: Learned, *, key: str, rounds: int) -> dict[str, bytes]:
@@ -87,14 +77,8 @@ def model_files(learned: Learned, *, key: str, rounds: int) -> dict[str, bytes]:
 def read_model(store: Store, manifest: Manifest) -> PublishedModel:
     """The published model of a release.
 
-    Raises
-    ------
-    DataNotFound
-        The release publishes none.
-    VerificationFailed
-        A file is not what the manifest says, or not in this format.
-    StorageUnavailable
-        The storage does not answer.
+    Raises DataNotFound: the release publishes none; VerificationFailed: a file is not what the manifest says, or not in
+    this format; StorageUnavailable: the storage does not answer.
     """
     listed = {record.name.rsplit("/", 1)[-1]: record for record in manifest.files}
     if not {"model.json", "model.parquet", "tables.parquet"} <= listed.keys():

@@ -24,26 +24,16 @@ from dpdist.model.junction import JunctionTree, Set
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import log2
 
-LOG_BITS = 20
-"""Logarithms to base 2 are integers in units of 2**-20."""
-
-LIMITS = (1e-290, 1e290)
-"""Of a factor."""
+LOG_BITS = 20  # logarithms to base 2 are integers in units of 2**-20
+LIMITS = (1e-290, 1e290)  # of a factor
 
 
 @dataclass(frozen=True, eq=False)
 class Adjustment:
-    """Factors on the weights of rows, one table a block.
+    """Factors on the weights of rows, one table a block."""
 
-    Attributes
-    ----------
-    blocks : tuple of tuple of int
-        Attributes of each block.
-    logs : tuple of ndarray of int32
-        Logarithm to base 2 of the factor of each combination of a block's values, in units of 2**-20.
-    """
-
-    blocks: tuple[tuple[int, ...], ...]
+    blocks: tuple[tuple[int, ...], ...]  # attributes of each block
+    # logarithm to base 2 of the factor of each combination of a block's values, in units of 2**-20
     logs: tuple[NDArray[np.int32], ...]
 
     def weights(self, columns: Sequence[NDArray[np.integer]], cardinalities: Sequence[int]) -> Counts:
@@ -101,56 +91,29 @@ Cumulative = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One attribute drawn given others.
-
-    Attributes
-    ----------
-    attribute : int
-    parents : tuple of int
-        Drawn before.
-    cumulative : ndarray of int64
-    """
+    """One attribute drawn given others."""
 
     attribute: int
-    parents: Set
+    parents: Set  # drawn before
     cumulative: Cumulative
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What records are drawn from.
+    """What records are drawn from."""
 
-    Attributes
-    ----------
-    cardinalities : tuple of int
-        Of the model's attributes.
-    steps : tuple of Step
-        In the order of drawing.
-    fine : tuple of int
-        The model attribute that stands for each of the table's.
-    values : tuple of ndarray of int64
-        For each of the table's attributes, the value of each code; -1 for the code of merged values.
-    rare : tuple of ndarray of int64
-        For each of the table's attributes, the merged values.
-    rare_cumulative : tuple of ndarray of int64
-        Their cumulative probabilities, one row; empty where nothing was merged.
-    expected : ndarray of int64
-        Shares of the cells of all pairs of the table's attributes, in units of 2**-40, in the order of
-        `dpdist.model.balance.PairIndex`; empty where records are not balanced.
-    adjustment : Adjustment or None
-        Of the weights of drawn rows, where all pairs were measured.
-    pool_parts, pool_rows : int
-        Parts of the pool that records are taken from, with an adjustment, and rows of each.
-    """
-
-    cardinalities: tuple[int, ...]
-    steps: tuple[Step, ...]
-    fine: tuple[int, ...]
+    cardinalities: tuple[int, ...]  # of the model's attributes
+    steps: tuple[Step, ...]  # in the order of drawing
+    fine: tuple[int, ...]  # the model attribute that stands for each of the table's
+    # for each of the table's attributes, the value of each code; -1 for the code of merged values
     values: tuple[NDArray[np.int64], ...]
-    rare: tuple[NDArray[np.int64], ...]
-    rare_cumulative: tuple[Cumulative, ...]
+    rare: tuple[NDArray[np.int64], ...]  # for each of the table's attributes, the merged values
+    rare_cumulative: tuple[Cumulative, ...]  # their cumulative probabilities, one row; empty where nothing was merged
+    # shares of the cells of all pairs of the table's attributes, in units of 2**-40, in the order of
+    # `dpdist.model.balance.PairIndex`; empty where records are not balanced
     expected: NDArray[np.int64]
-    adjustment: Adjustment | None = None
+    adjustment: Adjustment | None = None  # of the weights of drawn rows, where all pairs were measured
+    # pool_parts, pool_rows: parts of the pool that records are taken from, with an adjustment, and rows of each
     pool_parts: int = 1
     pool_rows: int = 0
 
@@ -237,10 +200,7 @@ class Fitted:
 def cumulative_of(weights: Floats) -> Cumulative:
     """Cumulative integers of rows of weights, each rounded to the nearest unit; rows without weight take the mean row.
 
-    Parameters
-    ----------
-    weights : ndarray of float64, shape (configurations, values)
-        Not negative; some are positive.
+    `weights` (shape (configurations, values)): not negative; some are positive.
     """
     sums = weights.sum(1, keepdims=True)
     rows = np.where(sums > 0, weights, weights.sum(0))
@@ -264,12 +224,7 @@ def steps_of(tree: JunctionTree, beliefs: Sequence[Floats]) -> tuple[Step, ...]:
 def fitted_of(model: FactorModel, coding: Coding, pairs: Mapping[tuple[int, int], Floats] | None) -> Fitted:
     """The model's conditionals along its drawing order, as integers.
 
-    Parameters
-    ----------
-    model : FactorModel
-    coding : Coding
-    pairs : mapping, optional
-        The model's marginals of all pairs, where records are to be balanced.
+    `pairs`: the model's marginals of all pairs, where records are to be balanced.
     """
     steps = steps_of(model.tree, model.beliefs)
     values, rare, weights = [], [], []

@@ -53,10 +53,7 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
 def draws_lost(draws: int, delta: float) -> ApproximateDP:
     """The event of so many keyed draws.
 
-    Raises
-    ------
-    SpecError
-        They alone take as much as delta.
+    Raises SpecError: they alone take as much as delta.
     """
     lost = ApproximateDP(0.0, draws * SAMPLER_DELTA, label="draws")
     if not lost.delta < delta:
@@ -67,8 +64,7 @@ def draws_lost(draws: int, delta: float) -> ApproximateDP:
     return lost
 
 
-ROUNDED = 1.5
-"""Weights are rounded to powers of the root of two: a part of a share changes by so much at most."""
+ROUNDED = 1.5  # weights are rounded to powers of the root of two: a part of a share changes by so much at most
 
 _PRIORITIES = 1 << 10
 _OF_RARE = 4

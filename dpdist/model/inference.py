@@ -45,11 +45,7 @@ class _Slot:
 class Inference:
     """Beliefs of the cliques from factors on sets of attributes.
 
-    Parameters
-    ----------
-    tree : JunctionTree
-    sets : sequence of tuple of int
-        Scopes of the factors; each lies in a clique.
+    `sets`: scopes of the factors; each lies in a clique.
     """
 
     def __init__(self, tree: JunctionTree, sets: Sequence[Set]) -> None:
@@ -131,8 +127,7 @@ class Inference:
         return found
 
 
-MESSAGE_CELLS = 1 << 19
-"""Most cells of a message, unless one attribute has more."""
+MESSAGE_CELLS = 1 << 19  # most cells of a message, unless one attribute has more
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,11 +141,7 @@ class _Message:
 class PairMarginals:
     """Pair marginals of given beliefs; what cliques pass on is computed once.
 
-    Parameters
-    ----------
-    tree : JunctionTree
-    beliefs : list of ndarray
-        Probabilities of the cliques.
+    `beliefs`: probabilities of the cliques.
     """
 
     def __init__(self, tree: JunctionTree, beliefs: list[Floats]) -> None:

@@ -15,18 +15,11 @@ from math import prod
 Set = tuple[int, ...]
 
 
-HUBS = 4
-"""Separators of a path, those of the fewest cells, that may join all of it."""
+HUBS = 4  # separators of a path, those of the fewest cells, that may join all of it
 
 
 class Graph:
-    """Measured pairs as edges between attributes, for triangulations with an edge more.
-
-    Parameters
-    ----------
-    cardinalities : sequence of int
-    edges : iterable of (int, int)
-    """
+    """Measured pairs as edges between attributes, for triangulations with an edge more."""
 
     def __init__(self, cardinalities: Sequence[int], edges: Iterable[tuple[int, int]]) -> None:
         self._cards = tuple(cardinalities)
@@ -41,12 +34,7 @@ class Graph:
 
         The attribute whose clique is smallest is eliminated first; ties: the one of least degree.
 
-        Parameters
-        ----------
-        extra : (int, int), optional
-            One edge more.
-        most : int, optional
-            None is returned where the cliques have more cells.
+        `extra`: one edge more. `most`: None is returned where the cliques have more cells.
         """
         found: list[int] = []
         inside: list[list[int]] = [[] for _ in self._cards]  # the cliques found so far that hold an attribute
@@ -98,15 +86,7 @@ class Paths:
     The edge closes a cycle with the path between its ends in the tree of the elimination. One separator on the path, or
     one of the ends, joins all others. That takes a small part of the time of another elimination.
 
-    Parameters
-    ----------
-    graph : Graph
-    cardinalities : sequence of int
-
-    Attributes
-    ----------
-    cells : int
-        Of the triangulation without the edge.
+    `cells`: of the triangulation without the edge.
     """
 
     def __init__(self, graph: Graph, cardinalities: Sequence[int]) -> None:
@@ -187,25 +167,14 @@ def cells_of(cliques: Iterable[Set], cardinalities: Sequence[int]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class JunctionTree:
-    """A rooted tree over cliques with the running intersection property.
-
-    Attributes
-    ----------
-    cardinalities : tuple of int
-    cliques : tuple of tuple of int
-    order : tuple of int
-        Clique numbers, parents before children; the first is the root, the clique with the most cells.
-    parent : tuple of int
-        Parent of each clique; -1 for the root.
-    separators : tuple of tuple of int
-        What each clique shares with its parent; may be empty.
-    """
+    """A rooted tree over cliques with the running intersection property."""
 
     cardinalities: tuple[int, ...]
     cliques: tuple[Set, ...]
+    # clique numbers, parents before children; the first is the root, the clique with the most cells
     order: tuple[int, ...]
-    parent: tuple[int, ...]
-    separators: tuple[Set, ...]
+    parent: tuple[int, ...]  # parent of each clique; -1 for the root
+    separators: tuple[Set, ...]  # what each clique shares with its parent; may be empty
 
     @classmethod
     def of(cls, cardinalities: Sequence[int], cliques: Sequence[Set]) -> JunctionTree:
@@ -231,10 +200,7 @@ class JunctionTree:
     def home(self, attributes: Set) -> int:
         """The smallest clique that holds all of these attributes.
 
-        Raises
-        ------
-        KeyError
-            No clique does.
+        Raises KeyError: no clique does.
         """
         wanted = set(attributes)
         fitting = [j for j, clique in enumerate(self.cliques) if wanted <= set(clique)]

@@ -27,27 +27,17 @@ from dpdist.spec.rules import Rules
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What learning gives: computed once, stored, read back. All of it may be published.
-
-    Attributes
-    ----------
-    fitted : Fitted
-    one_way : tuple of ndarray of float64
-        Noisy one-way counts.
-    report : dict
-        ``records``, the noisy number of records; ``pairs``, the measured pairs in order, as places of two attributes
-        and whether each is a coarse copy; ``rules``, numbers of the rules that the model keeps by itself; ``raked``;
-        ``account``, the name of each step and its share of mu^2.
-    measurements : Measurements
-        The noisy tables.
-    """
+    """What learning gives: computed once, stored, read back. All of it may be published."""
 
     FILE: ClassVar[str] = "model.npz"
 
     fitted: Fitted
-    one_way: tuple[Floats, ...]
+    one_way: tuple[Floats, ...]  # noisy one-way counts
+    # ``records``, the noisy number of records; ``pairs``, the measured pairs in order, as places of two attributes and
+    # whether each is a coarse copy; ``rules``, numbers of the rules that the model keeps by itself; ``raked``;
+    # ``account``, the name of each step and its share of mu^2
     report: dict[str, Any]
-    measurements: Measurements
+    measurements: Measurements  # the noisy tables
 
     def to_bytes(self) -> bytes:
         """The arrays in NumPy's archive format, uncompressed and without pickles."""
@@ -88,32 +78,12 @@ def learn(
 ) -> Learned:
     """Measure, pick, fit and, on large tables, rake.
 
-    Parameters
-    ----------
-    counts : PairCounts or SingleCounts
-        Exact counts of all records. Confidential.
-    choices : Choices
-    noise, drawing : Noise
-        Of the measurements: secret. Of the records: public, and independent of it.
-    prior : PairCounts, optional
-        Of a public table, from which the model starts.
-    triples : mapping, optional
-        Exact tables of the triples that may be measured, flat. Confidential. Needed where the choices have any.
-    rules : Rules
-        No record that the model gives breaks them.
-    levels : Levels
-        Public hierarchies of the attributes' values.
-    prefix : str
-        What the names of the measurements' noise begin with, where one key serves several tables.
-    progress : callable
-        Called with (done, total) after each round.
-    pooled : callable
-        Called with the parts of the pool, where there is one (`dpdist.model.draw.pool_part`).
-
-    Raises
-    ------
-    AccountingError
-        The steps would cost more than the account has.
+    `counts` and `triples` are exact counts of all records, and of the triples that may be measured (flat): confidential.
+    `noise` is that of the measurements, secret; `drawing` that of the records, public and independent of it. The model
+    starts from a `prior`, the counts of a public table, and gives no record that breaks `rules`; `levels` are public
+    hierarchies of the attributes' values. The names of the noise begin with `prefix`, where one key serves several
+    tables. `progress` is called with (done, total) after each round, `pooled` with the parts of the pool, where there
+    is one. Raises AccountingError: the steps would cost more than the account has.
     """
     account = GaussianAccount(choices.mu, noise, prefix)
     measured = measure(

@@ -25,39 +25,24 @@ from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import LARGEST_COST
 from dpdist.spec.rules import Rules
 
-REST = 0.02
-"""A smaller share of the account is not spent."""
+REST = 0.02  # a smaller share of the account is not spent
 
 
 @dataclass(frozen=True, eq=False)
 class AllPairs:
-    """Noisy tables of all pairs of the table's attributes.
+    """Noisy tables of all pairs of the table's attributes."""
 
-    Attributes
-    ----------
-    tables : tuple of ndarray of int64
-        In the order of `itertools.combinations`.
-    sigmas : ndarray of float64
-    """
-
-    tables: tuple[NDArray[np.int64], ...]
+    tables: tuple[NDArray[np.int64], ...]  # in the order of `itertools.combinations`
     sigmas: NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What was released, and the model that was fitted between the steps.
+    """What was released, and the model that was fitted between the steps."""
 
-    Attributes
-    ----------
-    learner : Learner
-        With the noisy one-way and pair tables; its exact counts are confidential and nothing after this reads them.
-    all_pairs : AllPairs or None
-        Where records will be raked to them.
-    """
-
+    # with the noisy one-way and pair tables; its exact counts are confidential and nothing after this reads them
     learner: Learner
-    all_pairs: AllPairs | None
+    all_pairs: AllPairs | None  # where records will be raked to them
 
 
 def measure(
@@ -72,20 +57,8 @@ def measure(
 ) -> Measured:
     """All steps that read the exact counts. Raises AccountingError: they would cost more than the account has.
 
-    Parameters
-    ----------
-    counts : PairCounts or SingleCounts
-        Exact counts of all records. Confidential. Without pairs nothing is raked, and there is no prior.
-    choices : Choices
-    account : GaussianAccount
-    prior : PairCounts, optional
-        Of a public table, from which the model starts.
-    rules : Rules
-        What they forbid has probability zero where the model is small enough.
-    levels : Levels
-        Public hierarchies of the attributes' values.
-    progress : callable
-        Called with (done, total) after each round.
+    The parameters are those of `dpdist.model.learn.learn`. What `rules` forbid has probability zero where the model is
+    small enough. Without pair counts nothing is raked, and there is no prior.
     """
     one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
     if prior is not None:

@@ -17,47 +17,23 @@ from dpdist.privacy.arrays import Counts, Floats
 
 @dataclass(frozen=True, eq=False)
 class NoisyTable:
-    """One noisy table.
+    """One noisy table."""
 
-    Attributes
-    ----------
-    step : str
-        Of the account.
-    attributes : tuple of int
-        Of the table itself, or of the model where `coded`.
-    coded : bool
-        Whether the cells are over the model's codes: rare values merged, or in coarse groups.
-    deviation : float
-        Of the Gaussian noise, before it was rounded to integers.
-    shape : tuple of int
-    counts : ndarray of int64
-        Flat, in C order.
-    """
-
-    step: str
-    attributes: tuple[int, ...]
-    coded: bool
-    deviation: float
+    step: str  # of the account
+    attributes: tuple[int, ...]  # of the table itself, or of the model where `coded`
+    coded: bool  # whether the cells are over the model's codes: rare values merged, or in coarse groups
+    deviation: float  # of the Gaussian noise, before it was rounded to integers
     shape: tuple[int, ...]
-    counts: Counts
+    counts: Counts  # flat, in C order
 
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """All noisy tables of a synthesis. Public.
-
-    Attributes
-    ----------
-    tables : tuple of NoisyTable
-    source : tuple of int
-        The table's attribute that each of the model's is a function of.
-    maps : tuple of ndarray of int64
-        The model's code of each of the source's values.
-    """
+    """All noisy tables of a synthesis. Public."""
 
     tables: tuple[NoisyTable, ...]
-    source: tuple[int, ...]
-    maps: tuple[Counts, ...]
+    source: tuple[int, ...]  # the table's attribute that each of the model's is a function of
+    maps: tuple[Counts, ...]  # the model's code of each of the source's values
 
     @property
     def counts(self) -> Counts:
@@ -103,12 +79,7 @@ class Measurements:
         The deviation is infinite where a cell was only measured together with others. None where no table is over just
         these attributes.
 
-        Parameters
-        ----------
-        attributes : tuple of int
-            Of the table, ascending.
-        shape : tuple of int
-            Number of their values.
+        `attributes`: of the table, ascending. `shape`: number of their values.
         """
         weights, sums = np.zeros(shape), np.zeros(shape)
         for table in self.tables:
@@ -136,12 +107,8 @@ def measurements_of(
 ) -> Measurements:
     """The noisy tables that an account has drawn.
 
-    Parameters
-    ----------
-    coded : sequence of tuple of int
-        The model's attributes of the tables that were picked in rounds, in their order.
-    triples : sequence of tuple of int
-        The table's attributes of the picked triples.
+    `coded`: the model's attributes of the tables that were picked in rounds, in their order. `triples`: the table's
+    attributes of the picked triples.
     """
     picked, m = iter(coded), len(coding.fine)
     pairs = list(combinations(range(m), 2))

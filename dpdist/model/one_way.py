@@ -14,8 +14,7 @@ from dpdist.model.account import GaussianAccount
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import exp, exp2
 
-SEEN = 4.0
-"""A value is rare in the first measurement where its noisy count is below so many deviations."""
+SEEN = 4.0  # a value is rare in the first measurement where its noisy count is below so many deviations
 
 _LARGE = 8.0
 _GRID: Floats = np.concatenate([[0.02], exp2(np.arange(-24.0, 0.0) / 6), np.arange(1.0, 12.0, 0.25)])
@@ -29,21 +28,11 @@ _UPDATES = 50
 
 @dataclass(frozen=True, eq=False)
 class OneWay:
-    """Noisy one-way tables.
+    """Noisy one-way tables."""
 
-    Attributes
-    ----------
-    counts : tuple of ndarray of float64
-        Unbiased noisy counts of each attribute's values, on its declared domain.
-    sigmas : ndarray of float64
-        Deviation of each attribute's counts.
-    records : float
-        Precision-weighted noisy number of records, at least 1.
-    """
-
-    counts: tuple[Floats, ...]
-    sigmas: Floats
-    records: float
+    counts: tuple[Floats, ...]  # unbiased noisy counts of each attribute's values, on its declared domain
+    sigmas: Floats  # deviation of each attribute's counts
+    records: float  # precision-weighted noisy number of records, at least 1
 
 
 class OneWayCounts(Protocol):
@@ -60,11 +49,8 @@ class OneWayCounts(Protocol):
 def measure_one_way(counts: OneWayCounts, account: GaussianAccount, *, first: float, again: float) -> OneWay:
     """Measure all one-way tables, then again with most precision where rare values were seen.
 
-    Parameters
-    ----------
-    first, again : float
-        Shares of the account. The weights are the roots of the numbers of values, in the second measurement of the
-        numbers of rare values, plus a quarter.
+    `first`, `again`: shares of the account. The weights are the roots of the numbers of values, in the second
+    measurement of the numbers of rare values, plus a quarter.
     """
     tables = [counts.single(i) for i in range(len(counts.cardinalities))]
     weights = [math.sqrt(table.size) for table in tables]
@@ -95,23 +81,12 @@ def combine(measurements: Sequence[Sequence[NDArray[np.number]]], sigmas: Sequen
 
 @dataclass(frozen=True, eq=False)
 class Merging:
-    """The values of one attribute on the codes that the model uses.
+    """The values of one attribute on the codes that the model uses."""
 
-    Attributes
-    ----------
-    codes : ndarray of int64, shape (values,)
-        Code of each value; the rare values share the last one.
-    cardinality : int
-    rare : ndarray of int64
-        The merged values; empty where nothing was merged.
-    weights : ndarray of float64, shape of `rare`
-        Expected counts of the rare values; positive.
-    """
-
-    codes: Counts
+    codes: Counts  # shape (values,); code of each value; the rare values share the last one
     cardinality: int
-    rare: Counts
-    weights: Floats
+    rare: Counts  # the merged values; empty where nothing was merged
+    weights: Floats  # shape of `rare`; expected counts of the rare values; positive
 
 
 def merge_rare(counts: Floats, sigma: float, *, below: float, records: float) -> Merging:
@@ -132,16 +107,7 @@ def expected_counts(counts: Floats, sigma: float, *, records: float) -> Floats:
     counts as `_PRIOR_VALUES` values. Noisy counts over `_LARGE` deviations stay as they are. Then the counts are
     conditioned on their sum, by their variances.
 
-    Parameters
-    ----------
-    counts : ndarray of float64
-        Unbiased noisy counts with deviation `sigma`.
-    sigma, records : float
-
-    Returns
-    -------
-    ndarray of float64
-        Positive.
+    `counts`: unbiased noisy counts with deviation `sigma`. Returns ndarray of float64: positive.
     """
     noisy = counts / sigma
     small = np.flatnonzero(noisy < _LARGE)

@@ -22,11 +22,8 @@ from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.rules import Rules
 
-_SWEEPS = 5
-"""Passes that bring a triple's noisy table to the tables of its pairs and attributes."""
-
-_BEFORE_TRIPLES = 2
-"""Passes of the raking to pairs alone; more follow with the triples."""
+_SWEEPS = 5  # passes that bring a triple's noisy table to the tables of its pairs and attributes
+_BEFORE_TRIPLES = 2  # passes of the raking to pairs alone; more follow with the triples
 
 
 def with_margins(one_way: OneWay, all_pairs: AllPairs) -> OneWay:
@@ -55,14 +52,7 @@ def fitting_triples(tables: Mapping[Attributes, Counts]) -> dict[Attributes, Cou
 class Pool:
     """Rows of the model, and what their weights are fitted to; all of it public.
 
-    Parameters
-    ----------
-    columns : list of ndarray
-    cardinalities : tuple of int
-        Of the table's attributes.
-    choices : Choices
-    records : float
-        Noisy number of records.
+    `cardinalities`: of the table's attributes. `records`: noisy number of records.
     """
 
     def __init__(self, columns: Codes, cardinalities: tuple[int, ...], choices: Choices, records: float) -> None:
@@ -113,15 +103,7 @@ class Pool:
     def rake_to_triples(self, exact: Mapping[Attributes, Counts], account: GaussianAccount) -> tuple[Attributes, ...]:
         """Pick triples that the weighted pool misses, measure them, and fit the weights to them too.
 
-        Parameters
-        ----------
-        exact : mapping
-            Tables of the candidates, flat. Confidential.
-
-        Returns
-        -------
-        tuple of (int, int, int)
-            What was picked.
+        `exact`: tables of the candidates, flat. Confidential. Returns tuple of (int, int, int): what was picked.
         """
         shares = self._rows.shares(exact)
         expected = {triple: shares[triple].ravel() * self._records for triple in exact}
@@ -161,18 +143,10 @@ class Pool:
 
 @dataclass(frozen=True, eq=False)
 class Triples:
-    """Noisy tables of picked triples of the table's attributes.
-
-    Attributes
-    ----------
-    attributes : tuple of (int, int, int)
-    tables : tuple of ndarray of int64
-        Flat.
-    sigma : float
-    """
+    """Noisy tables of picked triples of the table's attributes."""
 
     attributes: tuple[Attributes, ...]
-    tables: tuple[NDArray[np.int64], ...]
+    tables: tuple[NDArray[np.int64], ...]  # flat
     sigma: float
 
 
@@ -188,17 +162,8 @@ def measure_triples(
     A triple's score is as a pair's (`Learner.round`): the L1 distance of its table to the model, less a part of the
     error that measuring it would leave.
 
-    Parameters
-    ----------
-    exact : mapping
-        Tables of the candidates, flat. Confidential.
-    expected : mapping
-        The model's counts of the same tables. Public.
-
-    Raises
-    ------
-    AccountingError
-        The steps would cost more than the account has.
+    `exact`: tables of the candidates, flat. Confidential. `expected`: the model's counts of the same tables. Public.
+    Raises AccountingError: the steps would cost more than the account has.
     """
     most, candidates = choices.triple_tables, tuple(exact)
     sigma = float(account.deviations(choices.triples, [1.0] * most)[0])

@@ -28,11 +28,8 @@ from dpdist.model.junction import Set
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import inner
 
-PIECE = 1 << 18
-"""Rows of a piece."""
-
-MOST_THREADS = 8
-"""Each works in memory of its own."""
+PIECE = 1 << 18  # rows of a piece
+MOST_THREADS = 8  # each works in memory of its own
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -51,10 +48,7 @@ def slices(rows: int) -> list[slice]:
 class Threads:
     """Threads for as long as a ``with`` block lasts, as many as the process has cores for, and no more than items.
 
-    Parameters
-    ----------
-    items : int
-        Items that `map` gets at a time, at most.
+    `items`: items that `map` gets at a time, at most.
     """
 
     def __init__(self, items: int) -> None:
@@ -78,15 +72,7 @@ class WeightedRows:
 
     A change of the weights waits until the next table is counted: the rows are read once for both.
 
-    Parameters
-    ----------
-    columns : sequence of ndarray
-    cardinalities : sequence of int
-
-    Attributes
-    ----------
-    blocks : list of tuple of int
-        They cover all pairs of attributes.
+    `blocks`: they cover all pairs of attributes.
     """
 
     def __init__(self, columns: Sequence[NDArray[np.integer]], cardinalities: Sequence[int]) -> None:
@@ -184,8 +170,7 @@ class WeightedRows:
         return Adjustment(tuple(self.blocks), tuple(integer_logs(factors.ravel()) for factors in self._factors))
 
 
-DAMPING = (0.8, 0.6, 0.4)
-"""Powers of the last passes' steps."""
+DAMPING = (0.8, 0.6, 0.4)  # powers of the last passes' steps
 
 Aim = tuple[tuple[int, ...], Floats, tuple[int, ...]]
 """Places of some attributes in a block, the target of their table, and the shape that it is broadcast with."""
@@ -215,18 +200,11 @@ def rake(
 ) -> None:
     """Fit the weights of rows to targets of tables of one, two and three attributes.
 
-    Parameters
-    ----------
-    rows : WeightedRows
-        Their weights change; they may come from an earlier fit.
-    targets : dict
-        Shares, summing to 1: (i,), (i, j) and (i, j, k), i < j < k, shape of the domain. Each lies in a block.
-    sweeps : int
-        Passes over the blocks, at least 0.
-    damping : sequence of float
-        The part of a step that each of the last passes goes; the first of them where there are fewer passes. The
-        targets contradict each other by their noise, and whole steps end at those of the last blocks. None where
-        another fit follows.
+    `rows`: their weights change; they may come from an earlier fit. `targets`: shares, summing to 1: (i,), (i, j) and
+    (i, j, k), i < j < k, shape of the domain. Each lies in a block. `sweeps`: passes over the blocks, at least 0.
+    `damping`: the part of a step that each of the last passes goes; the first of them where there are fewer passes. The
+    targets contradict each other by their noise, and whole steps end at those of the last blocks. None where another
+    fit follows.
     """
     powers = [*[1.0] * (sweeps - len(damping)), *damping][:sweeps]
     inside = [targets_in(block, targets) for block in rows.blocks]

@@ -27,11 +27,10 @@ from dpdist.spec.rules import Rules
 LARGEST_WEIGHT = 1 << 10
 """The largest weight of a pair: a distance times a weight over this moves by at most 1 with a record, rounded down."""
 
-FULL = 0.99
-"""A model with so large a part of its cells is full but for pairs that are near at hand."""
-
-RULES_PART = 4
-"""Rules may take a fourth of the cells of the model."""
+FULL = (
+    0.99  # above this part of its cells a model counts as full: only pairs that are close in the tree are still tried
+)
+RULES_PART = 4  # rules may take a fourth of the cells of the model
 
 A = TypeVar("A", bound=tuple[int, ...])
 
@@ -53,12 +52,7 @@ def pick_sets(
 
     To stop is a candidate with score 0. Only the picks that are made are charged.
 
-    Parameters
-    ----------
-    scores : ndarray of int64, shape (sets,)
-        One record changes each by at most 1.
-    most : int
-        Picks at most.
+    `scores` (shape (sets,)): one record changes each by at most 1. `most`: picks at most.
     """
     picked: list[A] = []
     stop = len(sets)
@@ -82,27 +76,8 @@ def _follows(sets: tuple[A, ...], rule: Callable[[A], bool], index: int) -> bool
 class Learner:
     """The state of the rounds; all of it public but the exact tables.
 
-    Parameters
-    ----------
-    tables : PairTables
-    coding : Coding
-    one_way : OneWay
-    account : GaussianAccount
-    choices : Choices
-    rules : Rules
-
-    Attributes
-    ----------
-    measurements : list of Measurement
-    edges : list of pairs
-        Links and measured pairs.
-    cells : int
-        Most cells of the model after this round. It grows from round to round: otherwise one early pair could
-        take what all later ones need.
-    model : Model or None
-        None before the first fit: independent attributes.
-    marginals : dict
-        The model's marginals of the pairs.
+    `cells`: most cells of the model after this round. It grows from round to round: otherwise one early pair could take
+    what all later ones need. `marginals`: the model's marginals of the pairs.
     """
 
     tables: PairTables
@@ -112,8 +87,8 @@ class Learner:
     choices: Choices
     rules: Rules = ()
     measurements: list[TableMeasurement] = field(default_factory=list)
-    edges: list[Pair] = field(default_factory=list)
-    model: FactorModel | None = None
+    edges: list[Pair] = field(default_factory=list)  # links and measured pairs
+    model: FactorModel | None = None  # None before the first fit: independent attributes
     held: dict[Set, Floats] = field(default_factory=dict)  # potentials of a public model
     zeros: dict[int, tuple[Set, Floats]] = field(default_factory=dict)  # by their numbers, rules that fit the model
 
@@ -213,13 +188,8 @@ class Learner:
         of that error is a table's weight in the share: equal noise would favour small tables, weights in proportion
         large ones.
 
-        Parameters
-        ----------
-        share, pick_share : float
-            Of mu^2, for the tables and for the picks.
-        most : int
-        tree : bool
-            Join components instead of adding any pairs.
+        `share`, `pick_share`: of mu^2, for the tables and for the picks. `tree`: join components instead of adding any
+        pairs.
         """
         sigma = float(self.account.deviations(share, [1.0] * most)[0])
         expected = self.expected()

@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 def admitted(rule: Forbidden, maps: Sequence[Counts], within: Sequence[Floats] | None = None) -> Floats | None:
     """What a rule admits of each combination of codes; None where its table is too large.
 
-    Parameters
-    ----------
-    maps : sequence of ndarray of int64
-        Code of each value of the table's attributes.
-    within : sequence of ndarray of float64, optional
-        The share of each value in its code. By default a combination is possible where any of its values are.
+    `maps`: code of each value of the table's attributes. `within`: the share of each value in its code. By default a
+    combination is possible where any of its values are.
     """
     if rule.table is None:
         return None

@@ -52,13 +52,9 @@ class OwnModel(Protocol):
     def sample(self, seeds: Codes, uniforms: Floats) -> Codes:
         """One record for each of n seeds.
 
-        Parameters
-        ----------
-        seeds : list of unsigned integers[n]
-            Codes of the seeds, one array for each attribute, in the order of the schema.
-        uniforms : float64[n, draws]
-            Independent and uniform on [0, 1), multiples of 2**-53: all that is random. A record is a function of its
-            own seed and row of uniforms.
+        `seeds`: codes of the seeds, one array for each attribute, in the order of the schema. `uniforms`: independent
+        and uniform on [0, 1), multiples of 2**-53: all that is random. A record is a function of its own seed and row
+        of uniforms.
         """
         ...
 

@@ -32,8 +32,7 @@ from dpdist.privacy.events import Event, Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 
-ROWS_EACH = 16
-"""Rows of the pool for each combination of kept values, at least."""
+ROWS_EACH = 16  # rows of the pool for each combination of kept values, at least
 
 _HALF = np.uint64(32)
 
@@ -68,19 +67,8 @@ class PoolPlan:
 def pool_plan(schema: Schema, *, records: int, kept: int, epsilon: float, delta: float) -> PoolPlan:
     """Plan a pool within the budget of the stage (add/remove).
 
-    Parameters
-    ----------
-    records : int
-        Expected records of the split P.
-    kept : int
-        Combinations of values that candidates can keep.
-
-    Raises
-    ------
-    AccountingError
-        The budget is not valid.
-    SpecError
-        The kept attributes have too many combinations for a pool.
+    `records`: expected records of the split P. `kept`: combinations of values that candidates can keep. Raises
+    AccountingError: the budget is not valid; SpecError: the kept attributes have too many combinations for a pool.
     """
     cards = schema.cardinalities
     multiplier = calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta)
@@ -161,12 +149,8 @@ def _keys(columns: Sequence[NDArray[Any]], sizes: Sequence[int]) -> NDArray[np.i
 def learn_pool(counts: PairCounts, plan: PoolPlan, *, order: Sequence[int], kept: int, noise: Noise) -> RecordPool:
     """Measure, fit and draw the pool.
 
-    Parameters
-    ----------
-    counts : PairCounts
-        Exact counts of the split P. Confidential.
-    order : sequence of int
-        All attributes; candidates keep the first `kept` of them.
+    `counts`: exact counts of the split P. Confidential. `order`: all attributes; candidates keep the first `kept` of
+    them.
     """
     from dpdist.model.draw import draw_part
     from dpdist.model.learn import learn

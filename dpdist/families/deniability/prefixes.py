@@ -29,9 +29,7 @@ from numpy.typing import NDArray
 from dpdist.families.base.network import strides
 from dpdist.privacy.arrays import Codes
 
-HISTOGRAM_BINS = 1 << 16
-"""Bins of the histogram of leading words that ranges are planned with."""
-
+HISTOGRAM_BINS = 1 << 16  # bins of the histogram of leading words that ranges are planned with
 _LEADING_CODES = 1 << 62  # the codes of the leading group of attributes lie below
 _GROUP_CODES = 1 << 31  # the codes of each later group lie below, so that id and code together fit 63 bits
 _MOST_KEYS = (1 << 32) - 2

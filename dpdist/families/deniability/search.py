@@ -21,8 +21,7 @@ from dpdist.families.deniability.regression import SUMS_SHARE
 from dpdist.privacy.arrays import AnyFloats
 
 Parents = list[list[int]]
-Admissible = Callable[[int, Sequence[int]], bool]
-"""Whether an attribute may have these parents."""
+Admissible = Callable[[int, Sequence[int]], bool]  # whether an attribute may have these parents
 
 NOISE_SHARE = sqrt(2 / np.pi) / 2
 """Half of the mean absolute value of a standard Gaussian: what a noisy cell adds to a total variation distance."""
@@ -119,10 +118,8 @@ class _Paths:
     from parent j to child i adds the paths that end at i, or at a descendant of it, by way of the edge: nothing else
     changes, and the best of the old and the new is the best.
 
-    Parameters
-    ----------
-    dependence, correlation : ndarray of float64, shape (attributes, attributes)
-        As for `dependence_parents`; the correlation of a child (row) with the buckets of a parent.
+    `dependence`, `correlation` (shape (attributes, attributes)): as for `dependence_parents`; the correlation of a
+    child (row) with the buckets of a parent.
     """
 
     def __init__(self, dependence: AnyFloats, correlation: AnyFloats) -> None:

@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
 DeniabilityAttempt = Attempt[PlausibleDeniabilitySpec, PlausibleDeniabilityPlan]
 
-STRUCTURE, PARAMETERS, SEEDS = range(3)
-"""Labels of the splits."""
+STRUCTURE, PARAMETERS, SEEDS = range(3)  # labels of the splits
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,33 +22,21 @@ from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Mask
 
-ROUNDS = 600
-"""In which parents are exchanged."""
+ROUNDS = 600  # in which parents are exchanged
 
 NOISE_PART = 0.1
 """Part of the variance of the noise in the members' cells that lowers their weights: sums of cells are known better."""
 
-WEIGHT_BITS = 24
-"""Weights of cells are in units of 2**-24."""
+WEIGHT_BITS = 24  # weights of cells are in units of 2**-24
 
 
 @dataclass(frozen=True, eq=False)
 class Parents:
-    """Parents with their members, as rows of both tables of a layout.
+    """Parents with their members, as rows of both tables of a layout."""
 
-    Attributes
-    ----------
-    first : TableRows
-        One for each parent.
-    others : TableRows
-        Those of a parent one after another.
-    ends : ndarray of int64, shape (parents + 1,)
-        Where the rows of each parent begin and end.
-    """
-
-    first: TableRows
-    others: TableRows
-    ends: Counts
+    first: TableRows  # one for each parent
+    others: TableRows  # those of a parent one after another
+    ends: Counts  # shape (parents + 1,); where the rows of each parent begin and end
 
     def __len__(self) -> int:
         return len(self.first)
@@ -74,22 +62,14 @@ class Parents:
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What the tables of the released parents, and of their members after the first, should be.
+    """What the tables of the released parents, and of their members after the first, should be."""
 
-    Attributes
-    ----------
-    first, others : tuple of ndarray of float64
-        Shares of the cells of all pairs of columns of the first table, and of all pairs of the members' attributes.
-    variances : (ndarray of float64, ndarray of float64)
-        Of the noise in the shares of each pair.
-    members : float
-        Members after the first, for each parent.
-    """
-
+    # first, others: shares of the cells of all pairs of columns of the first table, and of all pairs of the members'
+    # attributes
     first: tuple[Floats, ...]
     others: tuple[Floats, ...]
-    variances: tuple[Floats, Floats]
-    members: float
+    variances: tuple[Floats, Floats]  # of the noise in the shares of each pair
+    members: float  # members after the first, for each parent
 
     @classmethod
     def of(
@@ -151,19 +131,8 @@ def exchanged(
 ) -> Counts:
     """Which of some parents are released.
 
-    Parameters
-    ----------
-    first : list of ndarray
-        Rows of the first table.
-    members : list of ndarray, shape (parents, places)
-        Each attribute of all members.
-    rows : int
-        Parents that are released.
-
-    Returns
-    -------
-    ndarray of int64, shape (rows,)
-        Numbers of the parents.
+    `first`: rows of the first table. `members` (shape (parents, places)): each attribute of all members. `rows`:
+    parents that are released. Returns ndarray of int64, shape (rows,): numbers of the parents.
     """
     after = first[len(layout.parent)]  # the code of the size: one less
     ends = np.concatenate([[0], np.cumsum(after)])

@@ -57,10 +57,7 @@ def _shard(schema: Schema, codes: list) -> Shard:  # type: ignore[type-arg]
 def count_both(attempt: Attempt[RelationalSpec, RelationalPlan]) -> tuple[PairCounts, PairCounts]:
     """Pair counts of both tables, by one pass over the records. Confidential.
 
-    Raises
-    ------
-    DataError
-        The table breaks its declared policies.
+    Raises DataError: the table breaks its declared policies.
     """
     attempt.before_noise()
     executor, layout = attempt.executor, attempt.spec.layout

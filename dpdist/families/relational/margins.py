@@ -23,27 +23,17 @@ from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Mask
 
-ONE_WAY = 0.2
-"""Share of the tables of one attribute."""
-
-SWEEPS = 5
-"""Of bringing a table to both of its margins."""
+ONE_WAY = 0.2  # share of the tables of one attribute
+SWEEPS = 5  # of bringing a table to both of its margins
 
 
 @dataclass(frozen=True, eq=False)
 class Margins:
-    """Noisy tables of one attribute and of two, for some attributes of one table.
-
-    Attributes
-    ----------
-    singles, pairs : tuple of ndarray of int64
-    deviations : ndarray of float64
-        Of the cells of each table.
-    """
+    """Noisy tables of one attribute and of two, for some attributes of one table."""
 
     singles: tuple[Counts, ...]
     pairs: tuple[Counts, ...]
-    deviations: Floats
+    deviations: Floats  # of the cells of each table
 
     @property
     def of_pairs(self) -> list[float]:
@@ -95,13 +85,7 @@ def own_attributes(layout: Layout) -> tuple[range, range]:
 def measure_margins(counts: PairCounts, own: range, *, mu: float, noise: Noise, name: str) -> Margins:
     """Measure the tables of one and two of some attributes.
 
-    Parameters
-    ----------
-    counts : PairCounts
-        Confidential.
-    own : range
-    mu : float
-        For one row of the table.
+    `counts`: confidential. `mu`: for one row of the table.
     """
     account, pairs = GaussianAccount(mu, noise, f"margins/{name}/"), list(combinations(own, 2))
     share = ONE_WAY if pairs else 1 - 2.0**-30
@@ -117,14 +101,8 @@ def expected_tables(
 ) -> dict[Pair, Floats]:
     """Shares of the cells of all pairs: the model's, and where margins were measured, those shrunk towards it.
 
-    Parameters
-    ----------
-    model : Fitted
-        With the expected shares of all pairs.
-    records : float
-        Noisy number of rows.
-    kinds : (int, ndarray of bool, ndarray of float64), optional
-        An attribute, which of its values are of each kind, and the shares of the kinds, where they are known better.
+    `model`: with the expected shares of all pairs. `records`: noisy number of rows. `kinds`: an attribute, which of its
+    values are of each kind, and the shares of the kinds, where they are known better.
     """
     tables, start, cards = {}, 0, model.domain
     for i, j in combinations(range(len(cards)), 2):

@@ -57,10 +57,7 @@ def stages(plan: RelationalPlan) -> Sequence[Stage[RelationalSpec, RelationalPla
 def learn_models(attempt: RelationalAttempt) -> None:
     """Count both tables in one pass and learn a model of each; they are stored.
 
-    Raises
-    ------
-    DataError
-        The table breaks its declared policies.
+    Raises DataError: the table breaks its declared policies.
     """
     plan, layout = attempt.plan, attempt.spec.layout
     counts = cache(lambda: count_both(attempt))

@@ -48,12 +48,8 @@ from dpdist.privacy.portable import exp
 from dpdist.spec.conditions import Condition
 from dpdist.spec.regression import Regression, Term
 
-GRID = 1 << 20
-"""The largest norm of a record's vector, in integers."""
-
-LARGEST = 2.0**100
-"""Public factors are below it, so that no product of three overflows."""
-
+GRID = 1 << 20  # the largest norm of a record's vector, in integers
+LARGEST = 2.0**100  # public factors are below it, so that no product of three overflows
 _ROWS = 1 << 14  # at a time: they stay in the cache
 _STEEP = 40.0  # beyond it a logistic function is 0 or 1 to all digits that matter
 
@@ -71,31 +67,15 @@ def sensitivity(coefficients: int) -> int:
 class Score:
     """What is measured of one regression in one step. Public.
 
-    Parameters
-    ----------
-    is_logistic : bool
-    where : Condition
-        Records that do not meet it count nothing.
-    outcome : Term
-    terms : tuple of Term
-        Without the constant.
-    at : ndarray of float64, shape (d,)
-        The coefficients b.
-    transform : ndarray of float64, shape (d, d)
-        T.
-
-    Raises
-    ------
-    ValueError
-        A number is not finite, or `LARGEST` or more.
+    Raises ValueError: a number is not finite, or `LARGEST` or more.
     """
 
     is_logistic: bool
-    where: Condition
+    where: Condition  # records that do not meet it count nothing
     outcome: Term
-    terms: tuple[Term, ...]
-    at: Floats
-    transform: Floats
+    terms: tuple[Term, ...]  # without the constant
+    at: Floats  # shape (d,); the coefficients b
+    transform: Floats  # shape (d, d); T
 
     def __post_init__(self) -> None:
         for numbers in (self.at, self.transform, self.outcome.values, *(term.values for term in self.terms)):
@@ -157,12 +137,8 @@ def _add(a: Counts, b: Counts) -> Counts:
     return a + b
 
 
-STEPS = (0.2, 0.3, 0.5)
-"""The parts of the regressions' share of mu^2 that the steps take."""
-
-MOST_VALUES = 1 << 23
-"""Released records from which Hessians are computed, times coefficients, at most."""
-
+STEPS = (0.2, 0.3, 0.5)  # the parts of the regressions' share of mu^2 that the steps take
+MOST_VALUES = 1 << 23  # released records from which Hessians are computed, times coefficients, at most
 _FEW = 5  # released records for each coefficient: below it nothing is measured
 _QUANTILES = (0.8, 0.9, 0.95, 0.98, 0.99, 0.997, 0.999, 0.9997, 0.9999, 1.0)
 _LARGEST_STEP = 2.0  # root mean square of what a step changes the linear predictor by
@@ -178,47 +154,21 @@ TOO_FEW = "the release has fewer than five records for each coefficient"
 
 @dataclass(frozen=True, eq=False)
 class ScoreStep:
-    """One step of one regression. Public.
+    """One step of one regression. Public."""
 
-    Attributes
-    ----------
-    score : Score
-        What was measured, of standardised terms.
-    found : ndarray of float64
-        The coefficients after the step, of standardised terms.
-    hessian : ndarray of float64
-        Of a released record, on average.
-    noise : float
-        Variance of the noise in each whitened direction.
-    clipped : ndarray of float64
-        Covariance of what clipping may have lost.
-    size : float
-        Square of the length of the step, in the metric of the Hessian.
-    """
-
-    score: Score
-    found: Floats
-    hessian: Floats
-    noise: float
-    clipped: Floats
-    size: float
+    score: Score  # what was measured, of standardised terms
+    found: Floats  # the coefficients after the step, of standardised terms
+    hessian: Floats  # of a released record, on average
+    noise: float  # variance of the noise in each whitened direction
+    clipped: Floats  # covariance of what clipping may have lost
+    size: float  # square of the length of the step, in the metric of the Hessian
 
 
 class Steps:
     """The steps of one regression from the released records; all of it public.
 
-    Parameters
-    ----------
-    regression : Regression
-    codes : Codes
-        Released records.
-    records : float
-        The noisy number of records of the table.
-
-    Raises
-    ------
-    SpecError
-        The released records do not determine the coefficients.
+    `codes`: released records. `records`: the noisy number of records of the table. Raises SpecError: the released
+    records do not determine the coefficients.
     """
 
     def __init__(self, regression: Regression, codes: Codes, *, records: float) -> None:
@@ -300,10 +250,7 @@ class Steps:
     def result(self) -> tuple[Floats, Floats]:
         """The coefficients of the terms as they were asked for, and their covariance.
 
-        Raises
-        ------
-        SpecError
-            The steps do not become smaller.
+        Raises SpecError: the steps do not become smaller.
         """
         d, later = len(self.start), self.steps[1:]
         precision = np.array([1 / step.noise for step in later])
@@ -338,10 +285,7 @@ class Steps:
         the series is added if it converges. If it does not, the steps have not ended, or the last two are both noise.
         Steps of noise point against each other, and are not larger than noise makes them.
 
-        Raises
-        ------
-        SpecError
-            The steps have not ended.
+        Raises SpecError: the steps have not ended.
         """
         first, before, last = self.steps[-3:]
         d, noise = len(self.start), before.noise + last.noise

@@ -53,10 +53,7 @@ def stages(plan: SynthesisPlan) -> Sequence[Stage[WholeSynthesisSpec, SynthesisP
 def learn_model(attempt: SynthesisAttempt) -> Learned:
     """Count all pairs in one pass, and learn the model from them; it is stored.
 
-    Raises
-    ------
-    DataError
-        The table breaks its declared policies.
+    Raises DataError: the table breaks its declared policies.
     """
 
     def make() -> Learned:
