@@ -78,7 +78,7 @@ def learn(
 ) -> Learned:
     """Measure, pick, fit and, on large tables, rake.
 
-    `counts` and `triples` are exact counts of all records, and of the triples that may be measured (flat): confidential.
+    `counts` and `triples` are exact counts of all records, and of triples that may be measured (flat): confidential.
     `noise` is that of the measurements, secret; `drawing` that of the records, public and independent of it. The model
     starts from a `prior`, the counts of a public table, and gives no record that breaks `rules`; `levels` are public
     hierarchies of the attributes' values. The names of the noise begin with `prefix`, where one key serves several
