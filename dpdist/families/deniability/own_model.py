@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
 from dpdist.families.base.plugins import load
-from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesis
+from dpdist.families.deniability.deniability import CandidateRecords, SeedSynthesis
 from dpdist.families.deniability.prefixes import SeedIndex
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.events import ApproximateDP, Event

@@ -22,7 +22,7 @@ from dpdist.data.count import PairCounts, pair_cells
 from dpdist.errors import SpecError
 from dpdist.families.base.network import strides
 from dpdist.families.base.stored import Stored
-from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesis
+from dpdist.families.deniability.deniability import CandidateRecords, SeedSynthesis
 from dpdist.model.choices import Choices, choose, without_triples
 from dpdist.model.forecast import refuse_undrawable
 from dpdist.privacy.accountant import calibrate_gaussian

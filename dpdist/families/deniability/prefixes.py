@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from math import prod
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.data.operators import Operator
 from dpdist.families.base.network import strides
 from dpdist.privacy.arrays import Codes
 
@@ -283,3 +284,12 @@ def _search(
     at = np.empty(len(values), np.int64)
     at[order] = np.searchsorted(table, values[order], side=side)
     return at
+
+
+def seed_operator(code: PrefixCode) -> Operator:
+    """The index of all seeds, as one pass over S; the summary is a `SeedIndex`."""
+    return Operator(name="keys", chunk=partial(seed_keys, code), combine=_merge_two, finish=partial(SeedIndex, code))
+
+
+def _merge_two(a: SeedKeys, b: SeedKeys) -> SeedKeys:
+    return merge_keys([a, b])

@@ -27,16 +27,18 @@ from dpdist.data.count import PairCounts
 from dpdist.errors import SpecError
 from dpdist.families.base.network import check_order
 from dpdist.families.base.stored import Stored
-from dpdist.families.deniability.dependence import (
+from dpdist.families.deniability.search import (
+    cfs_parents,
+    dependence_parents,
     entropies,
     entropy_columns,
     mutual_information,
     pair_distances,
     pair_matrix,
     symmetrical_uncertainty,
+    topological_order,
     total_variation_sensitivity,
 )
-from dpdist.families.deniability.search import cfs_parents, dependence_parents, topological_order
 from dpdist.privacy.accountant import choose_noise
 from dpdist.privacy.events import Event
 from dpdist.privacy.grid import grid_below, round_to_grid

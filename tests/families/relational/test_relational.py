@@ -21,9 +21,8 @@ from dpdist.data.keyed_ids import UnitHashes
 from dpdist.errors import ContractBroken, DataNotFound, SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.families.relational.draw import draw_linked
-from dpdist.families.relational.exchange import Parents, Targets
+from dpdist.families.relational.exchange import MeasuredMargins, Parents, Targets, measure_margins, own_attributes
 from dpdist.families.relational.layout import Layout
-from dpdist.families.relational.margins import MeasuredMargins, measure_margins, own_attributes
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.model.balance import CellCosts, PairIndex, TableRows

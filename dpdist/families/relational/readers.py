@@ -1,4 +1,4 @@
-"""What an evaluation is told of the link: which attributes are the parents', and what orders the members."""
+"""What evaluations and audits are told of a release: how its rows are linked, and what an audit attacks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from dpdist.spec.schema import MAX_CARDINALITY, Attribute, Schema
 
 if TYPE_CHECKING:
     from dpdist.publish.manifest import Manifest
+from dpdist.families.relational.plan import RelationalPlan
+from dpdist.model.claims import model_claim
+from dpdist.privacy import accountant
+from dpdist.privacy.events import Gaussian
+from dpdist.privacy.testing import Claim
 
 
 def linked(manifest: Manifest, spec: RelationalSpec | None) -> LinkedRows:
@@ -53,3 +58,14 @@ def _like(spec: RelationalSpec, found: RelationalSpec) -> RelationalSpec:
     if not alike or tables[0] != tables[1] or spec.parent_attributes != found.parent_attributes:
         raise SpecError("--spec: expected the spec of this release: its schema, unit, parent and members differ")
     return spec
+
+
+def claims(plan: RelationalPlan) -> tuple[Claim, ...]:
+    """Both models; each at its part of the budget."""
+    layout, last = plan.spec.layout, plan.spec.records_of_a_unit - 1
+    tables = ((layout.first, plan.first, 1), (layout.others, plan.others, last))
+    found = []
+    for schema, choices, copies in tables:
+        epsilon = accountant.epsilon(Gaussian(1 / (choices.mu * copies)), delta=plan.delta)
+        found.append(model_claim(schema, choices, epsilon=epsilon, delta=plan.delta, copies=copies))
+    return tuple(found)
