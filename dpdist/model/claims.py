@@ -13,10 +13,10 @@ from functools import partial
 import numpy as np
 
 from dpdist.accuracy.measured import Accuracy, measure_accuracy
-from dpdist.accuracy.tables import Tables, triples_of
+from dpdist.accuracy.tables import Tables
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import Choices
-from dpdist.model.measure import Measured, measure
+from dpdist.model.measure import Known, Measured, measure
 from dpdist.model.pool import Triples, fitting_triples, measure_triples
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
@@ -70,16 +70,14 @@ def _evidence(
     noise: Noise,
 ) -> Floats:
     account = GaussianAccount(choices.mu, noise)
-    measured = measure(exact.pairs, choices=choices, account=account, rules=rules)
+    measured = measure(exact.pairs, account, choices=choices, known=Known(rules))
     learner = measured.learner
     one_way = zip(learner.one_way.counts, learner.one_way.sigmas.tolist(), strict=True)
     pairs = [m.attributes for m in learner.measurements if len(m.attributes) == 2]
     first = learner.tables.pairs.index((pairs[0][0], pairs[0][1])) if pairs else -1
     if choices.triple_tables and measured.all_pairs is not None:  # against tables of the released records: public
-        names = triples_of(exact.pairs.cardinalities)
-        tables = fitting_triples(dict(zip(names, exact.of(3), strict=True)))
-        model = {t: table.astype(np.float64) for t, table in zip(names, released.of(3), strict=True) if t in tables}
-        triples = measure_triples(tables, model, choices=choices, account=account)
+        model = {t: table.astype(np.float64) for t, table in fitting_triples(released).items()}
+        triples = measure_triples(fitting_triples(exact), model, choices=choices, account=account)
     else:
         triples = Triples((), (), 0.0)
     parts = [

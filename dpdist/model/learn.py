@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dpdist.accuracy.tables import Attributes
+from dpdist.accuracy.tables import Attributes, Tables
 from dpdist.data.count import PairCounts
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import Choices
-from dpdist.model.coding import Levels, SingleCounts
+from dpdist.model.coding import SingleCounts
 from dpdist.model.fitted import Fitted, fitted_of
-from dpdist.model.measure import Measured, measure
+from dpdist.model.measure import Known, Measured, measure
 from dpdist.model.measurements import Measurements, measurements_of
 from dpdist.model.pool import Pool, fitting_triples
 from dpdist.model.zeros import is_kept
-from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.spec.rules import Rules
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,52 +62,44 @@ class Learned:
 
 
 def learn(
-    counts: PairCounts | SingleCounts,
+    counts: PairCounts | SingleCounts | Tables,
+    account: GaussianAccount,
     *,
     choices: Choices,
-    noise: Noise,
     drawing: Noise,
-    prior: PairCounts | None = None,
-    triples: Mapping[Attributes, Counts] | None = None,
-    rules: Rules = (),
-    levels: Levels = (),
-    prefix: str = "",
+    known: Known = Known(),
     progress: Callable[[int, int], None] = lambda done, total: None,
     pooled: Callable[[list[Codes]], None] = lambda parts: None,
 ) -> Learned:
     """Measure, pick, fit and, on large tables, rake.
 
-    `counts` and `triples` are exact counts of all records, and of triples that may be measured (flat): confidential.
-    `noise` is that of the measurements, secret; `drawing` that of the records, public and independent of it. The model
-    starts from a `prior`, the counts of a public table, and gives no record that breaks `rules`; `levels` are public
-    hierarchies of the attributes' values. The names of the noise begin with `prefix`, where one key serves several
-    tables. `progress` is called with (done, total) after each round, `pooled` with the parts of the pool, where there
-    is one. Raises AccountingError: the steps would cost more than the account has.
+    `counts` are exact counts of all records, confidential, with those of triples where triples are measured. The
+    account's noise is secret; `drawing`, that of the records, is public and independent of it. `progress` is called
+    with (done, total) after each round, `pooled` with the parts of the pool, where there is one. Raises
+    AccountingError: the steps would cost more than the account has.
     """
-    account = GaussianAccount(choices.mu, noise, prefix)
-    measured = measure(
-        counts, choices=choices, account=account, prior=prior, rules=rules, levels=levels, progress=progress
-    )
+    exact = counts.pairs if isinstance(counts, Tables) else counts
+    measured = measure(exact, account, choices=choices, known=known, progress=progress)
     learner = measured.learner
     fitted = fitted_of(
         learner.model or learner.refit(1), learner.coding, learner.marginals if choices.balance else None
     )
     picked: tuple[Attributes, ...] = ()
     if measured.all_pairs is not None:
-        pool = Pool.drawn(fitted, counts.cardinalities, drawing, choices, records=learner.one_way.records, rules=rules)
+        pool = Pool.drawn(
+            fitted, exact.cardinalities, drawing, choices, records=learner.one_way.records, rules=known.rules
+        )
         pooled(pool.parts)
         pool.rake_to_pairs(learner.one_way, measured.all_pairs)
-        if choices.triple_tables:
-            picked = pool.rake_to_triples(fitting_triples(triples or {}), account)
+        if choices.triple_tables and isinstance(counts, Tables):
+            picked = pool.rake_to_triples(fitting_triples(counts), account)
         fitted = pool.fitted(fitted)
     coded = [m.attributes for m in learner.measurements if len(m.attributes) > 1]
     tables = measurements_of(account, learner.coding, coded, picked)
-    return Learned(fitted, learner.one_way.counts, _report(measured, picked, rules, prior), tables)
+    return Learned(fitted, learner.one_way.counts, _report(measured, picked, known), tables)
 
 
-def _report(
-    measured: Measured, picked: tuple[Attributes, ...], rules: Rules, prior: PairCounts | None
-) -> dict[str, Any]:
+def _report(measured: Measured, picked: tuple[Attributes, ...], known: Known) -> dict[str, Any]:
     learner = measured.learner
     coding, account = learner.coding, learner.account
     report: dict[str, Any] = {
@@ -121,10 +112,10 @@ def _report(
         "raked": measured.all_pairs is not None,
         "account": [[line.name, line.spent / account.mu**2] for line in account.lines],
     }
-    if rules:
-        report["rules"] = sorted(k for k in learner.zeros if is_kept(rules[k], learner.coding))
+    if known.rules:
+        report["rules"] = sorted(k for k in learner.zeros if is_kept(known.rules[k], coding))
     if picked:
         report["triples"] = [list(triple) for triple in picked]
-    if prior is not None:
-        report["prior"] = {"records": prior.total}
+    if known.prior is not None:
+        report["prior"] = {"records": known.prior.total}
     return report

@@ -45,21 +45,29 @@ class Measured:
     all_pairs: AllPairs | None  # where records will be raked to them
 
 
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is public of a table before it is measured."""
+
+    rules: Rules = ()  # no record breaks them; what they forbid has probability zero where the model is small enough
+    levels: Levels = ()  # hierarchies of the attributes' values
+    prior: PairCounts | None = None  # counts of a public table, from which the model starts
+
+
 def measure(
     counts: PairCounts | SingleCounts,
+    account: GaussianAccount,
     *,
     choices: Choices,
-    account: GaussianAccount,
-    prior: PairCounts | None = None,
-    rules: Rules = (),
-    levels: Levels = (),
+    known: Known,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measured:
     """All steps that read the exact counts. Raises AccountingError: they would cost more than the account has.
 
-    The parameters are those of `dpdist.model.learn.learn`. What `rules` forbid has probability zero where the model is
-    small enough. Without pair counts nothing is raked, and there is no prior.
+    `progress` is called with (done, total) after each round. Without pair counts nothing is raked, and there is no
+    prior.
     """
+    prior, rules, levels = known.prior, known.rules, known.levels
     one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
     if prior is not None:
         one_way = towards(one_way, prior)

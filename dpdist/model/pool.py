@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.accuracy.tables import Attributes
+from dpdist.accuracy.tables import Attributes, Tables, triples_of
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, TRIPLE_CELLS, Choices
 from dpdist.model.draw import pool_part
@@ -44,9 +44,10 @@ def with_margins(one_way: OneWay, all_pairs: AllPairs) -> OneWay:
     return replace(one_way, counts=counts, sigmas=1 / np.sqrt(precision))
 
 
-def fitting_triples(tables: Mapping[Attributes, Counts]) -> dict[Attributes, Counts]:
-    """The triples whose tables are small enough to be measured."""
-    return {triple: table for triple, table in tables.items() if table.size <= TRIPLE_CELLS}
+def fitting_triples(tables: Tables) -> dict[Attributes, Counts]:
+    """The tables, flat, of the triples that are small enough to be measured. Confidential if the tables are."""
+    named = zip(triples_of(tables.pairs.cardinalities), tables.of(3), strict=True)
+    return {triple: table for triple, table in named if table.size <= TRIPLE_CELLS}
 
 
 class Pool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import chisquare
+from syntheses import learn
 
 from dpdist.data.count import pair_counts
 from dpdist.errors import SpecError
@@ -17,7 +18,6 @@ from dpdist.model.choices import choose
 from dpdist.model.draw import draw_part
 from dpdist.model.files import PublishedModel
 from dpdist.model.fitted import UNIT
-from dpdist.model.learn import learn
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import parse_condition
 from dpdist.spec.schema import Attribute, Category, Schema

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from syntheses import learn
 
 from dpdist.data.count import pair_counts
 from dpdist.errors import AccountingError
@@ -23,7 +24,7 @@ from dpdist.model.choices import Choices, choose
 from dpdist.model.coding import coding_of, recode
 from dpdist.model.draw import _lexicographic, draw_part, draw_records, pool_part, rounded_groups
 from dpdist.model.fitted import UNIT, cumulative_of, power_of_two
-from dpdist.model.learn import Learned, learn
+from dpdist.model.learn import Learned
 from dpdist.model.measure import AllPairs
 from dpdist.model.one_way import OneWay, combine, expected_counts, merge_rare
 from dpdist.model.pool import measure_triples, triple_scores, with_margins
@@ -609,6 +610,7 @@ def test_the_same_bits_on_other_processors(features: str, kernel: str) -> None:
     """Models of a process whose NumPy and linear algebra do without some instructions; unknown names are ignored."""
     changes = {"NPY_DISABLE_CPU_FEATURES": features, "OPENBLAS_CORETYPE": kernel, "PYTHONWARNINGS": "ignore"}
     environment = os.environ | changes
+    environment["PYTHONPATH"] = str(Path(__file__).parents[1])
     script = "import test_learning; print(test_learning.digests())"
     command = [sys.executable, "-c", script]
     found = subprocess.run(

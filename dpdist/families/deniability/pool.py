@@ -152,10 +152,12 @@ def learn_pool(counts: PairCounts, plan: PoolPlan, *, order: Sequence[int], kept
     `counts`: exact counts of the split P. Confidential. `order`: all attributes; candidates keep the first `kept` of
     them.
     """
+    from dpdist.model.account import GaussianAccount
     from dpdist.model.draw import draw_part
     from dpdist.model.learn import learn
 
-    fitted = learn(counts, choices=plan.choices, noise=noise, drawing=noise).fitted
+    account = GaussianAccount(plan.choices.mu, noise)
+    fitted = learn(counts, account, choices=plan.choices, drawing=noise).fitted
     rows = draw_part(fitted, noise, "pool/0", plan.choices.pool_rows)
     adjustment = fitted.adjustment
     weights = np.ones(len(rows[0]), np.int64) if adjustment is None else adjustment.weights(rows, fitted.domain)

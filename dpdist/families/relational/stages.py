@@ -35,9 +35,11 @@ from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.plan import RelationalPlan
 from dpdist.families.relational.spec import RelationalSpec
 from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.model.account import GaussianAccount
 from dpdist.model.fitted import Fitted
 from dpdist.model.forecast import pair_deviation
 from dpdist.model.learn import Learned, learn
+from dpdist.model.measure import Known
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
 
@@ -135,20 +137,11 @@ def learn_models(attempt: RelationalAttempt) -> None:
     def make(k: int) -> Learned:
         found: PairCounts = counts()[k]
         choices, rules = ((plan.first, layout.first_rules), (plan.others, ()))[k]
-        noise, prefix = attempt.noise, ("", "members/")[k]
-        levels = (layout.first, layout.others)[k].level_maps
+        account = GaussianAccount(choices.mu, attempt.noise, ("", "members/")[k])
+        known = Known(rules, (layout.first, layout.others)[k].level_maps)
         with attempt.stage(f"fitting {('parents', 'members')[k]}") as progress:
             drawing = load_noise(attempt.drawing_key)
-            return learn(
-                found,
-                choices=choices,
-                noise=noise,
-                drawing=drawing,
-                rules=rules,
-                levels=levels,
-                prefix=prefix,
-                progress=progress,
-            )
+            return learn(found, account, choices=choices, drawing=drawing, known=known, progress=progress)
 
     def margins() -> MeasuredMargins:
         made = [

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from dpdist.accuracy.tables import triples_of
+from dpdist.accuracy.tables import Tables
 from dpdist.data.count import PairCounts
 from dpdist.data.operators import pair_counts_operator
 from dpdist.families.base.accuracy import ReleaseAccuracy, accuracy_stage, count_tables
@@ -22,12 +22,14 @@ from dpdist.families.synthesis.regression_steps import MOST_VALUES, Score, score
 from dpdist.families.synthesis.regressions import Regressions, measure_regressions
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import is_wide
 from dpdist.model.coding import SingleCounts, single_counts_operator
 from dpdist.model.draw import draw_records
 from dpdist.model.files import model_files
 from dpdist.model.fitted import Fitted
 from dpdist.model.learn import Learned, learn
+from dpdist.model.measure import Known
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.publish.extra import write_file
 from dpdist.spec.regression import Regression
@@ -60,30 +62,25 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
         prior = read_prior(attempt.spec)  # before the ledger is told that the table is read
         if prior is not None:
             keep_prior(prior, attempt.public_tables)
-        triples, cards = None, attempt.spec.table.cardinalities
-        counts: PairCounts | SingleCounts
+        table, cards = attempt.spec.table, attempt.spec.table.cardinalities
+        counts: PairCounts | SingleCounts | Tables
         if is_wide(cards):
             passes = Passes(attempt, repeated=True)
             count = partial(passes.run, stage="counting pairs")
             counts = SingleCounts(cards, passes.run(single_counts_operator(cards), stage="counting"), count)
         elif attempt.plan.accuracy_mu or attempt.plan.choices.triple_tables:
-            tables = count_tables(attempt)
-            counts = tables.pairs
-            triples = dict(zip(triples_of(counts.cardinalities), tables.of(3), strict=True))
+            counts = count_tables(attempt)
         else:
             counts = Passes(attempt).run(pair_counts_operator(cards), stage="counting")
-        noise, pool = attempt.noise, list[Codes]()
+        choices, pool = attempt.plan.choices, list[Codes]()
+        account = GaussianAccount(choices.mu, attempt.noise)
         with attempt.stage("fitting") as progress:
-            drawing = load_noise(attempt.drawing_key)
             learned = learn(
                 counts,
-                choices=attempt.plan.choices,
-                noise=noise,
-                drawing=drawing,
-                prior=prior,
-                triples=triples,
-                rules=attempt.spec.table.forbidden,
-                levels=attempt.spec.table.level_maps,
+                account,
+                choices=choices,
+                drawing=load_noise(attempt.drawing_key),
+                known=Known(table.forbidden, table.level_maps, prior),
                 progress=progress,
                 pooled=pool.extend,
             )

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from cases import RELATIONAL
 from releases import KEY
+from syntheses import learn
 
 import dpdist
 from dpdist.data.count import pair_counts
@@ -26,7 +27,6 @@ from dpdist.families.relational.layout import Layout
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.model.balance import CellCosts, PairIndex, TableRows
-from dpdist.model.learn import learn
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.events import Gaussian

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from releases import SCHEMA, table
+from syntheses import learn
 
 from dpdist.data.count import pair_counts
 from dpdist.errors import ReleaseConflict, SpecError
@@ -18,7 +19,6 @@ from dpdist.families.synthesis.prior import read_prior
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract
 from dpdist.model.choices import choose, with_prior
-from dpdist.model.learn import learn
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_manifest
 from dpdist.release.run import Run, run_release

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.stats import chisquare
-from syntheses import choose_instead
+from syntheses import choose_instead, learn
 
 from dpdist.cluster.cluster import Cluster
 from dpdist.data.count import pair_counts
@@ -37,7 +37,7 @@ from dpdist.model.choices import choose
 from dpdist.model.draw import draw_records, kept_part
 from dpdist.model.files import PublishedModel
 from dpdist.model.fitted import UNIT, Fitted
-from dpdist.model.learn import Learned, learn
+from dpdist.model.learn import Learned
 from dpdist.privacy.noise import Noise
 from dpdist.release.conformity import check_input
 from dpdist.release.run import run_release

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from releases import KEY
+from syntheses import learn
 
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.data.operators import Operator
@@ -21,7 +22,6 @@ from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import MOST_CODED_CELLS, Choices, choose, is_wide
 from dpdist.model.coding import SingleCounts, coding_of, recode, single_counts_operator
 from dpdist.model.forecast import draws_at_most
-from dpdist.model.learn import learn
 from dpdist.model.one_way import OneWay
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.candidates import Candidates
@@ -182,7 +182,7 @@ def test_what_a_record_changes_in_two_passes_is_what_is_charged(monkeypatch: pyt
             assert max(abs(new - old) for old, new in zip(before, scores, strict=True)) <= weight
             return int(found)
 
-    monkeypatch.setattr("dpdist.model.learn.GaussianAccount", Taped)
+    monkeypatch.setattr("syntheses.GaussianAccount", Taped)
     choices = choose(tuple(CODES.values()), records=4_000, mu=1.0, raking=False)
     records = codes_of()
     levels = ((np.arange(CODES["a"]) // 100,), (), ())
