@@ -35,13 +35,12 @@ from dpdist.evaluation.attacks.records import halves, size, take
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
-from dpdist.families.deniability.candidates import SeedSynthesizer, seed_ranks
+from dpdist.families.deniability.deniability import SeedSynthesizer, seed_ranks
 from dpdist.families.deniability.estimation import estimate_network
-from dpdist.families.deniability.parameters import exact_tables
+from dpdist.families.deniability.parameters import count_tables, exact_tables
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.families.deniability.statistics import count_tables
 from dpdist.families.deniability.structure import Structure
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes

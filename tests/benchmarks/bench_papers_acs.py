@@ -41,8 +41,7 @@ from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.network import Network
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
-from dpdist.families.deniability.candidates import SeedSynthesizer, seed_ranks
-from dpdist.families.deniability.deniability import plausible_seeds
+from dpdist.families.deniability.deniability import SeedSynthesizer, plausible_seeds, seed_ranks
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec

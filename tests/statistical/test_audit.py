@@ -23,7 +23,6 @@ from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability import deniability, estimation, splits
 from dpdist.families.deniability import plan as planning
-from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesizer
 from dpdist.families.deniability.claims import (
     alike,
     claims,
@@ -36,7 +35,7 @@ from dpdist.families.deniability.claims import (
     tables_canaries,
     tables_claim,
 )
-from dpdist.families.deniability.deniability import Passed, PrivacyTest
+from dpdist.families.deniability.deniability import CandidateRecords, Passed, PrivacyTest, SeedSynthesizer
 from dpdist.families.deniability.parameters import ParameterPlan, parameter_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import Score, independent_structure, structure_plan

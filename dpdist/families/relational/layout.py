@@ -26,19 +26,11 @@ from dpdist.spec.strict import OwnFields
 
 @dataclass(frozen=True, eq=False)
 class Kinds:
-    """Kinds of members, which the values of one attribute tell.
-
-    Attributes
-    ----------
-    names : tuple of str
-    attribute : int
-    masks : ndarray of bool, shape (kinds + 1, values)
-        Which values are of each kind; of none in the last row.
-    """
+    """Kinds of members, which the values of one attribute tell."""
 
     names: tuple[str, ...]
     attribute: int
-    masks: Mask
+    masks: Mask  # shape (kinds + 1, values); which values are of each kind; of none in the last row
 
     @classmethod
     def of(cls, names: tuple[str, ...], attribute: int, masks: Sequence[Mask]) -> Kinds:
@@ -52,34 +44,19 @@ class Kinds:
 
 @dataclass(frozen=True, eq=False)
 class Layout(OwnFields):
-    """Where the columns of the two tables are.
+    """Where the columns of the two tables are."""
 
-    Attributes
-    ----------
-    schema : Schema
-        Of the joined table: a row for each member, with the attributes of its parent.
-    parent, members : tuple of int
-        The parent's attributes and the members'.
-    context, previous : tuple of int
-        Attributes of the first and of the previous member that another one depends on.
-    crossed : tuple of tuple of int
-        Sets of attributes of the parent and of the first member, or `order` for the place of a member, whose
-        combinations are columns of what is given.
-    order : int or None
-        The attribute that orders the members.
-    at_most : int
-        Members of a parent.
-    kinds : Kinds or None
-    """
-
-    schema: Schema
-    parent: tuple[int, ...]
+    schema: Schema  # of the joined table: a row for each member, with the attributes of its parent
+    parent: tuple[int, ...]  # parent, members: the parent's attributes and the members'
     members: tuple[int, ...]
+    # context, previous: attributes of the first and of the previous member that another one depends on
     context: tuple[int, ...]
     previous: tuple[int, ...]
+    # sets of attributes of the parent and of the first member, or `order` for the place of a member, whose combinations
+    # are columns of what is given
     crossed: tuple[tuple[int, ...], ...]
-    order: int | None
-    at_most: int
+    order: int | None  # the attribute that orders the members
+    at_most: int  # members of a parent
     kinds: Kinds | None
 
     @property
@@ -188,16 +165,9 @@ class Layout(OwnFields):
     ) -> list[NDArray[np.integer]]:
         """What is known of members when they are drawn.
 
-        Parameters
-        ----------
-        first : sequence of ndarray
-            The row of each member's parent in the first table.
-        places : ndarray of int64
-            From 1: the place of each, where the first member has 0.
-        left : sequence of ndarray
-            For each kind, how many are left, itself among them.
-        previous : list of ndarray
-            The attributes of the member before.
+        `first`: the row of each member's parent in the first table. `places`: from 1: the place of each, where the
+        first member has 0. `left`: for each kind, how many are left, itself among them. `previous`: the attributes of
+        the member before.
         """
         own, parent = self.schema.attributes, len(self.parent)
         start = parent + 1 + self.counts

@@ -19,10 +19,9 @@ from releases import project, table
 from dpdist.errors import BudgetExceeded, CheckFailed, DataNotFound, SpecError
 from dpdist.families.base.family import SolveRequest
 from dpdist.families.base.registry import make_plan
-from dpdist.families.deniability.dependence import entropy_columns
-from dpdist.families.deniability.expectations import stage_epsilon
+from dpdist.families.deniability.expectations import Reference, stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
-from dpdist.families.deniability.reference import Reference
+from dpdist.families.deniability.search import entropy_columns
 from dpdist.families.deniability.solution import SeedSolution
 from dpdist.families.deniability.solve import solve, solve_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec

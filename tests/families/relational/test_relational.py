@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from cases import RELATIONAL
 from releases import KEY
+from syntheses import learn
 
 import dpdist
 from dpdist.data.count import pair_counts
@@ -21,14 +22,12 @@ from dpdist.data.keyed_ids import UnitHashes
 from dpdist.errors import ContractBroken, DataNotFound, SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.families.relational.draw import draw_linked
-from dpdist.families.relational.exchange import Parents, Targets
+from dpdist.families.relational.exchange import MeasuredMargins, Parents, Targets, measure_margins, own_attributes
 from dpdist.families.relational.layout import Layout
-from dpdist.families.relational.margins import MeasuredMargins, measure_margins, own_attributes
-from dpdist.families.synthesis.balance import CellCosts, PairIndex, TableRows
-from dpdist.families.synthesis.learn import learn
 from dpdist.ledger import Ledger
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
+from dpdist.model.balance import CellCosts, PairIndex, TableRows
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.events import Gaussian

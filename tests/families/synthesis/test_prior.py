@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from releases import SCHEMA, table
+from syntheses import learn
 
 from dpdist.data.count import pair_counts
 from dpdist.errors import ReleaseConflict, SpecError
 from dpdist.families.base.registry import make_plan
-from dpdist.families.synthesis.choices import choose, with_prior
-from dpdist.families.synthesis.learn import learn
 from dpdist.families.synthesis.prior import read_prior
 from dpdist.ledger import Ledger
 from dpdist.lifecycle.run import Run, run_release
+from dpdist.model.choices import choose, with_prior
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_manifest
 from dpdist.spec.contract import Contract

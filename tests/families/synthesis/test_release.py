@@ -25,15 +25,16 @@ from dpdist.families.base.accuracy import ReleaseAccuracy
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.synthesis import account as accounts
-from dpdist.families.synthesis import draw as drawing
 from dpdist.families.synthesis.claims import claims
-from dpdist.families.synthesis.fitted import Fitted
-from dpdist.families.synthesis.learn import Learned
-from dpdist.families.synthesis.plan import SynthesisPlan, parts_of
+from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.ledger import Ledger
 from dpdist.lifecycle.run import run_release
+from dpdist.model import account as accounts
+from dpdist.model import draw as drawing
+from dpdist.model.draw import parts_of
+from dpdist.model.fitted import Fitted
+from dpdist.model.learn import Learned
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim, audit
