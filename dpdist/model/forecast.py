@@ -156,9 +156,9 @@ def pair_deviation(choices: Choices, attributes: int) -> float:
     precisions = [share * choices.mu**2 / tables for share, tables in steps if share and tables]
     if not precisions:  # one-way tables only
         return one_way_deviation(choices, attributes)
+    return 1 / math.sqrt(sum(precisions) / len(precisions))
 
 
 def one_way_deviation(choices: Choices, attributes: int) -> float:
     """Deviation of a cell of a one-way table, measured once or twice."""
     return math.sqrt(attributes / (choices.one_way + choices.one_way_again)) / choices.mu
-    return 1 / math.sqrt(sum(precisions) / len(precisions))
