@@ -18,7 +18,7 @@ from distributed import Client, Security
 from releases import dotted
 
 from dpdist.families.base.registry import build_spec
-from dpdist.families.mixing.federated.identity import identity_text
+from dpdist.families.mixing.federated.messages import identity_text
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Ledger
 from dpdist.ledger.contract import Contract

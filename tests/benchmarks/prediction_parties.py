@@ -31,8 +31,8 @@ from dpdist.families.base.registry import load_spec
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.plan import plan_lid
 from dpdist.families.prediction.lid.regression import Features
-from dpdist.families.prediction.lid.stages import SyntheticInputs
 from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.families.prediction.stages import SyntheticInputs
 from dpdist.privacy.arrays import Codes, Floats
 
 METHODS = ("apart", "pooled", "indicator", "correlated")

@@ -26,7 +26,7 @@ from dpdist.errors import ColumnMismatch, ContractBroken, DpdistError, SpecError
 from dpdist.families.base.registry import build_spec, make_plan
 from dpdist.families.discovery.claims import claims
 from dpdist.families.discovery.plan import DiscoveryPlan, tail
-from dpdist.families.discovery.statistics import named
+from dpdist.families.discovery.stages import named
 from dpdist.ledger import Ledger
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import audit

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from dpdist.families.mixing.federated.identity import parse_identity
+from dpdist.families.mixing.federated.messages import parse_identity
 from dpdist.spec.release import Section, StorageSpec
 from dpdist.spec.validation import NAME
 from dpdist.storage.s3 import is_s3
