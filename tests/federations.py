@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from distributed import Client, Security
 from releases import dotted
 
-from dpdist.families.mixing.federated.identity import identity_text
+from dpdist.families.mixing.federated.messages import identity_text
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Ledger
 from dpdist.ledger.signing import load_signing_key

@@ -26,7 +26,7 @@ from dpdist.errors import ColumnMismatch, ContractBroken, DpdistError, SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.families.discovery.claims import claims
 from dpdist.families.discovery.plan import DiscoveryPlan, tail
-from dpdist.families.discovery.statistics import named
+from dpdist.families.discovery.stages import named
 from dpdist.ledger import Ledger
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy.noise import Noise

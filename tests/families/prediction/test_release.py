@@ -19,15 +19,13 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.errors import CheckFailed, GuaranteeRefused, OutOfDomain, SpecError
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.prediction.blocks import joined
+from dpdist.families.prediction.columns import snapped
 from dpdist.families.prediction.lid.inputs import Disclosed
-from dpdist.families.prediction.lid.method import Disclosure
+from dpdist.families.prediction.lid.method import Disclosure, joined
 from dpdist.families.prediction.lid.plan import LidPlan
-from dpdist.families.prediction.lid.stages import SyntheticInputs, TableBlocks
 from dpdist.families.prediction.plan import plan
-from dpdist.families.prediction.scales import snapped
 from dpdist.families.prediction.spec import TwoStageSpec, scale_of
-from dpdist.families.prediction.stages import stages
+from dpdist.families.prediction.stages import SyntheticInputs, TableBlocks, stages
 from dpdist.ledger import Ledger
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant

@@ -1,26 +1,41 @@
-r"""Kernel density of a column on the unit interval, its distribution function and the inverse.
+r"""Stage 1, the pure synthesis: kernel densities, a Latin hypercube, normal scores, the target correlation.
 
-The column is binned into cells, and the Gaussian kernel is applied to the cells with reflection at both ends: in the
+A column is binned into cells, and the Gaussian kernel is applied to the cells with reflection at both ends: in the
 cosine basis that multiplies coefficient k by ``exp(-(pi k h)^2 / 2)``. So a bandwidth costs one transform whatever the
 number of records, counts of parts of a table add up exactly, and the published choice of the bandwidth by 5-fold
 cross-validation stays possible at any size. Cells are 1/4096 of the scale; a discrete column has one cell for each of
 its values, and categories are not smoothed.
+
+First stages are exchangeable: an entry of `FIRST_STAGES`, or a function of one's own
+(`dpdist.families.base.plugins`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from dpdist.families.prediction.scales import Scale
+from dpdist.families.prediction.columns import Scale
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.calibrate import round_up
-from dpdist.privacy.portable import exp, inner, log, ndtri
+from dpdist.privacy.noise import Noise
+from dpdist.privacy.portable import (
+    cholesky,
+    exp,
+    inner,
+    log,
+    matmul,
+    ndtr,
+    ndtri,
+    positive_part,
+    sin_turns,
+    solve_lower,
+)
 
 CELLS = 4096
 """Cells of a continuous column, and most cells of a discrete one."""
@@ -31,7 +46,7 @@ BANDWIDTHS = np.geomspace(0.02, 2.0, 20).round(6)
 """Bandwidths that are tried, in units of Silverman's rule."""
 
 _LEAST = 1e-6  # density of an empty cell, in units of the uniform density, when bandwidths are compared
-_EDGE = 2.0**-21  # normal scores stay within 5.0
+_FARTHEST = 2.0**-21  # normal scores stay within 5.0
 
 
 def cell_count(scale: Scale) -> int:
@@ -99,7 +114,7 @@ class Marginal:
 
     def scores(self, units: Floats) -> Floats:
         """Normal scores: the standard normal quantiles of the distribution function."""
-        return np.asarray(ndtri(np.clip(self.cdf(units), _EDGE, 1 - _EDGE)))
+        return np.asarray(ndtri(np.clip(self.cdf(units), _FARTHEST, 1 - _FARTHEST)))
 
 
 def pooled_deviation(marginals: Sequence[Marginal], records: Sequence[int]) -> float:
@@ -181,3 +196,147 @@ def likelihoods(counts: Counts, bandwidths: Floats) -> Floats:
         present = np.flatnonzero(counts[held])
         out += (log(np.maximum(density[:, present], _LEAST)) * counts[held, present]).sum(axis=1)
     return out
+
+
+SCORE_STEP = 2.0**-14
+"""Grid of the normal scores: sums of their products are integers, exact for any order of summation up to 2^28 rows."""
+
+_ROWS = 1 << 16  # products of 2^34 steps: sums of so many are exact in float64
+_EDGE = 2.0**-53
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreSums:
+    """Sums of the products of normal scores and of a constant, in steps of ``SCORE_STEP ** 2``; they add up exactly."""
+
+    products: NDArray[np.int64]  # int64[d + 1, d + 1]: the last column is the constant
+
+    def __add__(self, other: ScoreSums) -> ScoreSums:
+        return ScoreSums(self.products + other.products)
+
+
+def score_sums(units: Floats, marginals: Sequence[Marginal]) -> ScoreSums:
+    """Sums over some rows, float64[n, d] on the unit cube."""
+    width = len(marginals) + 1
+    total = np.zeros((width, width), np.int64)
+    for start in range(0, len(units), _ROWS):
+        piece = units[start : start + _ROWS]
+        steps = np.ones((len(piece), width)) / SCORE_STEP
+        for i, marginal in enumerate(marginals):
+            steps[:, i] = np.rint(marginal.scores(piece[:, i]) / SCORE_STEP)
+        total += (steps.T @ steps).astype(np.int64)
+    return ScoreSums(total)
+
+
+def correlation(sums: ScoreSums) -> Floats:
+    """Correlation of the normal scores, float64[d, d]; a column that does not vary is uncorrelated."""
+    products = sums.products.astype(np.float64)
+    n = products[-1, -1] / SCORE_STEP**-2
+    mean = products[:-1, -1] / products[-1, -1]
+    covariance = products[:-1, :-1] * SCORE_STEP**2 / n - np.outer(mean, mean)
+    deviation = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    varies = deviation > SCORE_STEP
+    scale = np.where(varies, deviation, 1.0)
+    out = np.where(np.outer(varies, varies), covariance / np.outer(scale, scale), 0.0)
+    np.fill_diagonal(out, 1.0)
+    return np.clip(out, -1.0, 1.0)
+
+
+def nearest_correlation(matrix: Floats, *, least: float = 1e-6) -> Floats:
+    """A symmetric matrix with its small eigenvalues raised to `least` and its diagonal scaled to one."""
+    floor = least * np.eye(len(matrix))
+    raised = positive_part(matrix - floor) + floor
+    scale = np.sqrt(np.diag(raised))
+    out = raised / np.outer(scale, scale)
+    np.fill_diagonal(out, 1.0)
+    return np.asarray(out)
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What stage 1 is to reproduce."""
+
+    marginals: tuple[Marginal, ...]
+    correlation: Floats  # float64[d, d]: of the normal scores
+
+    def rows(self, scores: Floats) -> Floats:
+        """Rows of the unit cube with these normal scores, by the inverse distribution functions."""
+        uniforms = np.clip(ndtr(scores), 0.0, 1.0 - _EDGE)
+        out = np.empty_like(scores)
+        for i, marginal in enumerate(self.marginals):
+            out[:, i] = marginal.inverse(uniforms[:, i])
+        return out
+
+
+Draw = Callable[[Target, int, np.random.Generator], Floats]
+"""Rows of the unit cube, float64[n, d]."""
+
+
+def latin_hypercube(target: Target, rows: int, rng: np.random.Generator) -> Floats:
+    """A Latin hypercube with the target correlation and marginals.
+
+    The scores' own sample correlation is removed first where there are enough rows, so that the target is met exactly
+    and not only on average (Iman and Conover 1982).
+    """
+    width = len(target.marginals)
+    if not rows or not width:
+        return np.empty((rows, width))
+    from scipy.stats import qmc
+
+    uniforms = qmc.LatinHypercube(d=width, rng=rng).random(rows)
+    scores = ndtri(np.clip(uniforms, _EDGE, 1 - _EDGE))
+    if rows > 4 * width:
+        scores = solve_lower(cholesky(nearest_correlation(_sample_correlation(scores))), scores.T).T
+    return target.rows(matmul(scores, _factor(target).T))
+
+
+def gaussian_copula(target: Target, rows: int, rng: np.random.Generator) -> Floats:
+    """Independent draws of the Gaussian copula."""
+    return target.rows(matmul(standard_normal(rng, (rows, len(target.marginals))), _factor(target).T))
+
+
+def uniform(target: Target, rows: int, rng: np.random.Generator) -> Floats:
+    """Independent uniform draws: neither marginals nor correlation."""
+    return rng.random((rows, len(target.marginals)))
+
+
+def weibull(target: Target, rows: int, rng: np.random.Generator) -> Floats:
+    """Independent Weibull draws, shape 1.5 and scale 0.5 of the scale's width, those beyond it at its end."""
+    exponential = -log(1 - rng.random((rows, len(target.marginals))))
+    return np.minimum(0.5 * exp(log(np.maximum(exponential, _EDGE)) / 1.5), 1.0)
+
+
+def cauchy(target: Target, rows: int, rng: np.random.Generator) -> Floats:
+    """Independent Cauchy draws around the middle, scale 0.1 of the scale's width, those beyond it at its ends."""
+    half_turns = np.maximum(rng.random((rows, len(target.marginals))), _EDGE) / 2
+    return np.clip(0.5 - 0.1 * sin_turns(half_turns + 0.25) / sin_turns(half_turns), 0.0, 1.0)
+
+
+FIRST_STAGES: dict[str, Draw] = {
+    "lhs": latin_hypercube,
+    "gaussian-copula": gaussian_copula,
+    "uniform": uniform,
+    "weibull": weibull,
+    "cauchy": cauchy,
+}
+"""First stages by name."""
+
+
+def standard_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """Independent standard normal draws, the same on every processor: quantiles of uniforms."""
+    return ndtri(np.clip(rng.random(shape), _EDGE, 1 - _EDGE))
+
+
+def _sample_correlation(scores: Floats) -> Floats:
+    centred = scores - scores.mean(axis=0)
+    centred /= np.sqrt((centred * centred).sum(axis=0))
+    return matmul(centred.T, centred)
+
+
+def _factor(target: Target) -> Floats:
+    return cholesky(nearest_correlation(target.correlation))
+
+
+def generator(noise: Noise, name: str, number: int) -> np.random.Generator:
+    """A generator for draws that protect nothing (synthetic rows), a pure function of key, name and number."""
+    return np.random.default_rng([int(word) for word in noise.words(name, 4, start=4 * number)])
