@@ -13,9 +13,10 @@ from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.planned import PlannedRelease
 from dpdist.api.progress import bars
 from dpdist.api.released import Release
-from dpdist.api.specs import AnySpecification, specified
+from dpdist.api.specs import specified
 from dpdist.errors import LedgerError
 from dpdist.families.base.attempt import Progress, silent
+from dpdist.spec.reader import AnySpecification
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

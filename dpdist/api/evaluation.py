@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from dpdist.api.containers import as_input, is_partitioned, paths_of
 from dpdist.api.given import executor_for, key_of
 from dpdist.api.progress import bars
-from dpdist.api.specs import AnySpecification, specified
+from dpdist.api.specs import specified
 from dpdist.errors import SpecError
 from dpdist.families.base.attempt import Progress, silent
+from dpdist.spec.reader import AnySpecification
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -95,8 +95,8 @@ def by_replicates(replicates: Replicates, question: str) -> list[Answer]:
     between = _BETWEEN.search(shown)
     if between is None:
         asked, estimates = _quantity(replicates, question)
-        least = _of_cells(replicates, asked, estimates[0])
-        return [_answered(replicates, question, estimates, len(asked.attributes) <= 3, asked.range, least=least)]
+        of_cells = _of_cells(replicates, asked, estimates[0])
+        return [_answered(replicates, question, estimates, len(asked.attributes) <= 3, asked.range, least=of_cells)]
     if _BETWEEN.search(shown, between.end()):
         raise SpecError(f"the question {question!r} compares more than two quantities: ask for two at a time")
     sides = question[: between.start()], question[between.end() :]

@@ -22,7 +22,7 @@ from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event
 from dpdist.privacy.mixtures import ClassMixtures, event_of_units, noise_of_units
 from dpdist.privacy.noise import SAMPLER_DELTA
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 MARGIN = 5e-4
 """Of epsilon, left unspent: the pair of several classes is found on a lattice."""
