@@ -562,6 +562,7 @@ def test_a_release_that_was_interrupted_is_the_same(name: str, shared_data: Find
     agree(name, released(name, shared_data, tmp_path, interrupted=CASES[name].again))
 
 
+@pytest.mark.slow
 def test_releases_are_the_recorded_ones_where_functions_and_costs_err(shared_data: Find, tmp_path: Path) -> None:
     out, script = tmp_path / "digests.json", Path(__file__).with_name("perturbed.py")
     shared_data("adult.data")

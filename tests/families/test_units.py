@@ -203,6 +203,7 @@ def claim(folder: Path, family: str, monkeypatch: pytest.MonkeyPatch, *, epsilon
     return family_of(plan.spec).claims(replace(noise, spec=plan.spec))[-1 if family == "two-stage" else 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "runs"),
     [("histogram", 1500), ("curves", 1500), ("synthesis", 200), ("two-stage", 200)],
@@ -216,6 +217,7 @@ def test_the_audit_comes_near_and_rejects_noise_for_records(
     assert audit(claim(tmp_path, family, monkeypatch, epsilon=1, bounded_by=1), runs=runs, key=bytes(32)).rejected
 
 
+@pytest.mark.slow
 def test_the_audit_of_mixtures_comes_near_and_rejects_noise_for_records(tmp_path: Path) -> None:
     """Units of three in small classes, beside what the same noise costs a single record."""
     mixtures = ClassMixtures(minimum=30, order=26, records=1, unit=3)

@@ -342,6 +342,7 @@ def claim(
     return claims(planned(folder, **changes))[folder_too]
 
 
+@pytest.mark.slow
 def test_the_whole_folder_is_attacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its files and records alone; the bound is near what is stated, so the attack has power."""
     found = claim(tmp_path, "one-way", monkeypatch, epsilon=4, folder_too=True)
@@ -351,6 +352,7 @@ def test_the_whole_folder_is_attacked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert finding.lower_bound > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_the_audit_comes_near_and_rejects_nothing(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finding = audit(
@@ -361,6 +363,7 @@ def test_the_audit_comes_near_and_rejects_nothing(step: str, tmp_path: Path, mon
     assert finding.lower_bound > (0.1 if step in ("accuracy", "regressions") else 0.15) * finding.epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_the_audit_rejects_too_little_noise(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of the noise, and an account that does not see it."""
