@@ -178,7 +178,7 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[Place], Any]]] = {
     "evaluating against nothing": (errors.SpecError, "nothing to compare", lambda p: dpdist.evaluate("out/published")),
     "an unknown option": (
         errors.SpecError,
-        "unknown options among targets",
+        "there is no such setting here; did you mean 'target'",
         lambda p: dpdist.evaluate("out/published", TABLE, targets="age"),
     ),
     "sampling before fitting": (
