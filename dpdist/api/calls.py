@@ -273,7 +273,7 @@ def evaluate(
         given["spec"] = specified(spec, {})
     if isinstance(given.get("ledger"), Ledger):
         given["ledger"] = given["ledger"].url
-    more = {"executor": executor, "storage_options": dict(storage_options or {})}
+    more: dict[str, Any] = {"executor": executor, "storage_options": dict(storage_options or {})}
     if (where := os.fspath(release)).endswith((".yaml", ".yml")):
         request = Request.read(Path(where), given, **more)
     else:

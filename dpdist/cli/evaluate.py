@@ -48,8 +48,9 @@ def _parameters() -> list[inspect.Parameter]:
             help=text,
             metavar="DATA" if several else None,
         )
-        shown = list[str] if several else Path if kind is Any else kind if isinstance(kind, type) else get_args(kind)[0]
-        annotation = Annotated[shown | None, option]
+        one_of: Any = list[str] if several else Path if kind is Any else kind
+        first = one_of if isinstance(one_of, type) or several else get_args(one_of)[0]
+        annotation: Any = Annotated[first | None, option]
         found.append(inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
     shared = (("settings", Settings, None), ("endpoint_url", Endpoint, None), ("as_json", AsJson, False))
     for name, kind, default in shared:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from uuid import uuid4
 
 from dpdist.cluster.executor import Executor
-from dpdist.cluster.opening import open_cluster
 from dpdist.data.inputs import Input, Opened, input_of
 from dpdist.data.table import Table
 from dpdist.errors import (
@@ -46,7 +45,7 @@ from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.keys import BESIDES, WITH_TEST_KEY, KeyRef, require_test_keys
 from dpdist.ledger.records import event_json
 from dpdist.ledger.signing import load_signing_key
-from dpdist.lifecycle.executors import executor_mode
+from dpdist.lifecycle.executors import opened_executor
 from dpdist.lifecycle.history import write_error, write_record
 from dpdist.lifecycle.leftovers import sweep_before
 from dpdist.lifecycle.lineage import Lineage
@@ -188,18 +187,7 @@ class Run:
         self._work.make_private()
         self._work.check_writable()
         sweep_before(self._ledger, self._output, self._work)
-        self._executor = self._given or stack.enter_context(
-            open_cluster(
-                mode=executor_mode(spec, opened),
-                address=spec.cluster.address,
-                scheduler_file=spec.cluster.scheduler_file,
-                workers=spec.cluster.workers,
-                memory_limit=spec.cluster.memory_limit,
-                timeout=spec.cluster.timeout,
-                security=spec.cluster.security,
-                resources=spec.worker_resources,
-            )
-        )
+        self._executor = self._given or stack.enter_context(opened_executor(spec, opened))
         self._table = opened.on(self._executor)
         if self._executor.dashboard:
             self._announce(f"dashboard  {self._executor.dashboard}")
