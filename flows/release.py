@@ -31,10 +31,10 @@ from prefect.exceptions import ObjectAlreadyExists
 
 from dpdist.cluster.logs import configure
 from dpdist.errors import DpdistError, ResourceError, SpecError, StorageUnavailable
-from dpdist.families.base.registry import build_spec, load_spec
 from dpdist.lifecycle.history import live_attempt
 from dpdist.lifecycle.outcome import Outcome
 from dpdist.lifecycle.run import Run
+from dpdist.spec.reader import load
 from flows.events import tell_released, told
 from flows.server import StepProgress, artifact_key, inside, show_outcome, show_plan, storage_of_block
 
@@ -208,10 +208,10 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
             raise SpecError(f"`{name}` cannot be set for a run: the worker pins it ({PINNED} or DPDIST_LEDGER)")
     if isinstance(spec, str):
         path = inside(spec, FOLDER, "the path of the spec leaves the folder of specs")
-        loaded = load_spec(path, settings | fixed, day=day)
-        trusted = load_spec(path, fixed).plugins if loaded.plugins and settings else loaded.plugins
+        loaded = load(path, settings | fixed, day=day)
+        trusted = load(path, fixed).plugins if loaded.plugins and settings else loaded.plugins
     else:
-        loaded, trusted = build_spec(spec, settings | fixed, day=day), frozenset()
+        loaded, trusted = load(spec, settings | fixed, day=day), frozenset()
     if not loaded.plugins <= trusted:
         raise SpecError(
             "a parameter names code to run (module:function), which would run with the rights of the worker: name it "

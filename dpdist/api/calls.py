@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdist.api.containers import as_input, column_names, is_partitioned, paths_of
-from dpdist.api.given import AnySpecification, executor_for, key_of, specified
+from dpdist.api.given import executor_for, key_of, specified
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.planned import PlannedRelease
 from dpdist.api.progress import bars
 from dpdist.api.released import Release
 from dpdist.errors import LedgerError
 from dpdist.families.base.attempt import Progress, silent
+from dpdist.spec.reader import AnySpecification
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpdist.errors import SpecError
-from dpdist.families.base.registry import build_spec, load_spec
-from dpdist.spec.release import ReleaseSpec, change, override
+from dpdist.spec.reader import AnySpecification, load
+from dpdist.spec.release import ReleaseSpec
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -17,29 +16,14 @@ if TYPE_CHECKING:
 
     from dpdist.cluster.cluster import Cluster
 
-AnySpecification = str | os.PathLike[str] | Mapping[str, Any] | ReleaseSpec
-"""The path of a spec file, its settings as a mapping, or a spec that was read before."""
-
 
 def specified(spec: AnySpecification, settings: Mapping[str, Any]) -> ReleaseSpec:
     """A spec with settings of the call, by dotted path, and the ledger that ``DPDIST_LEDGER`` names.
 
-    Raises
-    ------
-    SpecError
-        There is no such file, or it is no valid spec.
+    Raises SpecError: there is no such file, or it is no valid spec.
     """
-    overrides = dict(settings)
-    if "ledger" not in overrides and os.environ.get("DPDIST_LEDGER"):
-        overrides["ledger"] = os.environ["DPDIST_LEDGER"]
-    if isinstance(spec, ReleaseSpec):
-        return change(spec, overrides) if overrides else spec
-    if isinstance(spec, Mapping):
-        tree = {name: dict(part) if isinstance(part, Mapping) else part for name, part in spec.items()}
-        return build_spec(override(tree, overrides), base=Path.cwd())
-    if isinstance(spec, str | os.PathLike):
-        return load_spec(Path(spec), overrides)
-    raise SpecError(f"spec: expected the path of a spec file or a mapping, got {type(spec).__name__}")
+    url = os.environ.get("DPDIST_LEDGER")
+    return load(spec, ({"ledger": url} if url else {}) | dict(settings), base=Path.cwd())
 
 
 def executor_for(client: Client | None, *, dask: bool) -> Cluster | None:

@@ -14,7 +14,7 @@ from dpdist.api.frames import to_pandas
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.released import Release
 from dpdist.errors import SpecError
-from dpdist.spec.release import override
+from dpdist.spec.overrides import override
 from dpdist.spec.schema import Schema
 
 if TYPE_CHECKING:

@@ -115,7 +115,7 @@ def _identity_lines(opened: Ledger, dataset: str) -> list[str]:
 
 
 def _create_from_contract(dataset: str, path: Path, ledger: str) -> None:
-    from dpdist.ledger.contract import Contract
+    from dpdist.spec.contract import Contract
     from dpdist.spec.unit import adjacency_words
 
     read = Contract.from_yaml(path)

@@ -51,7 +51,7 @@ def runs_clean(
 ) -> None:
     """Delete what killed runs left: probes, unfinished files, claims, parts and keys of attempts that were given up."""
     from dpdist.lifecycle.leftovers import sweep_address, sweep_store
-    from dpdist.storage.reports import sweep_reports
+    from dpdist.storage.local import sweep_reports
 
     with opened(ledger, work, storage_options(endpoint_url)) as (found, folder):
         swept = sweep_store(folder)

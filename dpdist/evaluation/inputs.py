@@ -32,8 +32,7 @@ from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import Manifest
 from dpdist.spec.schema import Schema
-from dpdist.spec.unit import UnitSpec
-from dpdist.spec.weight import WeightSpec
+from dpdist.spec.unit import UnitSpec, WeightSpec
 
 LARGEST_SAMPLE = 2_000_000
 """Records of each table that are held at once, as codes; of a larger table a random sample."""

@@ -34,13 +34,13 @@ from dpdist.evaluation.page.files import Pages
 from dpdist.evaluation.page.sections import PageSection, PageTable
 from dpdist.evaluation.utility.marginals import Marginals, Subset
 from dpdist.ledger import Charge, Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
 from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 from dpdist.publish.manifest import Manifest, fingerprint
+from dpdist.spec.contract import Contract
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.unit import UnitSpec, protected
 

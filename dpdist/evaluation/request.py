@@ -87,8 +87,8 @@ class Request:
         """
         from pydantic import TypeAdapter, ValidationError
 
-        from dpdist.families.base.registry import load_spec
         from dpdist.ledger.signing import load_public_key
+        from dpdist.spec.reader import load
         from dpdist.spec.validation import validation_message
 
         tree = {
@@ -103,7 +103,7 @@ class Request:
             raise SpecError(f"{source}: {validation_message(error, cls.settings())}") from None
         found = {name: getattr(made, name) for name in cls.settings()} | objects
         if isinstance(made.spec, str | Path):
-            found["spec"] = load_spec(made.spec)
+            found["spec"] = load(made.spec)
         if isinstance(made.public_key, str | Path):
             found["public_key"] = load_public_key(Path(made.public_key))
         return cls(**found | more)

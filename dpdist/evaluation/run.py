@@ -16,7 +16,7 @@ from dpdist.cluster.opening import open_cluster
 from dpdist.data.inputs import Files, Input, table_source
 from dpdist.data.released import ReleasedTable
 from dpdist.data.report import RowReport
-from dpdist.data.source import ParentSource, TableSource, find_files
+from dpdist.data.source import TableSource, find_files
 from dpdist.errors import DataError, DataNotFound, DpdistError, SpecError
 from dpdist.evaluation.inputs import Inputs, Tables, open_inputs, weight_of
 from dpdist.evaluation.page.files import Pages, is_remote, pages_at
@@ -37,6 +37,7 @@ from dpdist.families.base.linked import LinkedRows
 from dpdist.families.base.registry import FAMILIES
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
+from dpdist.spec.data import ParentTable
 from dpdist.spec.release import DEFAULT_LEDGER
 from dpdist.spec.unit import UnitSpec
 
@@ -173,7 +174,7 @@ def tables_of(request: Request, attributes: tuple[str, ...] = ()) -> Tables:
     def source(table: Table, parents: tuple[str, ...] = ()) -> Input:
         if not isinstance(table, tuple):
             return table
-        above = ParentSource(parents, attributes) if parents and attributes else None
+        above = ParentTable(path=parents, attributes=attributes) if parents and attributes else None
         paths = (*table, *(path for path in parents if above is not None and path not in table))
         if spec is None:
             return Files(

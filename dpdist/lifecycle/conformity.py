@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.cluster.executor import Executor, InProcess
-from dpdist.data.inputs import Files, Input, contract_source
+from dpdist.data.inputs import Files, Input, source_of
 from dpdist.data.operators import Operator
 from dpdist.data.report import RowReport, check, check_weights
 from dpdist.data.weighted import WeightedRecords
 from dpdist.errors import DataError, ReleaseConflict, SpecError
 from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import located_on, table_pass
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
+from dpdist.spec.contract import Contract
 from dpdist.spec.schema import Schema
-from dpdist.spec.weight import WeightSpec
+from dpdist.spec.unit import WeightSpec
 from dpdist.storage.files import absolute
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def check_input(
     for path in paths:
         if not any(fnmatchcase(absolute(path), absolute(pattern)) for pattern in data.later):
             raise SpecError(f"--data {path}: no pattern of the contract's data.later admits it")
-    files = contract_source(data, paths=tuple(paths) or data.paths)
+    files = source_of(data, paths=tuple(paths))
     source, executor = given or Files(files), executor or InProcess()
     unit, beside = contract.protected, contract.protected or contract.weight
     opened = source.open(contract.table, beside=beside.by if beside else None)

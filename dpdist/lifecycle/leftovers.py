@@ -16,7 +16,7 @@ from typing import Any
 from dpdist.errors import LedgerError
 from dpdist.ledger import Ledger
 from dpdist.publish.manifest import MANIFEST
-from dpdist.storage.reports import sweep_reports
+from dpdist.storage.local import sweep_reports
 from dpdist.storage.store import Store
 
 log = logging.getLogger("dpdist")

@@ -22,7 +22,7 @@ from dpdist import __version__
 from dpdist.errors import DpdistError, ResourceError, SpecError
 
 if TYPE_CHECKING:
-    from dpdist.families.base.family import Plan
+    from dpdist.families.base.plan import Plan
     from dpdist.lifecycle.outcome import Outcome
 
 LINEAGE: Final = "DPDIST_LINEAGE"

@@ -15,7 +15,7 @@ from dpdist.publish.statement import require_few
 from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
-    from dpdist.families.base.family import Plan
+    from dpdist.families.base.plan import Plan
 
 LARGEST_EPSILON = 27
 """Largest epsilon of a release: up to it the error of a draw is below `dpdist.privacy.noise.SAMPLER_DELTA`."""

@@ -14,13 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dpdist.data.inputs import Input
 from dpdist.errors import DpdistError, LedgerError, OutputExists, ReleaseConflict
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.family import Plan
 from dpdist.ledger import Charge, Ledger
 from dpdist.ledger.keys import BESIDES
 from dpdist.lifecycle.history import write_record
 from dpdist.lifecycle.leftovers import CLAIM, sweep_output
 from dpdist.lifecycle.outcome import Outcome, outcome_of
-from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish, require_vacant
+from dpdist.publish.manifest import MANIFEST, Manifest, publish, require_vacant
 from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ class Publication:
     """How the release of one run becomes visible."""
 
     spec: ReleaseSpec
-    plan: Plan
     ledger: Ledger
     output: Store  # output, work: the release's folder, and the folder below which attempts store theirs
     work: Store
@@ -69,7 +67,7 @@ class Publication:
             "folder holds its manifest: give the output.path and work it was made with"
         )
 
-    def publish(self, attempt: Attempt[Any, Any], reserved: Charge, *, fixed_key: bool) -> Outcome:
+    def publish(self, attempt: Attempt[Any, Any], reserved: Charge) -> Outcome:
         """Commit an attempt whose parts are written, and publish its manifest. Raises ReleaseConflict: the input
         changed while it was read; OutputExists: another release has claimed or filled the output.
         """
@@ -77,7 +75,7 @@ class Publication:
             finished = self.committed()
             if finished is not None:
                 return finished
-        content = self._stored_manifest(attempt, reserved, fixed_key=fixed_key)
+        content = self._stored_manifest(attempt, reserved)
         if self.input.fingerprint != reserved.input_fingerprint:
             raise ReleaseConflict(
                 "the input changed while it was read, so nothing is published: leave the files alone during a release, "
@@ -103,25 +101,11 @@ class Publication:
         self.output.delete(CLAIM)
         return published
 
-    def _stored_manifest(self, attempt: Attempt[Any, Any], reserved: Charge, *, fixed_key: bool) -> bytes:
+    def _stored_manifest(self, attempt: Attempt[Any, Any], reserved: Charge) -> bytes:
         """The manifest's bytes, made once and stored in the work folder."""
         if attempt.work.exists(MANIFEST):
             return attempt.work.read_bytes(MANIFEST)
-        manifest = build_manifest(
-            guarantees=self.plan.guarantees,
-            kind=self.spec.kind,
-            name=self.spec.name,
-            attempt=reserved.id,
-            created=date.fromisoformat(reserved.created[:10]),
-            parameters={**self.plan.public_parameters(), **attempt.public},
-            spec_sha256=self.spec.fingerprint,
-            spec=self.spec.public(),
-            table=self.plan.released,
-            form=self.plan.form,
-            parts=attempt.parts,
-            files=attempt.files,
-            fixed_key=fixed_key,
-        )
+        manifest = Manifest.of(attempt.plan, attempt, created=date.fromisoformat(reserved.created[:10]))
         return attempt.work.write_exclusive(MANIFEST, manifest.to_bytes())
 
     def give_free(self, reserved: Charge) -> None:

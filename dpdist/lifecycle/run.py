@@ -41,7 +41,6 @@ from dpdist.families.base.family import Stage
 from dpdist.families.base.owners import refuse_tables_of_others
 from dpdist.families.base.registry import family_of, make_plan
 from dpdist.ledger import Charge, Ledger
-from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.keys import BESIDES, WITH_TEST_KEY, KeyRef, require_test_keys
 from dpdist.ledger.records import event_json
 from dpdist.ledger.signing import load_signing_key
@@ -54,6 +53,7 @@ from dpdist.lifecycle.preflight import keep_apart, refuse
 from dpdist.lifecycle.publication import Publication
 from dpdist.privacy.events import covers
 from dpdist.publish.manifest import require_vacant
+from dpdist.spec.contract import kept_contract
 from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Run:
         self._ledger = Ledger.open(spec.ledger, create=False)
         stack.callback(self._ledger.close)
         self._publication = Publication(
-            spec, self.plan, self._ledger, self._output, self._work, signing_key, self._bound, self._input
+            spec, self._ledger, self._output, self._work, signing_key, self._bound, self._input
         )
         if self._mode == "once":
             self.resumed = self._ledger.find(spec.dataset, spec.name) is not None
@@ -169,7 +169,9 @@ class Run:
             self.outcome = self._publication.committed()
             if self.outcome is not None:
                 return
-        self._contract = kept_contract(self._ledger.dataset(spec.dataset), spec, event=self.plan.event)
+        self._contract = kept_contract(
+            self._ledger.dataset(spec.dataset).contract, spec, name=spec.dataset, event=self.plan.event
+        )
         if self._fixed_key is not None and self._contract is not None:
             require_test_keys()
         refuse_tables_of_others(self._ledger, spec, self._input.source, dataset=spec.dataset)
@@ -349,9 +351,7 @@ class Run:
         """Publish; when repeated after a failure of the storage, find what the ledger committed."""
         self._progress("publishing", 0, 1)
         try:
-            self.outcome = self._publication.publish(
-                self._shared, self._reserved, fixed_key=self._fixed_key is not None
-            )
+            self.outcome = self._publication.publish(self._shared, self._reserved)
         except ReleaseConflict:
             self._publication.give_free(self._reserved)
             raise

@@ -22,9 +22,9 @@ from dpdist.evaluation.linked.parents import ParentRecords
 from dpdist.evaluation.linked.sections import open_linked
 from dpdist.evaluation.request import Request
 from dpdist.evaluation.run import linked_rows, tables_of
-from dpdist.families.base.registry import load_spec
 from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import open_release
+from dpdist.spec.reader import load
 
 TABLES = ("persons", "households")
 
@@ -74,7 +74,7 @@ def release(folder: Path, epsilon: float, at_most: int) -> str:
     settings |= {"ledger": f"sqlite:///{folder}/{epsilon:g}.db", "work": str(folder / "work")}
     settings |= {"data.path": str(folder / "members-persons.parquet")}
     settings |= {"data.parent.path": str(folder / "members-households.parquet")}
-    spec = load_spec(SPEC, settings)
+    spec = load(SPEC, settings)
     declare(spec)
     run_release(spec)
     return path

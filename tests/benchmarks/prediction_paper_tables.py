@@ -14,7 +14,7 @@ from prediction_pricing import mean_absolute_percentage_deviation, optimal_marku
 from prediction_published import hypercube, near
 
 from dpdist.evaluation.utility.regression import delta_mse
-from dpdist.families.prediction.lid.hybrid import match, mix
+from dpdist.families.prediction.lid.inputs import match, mix
 from dpdist.privacy.arrays import Floats
 
 ETAS = (1e-3, 1e-4)

@@ -14,10 +14,10 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpdist.errors import KeyUnavailable, LedgerError
-from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger, tables
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy.events import DiscreteLaplace
+from dpdist.spec.reader import load
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_forged_manifest_is_not_signed_by_the_next_run(tmp_path: Path, monkeyp
     pq.write_table(pa.table({"ill": ["yes", "no"] * 100}), "people.parquet")
     ledger = Ledger.open("sqlite:///ledger.db")
     ledger.create_dataset("acs", epsilon=1, delta="1e-6")
-    spec = build_spec(
+    spec = load(
         {
             "kind": "histogram",
             "name": "counts",

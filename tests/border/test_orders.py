@@ -12,8 +12,8 @@ from cases import HISTOGRAM, MIXING, RELATIONAL
 from dpdist.data.encode import ColumnEncoder
 from dpdist.errors import ReleaseConflict
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.lifecycle.run import Run, run_release
+from dpdist.spec.contract import Contract
 from dpdist.spec.schema import Attribute
 
 

@@ -25,7 +25,7 @@ import dpdist
 from dpdist import limits
 from dpdist.api.released import Release
 from dpdist.errors import AccountingError, DataNotFound, GuaranteeRefused, SpecError, VerificationFailed
-from dpdist.families.base.event_plan import EventPlan
+from dpdist.families.base.plan import EventPlan
 from dpdist.families.base.registry import make_plan
 from dpdist.inference.answers import tabulate
 from dpdist.inference.comparisons import answer

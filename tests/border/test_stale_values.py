@@ -24,9 +24,9 @@ from dpdist.families.base.registry import make_plan
 from dpdist.families.mixing.federated import client
 from dpdist.families.mixing.federated.client_session import ClientSession
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.lifecycle.run import Run
 from dpdist.publish.verify import read_manifest
+from dpdist.spec.contract import Contract
 
 STALE = "f" * 64
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,24 +28,27 @@ from jsonschema import Draft202012Validator
 from reading import readable
 from releases import KEY, SCHEMA
 
+from dpdist.api.planned import PlannedRelease
 from dpdist.cluster.executor import Executor
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.sizes import BATCH_ROWS
 from dpdist.errors import CheckFailed, DataError, DataNotFound, DpdistError, OutOfDomain, PrivacyError, RoundFailed
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.base.family import Family, Stage
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.registry import FAMILIES, json_schema, make_plan, register
+from dpdist.families.base.plan import EventPlan
+from dpdist.families.base.registry import FAMILIES, make_plan, register
 from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.ledger import Charge, Ledger
 from dpdist.ledger.keys import load_noise
 from dpdist.ledger.records import canonical_event
 from dpdist.lifecycle.run import Run, run_release
 from dpdist.privacy.events import DiscreteLaplace
+from dpdist.privacy.formatting import LABEL
 from dpdist.privacy.noise import Noise
 from dpdist.publish import manifest
 from dpdist.publish.verify import read_manifest, verify
+from dpdist.spec.reader import json_schema
 from dpdist.spec.release import PrivacyLimit, ReleaseSpec
 
 # --- a family of ten lines --------------------------------------------------------------------------------------------
@@ -194,7 +198,22 @@ def test_a_plan_reads_no_record(case: Case, tmp_path: Path) -> None:
     assert nowhere.event == here.event
     assert nowhere.explain() == here.explain()
     json.dumps(here.to_json(), allow_nan=False)
-    assert here.resources()["task_bytes"] > 0
+    assert here.needs().task_bytes > 0
+
+
+@families
+def test_the_facts_of_a_plan_are_the_same_everywhere(case: Case, tmp_path: Path) -> None:
+    plan = make_plan(case.spec(tmp_path))
+    facts, first = plan.facts(), PlannedRelease(plan).facts(details=False)
+    titles = [fact.title for fact in first]
+    assert titles[:2] == ["Release", "Guarantee"]
+    assert titles[-2:] == ["Budget", "Contract"]
+    assert {"Memory", "Time", "Charge"} < set(titles)
+    assert all(fact in first for fact in facts if not fact.detail)
+    assert [line[LABEL:] for line in plan.explain().splitlines()] == [fact.sentence for fact in facts]
+    assert plan.to_json()["facts"] == [fact.to_json() for fact in facts]
+    page = PlannedRelease(plan)._repr_html_()
+    assert all(escape(fact.sentence) in page for fact in first)
 
 
 @families
@@ -324,7 +343,7 @@ def test_tasks_stay_within_the_memory_of_the_plan(case: Case, tmp_path: Path) ->
     rows = 2 * BATCH_ROWS + 1
     spec = replace(case, rows=rows).project(tmp_path, cluster__partitions=2)
     run(spec, measured := Measured())
-    planned, largest = make_plan(spec).resources()["task_bytes"], max(measured.peaks.values())
+    planned, largest = make_plan(spec).needs().task_bytes, max(measured.peaks.values())
     assert BATCH_ROWS < largest < planned, measured.peaks
 
 

@@ -19,9 +19,9 @@ from dpdist.data.count import MAX_PAIR_CELLS, pair_cells
 from dpdist.evaluation.binning import view_of
 from dpdist.evaluation.request import Request
 from dpdist.evaluation.run import Evaluated, run_evaluation
-from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger
 from dpdist.lifecycle.run import run_release
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 from tests.evaluate.conftest import Made
 
@@ -52,7 +52,7 @@ def released(folder: Path, attributes: list[dict[str, Any]], columns: dict[str, 
         "split": {"structure": 0, "parameters": 1, "seeds": 0},
         "synthesis": {"records": records},
     }
-    run_release(build_spec(tree), fixed_key=KEY)
+    run_release(load(tree), fixed_key=KEY)
     return folder / "release"
 
 

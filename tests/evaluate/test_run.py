@@ -35,9 +35,9 @@ from dpdist.evaluation.request import Request
 from dpdist.evaluation.run import Evaluated, run_evaluation, tables_of
 from dpdist.evaluation.utility.marginals import chosen_triples, distances
 from dpdist.families.base.graph import run_pass, table_pass
-from dpdist.families.base.registry import build_spec
 from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import open_release, read_release
+from dpdist.spec.reader import load
 from tests.evaluate.conftest import Made
 
 SMALL: dict[str, Any] = {"train": 60, "test": 60, "attacks": False}
@@ -172,7 +172,7 @@ def test_csv_is_read_as_the_spec_says(made: Made, tmp_path: Path) -> None:
         "path": str(text),
         "csv": {"header": False, "delimiter": ";", "columns": list(columns.column_names)},
     }
-    done = run_evaluation(request(made, tmp_path / "page", against=(), spec=build_spec(tree)))
+    done = run_evaluation(request(made, tmp_path / "page", against=(), spec=load(tree)))
     assert json.loads(Path(done.figures).read_text())["facts"]["real records"] == "3,000"
     with pytest.raises(errors.DataError):  # without the spec its first line would be names
         run_evaluation(request(made, tmp_path / "page", against=(str(text),)))
@@ -320,7 +320,7 @@ def test_labels_of_a_schema_do_not_run_in_the_page(made: Made, tmp_path: Path) -
     tree["data"]["path"] = str(tmp_path / "evil.parquet")
     tree |= {"name": "evil", "work": str(tmp_path / "work")}
     tree["output"]["path"] = str(tmp_path / "release")
-    run_release(build_spec(tree), fixed_key=KEY)
+    run_release(load(tree), fixed_key=KEY)
     done = run_evaluation(
         request(made, tmp_path / "page", release=str(tmp_path / "release"), against=(str(tmp_path / "evil.parquet"),))
     )
@@ -346,7 +346,7 @@ def test_statistics_are_compared_with_the_table(made: Made, tmp_path: Path) -> N
         "histograms": [{"columns": ["region"]}, {"columns": ["score", "sex"]}, {"columns": ["age"], "buckets": True}],
         "entropies": {"of": "all", "orders": [1.0, 2.0]},
     }
-    run_release(build_spec(tree))
+    run_release(load(tree))
     done = run_evaluation(request(made, tmp_path / "page", release=str(tmp_path / "release")))
     figures = json.loads(Path(done.figures).read_text())["sections"]
     assert set(figures) == {"counts", "entropies", "records"}

@@ -32,7 +32,7 @@ from dpdist.evaluation.request import Request
 from dpdist.evaluation.run import run_evaluation
 from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import located_table, run_pass
-from dpdist.families.base.registry import build_spec, family_of, make_plan
+from dpdist.families.base.registry import family_of, make_plan
 from dpdist.families.base.rehearsal import EXECUTOR
 from dpdist.families.histogram.curves import coefficient_steps, sum_curves
 from dpdist.families.histogram.entropy import plan_entropies, renyi
@@ -40,7 +40,6 @@ from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.mixing.claims import mixtures_claim
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
@@ -48,7 +47,10 @@ from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.testing import Claim, audit
 from dpdist.publish.statement import check_statement
 from dpdist.publish.verify import read_manifest, verify
-from dpdist.spec.release import ReleaseSpec, change
+from dpdist.spec.contract import Contract
+from dpdist.spec.overrides import change
+from dpdist.spec.reader import load
+from dpdist.spec.release import ReleaseSpec
 
 BITS: dict[str, Any] = {"attributes": [{"name": n, "kind": "categorical", "values": [0, 1]} for n in "ab"]}
 RECORDS = list(product(range(2), repeat=2))
@@ -66,7 +68,7 @@ def spec(folder: Path, settings: dict[str, Any], **changes: Any) -> ReleaseSpec:
         "work": str(folder / "work"),
         "unit": UNIT,
     }
-    return build_spec({**tree, **settings, **changes})
+    return load({**tree, **settings, **changes})
 
 
 def histogram(folder: Path, **privacy: Any) -> HistogramPlan:

@@ -26,7 +26,7 @@ from dpdist.cluster.opening import open_cluster
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Ledger
-from dpdist.ledger.statement import budget_lines
+from dpdist.ledger.statement import account_facts
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy.calibrate import least_scale
 from dpdist.publish.verify import read_manifest, read_release, verify
@@ -389,13 +389,13 @@ def test_unwritable_output(tmp_path: Path) -> None:
 
 def test_what_is_the_matter_with_a_ledger_is_told_with_the_plan(tmp_path: Path) -> None:
     plan = make_plan(project(tmp_path))
-    assert "left for data set people" in budget_lines(plan)[0]
+    assert "left for data set people" in account_facts(plan)[0].sentence
     for change, text in (
         ({"dataset": "strangers"}, "no data set 'strangers' in the ledger"),
         ({"ledger": f"sqlite:///{tmp_path}/no.db"}, "make one with dpdist ledger create"),
         ({"ledger": f"sqlite:///{tmp_path}/table.parquet"}, "the file is no SQLite database"),
     ):
-        assert text in budget_lines(make_plan(plan.spec.model_copy(update=change)))[0]
+        assert text in account_facts(make_plan(plan.spec.model_copy(update=change)))[0].sentence
 
 
 def test_budget_exceeded_before_a_record_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

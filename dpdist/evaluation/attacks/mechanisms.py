@@ -9,12 +9,13 @@ import numpy as np
 
 from dpdist.errors import SpecError
 from dpdist.evaluation.attacks.shadow import Generator
-from dpdist.families.base.family import Plan
-from dpdist.families.base.registry import family_of, respecified, stages_of
+from dpdist.families.base.plan import Plan
+from dpdist.families.base.registry import family_of, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest
+from dpdist.spec.reader import load_public
 from dpdist.spec.release import ReleaseSpec
 
 
@@ -53,7 +54,7 @@ def mechanism_of_release(manifest: Manifest, *, training: int, written: Callable
     (`ReleaseDecoder.merged`).
     """
     try:
-        make = mechanism_of(respecified(manifest), training=training)
+        make = mechanism_of(load_public(manifest.spec, manifest.table), training=training)
     except SpecError:  # of another version
         return None
     return None if make is None else lambda table, seed: written(make(table, seed))

@@ -20,10 +20,11 @@ from dpdist.evaluation.utility.marginals import total_variation
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.family import Truth
 from dpdist.families.base.graph import located_on, table_pass
-from dpdist.families.base.registry import family_of, make_plan, respecified
+from dpdist.families.base.registry import family_of, make_plan
 from dpdist.privacy.arrays import Floats
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import part_batches
+from dpdist.spec.reader import load_public
 
 if TYPE_CHECKING:
     from dpdist.storage.store import Store
@@ -37,7 +38,7 @@ def statistics_sections(
     """Compare released statistics with those of the real table; also the report of that table. Raises DataError: it
     cannot be read by the release's schema; VerificationFailed: the parts are not what the manifest says.
     """
-    spec = respecified(manifest)
+    spec = load_public(manifest.spec, manifest.table)
     truth = family_of(spec).truth
     if truth is None:
         raise SpecError(f"a release of kind {spec.kind!r} has statistics that nothing is compared with")

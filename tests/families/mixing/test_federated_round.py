@@ -16,10 +16,10 @@ from releases import KEY
 from dpdist.errors import ClusterUnreachable, ContractBroken, RoundFailed, SpecError
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.lifecycle.run import run_release
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import verify
+from dpdist.spec.contract import Contract
 
 COMMITTED, DRAWN = ({name: [state] for name in ("", *NAMES)} for state in ("committed", "drawing"))
 
