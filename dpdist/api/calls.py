@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.planned import PlannedRelease
 from dpdist.api.progress import bars
 from dpdist.api.released import Release
-from dpdist.errors import LedgerError
+from dpdist.errors import printable
 from dpdist.families.base.attempt import Progress, silent
 from dpdist.spec.reader import AnySpecification
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from dpdist.data.inputs import Input
     from dpdist.evaluation.run import Evaluated
     from dpdist.lifecycle.run import AttemptMode, Run
+    from dpdist.publish.account import Account
     from dpdist.publish.verify import VerifyReport
     from dpdist.spec.release import ReleaseSpec
 
@@ -119,12 +121,8 @@ def release(
     with opened_run(
         spec, data=data, ledger=ledger, client=client, progress=progress, settings=settings, **options
     ) as run:
-        for step in run.steps.values():
-            step()
-        outcome = run.outcome
-    if outcome is None:
-        raise LedgerError(f"release {run.spec.name!r} ended without an outcome: resume it")
-    return Release(outcome.uri, storage_options=run.spec.output.storage.options, budget=outcome.budget)
+        outcome = run.finish()
+    return Release(outcome.uri, storage_options=run.spec.output.storage.options, outcome=outcome)
 
 
 @contextmanager
@@ -146,9 +144,24 @@ def opened_run(
     executor, given = _given(data, client, extra_columns=loaded.data.extra_columns)
     with (
         _shown(progress) as report,
-        Run(loaded, fixed_key=test_key, progress=report, input=given, executor=executor, **options) as run,
+        Run(
+            loaded,
+            fixed_key=test_key,
+            progress=report,
+            input=given,
+            executor=executor,
+            **{"announce": _announced if progress is True else _silent, **options},
+        ) as run,
     ):
         yield run
+
+
+def _announced(text: str) -> None:
+    print(printable(text), file=sys.stderr)
+
+
+def _silent(text: str) -> None:
+    """Announce nothing."""
 
 
 def open_release(
@@ -175,10 +188,10 @@ def open_release(
     DataNotFound
         There is no release.
     """
-    from dpdist.publish.verify import verify as verified
+    from dpdist.publish.verify import verify as check
 
     key = key_of(public_key)
-    verified(path, key, storage_options=storage_options)
+    check(path, key, storage_options=storage_options)
     return Release(path, public_key=key, storage_options=storage_options)
 
 
@@ -210,15 +223,30 @@ def verify(
     VerificationFailed
         It is another release, or something is not what the manifest, the signature or the ledger says.
     """
-    from dpdist.publish.account import verify_with_account
-    from dpdist.publish.verify import verify as verified
+    return verified(
+        path, public_key=public_key, ledger=ledger, name=name, attempt=attempt, storage_options=storage_options
+    )[0]
 
-    where = path.path if isinstance(path, Release) else path
+
+def verified(
+    path: str | os.PathLike[str] | Release,
+    *,
+    public_key: Any,
+    ledger: AnyLedger,
+    name: str | None,
+    attempt: str | None,
+    storage_options: Mapping[str, Any] | None,
+) -> tuple[VerifyReport, Account | None]:
+    """What `verify` found, and what the ledger knows of the release, where one is given."""
+    from dpdist.publish.account import verify_with_account
+    from dpdist.publish.verify import verify as check
+
     url, key = url_of(ledger), key_of(public_key)
+    expected: dict[str, Any] = {"name": name, "attempt": attempt, "storage_options": storage_options}
     if url is None:
-        return verified(where, key, name=name, attempt=attempt, storage_options=storage_options)
+        return check(os.fspath(path), key, **expected), None
     with Ledger(url).opened() as opened:
-        return verify_with_account(opened, where, key, name=name, attempt=attempt, storage_options=storage_options)[0]
+        return verify_with_account(opened, os.fspath(path), key, **expected)
 
 
 def evaluate(

@@ -23,6 +23,8 @@ def specified(spec: AnySpecification, settings: Mapping[str, Any]) -> ReleaseSpe
     Raises SpecError: there is no such file, or it is no valid spec.
     """
     url = os.environ.get("DPDIST_LEDGER")
+    if isinstance(spec, ReleaseSpec) and spec.ledger == url:
+        url = None  # it was read with it
     return load(spec, ({"ledger": url} if url else {}) | dict(settings), base=Path.cwd())
 
 
