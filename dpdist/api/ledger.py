@@ -32,8 +32,8 @@ class Ledger:
     """
 
     def __init__(self, url: str) -> None:
-        if not isinstance(url, str) or "://" not in url:
-            raise SpecError("Ledger: expected a URL such as sqlite:///ledger.db")
+        if not isinstance(url, str) or not url:
+            raise SpecError("Ledger: expected a URL such as sqlite:///ledger.db, or the path of an SQLite ledger")
         self.url = url
 
     def __repr__(self) -> str:

@@ -140,10 +140,8 @@ class Synthesizer:
         with opened_run(self._spec(), data=X, ledger=self.ledger, **options) as run:
             if run.outcome is not None:
                 raise SpecError(f"release {run.spec.name!r} is published: draw from the synthesizer that made it")
-            for step in run.steps.values():
-                step()
-            spec, outcome = run.spec, run.outcome
-        self.release_ = Release(spec.output.path, budget=outcome.budget if outcome is not None else "")
+            outcome, spec = run.finish(), run.spec
+        self.release_ = Release(spec.output.path, outcome=outcome)
         self.guarantee_ = self.release_.guarantee
         self.epsilon_, self.delta_ = self.release_.epsilon, self.release_.delta
         self.feature_names_in_ = spec.table.names

@@ -48,9 +48,15 @@ def moment(text: str) -> str:
     return f"{text[:19].replace('T', ' ')} UTC"
 
 
-def load(path: Path, settings: list[str] | None) -> ReleaseSpec:
-    """The spec of a command line: the file, its overrides, and the ledger of the environment."""
-    from dpdist.api.specs import specified
+def overrides(settings: list[str] | None) -> dict[str, Any]:
+    """What --set says, by dotted path."""
     from dpdist.spec.overrides import parse_overrides
 
-    return specified(path, parse_overrides(settings or []))
+    return parse_overrides(settings or [])
+
+
+def load(path: Path, settings: list[str] | None) -> ReleaseSpec:
+    """The spec of a command line: the file, its overrides, and the ledger of the environment."""
+    from dpdist.api.given import specified
+
+    return specified(path, overrides(settings))

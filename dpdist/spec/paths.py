@@ -70,9 +70,9 @@ def from_folder(
             continue
         value = section.get(names[-1], setting.default)
         if isinstance(value, str) and value:
-            section[names[-1]] = _led(value, base)
+            section[names[-1]] = led(value, base)
         elif isinstance(value, list | tuple) and value and all(isinstance(path, str) for path in value):
-            section[names[-1]] = [_led(path, base) for path in value]
+            section[names[-1]] = [led(path, base) for path in value]
     return found
 
 
@@ -96,7 +96,7 @@ def _section(tree: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any] | N
     return tree
 
 
-def _led(path: str, base: Path) -> str:
+def led(path: str, base: Path) -> str:
     """A path from the working folder, of one from `base`; addresses and absolute paths as they are."""
     if "://" in path or os.path.isabs(path) or path.startswith("~"):
         return path

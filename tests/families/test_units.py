@@ -28,8 +28,8 @@ from dpdist.data.inputs import input_of
 from dpdist.data.operators import gather_operator
 from dpdist.errors import ColumnMismatch, ContractBroken, SpecError, VerificationFailed
 from dpdist.evaluation.publishable import FILE
-from dpdist.evaluation.report import Options
-from dpdist.evaluation.run import Request, run_evaluation
+from dpdist.evaluation.request import Request
+from dpdist.evaluation.run import run_evaluation
 from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import family_of, make_plan
@@ -369,7 +369,7 @@ def test_published_figures_protect_units(tmp_path: Path) -> None:
     made = SYNTHESIS.spec(tmp_path, unit=UNIT, data__minimum_records=1_000)
     released(tmp_path, made)
     asked = Request(release=made.output.path, against=(str(tmp_path / "table.parquet"),), output=tmp_path / "page",
-                    options=Options(train=50, test=50, attacks=False), cluster="threads", publish=5, ledger=made.ledger,
+                    train=50, test=50, attacks=False, cluster="threads", publish=5, ledger=made.ledger,
                     )  # fmt: skip
     published(asked)
     content = (tmp_path / "page" / FILE).read_bytes()

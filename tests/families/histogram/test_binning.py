@@ -23,7 +23,8 @@ from scipy import stats
 
 from dpdist.data.operators import Operator
 from dpdist.errors import AccountingError, SpecError, VerificationFailed
-from dpdist.evaluation.run import Request, run_evaluation
+from dpdist.evaluation.request import Request
+from dpdist.evaluation.run import run_evaluation
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import family_of, make_plan
 from dpdist.families.histogram.binning import (
