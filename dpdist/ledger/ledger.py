@@ -21,8 +21,8 @@ from dpdist.ledger.custodian import Custodian, T
 from dpdist.ledger.key_encryption import sweep_key_encryption_key
 from dpdist.ledger.keys import KeyRef
 from dpdist.ledger.records import NO_EVENT, Budget, Charge, canonical_event, checked_name
+from dpdist.privacy.filter import Portfolio
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.portfolio import Portfolio
 
 
 class _Rehearsed(Exception):

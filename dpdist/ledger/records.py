@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from dpdist.errors import AccountingError, LedgerError
 from dpdist.ledger.account import Account, Costs, composed_leakage, portfolio_of
-from dpdist.privacy.portfolio import Portfolio
+from dpdist.privacy.filter import Portfolio
 
 Rational = Fraction | Decimal | int | float | str
 

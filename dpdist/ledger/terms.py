@@ -35,8 +35,8 @@ from dpdist.ledger.records import (
     checked_name,
     rational,
 )
+from dpdist.privacy.filter import Portfolio
 from dpdist.privacy.formatting import downwards, number_of, upwards
-from dpdist.privacy.portfolio import Portfolio
 
 _LONGEST: Final = {"day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}
 

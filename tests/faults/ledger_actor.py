@@ -30,8 +30,7 @@ from dpdist.ledger.anchor import Anchor
 from dpdist.ledger.database import Database
 from dpdist.ledger.keys import forget_keys, load_noise
 from dpdist.ledger.tables import charge
-from dpdist.privacy.filter import Cost
-from dpdist.privacy.portfolio import Portfolio
+from dpdist.privacy.filter import Cost, Portfolio
 
 URL, FOLDER = sys.argv[1], Path(sys.argv[2])
 ANCHOR = str(FOLDER.with_name(f"anchor-of-{FOLDER.name}")) if URL.startswith("sqlite") else ""

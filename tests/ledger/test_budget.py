@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError, BudgetExceeded, LedgerError
 from dpdist.ledger import Charge, Ledger, Price, PriceOf, accountant_price
-from dpdist.ledger.account import float_below
 from dpdist.ledger.records import canonical_event, rational
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Gaussian
-from dpdist.privacy.filter import Cost
-from dpdist.privacy.formatting import downwards, upwards
+from dpdist.privacy.filter import Cost, Portfolio
+from dpdist.privacy.formatting import downwards, float_below, upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy
-from dpdist.privacy.portfolio import Portfolio
 
 
 def ledger_of(tmp_path: Path, price: PriceOf, epsilon: Any = 1, delta: Any = 0) -> Ledger:

@@ -18,9 +18,8 @@ from dpdist.families.synthesis.account import GaussianAccount
 from dpdist.families.synthesis.choices import draws_lost
 from dpdist.ledger.account import Account as Sums
 from dpdist.ledger.account import Price
-from dpdist.privacy.filter import Cost, Filter
+from dpdist.privacy.filter import Cost, Filter, Portfolio
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.portfolio import Portfolio
 from dpdist.privacy.selection import Candidates
 from dpdist.release.preflight import refuse
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 
-from dpdist.privacy.calibrate import shown
+from dpdist.privacy.formatting import shown
 
 ALPHAS = tuple(i / 100 for i in range(101))
 """The grid on which alpha is chosen."""

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from dpdist.families.base.stored import Stored
 from dpdist.families.prediction.kernels import RadialKernel, reach
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.calibrate import shown
+from dpdist.privacy.formatting import shown
 from dpdist.privacy.portable import cholesky, matmul, solve, solve_lower, squared_distances
 
 PENALTIES = tuple(10.0**power for power in range(-6, 3))
