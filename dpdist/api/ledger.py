@@ -13,8 +13,8 @@ from dpdist.errors import OutOfDomain, SpecError
 from dpdist.ledger import Ledger as _Ledger
 
 if TYPE_CHECKING:
-    from dpdist.ledger import Statement
     from dpdist.ledger.contract import Contract
+    from dpdist.ledger.custodian import Statement
     from dpdist.ledger.records import Rational
 
 AnyContract = str | os.PathLike[str]

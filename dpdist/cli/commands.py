@@ -33,7 +33,7 @@ from dpdist.privacy.formatting import number_of, upwards
 
 if TYPE_CHECKING:
     from dpdist.inference.recompute import Recomputed
-    from dpdist.publish.account import Account
+    from dpdist.publish.account import ReleaseAccount
     from dpdist.publish.verify import VerifyReport
     from dpdist.release.outcome import Outcome
 
@@ -255,7 +255,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def _explain(release: str, report: VerifyReport, account: Account | None, again: Recomputed | None) -> None:
+def _explain(release: str, report: VerifyReport, account: ReleaseAccount | None, again: Recomputed | None) -> None:
     parts = number_of(report.parts, "part")
     verdict = report.verdict if account is None else "verified by the account"
     if report.signature == "foreign":

@@ -25,7 +25,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from dpdist.errors import BudgetExceeded, DatasetExists, KeyUnavailable, ReleaseConflict
-from dpdist.ledger import Ledger, Price
+from dpdist.ledger import Ledger
+from dpdist.ledger.account import Price
 from dpdist.ledger.anchor import Anchor
 from dpdist.ledger.database import Database
 from dpdist.ledger.keys import forget_keys, load_noise

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError, BudgetExceeded, LedgerError
-from dpdist.ledger import Charge, Ledger, Price, PriceOf, accountant_price
+from dpdist.ledger import Charge, Ledger
+from dpdist.ledger.account import Price, PriceOf, accountant_price
 from dpdist.ledger.records import canonical_event, rational
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Gaussian
