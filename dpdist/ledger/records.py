@@ -163,8 +163,7 @@ class Budget:
     @property
     def used(self) -> dict[str, Fraction | None]:
         """The share of each filter's limits that is taken, by its name; None where no amount bounds it."""
-        filters = self.portfolio.filters
-        return {one.name: one.used(cost) for one, cost in zip(filters, self.account.taken, strict=True)}
+        return self.portfolio.used(self.account.taken)
 
 
 def rational(value: Rational, *, setting: str) -> Fraction:

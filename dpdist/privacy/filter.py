@@ -327,6 +327,10 @@ class Portfolio:
         """Whether any filter holds, given what is taken from each."""
         return any(one.holds(cost) for one, cost in zip(self.filters, taken, strict=True))
 
+    def used(self, taken: Sequence[Cost]) -> dict[str, Fraction | None]:
+        """The share of each filter's limits that is taken, by its name; None where no amount bounds it."""
+        return {one.name: one.used(cost) for one, cost in zip(self.filters, taken, strict=True)}
+
     def epsilon_of(self, taken: Sequence[Cost]) -> Fraction | None:
         """The least epsilon at which filters of the same deltas would have admitted this; None where there is none.
 
