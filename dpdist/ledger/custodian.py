@@ -19,12 +19,12 @@ from dpdist.ledger import tables, terms
 from dpdist.ledger.account import PriceOf, accountant_price
 from dpdist.ledger.anchor import VARIABLE, Anchor, Mark
 from dpdist.ledger.book import Book
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.database import Database, create_file
 from dpdist.ledger.key_encryption import KeyEncryptionKey
 from dpdist.ledger.records import Budget, Charge, Dataset, Rational, damaged
 from dpdist.ledger.signing import Identity
 from dpdist.ledger.terms import Period
+from dpdist.spec.contract import Contract
 
 T = TypeVar("T")
 

@@ -18,10 +18,6 @@ Rational = Fraction | Decimal | int | float | str
 GUARANTEES: Final = ("dp", "dp-declared", "pd-per-record", "pml", "lid")
 """Kinds of guarantee a data set's policy may allow (`docs/guarantees.md`)."""
 
-LEAST_CAP: Final = Fraction(1, 1_000_000)
-LARGEST_CAP: Final = 1_000_000
-"""Bounds on the caps of a data set, in epsilon and in nats: what is outside of them is a slip."""
-
 BUDGETED: Final = ("dp", "dp-declared", "pd-per-record", "pml")
 """Kinds whose charge always carries a privacy event."""
 
@@ -59,7 +55,7 @@ class Dataset:
     # the cap of the account of pointwise maximal leakage, in nats. With such an account, releases with the guarantee
     # ``pml`` are charged to it; without, they are charged their equal differential privacy
     pml: Fraction | None = None
-    contract: str | None = None  # JSON (`dpdist.ledger.contract.Contract`)
+    contract: str | None = None  # JSON (`dpdist.spec.contract.Contract`)
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:

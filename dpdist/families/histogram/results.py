@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dpdist.families.histogram.binning import Chosen
+from dpdist.families.histogram.binning import Bins, Chosen
 from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.families.histogram.curves import CurveMean
-from dpdist.families.histogram.cuts import Bins
 from dpdist.families.histogram.entropy import renyi
 from dpdist.families.histogram.postprocess import (
     common_total,
