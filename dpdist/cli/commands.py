@@ -246,7 +246,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check every file of a release against its manifest, the guarantee against its events, and the signature."""
-    from dpdist.ledger import Ledger
+    from dpdist.ledger import Books
     from dpdist.ledger.signing import load_public_key
     from dpdist.publish.account import verify_with_account
     from dpdist.publish.verify import verify as verify_release
@@ -262,7 +262,7 @@ def verify(
     if found is None:
         report = verify_release(release, key, name=name, attempt=attempt, storage_options=options)
     else:
-        opened = Ledger.open(found, create=False)
+        opened = Books.open(found, create=False)
         report, account = verify_with_account(opened, release, key, name=name, attempt=attempt, storage_options=options)
         opened.close()
     if ledger is None and found is not None and not as_json:

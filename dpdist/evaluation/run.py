@@ -302,10 +302,10 @@ def charged(request: Request, inputs: Inputs) -> Iterator[FiguresPublication | N
         yield None
         return
     from dpdist.evaluation.publishable import FiguresPlan, FiguresPublication
-    from dpdist.ledger import Ledger
+    from dpdist.ledger import Books
 
     plan = FiguresPlan(request.publish, _unit(inputs.manifest))
-    ledger = Ledger.open(request.ledger, create=False)
+    ledger = Books.open(request.ledger, create=False)
     publication = FiguresPublication(ledger, inputs.manifest, plan, request.pages, request.options.seed)
     try:
         publication.reserve(inputs.real.fingerprint)

@@ -2,7 +2,7 @@
 
 A release is charged before its first noise is drawn, and published at most once::
 
-    ledger = Ledger.open("sqlite:////var/lib/dpdist/ledger.sqlite")
+    ledger = Books.open("sqlite:////var/lib/dpdist/ledger.sqlite")
     ledger.create_dataset("acs", epsilon=4, delta="1e-8")
     charge = ledger.reserve(dataset="acs", release="acs-2013", spec_hash=…, input_fingerprint=…,
                             event=plan.event, guarantee="dp")
@@ -17,10 +17,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpdist.ledger.ledger import Ledger
+    from dpdist.ledger.ledger import Books
     from dpdist.ledger.records import Charge
 
-__all__ = ["Charge", "Ledger"]
+__all__ = ["Books", "Charge"]
 
 
 def __getattr__(name: str) -> Any:
@@ -29,4 +29,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{'ledger' if name == 'Ledger' else 'records'}"), name)
+    return getattr(import_module(f"{__name__}.{'ledger' if name == 'Books' else 'records'}"), name)

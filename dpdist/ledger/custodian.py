@@ -34,7 +34,7 @@ class Statement:
     """A data set with its budget and the charges of all its attempts, oldest first.
 
     ``head`` is the digest of the newest journal entry: noted elsewhere, it proves later that nothing before it
-    was altered (`Ledger.verify`). ``besides`` are the other data sets that charge the same inputs; ``period`` is the
+    was altered (`Books.verify`). ``besides`` are the other data sets that charge the same inputs; ``period`` is the
     present one, where the contract limits what one may spend.
     """
 
@@ -55,7 +55,7 @@ class Custodian:
         self._anchor = anchor
 
     def __repr__(self) -> str:
-        return f"Ledger({self.database.name!r})"
+        return f"Books({self.database.name!r})"
 
     @classmethod
     def open(

@@ -29,8 +29,8 @@ class _Rehearsed(Exception):
     """Ends a transaction that must leave nothing behind."""
 
 
-class Ledger(Custodian):
-    """The budget of data sets across releases. Open one with `Ledger.open`.
+class Books(Custodian):
+    """The budget of data sets across releases. Open one with `Books.open`.
 
     Every method is one transaction (`erase` and what calls it: one and a file). It keeps no connection open, so it
     may be used before and after a fork, and by threads.

@@ -94,7 +94,7 @@ class Charge:
     spec_hash: str
     input_fingerprint: str
     manifest_sha256: str | None  # of a committed attempt
-    receipt: str  # digest of the reservation in the data set's journal; `Ledger.verify` can look for it later
+    receipt: str  # digest of the reservation in the data set's journal; `Books.verify` can look for it later
     created: str  # created, updated: ISO 8601, UTC
     updated: str
     costs: Costs | None = None  # what it takes from each filter; None when it is charged to none

@@ -14,7 +14,7 @@ from dpdist.errors import AccountingError, DpdistError, LedgerError, LedgerUnava
 from dpdist.ledger.account import Account, accountant_price
 from dpdist.ledger.custodian import Statement
 from dpdist.ledger.keys import WITH_TEST_KEY
-from dpdist.ledger.ledger import Ledger
+from dpdist.ledger.ledger import Books
 from dpdist.ledger.records import Budget, Charge, canonical_event
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.ledger.tables import COMMITTED, OPEN, STATES
@@ -51,7 +51,7 @@ Labels = Mapping[str, str]
 Line = tuple[str, Labels, float]
 
 
-def budget_sentence(ledger: Ledger, dataset: str) -> str:
+def budget_sentence(ledger: Books, dataset: str) -> str:
     """What no budget covers of the releases of a data set, if anything, and then what it has left, in words."""
     statement = ledger.show(dataset)
     budget = statement.budget
@@ -96,7 +96,7 @@ def account_facts(plan: Plan) -> list[Fact]:
 def _budget_facts(plan: Plan) -> list[Fact]:
     spec = plan.spec
     try:
-        ledger = Ledger.open(spec.ledger, create=False)
+        ledger = Books.open(spec.ledger, create=False)
     except DpdistError as error:
         return [Fact("Budget", f"unknown; {error}")]
     try:
@@ -115,7 +115,7 @@ def _budget_facts(plan: Plan) -> list[Fact]:
     return facts + _filter_facts(now, after) if after is not None and charged else facts
 
 
-def _period_outcome(ledger: Ledger, plan: Plan, now: Budget) -> str:
+def _period_outcome(ledger: Books, plan: Plan, now: Budget) -> str:
     """That the present period admits no such release, in words; empty where it does."""
     period = ledger.period(plan.spec.dataset)
     if period is None or plan.event is None:
@@ -174,7 +174,7 @@ def contract_sentence(plan: Plan) -> str:
     """Whether the data set of a release has a contract, and the release keeps it."""
     spec = plan.spec
     try:
-        ledger = Ledger.open(spec.ledger, create=False)
+        ledger = Books.open(spec.ledger, create=False)
     except DpdistError:
         return "unknown, as there is no ledger to ask"
     try:
@@ -188,7 +188,7 @@ def contract_sentence(plan: Plan) -> str:
     return "kept"
 
 
-def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, Any]]:
+def ledger_rows(ledger: Books, dataset: str | None = None) -> list[dict[str, Any]]:
     """The data sets of a ledger with their charges, as JSON objects; of all of them, a damaged one with its error."""
     if dataset is not None:
         return [_dataset_row(ledger, dataset)]
@@ -203,7 +203,7 @@ def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, An
     return rows
 
 
-def _dataset_row(ledger: Ledger, name: str) -> dict[str, Any]:
+def _dataset_row(ledger: Books, name: str) -> dict[str, Any]:
     statement = ledger.show(name)
     budget = statement.budget
     return {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.statement import budget_sentence
 from dpdist.lifecycle.history import RUN_RECORD
 from dpdist.publish.manifest import Manifest
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def outcome_of(
-    ledger: Ledger, spec: ReleaseSpec, output: Store, manifest: Manifest, work: Store, *, already: bool = False
+    ledger: Books, spec: ReleaseSpec, output: Store, manifest: Manifest, work: Store, *, already: bool = False
 ) -> Outcome:
     """The outcome of a run, from the manifest it published."""
     return Outcome(

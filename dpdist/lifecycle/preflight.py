@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dpdist.data.source import TableSource, beginnings, would_find
 from dpdist.errors import GuaranteeRefused, SpecError
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.history import RUN_RECORD
 from dpdist.limits import JSON_VALUES, MANIFEST_BYTES
 from dpdist.publish.manifest import is_readable
@@ -46,7 +46,7 @@ def refuse(plan: Plan) -> None:
         )
 
 
-def keep_apart(source: TableSource | None, output: Store, work: Store, ledger: Ledger) -> None:
+def keep_apart(source: TableSource | None, output: Store, work: Store, ledger: Books) -> None:
     """Refuse private files inside the output, an output inside the work folder, and a table that covers either. Raises
     SpecError.
     """

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dpdist.data.inputs import Input
 from dpdist.errors import DpdistError, LedgerError, OutputExists, ReleaseConflict
 from dpdist.families.base.attempt import Attempt
-from dpdist.ledger import Charge, Ledger
+from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import BESIDES
 from dpdist.lifecycle.history import write_record
 from dpdist.lifecycle.leftovers import CLAIM, sweep_output
@@ -33,7 +33,7 @@ class Publication:
     """How the release of one run becomes visible."""
 
     spec: ReleaseSpec
-    ledger: Ledger
+    ledger: Books
     output: Store  # output, work: the release's folder, and the folder below which attempts store theirs
     work: Store
     signing_key: Ed25519PrivateKey | None  # the key that the spec names; None for the identity of the data set

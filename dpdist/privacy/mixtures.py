@@ -136,11 +136,10 @@ def account_mixing(
     table_size: int | None = None,
     table_records: int | None = None,
 ) -> dict[str, Any]:
-    """What the mixtures of a class cost, or the noise they need, as a JSON object.
-
-    The noise (`sigma_over_clip`) or the target (`epsilon`) is given. `paper` uses the published formula, which takes
-    `table_size` and `table_records`; with the class's numbers, too, `epsilon_true` says what that noise costs. Raises
-    AccountingError: numbers are missing, contradict each other or are out of range.
+    """What the mixtures of a class cost, or the noise they need, as a JSON object; the noise (`sigma_over_clip`) or the
+    target (`epsilon`) is given. `paper` uses the published formula, which takes `table_size` and `table_records`; with
+    the class's numbers, too, `epsilon_true` says what that noise costs. Raises AccountingError: numbers are missing,
+    contradict each other or are out of range.
 
     >>> round(account_mixing(class_size=7841, order=64, records=16280, epsilon=10, delta=1e-5)["sigma_over_clip"], 4)
     0.0255

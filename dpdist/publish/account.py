@@ -11,7 +11,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dpdist.errors import LedgerError, VerificationFailed
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.records import event_json
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.privacy.events import covers
@@ -42,7 +42,7 @@ class ReleaseAccount:
 
 
 def verify_with_account(
-    ledger: Ledger,
+    ledger: Books,
     uri: str | os.PathLike[str],
     public_key: Ed25519PublicKey | None = None,
     *,
@@ -65,7 +65,7 @@ def verify_with_account(
     return replace(report, signature="foreign"), account
 
 
-def check_account(ledger: Ledger, manifest: Manifest, sha256: str) -> ReleaseAccount:
+def check_account(ledger: Books, manifest: Manifest, sha256: str) -> ReleaseAccount:
     """Compare a manifest, whose bytes have this SHA-256, with the account of its data set. Raises VerificationFailed:
     the ledger does not know the attempt, never committed it, or committed another manifest or another charge;
     LedgerError: the ledger is damaged.

@@ -115,8 +115,6 @@ def verify(
 
     Parameters
     ----------
-    uri : str or path
-        Folder or ``s3://`` prefix of the release.
     public_key : Ed25519PublicKey, optional
         The signature is then required.
     name, attempt : str, optional

@@ -25,7 +25,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from dpdist.errors import BudgetExceeded, DatasetExists, KeyUnavailable, ReleaseConflict
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.account import Price
 from dpdist.ledger.anchor import Anchor
 from dpdist.ledger.database import Database
@@ -44,13 +44,13 @@ def add_up(event: str, portfolio: Portfolio) -> Price:
 
 
 @cache
-def parent_ledger() -> Ledger:
+def parent_ledger() -> Books:
     """The ledger of the process that is never killed."""
     return open_ledger()
 
 
-def open_ledger() -> Ledger:
-    return Ledger.open(URL, price=add_up, anchor=ANCHOR)
+def open_ledger() -> Books:
+    return Books.open(URL, price=add_up, anchor=ANCHOR)
 
 
 def dataset_of(release: str) -> str:
