@@ -1,4 +1,4 @@
-"""Addresses, migrations, permissions; errors that name the ledger and never its password."""
+"""Addresses, tables, permissions; errors that name the ledger and never its password."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 
 from dpdist.errors import LedgerError, LedgerUnavailable, OutOfDisk
 from dpdist.ledger import Books, tables
@@ -24,20 +20,13 @@ from dpdist.ledger.database import Database
 from dpdist.privacy.events import ApproximateDP
 
 
-def test_the_migrations_make_the_declared_tables(ledger_url: str) -> None:
+def test_the_tables_are_made_with_their_version(ledger_url: str) -> None:
     engine = Books.open(ledger_url).database.engine
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"version_table": tables.VERSION_TABLE})
-        assert compare_metadata(context, tables.metadata) == []
-        assert context.get_current_revision() == tables.REVISION
         names = sa.inspect(connection).get_table_names()
+        assert connection.execute(sa.select(tables.version.c.version_num)).scalar_one() == tables.REVISION
+    assert set(names) == set(tables.metadata.tables)
     assert all(name.startswith("dpdist_") for name in names)
-
-
-def test_the_declared_revision_is_the_newest_migration() -> None:
-    config = Config()
-    config.set_main_option("script_location", "dpdist.ledger:migrations")
-    assert ScriptDirectory.from_config(config).get_heads() == [tables.REVISION]
 
 
 def test_opening_again_changes_nothing(ledger_url: str) -> None:
@@ -48,7 +37,7 @@ def test_opening_again_changes_nothing(ledger_url: str) -> None:
 
 def test_a_ledger_of_another_version_is_refused(ledger_url: str) -> None:
     with Books.open(ledger_url).database.engine.begin() as connection:
-        connection.execute(sa.text(f"UPDATE {tables.VERSION_TABLE} SET version_num = '9999'"))
+        connection.execute(sa.text(f"UPDATE {tables.version.name} SET version_num = '9999'"))
     with pytest.raises(LedgerError, match="written by another version of dpdist"):
         Books.open(ledger_url)
     with pytest.raises(LedgerError, match="tables of version 9999"):
@@ -66,11 +55,10 @@ def test_a_ledger_that_is_not_there_is_not_made_by_accident(tmp_path: Path, post
 def test_it_shares_a_database_with_others(postgres_url: str) -> None:
     engine = sa.create_engine(postgres_url)
     with engine.begin() as connection:
-        connection.execute(sa.text("CREATE TABLE alembic_version (version_num text)"))
-        connection.execute(sa.text("INSERT INTO alembic_version VALUES ('theirs')"))
+        connection.execute(sa.text("CREATE TABLE version AS SELECT 'theirs' AS version_num"))
     Books.open(postgres_url).create_dataset("acs", epsilon=1, delta=0)
     with engine.begin() as connection:
-        assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one() == "theirs"
+        assert connection.execute(sa.text("SELECT version_num FROM version")).scalar_one() == "theirs"
     engine.dispose()
 
 
@@ -260,19 +248,10 @@ def test_a_missing_privilege_is_an_error(postgres_url: str) -> None:
         Books.open(postgres_url.replace("postgres@", "reader@")).datasets()
 
 
-def test_a_downgrade_is_refused() -> None:
-    config = Config()
-    config.set_main_option("script_location", "dpdist.ledger:migrations")
-    revision = ScriptDirectory.from_config(config).get_revision(tables.REVISION)
-    assert revision is not None
-    with pytest.raises(NotImplementedError, match="forget what was spent"):
-        revision.module.downgrade()
-
-
 def test_importing_the_ledger_is_light() -> None:
     code = "import sys, dpdist.ledger; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert {"alembic", "psycopg", "fsspec", "dp_accounting", "dask"}.isdisjoint(loaded)
+    assert {"psycopg", "fsspec", "dp_accounting", "dask"}.isdisjoint(loaded)
 
 
 def test_a_ledger_may_be_named_by_the_path_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
