@@ -141,16 +141,6 @@ def test_a_void_charge_is_given_back(ledger: Books) -> None:
         ledger.mark_drawing(attempt)
 
 
-def test_void_is_refused_once_noise_may_have_been_drawn(ledger: Books) -> None:
-    attempt = draw(ledger)
-    with pytest.raises(LedgerError, match="noise was drawn, so its charge stays"):
-        ledger.void(attempt)
-    ledger.commit(attempt, manifest_sha256=SHA)
-    with pytest.raises(LedgerError, match="is committed: noise was drawn"):
-        ledger.void(attempt)
-    assert ledger.remaining("acs").epsilon_spent == Fraction(1, 4)
-
-
 def test_resume_gives_the_open_attempt_at_no_charge(ledger: Books, open_ledger: Callable[[], Books]) -> None:
     attempt = reserve(ledger)
     assert resume(open_ledger()) == attempt
@@ -159,17 +149,33 @@ def test_resume_gives_the_open_attempt_at_no_charge(ledger: Books, open_ledger: 
     assert ledger.remaining("acs").charges == 1
 
 
-def test_resume_is_refused_on_anything_else(ledger: Books) -> None:
-    with pytest.raises(LedgerError, match="has no open attempt: run it without resuming"):
-        resume(ledger)
-    attempt = draw(ledger)
-    with pytest.raises(ReleaseConflict, match="begun with another spec"):
-        resume(ledger, spec_hash="another")
-    with pytest.raises(ReleaseConflict, match="the input changed since"):
-        resume(ledger, input_fingerprint="another")
-    ledger.commit(attempt, manifest_sha256=SHA)
-    with pytest.raises(ReleaseConflict, match="committed already"):
-        resume(ledger)
+STATES: dict[str, Callable[[Books], Charge]] = {
+    "reserved": reserve,
+    "drawing": draw,
+    "committed": lambda ledger: ledger.commit(draw(ledger), manifest_sha256=SHA),
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "call", "error", "message"),
+    [
+        ("reserved", lambda x, a: x.commit(a, manifest_sha256=SHA), LedgerError, "mark_drawing comes first"),
+        ("drawing", lambda x, a: x.commit(a, manifest_sha256="abc"), LedgerError, "64 lower-case hexadecimal digits"),
+        ("committed", lambda x, a: x.commit(a, manifest_sha256=OTHER_SHA), ReleaseConflict, "another manifest"),
+        ("drawing", lambda x, a: x.void(a), LedgerError, "noise was drawn, so its charge stays"),
+        ("committed", lambda x, a: x.void(a), LedgerError, "is committed: noise was drawn"),
+        ("drawing", lambda x, a: resume(x, "other"), LedgerError, "has no open attempt: run it without resuming"),
+        ("drawing", lambda x, a: resume(x, spec_hash="another"), ReleaseConflict, "begun with another spec"),
+        ("drawing", lambda x, a: resume(x, input_fingerprint="another"), ReleaseConflict, "the input changed since"),
+        ("committed", lambda x, a: resume(x), ReleaseConflict, "committed already"),
+    ],
+)
+def test_what_a_state_refuses(ledger: Books, state: str, call: Any, error: type[Exception], message: str) -> None:
+    attempt = STATES[state](ledger)
+    with pytest.raises(error, match=message):
+        call(ledger, attempt)
+    assert ledger.attempt(attempt) == attempt
+    assert ledger.remaining("acs").epsilon_spent == Fraction(1, 4)
 
 
 def test_a_taken_release_name_is_refused(ledger: Books) -> None:
@@ -212,12 +218,6 @@ def test_a_new_attempt_has_a_new_key_and_a_new_charge(ledger: Books, tmp_path: P
     assert [attempt.state for attempt in ledger.verify("acs").attempts] == ["abandoned", "committed"]
 
 
-def test_a_new_attempt_gives_back_what_drew_no_noise(ledger: Books) -> None:
-    old = reserve(ledger, epsilon="1")
-    reserve(ledger, epsilon="1", spec_hash="another", new_attempt=True)
-    assert ledger.attempt(old).state == "void"
-
-
 @pytest.mark.parametrize(("drawn", "state", "spent"), [(False, "void", 0), (True, "abandoned", Fraction(1, 4))])
 def test_an_attempt_given_up_ends_without_its_key(
     ledger: Books, tmp_path: Path, drawn: bool, state: str, spent: Fraction
@@ -243,18 +243,6 @@ def test_a_refused_new_attempt_leaves_the_old_one_open(ledger: Books) -> None:
     with pytest.raises(BudgetExceeded):
         reserve(ledger, epsilon="2/3", new_attempt=True)
     assert resume(ledger) == old
-
-
-def test_commit_is_refused_when_it_must_be(ledger: Books) -> None:
-    attempt = reserve(ledger)
-    with pytest.raises(LedgerError, match="mark_drawing comes first"):
-        ledger.commit(attempt, manifest_sha256=SHA)
-    ledger.mark_drawing(attempt)
-    with pytest.raises(LedgerError, match="64 lower-case hexadecimal digits"):
-        ledger.commit(attempt, manifest_sha256="abc")
-    ledger.commit(attempt, manifest_sha256=SHA)
-    with pytest.raises(ReleaseConflict, match="committed with another manifest"):
-        ledger.commit(attempt, manifest_sha256=OTHER_SHA)
 
 
 def test_the_database_itself_admits_one_live_attempt_per_release(ledger: Books) -> None:
