@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from dpdist.cluster.cluster import Cluster
     from dpdist.data.inputs import Input
     from dpdist.evaluation.run import Evaluated
+    from dpdist.ledger.account import Account
     from dpdist.lifecycle.run import AttemptMode, Run
-    from dpdist.publish.account import Account
     from dpdist.publish.verify import VerifyReport
     from dpdist.spec.release import ReleaseSpec
 

@@ -18,7 +18,7 @@ from dpdist.errors import DatasetUnknown, LedgerError, LedgerUnavailable, SpecEr
 from dpdist.privacy.formatting import upwards
 
 if TYPE_CHECKING:
-    from dpdist.ledger import Ledger
+    from dpdist.ledger import Books
 
 ledger_app = typer.Typer(help="The budget of each data set.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -94,7 +94,7 @@ def ledger_identity(
 _NO_IDENTITY = "make one with `dpdist ledger identity {dataset} --new`; until then its releases are not signed"
 
 
-def _identity_lines(opened: Ledger, dataset: str) -> list[str]:
+def _identity_lines(opened: Books, dataset: str) -> list[str]:
     """What is said of the identity of a data set; beside a SQLite ledger its public key is stored."""
     from dpdist.ledger.signing import key_fingerprint, public_pem
 
@@ -287,11 +287,11 @@ def known_to_default(release: str, options: dict[str, Any]) -> str | None:
 
 
 @contextmanager
-def open_ledger(url: str, *, create: bool = False) -> Iterator[Ledger]:
+def open_ledger(url: str, *, create: bool = False) -> Iterator[Books]:
     """A ledger, closed at the end."""
-    from dpdist.ledger import Ledger
+    from dpdist.ledger import Books
 
-    opened = Ledger.open(url, create=create)
+    opened = Books.open(url, create=create)
     try:
         yield opened
     finally:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dpdist.families.base.plan import Plan
     from dpdist.inference.published import Published
     from dpdist.inference.recompute import Recomputed
-    from dpdist.publish.account import Account
+    from dpdist.ledger.account import Account
     from dpdist.publish.verify import VerifyReport
 
 Where = Annotated[

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from dpdist.errors import ContractBroken, KeyUnavailable
 from dpdist.ledger.key_encryption import FORMAT, KEY_BYTES, KeyEncryptionKey
 from dpdist.privacy.noise import Noise
-from dpdist.storage.failures import resource_error
+from dpdist.storage.files import resource_error
 from dpdist.storage.s3 import IMPATIENT, filesystem, is_s3, split_address
 
 TEST_KEYS: Final = "DPDIST_TEST_KEYS"

@@ -21,16 +21,16 @@ from dpdist.ledger.custodian import Custodian, T
 from dpdist.ledger.key_encryption import sweep_key_encryption_key
 from dpdist.ledger.keys import KeyRef
 from dpdist.ledger.records import NO_EVENT, Budget, Charge, canonical_event, checked_name
+from dpdist.privacy.filter import Portfolio
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.portfolio import Portfolio
 
 
 class _Rehearsed(Exception):
     """Ends a transaction that must leave nothing behind."""
 
 
-class Ledger(Custodian):
-    """The budget of data sets across releases. Open one with `Ledger.open`.
+class Books(Custodian):
+    """The budget of data sets across releases. Open one with `Books.open`.
 
     Every method is one transaction (`erase` and what calls it: one and a file). It keeps no connection open, so it
     may be used before and after a fork, and by threads.

@@ -20,9 +20,10 @@ from typing import Any, Literal
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import gdp
-from dpdist.privacy.calibrate import ABOVE, least_scale, require_budget, round_up, shown
+from dpdist.privacy.calibrate import ABOVE, least_scale, require_budget, round_up
 from dpdist.privacy.deniability import composed_published, theorem1
 from dpdist.privacy.events import DiscreteLaplace, Event, Gaussian, Parallel, SeedRecords
+from dpdist.privacy.formatting import shown
 from dpdist.privacy.pieces import composition, extreme, gaussian_parts, require_protection
 
 _ROUNDING_DOWN = Context(prec=6, rounding=ROUND_FLOOR)

@@ -409,7 +409,7 @@ class RandomSplit(Event):
 
     type: ClassVar[str] = "random-split/1"
     # share of the split and what is done to it; ``None`` costs nothing. The shares sum to one. A later stage may see
-    # the outputs of earlier ones. `dpdist.privacy.split` proves the bound
+    # the outputs of earlier ones. `dpdist.privacy.pair` proves the bound
     stages: tuple[tuple[float, Event | None], ...]
 
     def __post_init__(self) -> None:

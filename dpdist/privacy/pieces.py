@@ -27,9 +27,8 @@ from dpdist.privacy.events import (
     SubsampledGaussian,
     SubsampledUnits,
 )
-from dpdist.privacy.pair import NOTHING, DominatingPair, Side
+from dpdist.privacy.pair import NOTHING, DominatingPair, Side, parallel_pair, split_pair
 from dpdist.privacy.sampled_gaussian import SampledUnit, largest_loss, sampled_gaussian_pair
-from dpdist.privacy.split import parallel_pair, split_pair
 
 
 def flat(events: Iterable[Event]) -> Iterator[Event]:

@@ -16,7 +16,7 @@ from commands import Command
 from releases import project
 
 from dpdist import errors
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import verify
 from dpdist.storage.store import Store
@@ -82,7 +82,7 @@ def test_parts_and_claim_of_an_attempt_that_was_given_up(dpdist: Command, tmp_pa
     output = tmp_path / "release"
     assert begin(tmp_path, at=("os.remove", rf"\._manifest\.json\.{HEX}")).returncode == -9
     url = f"sqlite:///{tmp_path}/ledger.db"
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     (attempt,) = ledger.show("people").attempts
     left = Store(output).names()
     assert "claim" in left
@@ -151,7 +151,7 @@ def test_the_details_of_internal_errors(dpdist: Command, tmp_path: Path, monkeyp
     from dpdist.storage.local import sweep_reports
 
     assert sweep_reports() == [str(old)]
-    Ledger.open(f"sqlite:///{tmp_path}/ledger.db").close()
+    Books.open(f"sqlite:///{tmp_path}/ledger.db").close()
     assert (
         dpdist("runs", "clean", "--ledger", f"sqlite:///{tmp_path}/ledger.db", "--work", str(tmp_path / "w")).code == 0
     )

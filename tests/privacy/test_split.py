@@ -20,9 +20,8 @@ from dpdist.privacy.events import (
     SeedRecords,
     SubsampledGaussian,
 )
-from dpdist.privacy.pair import NOTHING, DominatingPair
+from dpdist.privacy.pair import NOTHING, DominatingPair, parallel_pair, split_pair
 from dpdist.privacy.pieces import dominating_pair
-from dpdist.privacy.split import parallel_pair, split_pair
 
 EPSILONS = np.linspace(0, 3, 61)
 

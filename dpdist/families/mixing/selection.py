@@ -6,7 +6,7 @@ score decides (`OrderSelection`). The mixtures of the chosen order are released 
 again.
 
 A record is either mixed, by every candidate, or held out: the release is a random split of two stages
-(`dpdist.privacy.split`), which costs less than the dearer of them. A record must move no score but its own, so scores
+(`dpdist.privacy.pair`), which costs less than the dearer of them. A record must move no score but its own, so scores
 are exact: a matrix product of floats rounds a row by the rows that stand beside it.
 """
 

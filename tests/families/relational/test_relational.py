@@ -24,7 +24,7 @@ from dpdist.families.base.registry import make_plan
 from dpdist.families.relational.draw import draw_linked
 from dpdist.families.relational.exchange import MeasuredMargins, Parents, Targets, measure_margins, own_attributes
 from dpdist.families.relational.layout import Layout
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
 from dpdist.model.balance import CellCosts, PairIndex, TableRows
@@ -185,7 +185,7 @@ def released(folder: Path, members: pa.Table, parents: pa.Table, name: str) -> p
     spec = RELATIONAL.spec(
         folder, output__path=str(folder / name), name=name, ledger=f"sqlite:///{folder}/{name}.db", **changes
     )
-    with closing(Ledger.open(spec.ledger)) as ledger:
+    with closing(Books.open(spec.ledger)) as ledger:
         ledger.create_dataset("people", epsilon=100, delta="1e-3")
         with pytest.raises(ContractBroken, match="one of records"):
             run_release(spec, fixed_key=KEY)

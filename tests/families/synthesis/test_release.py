@@ -28,7 +28,7 @@ from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.claims import claims
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.model import account as accounts
 from dpdist.model import draw as drawing
@@ -286,7 +286,7 @@ def test_no_noise_before_the_charge(tmp_path: Path) -> None:
 
 
 def test_a_release(tmp_path: Path) -> None:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     ledger.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp",))
     ledger.close()
     outcome = run_release(project(tmp_path))

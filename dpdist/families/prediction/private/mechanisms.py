@@ -173,7 +173,7 @@ def private_correlation(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Charge:
+class Deviations:
     """Noise of each statistic."""
 
     marginal: float  # deviation of the noise on each cell of each histogram
@@ -200,7 +200,7 @@ def charge(
     product_share: float,
     draws: int,
     unit: int = 1,
-) -> Charge:
+) -> Deviations:
     """Divide the budget of a whole release of so many `inputs`, the response left out, for units of so many records.
 
     A share is 0 where a statistic is not measured; the cross products get the rest. `draws` is the noise drawn, at
@@ -217,7 +217,7 @@ def charge(
         start=accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta) * (1 + 1e-6),
     )
     one = {name: unit * multiplier / math.sqrt(share) for name, share in shares.items()}
-    made = Charge(
+    made = Deviations(
         marginal=one["marginals"] * math.sqrt(inputs + 1),
         correlation=one.get("correlations", 0.0) * rank_sensitivity(inputs),
         product=one.get("products", 0.0),
