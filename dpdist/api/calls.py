@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from dpdist.cluster.cluster import Cluster
     from dpdist.data.inputs import Input
     from dpdist.evaluation.run import Evaluated
-    from dpdist.ledger.account import Account
     from dpdist.lifecycle.run import AttemptMode, Run
+    from dpdist.publish.account import ReleaseAccount
     from dpdist.publish.verify import VerifyReport
     from dpdist.spec.release import ReleaseSpec
 
@@ -236,7 +236,7 @@ def verified(
     name: str | None,
     attempt: str | None,
     storage_options: Mapping[str, Any] | None,
-) -> tuple[VerifyReport, Account | None]:
+) -> tuple[VerifyReport, ReleaseAccount | None]:
     """What `verify` found, and what the ledger knows of the release, where one is given."""
     from dpdist.publish.account import verify_with_account
     from dpdist.publish.verify import verify as check
