@@ -11,7 +11,7 @@ from typing import Any
 from dpdist.data.sizes import MOST_TEXT_BYTES
 from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.base.noisy_counts import Mechanism, deviation
-from dpdist.families.discovery.spec import DiscoverySpec
+from dpdist.families.discovery.spec import MOST_VALUES, DiscoverySpec
 from dpdist.privacy.accountant import choose_noise
 from dpdist.privacy.events import ApproximateDP, Composed
 from dpdist.privacy.formatting import number_of, upwards
@@ -76,7 +76,7 @@ class DiscoveryPlan(EventPlan):
         if spec.texts:
             lines.append(
                 f"Values      of {number_of(len(spec.texts), 'column')}: those with a noisy count of "
-                f"{self.named_from:,} or more, {spec.most_values:,} of a column at most. A value of one record is "
+                f"{self.named_from:,} or more, {MOST_VALUES:,} of a column at most. A value of one record is "
                 f"named with probability {upwards(spec.privacy.delta / 2)} at most"
             )
         if spec.binned:
@@ -104,7 +104,7 @@ def plan(spec: DiscoverySpec) -> DiscoveryPlan:
         form=PartFormat(layout="statistics", non_negative=True),
         mechanism=noise.kind,
         scale=noise.scale,
-        named_from=max(threshold, spec.least_count),
+        named_from=threshold,
         seen_from=least_above(above, _BY_CHANCE),
     )
 

@@ -18,7 +18,7 @@ from dpdist.families.base.graph import by_partition, table_pass
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.stored import Stored
 from dpdist.families.discovery.plan import DiscoveryPlan
-from dpdist.families.discovery.spec import MISSING, DiscoverySpec
+from dpdist.families.discovery.spec import MISSING, MOST_VALUES, DiscoverySpec
 from dpdist.families.discovery.statistics import Named, name_shard, noisy_counts, split_values
 from dpdist.publish.parts import part_name, write_part
 from dpdist.publish.statistics import STATISTICS
@@ -72,7 +72,7 @@ def _values(attempt: DiscoveryAttempt, passes: Passes) -> Iterator[Cell]:
     for column, name in enumerate(spec.texts):
         yield Cell(name, MISSING, "", int(noisy[column]))
         own = sorted((-count, value) for place, value, count in found if place == column)
-        yield from (Cell(name, "value", value, -count) for count, value in own[: spec.most_values])
+        yield from (Cell(name, "value", value, -count) for count, value in own[:MOST_VALUES])
 
 
 def _counted(attempt: DiscoveryAttempt, passes: Passes) -> tuple[Named, Any]:

@@ -30,6 +30,9 @@ from dpdist.privacy.arrays import Counts
 from dpdist.privacy.events import Event
 from dpdist.privacy.noise import Noise
 
+BINS_SHARE = Fraction(1, 3)
+"""Share of the budget that the choice of adaptive bins takes, for all columns together."""
+
 Chosen = Mapping[tuple[int, int], Bins]
 """Bins by number of the histogram and axis."""
 
@@ -152,7 +155,7 @@ def plan_binning(spec: HistogramSpec) -> BinningPlan | None:
         attribute = spec.table.attributes[spec.table.names.index(name)]
         missing = attribute.missing_code is not None
         grids.append(Grid(name=name, codes=attribute.cardinality - missing, missing=missing))
-    privacy, share = spec.privacy, spec.privacy.bins_share
+    privacy, share = spec.privacy, BINS_SHARE
     measurement = plan_measurement(
         [size for grid in grids for size in grid.levels],
         mechanism="auto" if privacy.mechanism == "pml" else privacy.mechanism,

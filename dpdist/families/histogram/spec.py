@@ -17,9 +17,6 @@ MAX_SYNTHETIC = 1_000_000_000
 CHECK_SHARE = Fraction(1, 50)
 """Share of the budget of the check of the declared minimum, where entropies need one."""
 
-BINS_SHARE = Fraction(1, 3)
-"""Share of the budget that the choice of adaptive bins takes, unless a spec states another."""
-
 
 class HistogramPrivacySpec(PrivacyLimit):
     """What the release may cost, for which neighbours, and with which noise."""
@@ -45,12 +42,6 @@ class HistogramPrivacySpec(PrivacyLimit):
     accept_no_noise: bool = Field(
         default=False, description="With pml: release exact counts where epsilon >= ln(1/alpha) needs no noise."
     )
-    bins_share: Exact = Field(
-        default=BINS_SHARE,
-        gt=0,
-        lt=1,
-        description="With adaptive bins: share of their choice, for all columns together.",
-    )
 
     @model_validator(mode="after")
     def _fitting(self) -> HistogramPrivacySpec:
@@ -72,8 +63,8 @@ class HistogramQuerySpec(Section):
     buckets: bool = Field(default=False, description="Count the buckets of the columns instead of their values.")
     adaptive: dict[str, int] = Field(
         default_factory=dict,
-        description="Bins of about equal counts instead of values, chosen from the data for a share of the budget "
-        "(privacy.bins_share): column -> number of bins. For ordered columns; their values, or public `bins`, are the "
+        description="Bins of about equal counts instead of values, chosen from the data for a third of the budget: "
+        "column -> number of bins. For ordered columns; their values, or public `bins`, are the "
         "grid on which edges lie.",
     )
     share: Exact | None = Field(
@@ -128,17 +119,10 @@ class EntropiesSpec(Section):
 
 
 class KernelSpec(Section):
-    """Covariance kernel of the noise of a function-valued mean."""
+    """Covariance kernel of the noise of a function-valued mean; the Matern kernel is that of smoothness 3/2."""
 
     name: Literal["wiener", "gaussian", "matern"] = Field(default="wiener", description="Kernel on [0, 1].")
     length: float = Field(default=0.1, gt=0, description="Length scale of gaussian and matern, share of the domain.")
-    smoothness: float = Field(default=1.5, description="Of matern: 0.5, 1.5 or 2.5.")
-
-    @model_validator(mode="after")
-    def _known(self) -> KernelSpec:
-        if self.smoothness not in (0.5, 1.5, 2.5):
-            raise ValueError("kernel.smoothness is 0.5, 1.5 or 2.5")
-        return self
 
 
 class CurvesSpec(Section):

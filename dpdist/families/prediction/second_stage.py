@@ -27,6 +27,9 @@ TUNING_ROWS = 800
 WIDTH = 0.25
 """Width of the Gaussian kernel of the random features, times the root of the number of columns."""
 
+FREQUENCIES = 64
+"""Pairs of random Fourier features."""
+
 MOST_PARTIES = 64
 """Most parties of a table."""
 
@@ -88,7 +91,6 @@ class PartySpec(Section):
 class FeatureSpec(Section):
     """Stage 2 of the differentially private variant: ridge regression on random Fourier features."""
 
-    frequencies: int = Field(default=64, ge=1, le=1024, description="Pairs of random Fourier features.")
     products: Literal["measured", "modelled"] = Field(
         default="measured",
         description="Second moments of the features: measured with noise, or as in the released model of the inputs.",

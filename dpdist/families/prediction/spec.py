@@ -80,9 +80,6 @@ class PredictionSpec(Section):
     first_stage: str = Field(
         default="lhs", description=f"{', '.join(FIRST_STAGE_NAMES)}, or module:function of your own generator."
     )
-    bandwidth: Literal["cross-validated", "silverman"] = Field(
-        default="cross-validated", description="Bandwidth of each column's kernel density."
-    )
     matching: Literal["nearest", "greedy", "independent"] = Field(
         default="nearest",
         description="Mix each original row with its nearest unused synthetic row, by the assignment with the least "
@@ -101,9 +98,6 @@ class PredictionSpec(Section):
         "themselves, and their regressions are correlated (guarantee lid only).",
     )
     records: int | None = Field(default=None, ge=1, le=MOST_RECORDS, description="Records to release (guarantee dp).")
-    cells: int | None = Field(
-        default=None, ge=2, le=4096, description="Cells of a noisy marginal (guarantee dp); default: by the noise."
-    )
     features: FeatureSpec = FeatureSpec()
 
     @model_validator(mode="after")
@@ -189,8 +183,8 @@ class TwoStageSpec(ReleaseSpec):
 
     def _disclosing(self) -> None:
         made, disclosure = self.prediction, self.privacy.disclosure
-        if made.records is not None or made.cells is not None or made.features != FeatureSpec():
-            raise ValueError("prediction: `records`, `cells` and `features` belong to guarantee dp")
+        if made.records is not None or made.features != FeatureSpec():
+            raise ValueError("prediction: `records` and `features` belong to guarantee dp")
         if all(scale.name in self.original for scale in self.inputs):
             raise ValueError("prediction.keep: at least one input is synthesised")
         if disclosure is None:

@@ -30,7 +30,7 @@ from dpdist.families.prediction.private.mechanisms import (
     rank_table,
 )
 from dpdist.families.prediction.private.statistics import NoisyCorrelations, NoisyMarginals, NoisyRegression
-from dpdist.families.prediction.second_stage import WIDTH, FeatureSpec
+from dpdist.families.prediction.second_stage import FREQUENCIES, WIDTH
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.portable import inner, matmul, positive_part
@@ -63,10 +63,10 @@ def input_model(columns: Sequence[PrivateColumn], noisy: NoisyMarginals) -> Inpu
     return InputModel(total, marginals, tables)
 
 
-def design(columns: Sequence[PrivateColumn], known: InputModel, wanted: FeatureSpec, *, noise: Noise) -> Design:
+def design(columns: Sequence[PrivateColumn], known: InputModel, *, noise: Noise) -> Design:
     """How the regression sees records, from what was released."""
     rng = generator(noise, "prediction/directions", 0)
-    features = feature_map(columns[:-1], known.tables, frequencies=wanted.frequencies, width=WIDTH, rng=rng)
+    features = feature_map(columns[:-1], known.tables, frequencies=FREQUENCIES, width=WIDTH, rng=rng)
     return Design(features, response_window(known.marginals[-1]), columns[-1].scale)
 
 

@@ -16,7 +16,7 @@ from dpdist.families.prediction.private.charge import (
 )
 from dpdist.families.prediction.private.features import CHUNK_ROWS
 from dpdist.families.prediction.private.mechanisms import PrivateColumn, private_column
-from dpdist.families.prediction.second_stage import WIDTH
+from dpdist.families.prediction.second_stage import FREQUENCIES, WIDTH
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.events import Composed
@@ -51,7 +51,7 @@ class PrivatePlan(TwoStagePlan):
         made = self.spec.prediction.features
         return super().public_parameters() | {
             "cells": {column.scale.name: column.cells for column in self.columns},
-            "features": {"frequencies": made.frequencies, "width": WIDTH, "products": made.products},
+            "features": {"frequencies": FREQUENCIES, "width": WIDTH, "products": made.products},
             "noise": {
                 "marginal": self.charge.marginal,
                 "correlation": self.charge.correlation,
@@ -62,13 +62,13 @@ class PrivatePlan(TwoStagePlan):
 
     def resources(self) -> dict[str, Any]:
         """Memory and tasks, from public sizes only."""
-        width, frequencies = len(self.spec.inputs), self.spec.prediction.features.frequencies
+        width = len(self.spec.inputs)
         parts = math.ceil((self.spec.prediction.records or 0) / self.spec.output.rows_per_part)
-        phases = 8 * frequencies * sum(column.total for column in self.columns[:-1])
+        phases = 8 * FREQUENCIES * sum(column.total for column in self.columns[:-1])
         needs = {
             "records_at_least": self.spec.data.minimum_records,
             "partitions": self.partitions,
-            "task_bytes": 8 * CHUNK_ROWS * 6 * (2 * frequencies + width) + 40 * width * (1 << 17) + phases,
+            "task_bytes": 8 * CHUNK_ROWS * 6 * (2 * FREQUENCIES + width) + 40 * width * (1 << 17) + phases,
             "tasks_about": 3 * self.partitions + 2 * parts,
         }
         return self.bounding(needs)
@@ -81,7 +81,7 @@ class PrivatePlan(TwoStagePlan):
             f"Marginals   {', '.join(f'{c.scale.name} ({c.cells})' for c in self.columns)}: noise "
             f"{noise.marginal:.4g} per cell",
             f"Ranks       noise {noise.correlation:.4g} on the sum of products of each pair of columns",
-            f"Regression  ridge on {2 * made.features.frequencies} random Fourier features; noise {noise.cross:.4g} on "
+            f"Regression  ridge on {2 * FREQUENCIES} random Fourier features; noise {noise.cross:.4g} on "
             f"each cross product; second moments: {'measured' if self.measured else 'those of the released model'}",
             f"Records     {made.records:,}",
             *super().details(),
@@ -96,7 +96,7 @@ def plan_private(spec: TwoStageSpec) -> PrivatePlan:
     if privacy.epsilon is None or privacy.delta is None:
         raise ValueError("guarantee dp has a budget")
     measured = made.features.products == "measured"
-    width = 1 + sum(scale.count or 1 if scale.nominal else 1 for scale in spec.inputs) + 2 * made.features.frequencies
+    width = 1 + sum(scale.count or 1 if scale.nominal else 1 for scale in spec.inputs) + 2 * FREQUENCIES
     noise = charge(
         inputs=inputs,
         epsilon=privacy.epsilon,
@@ -107,6 +107,6 @@ def plan_private(spec: TwoStageSpec) -> PrivatePlan:
         draws=4096 * (inputs + 1) + inputs**2 + width + (width * width if measured else 0),
         unit=spec.records_of_a_unit,
     )
-    cells = made.cells or cells_for(spec.data.minimum_records, noise=noise.marginal)
+    cells = cells_for(spec.data.minimum_records, noise=noise.marginal)
     columns = tuple(private_column(scale, cells=cells) for scale in (*spec.inputs, spec.response))
     return PrivatePlan(spec=spec, charge=noise, columns=columns)

@@ -62,7 +62,7 @@ def measure(attempt: PrivateAttempt) -> FittedInputs:
         return NoisyCorrelations.draw(products, charge=charge, noise=attempt.noise)
 
     target = known.target(attempt.stored(NoisyCorrelations, correlations) if charge.correlation else None)
-    seen = design(private, known, attempt.spec.prediction.features, noise=attempt.noise)
+    seen = design(private, known, noise=attempt.noise)
 
     def regression() -> NoisyRegression:
         sums = passes.run(ridge_operator(columns, private, seen, products=plan.measured), stage="regressing")
