@@ -37,18 +37,15 @@ LARGEST_CAP: Final = 1_000_000
 class InputSpec(TableSpec):
     """The files of a data set and how they are read, or the clients of federated releases that hold them."""
 
-    path: Annotated[str | tuple[str, ...], PATH] = Field(
-        default=(), description="Files, folders or globs; local, from the folder of the contract, or s3://."
-    )
+    path: Annotated[str | tuple[str, ...], PATH] = ()
+    """Files, folders or globs; local, from the folder of the contract, or s3://."""
     clients: dict[str, str] = Field(
         default_factory=dict,
         description="Instead of files: the clients of federated releases by name, with their public keys. Each has a "
         "contract of its own for its data set.",
     )
-    later: Annotated[tuple[str, ...], PATH] = Field(
-        default=(),
-        description="Patterns such as s3://bucket/????-??-??.parquet: inputs that may be added later.",
-    )
+    later: Annotated[tuple[str, ...], PATH] = ()
+    """Patterns such as s3://bucket/????-??-??.parquet: inputs that may be added later."""
 
     @model_validator(mode="after")
     def _held(self) -> InputSpec:
@@ -74,9 +71,8 @@ class InputSpec(TableSpec):
 class PeriodSpec(Section):
     """What all releases of a period may cost together, at the delta of the contract."""
 
-    per: Literal["day", "week", "month", "quarter", "year"] = Field(
-        description="The period, of the calendar in UTC, in which a charge is reserved; weeks begin on Mondays."
-    )
+    per: Literal["day", "week", "month", "quarter", "year"]
+    """The period, of the calendar in UTC, in which a charge is reserved; weeks begin on Mondays."""
     epsilon: Exact = Field(ge=LEAST_CAP, le=LARGEST_CAP, description="Cap on epsilon of the releases of a period.")
     pml: Exact | None = Field(
         default=None, ge=LEAST_CAP, description="Cap on the leakage of a period, in nats, beside the contract's own."
@@ -88,12 +84,10 @@ class Contract(Section):
 
     table: Schema = Field(alias="schema", description="The schema with its policies, or the path of its file.")
     data: InputSpec
-    unit: Literal["record"] | UnitSpec = Field(
-        default="record", description="Who is protected: a single record, or all records with one id."
-    )
-    weight: WeightSpec | None = Field(
-        default=None, description="The column of the records' weights, by which releases may count."
-    )
+    unit: Literal["record"] | UnitSpec = "record"
+    """Who is protected: a single record, or all records with one id."""
+    weight: WeightSpec | None = None
+    """The column of the records' weights, by which releases may count."""
     minimum_records: int = Field(ge=1, description="Public lower bound on the number of records that are kept.")
     number_of_records: int | None = Field(
         default=None, ge=1, description="The number of records, where it is public; without it none is."
@@ -111,15 +105,13 @@ class Contract(Section):
         description="By attribute, the least probability that a record has any one of its values, whoever reads the "
         "release: what a guarantee `pml` about it may assume.",
     )
-    public_tables: Annotated[tuple[str, ...], PATH] = Field(
-        default=(), description="Paths, or patterns of them, of public tables that a release may start its model from."
-    )
+    public_tables: Annotated[tuple[str, ...], PATH] = ()
+    """Paths, or patterns of them, of public tables that a release may start its model from."""
     pml: Exact | None = Field(
         default=None, ge=LEAST_CAP, le=LARGEST_CAP, description="Cap on pointwise maximal leakage, in nats."
     )
-    period: PeriodSpec | None = Field(
-        default=None, description="How much of the caps the releases of a day, a week, a month ... may take together."
-    )
+    period: PeriodSpec | None = None
+    """How much of the caps the releases of a day, a week, a month ... may take together."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Contract:

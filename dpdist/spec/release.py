@@ -31,18 +31,15 @@ Delta = Annotated[float, Field(ge=1e-15, lt=0.1, allow_inf_nan=False, descriptio
 class OutputSpec(Section):
     """Where and how the release is written."""
 
-    path: Annotated[str, PATH] = Field(description="Folder of the release, from that of the spec, or s3:// prefix.")
-    values: Literal["values", "labels", "codes"] = Field(
-        default="values", description="Write the declared values, their labels, or integer codes."
-    )
-    bins: Literal["uniform", "label"] = Field(
-        default="uniform",
-        description="Binned integers as an integer drawn uniformly in the bin, or as the bin's text.",
-    )
+    path: Annotated[str, PATH]
+    """Folder of the release, from that of the spec, or s3:// prefix."""
+    values: Literal["values", "labels", "codes"] = "values"
+    """Write the declared values, their labels, or integer codes."""
+    bins: Literal["uniform", "label"] = "uniform"
+    """Binned integers as an integer drawn uniformly in the bin, or as the bin's text."""
     rows_per_part: int = Field(default=250_000, ge=1_000, le=PART_ROWS, description="Rows in each Parquet part.")
-    signing_key: Annotated[str | None, PATH] = Field(
-        default=None, description="PEM file of an Ed25519 private key; default: the identity of the data set."
-    )
+    signing_key: Annotated[str | None, PATH] = None
+    """PEM file of an Ed25519 private key; default: the identity of the data set."""
     storage: StorageSpec = StorageSpec()
 
 
@@ -61,35 +58,35 @@ def parse_bytes(text: str) -> int:
 class SecuritySpec(Section):
     """Files for TLS between the processes of a Dask cluster; `dpdist cluster certs` makes them."""
 
-    ca: Annotated[str, PATH] = Field(
-        description="PEM file of the authority that signed all certificates of the cluster."
-    )
-    cert: Annotated[str, PATH] = Field(description="PEM file of this client's certificate.")
-    key: Annotated[str, PATH] = Field(description="PEM file of its private key.")
+    ca: Annotated[str, PATH]
+    """PEM file of the authority that signed all certificates of the cluster."""
+    cert: Annotated[str, PATH]
+    """PEM file of this client's certificate."""
+    key: Annotated[str, PATH]
+    """PEM file of its private key."""
 
 
 class ClusterSpec(Section):
     """Where the work runs."""
 
-    mode: Literal["auto", "in-process", "threads", "embedded", "address"] = Field(
-        default="auto",
-        description=(
-            "in-process: plain NumPy; threads: Dask in this process; embedded: worker processes on this machine; "
-            "address: a Dask scheduler; auto: the first three by the size of the table."
-        ),
-    )
-    address: str | None = Field(default=None, description="Scheduler address, such as tls://scheduler:8786.")
-    scheduler_file: Annotated[str | None, PATH] = Field(
-        default=None, description="File that a Dask scheduler wrote (`--scheduler-file`), instead of `address`."
-    )
-    security: SecuritySpec | None = Field(default=None, description="Certificates, for an address tls://…")
+    mode: Literal["auto", "in-process", "threads", "embedded", "address"] = "auto"
+    """in-process: plain NumPy; threads: Dask in this process; embedded: worker processes on this machine; address: a
+    Dask scheduler; auto: the first three by the size of the table.
+    """
+    address: str | None = None
+    """Scheduler address, such as tls://scheduler:8786."""
+    scheduler_file: Annotated[str | None, PATH] = None
+    """File that a Dask scheduler wrote (`--scheduler-file`), instead of `address`."""
+    security: SecuritySpec | None = None
+    """Certificates, for an address tls://…"""
     workers: int | None = Field(
         default=None,
         ge=1,
         le=10_000,
         description="Embedded workers (default: one per core), or at an address the workers to wait for.",
     )
-    memory_limit: str = Field(default="auto", description="Memory limit of an embedded worker, such as 3GiB.")
+    memory_limit: str = "auto"
+    """Memory limit of an embedded worker, such as 3GiB."""
     partitions: int | None = Field(
         default=None,
         ge=1,
@@ -141,19 +138,15 @@ class ReleaseSpec(Section):
     table: Schema = Field(alias="schema", description="The schema, or the path of its file (from the spec).")
     output: OutputSpec
     ledger: str = Field(default=DEFAULT_LEDGER, repr=False, description="SQLAlchemy URL of the ledger.")
-    work: Annotated[str, PATH] = Field(
-        default=".dpdist",
-        description="Confidential folder for what a running attempt stores: local, from the folder of the spec, or s3://.",
-    )
+    work: Annotated[str, PATH] = ".dpdist"
+    """Confidential folder for what a running attempt stores: local, from the folder of the spec, or s3://."""
     cluster: ClusterSpec = ClusterSpec()
     privacy: PrivacyLimit
-    unit: UnitSpec | None = Field(
-        default=None, description="Who is protected, as the contract says; without it a single record is."
-    )
+    unit: UnitSpec | None = None
+    """Who is protected, as the contract says; without it a single record is."""
 
-    weight: WeightSpec | None = Field(
-        default=None, description="Weights of the records, which then count as so many; without it each counts once."
-    )
+    weight: WeightSpec | None = None
+    """Weights of the records, which then count as so many; without it each counts once."""
 
     @model_validator(mode="after")
     def _weighing(self) -> ReleaseSpec:

@@ -96,50 +96,39 @@ class Attribute(Frozen):
     """
 
     name: str = Field(min_length=1, description="Name of the column.")
-    kind: Literal["categorical", "ordinal", "integer", "number"] = Field(
-        description="categorical: unordered values; ordinal: ordered values; integer: a range of integers; "
-        "number: an interval of real numbers."
-    )
-    values: tuple[Value, ...] | None = Field(
-        default=None, description="The domain of a categorical or ordinal attribute, in order."
-    )
-    labels: tuple[str, ...] | None = Field(
-        default=None,
-        description="A label for each value (or bin), for releases written with `values: labels`.",
-    )
-    bounds: tuple[Number, Number] | None = Field(
-        default=None, description="Smallest and largest value of an integer or number attribute, both included."
-    )
-    bins: Count | Edges | None = Field(
-        default=None,
-        description="Public bins: {count: n} or {edges: [...]}, the lower edges. Without them each integer is a "
-        "value, and a number stays continuous. The last bin of a number includes the upper bound.",
-    )
-    buckets: Width | Edges | Groups | tuple[int, ...] | None = Field(
-        default=None,
-        description="Coarser values used where the attribute is a parent: {width: w}, {edges: [...]}, "
-        "{groups: [[...], ...]} or one bucket number per value.",
-    )
-    levels: tuple[Prefix | Width | Edges | Groups | tuple[int, ...], ...] = Field(
-        default=(),
-        description="A public hierarchy of the values, from fine to coarse, each as `buckets` are or {prefix: n}, the "
-        "values' first characters: a synthesis of many values measures the finest level of about twenty groups first. "
-        "Each level is a function of the one before.",
-    )
-    missing: Literal["refuse", "drop"] | Category = Field(
-        default="refuse", description="Policy for missing values: refuse, drop or {category: NAME}."
-    )
-    missing_values: tuple[str, ...] = Field(
-        default=(), description="Texts that mean missing, besides nulls and (in CSV) empty fields."
-    )
+    kind: Literal["categorical", "ordinal", "integer", "number"]
+    """categorical: unordered values; ordinal: ordered values; integer: a range of integers; number: an interval of real
+    numbers.
+    """
+    values: tuple[Value, ...] | None = None
+    """The domain of a categorical or ordinal attribute, in order."""
+    labels: tuple[str, ...] | None = None
+    """A label for each value (or bin), for releases written with `values: labels`."""
+    bounds: tuple[Number, Number] | None = None
+    """Smallest and largest value of an integer or number attribute, both included."""
+    bins: Count | Edges | None = None
+    """Public bins: {count: n} or {edges: [...]}, the lower edges. Without them each integer is a value, and a number
+    stays continuous. The last bin of a number includes the upper bound.
+    """
+    buckets: Width | Edges | Groups | tuple[int, ...] | None = None
+    """Coarser values used where the attribute is a parent: {width: w}, {edges: [...]}, {groups: [[...], ...]} or one
+    bucket number per value.
+    """
+    levels: tuple[Prefix | Width | Edges | Groups | tuple[int, ...], ...] = ()
+    """A public hierarchy of the values, from fine to coarse, each as `buckets` are or {prefix: n}, the values' first
+    characters: a synthesis of many values measures the finest level of about twenty groups first. Each level is a
+    function of the one before.
+    """
+    missing: Literal["refuse", "drop"] | Category = "refuse"
+    """Policy for missing values: refuse, drop or {category: NAME}."""
+    missing_values: tuple[str, ...] = ()
+    """Texts that mean missing, besides nulls and (in CSV) empty fields."""
     aliases: dict[str, Value] = Field(
         default_factory=dict, description="Other spellings found in the data: text -> declared value."
     )
-    out_of_domain: Literal["refuse", "drop", "clip"] | Category = Field(
-        default="refuse",
-        description="Policy for values outside the domain: refuse, drop, clip (ordered attributes) or "
-        "{category: one of the values}.",
-    )
+    out_of_domain: Literal["refuse", "drop", "clip"] | Category = "refuse"
+    """Policy for values outside the domain: refuse, drop, clip (ordered attributes) or {category: one of the values}.
+    """
 
     @field_validator("bounds", "bins", "buckets", mode="after")
     @classmethod
@@ -388,11 +377,9 @@ class Attribute(Frozen):
 class Schema(Frozen):
     """The attributes of a table, in the order of release."""
 
-    attributes: tuple[Attribute, ...] = Field(min_length=1)
-    rules: tuple[Rule, ...] = Field(
-        default=(),
-        description="What no record can be, as the public knows. No record that a synthesis releases breaks a rule.",
-    )
+    attributes: tuple[Attribute, ...] = Field(min_length=1, description="The columns, in the order of release.")
+    rules: tuple[Rule, ...] = ()
+    """What no record can be, as the public knows. No record that a synthesis releases breaks a rule."""
 
     @model_validator(mode="after")
     def _unique(self) -> Schema:

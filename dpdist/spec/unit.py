@@ -30,11 +30,10 @@ class UnitSpec(StrictModel):
         le=MOST_RECORDS_OF_A_UNIT,
         description="Records of each unit that are used; of a unit with more, a keyed choice. Noise grows with it.",
     )
-    name: str = Field(default="", description="What a unit is called in guarantees; by default from `by`, without id.")
-    missing: Literal["refuse", "drop"] = Field(
-        default="refuse",
-        description="Records without an id are never used. `refuse`: a table that has some does not keep its contract.",
-    )
+    name: str = ""
+    """What a unit is called in guarantees; by default from `by`, without id."""
+    missing: Literal["refuse", "drop"] = "refuse"
+    """Records without an id are never used. `refuse`: a table that has some does not keep its contract."""
 
     @model_validator(mode="after")
     def _named(self) -> UnitSpec:
@@ -88,13 +87,10 @@ class WeightSpec(StrictModel):
         description="What all weights add up to, about, where that is public (the population). It decides nothing but "
         "the plan's choices.",
     )
-    missing: Literal["refuse", "drop"] = Field(
-        default="refuse",
-        description="Records without a weight of 0 or more are never used. `refuse`: a table that has some is refused.",
-    )
-    above: Literal["refuse", "clip"] = Field(
-        default="refuse", description="Records above `at_most`: refuse the table, or count them as `at_most`."
-    )
+    missing: Literal["refuse", "drop"] = "refuse"
+    """Records without a weight of 0 or more are never used. `refuse`: a table that has some is refused."""
+    above: Literal["refuse", "clip"] = "refuse"
+    """Records above `at_most`: refuse the table, or count them as `at_most`."""
 
 
 def refuse_released_weights(weight: WeightSpec | None, table: Schema) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from dpdist.spec.strict import kinds_in
+
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
@@ -69,9 +71,15 @@ def _plain(value: Any) -> str:
 
 def setting_names(kind: type[BaseModel]) -> list[str]:
     """Names of all settings of a file, whatever section they stand in."""
-    schema = kind.model_json_schema(by_alias=True)
-    parts = (schema, *schema.get("$defs", {}).values())
-    return sorted({name for part in parts for name in part.get("properties", ())})
+    names, sections = set[str](), {kind}
+    left = [kind]
+    while left:
+        for name, field in left.pop().model_fields.items():
+            names.add(field.alias or name)
+            inner = {one for one in kinds_in(field.annotation) if isinstance(one, type) and issubclass(one, BaseModel)}
+            left += inner - sections
+            sections |= inner
+    return sorted(names)
 
 
 def validation_message(error: ValidationError, settings: Collection[str] = ()) -> str:

@@ -21,15 +21,12 @@ CHECK_SHARE = Fraction(1, 50)
 class HistogramPrivacySpec(PrivacyLimit):
     """What the release may cost, for which neighbours, and with which noise."""
 
-    adjacency: Literal["add/remove", "replacement"] = Field(
-        default="add/remove",
-        description="Neighbouring tables: one record more or less, or one exchanged (the number of records is public).",
-    )
-    mechanism: Literal["auto", "laplace", "gaussian", "pml"] = Field(
-        default="auto",
-        description="Discrete Laplace or rounded Gaussian noise, whichever errs less (auto), or discrete Laplace noise "
-        "calibrated to pointwise maximal leakage of all together (pml: not differential privacy at that epsilon).",
-    )
+    adjacency: Literal["add/remove", "replacement"] = "add/remove"
+    """Neighbouring tables: one record more or less, or one exchanged (the number of records is public)."""
+    mechanism: Literal["auto", "laplace", "gaussian", "pml"] = "auto"
+    """Discrete Laplace or rounded Gaussian noise, whichever errs less (auto), or discrete Laplace noise calibrated to
+    pointwise maximal leakage of all together (pml: not differential privacy at that epsilon).
+    """
     epsilon: float = Field(ge=1e-6, le=1e6, allow_inf_nan=False, description="Budget: epsilon, or PML leakage in nats.")
     delta: float = Field(default=0, ge=0, lt=1, allow_inf_nan=False, description="Budget; 0 takes Laplace noise only.")
     alpha: float | None = Field(
@@ -39,9 +36,8 @@ class HistogramPrivacySpec(PrivacyLimit):
         description="With pml: assumed least probability of every bin, for every record. An assumption about the "
         "population, never estimated from the data.",
     )
-    accept_no_noise: bool = Field(
-        default=False, description="With pml: release exact counts where epsilon >= ln(1/alpha) needs no noise."
-    )
+    accept_no_noise: bool = False
+    """With pml: release exact counts where epsilon >= ln(1/alpha) needs no noise."""
 
     @model_validator(mode="after")
     def _fitting(self) -> HistogramPrivacySpec:
@@ -60,7 +56,8 @@ class HistogramQuerySpec(Section):
     """One histogram."""
 
     columns: tuple[str, ...] = Field(min_length=1, description="Columns counted jointly, at least one.")
-    buckets: bool = Field(default=False, description="Count the buckets of the columns instead of their values.")
+    buckets: bool = False
+    """Count the buckets of the columns instead of their values."""
     adaptive: dict[str, int] = Field(
         default_factory=dict,
         description="Bins of about equal counts instead of values, chosen from the data for a third of the budget: "
@@ -75,25 +72,22 @@ class HistogramQuerySpec(Section):
 class CountsSpec(Section):
     """What becomes of the noisy counts; costs nothing."""
 
-    non_negative: bool = Field(default=True, description="Fit non-negative integers to the noisy counts.")
-    total: int | Literal["own", "common"] = Field(
-        default="own",
-        description="Total of each histogram: its own noisy one, the best estimate from all, or a public number.",
-    )
-    hierarchies: tuple[tuple[int, ...], ...] = Field(
-        default=(),
-        description="Histograms that are made to agree, by number, each list from fine to coarse: each is a sum of "
-        "cells of the one before.",
-    )
+    non_negative: bool = True
+    """Fit non-negative integers to the noisy counts."""
+    total: int | Literal["own", "common"] = "own"
+    """Total of each histogram: its own noisy one, the best estimate from all, or a public number."""
+    hierarchies: tuple[tuple[int, ...], ...] = ()
+    """Histograms that are made to agree, by number, each list from fine to coarse: each is a sum of cells of the one
+    before.
+    """
     synthetic_records: int | None = Field(
         default=None,
         ge=1,
         le=MAX_SYNTHETIC,
         description="Release counts of so many records drawn from the noisy histograms instead.",
     )
-    entropies: tuple[float, ...] = Field(
-        default=(), description="Orders of entropies of the released counts, to release beside them."
-    )
+    entropies: tuple[float, ...] = ()
+    """Orders of entropies of the released counts, to release beside them."""
 
     @model_validator(mode="after")
     def _countable(self) -> CountsSpec:
@@ -112,16 +106,19 @@ class CountsSpec(Section):
 class EntropiesSpec(Section):
     """Entropies of histograms, released with noise of their own."""
 
-    of: tuple[int, ...] | Literal["all"] = Field(default="all", description="Histograms, by number from 0.")
+    of: tuple[int, ...] | Literal["all"] = "all"
+    """Histograms, by number from 0."""
     orders: tuple[float, ...] = Field(default=(1.0,), min_length=1, description="Renyi orders; 1 is Shannon's.")
     share: Exact = Field(default=Fraction(1, 5), gt=0, lt=1, description="Share of the release's budget.")
-    mechanism: Literal["auto", "laplace", "gaussian"] = Field(default="auto", description="Their noise.")
+    mechanism: Literal["auto", "laplace", "gaussian"] = "auto"
+    """Their noise."""
 
 
 class KernelSpec(Section):
     """Covariance kernel of the noise of a function-valued mean; the Matern kernel is that of smoothness 3/2."""
 
-    name: Literal["wiener", "gaussian", "matern"] = Field(default="wiener", description="Kernel on [0, 1].")
+    name: Literal["wiener", "gaussian", "matern"] = "wiener"
+    """Kernel on [0, 1]."""
     length: float = Field(default=0.1, gt=0, description="Length scale of gaussian and matern, share of the domain.")
 
 
@@ -135,13 +132,13 @@ class CurvesSpec(Section):
     columns: tuple[str, ...] | None = Field(
         default=None, min_length=2, description="Wide: the columns of the values, in the order of the times."
     )
-    long: tuple[str, str, str] | None = Field(
-        default=None, description="Long: the columns of id, time and value; the records of a curve stand together."
-    )
+    long: tuple[str, str, str] | None = None
+    """Long: the columns of id, time and value; the records of a curve stand together."""
     times: tuple[float, ...] | None = Field(
         default=None, min_length=2, description="Times of the values; wide: by default equidistant over the domain."
     )
-    domain: tuple[float, float] = Field(default=(0.0, 1.0), description="First and last time; mapped to [0, 1].")
+    domain: tuple[float, float] = (0.0, 1.0)
+    """First and last time; mapped to [0, 1]."""
     kernel: KernelSpec = KernelSpec()
     penalty: float = Field(gt=0, allow_inf_nan=False, description="Rho: more smooths more and needs less noise.")
     clip: float = Field(gt=0, allow_inf_nan=False, description="Tau: largest L2 norm of a curve; larger are scaled.")
@@ -180,20 +177,17 @@ class HistogramSpec(ReleaseSpec):
 
     kind: Literal["histogram"]
     privacy: HistogramPrivacySpec
-    histograms: tuple[HistogramQuerySpec, ...] | Literal["each column"] = Field(
-        default=(), description="The histograms, or one of each column of the schema."
-    )
-    shares: Literal["equal", "optimal"] = Field(
-        default="optimal",
-        description="Split of the histograms' budget if they state no shares: equal, or least total squared error.",
-    )
+    histograms: tuple[HistogramQuerySpec, ...] | Literal["each column"] = ()
+    """The histograms, or one of each column of the schema."""
+    shares: Literal["equal", "optimal"] = "optimal"
+    """Split of the histograms' budget if they state no shares: equal, or least total squared error."""
     counts: CountsSpec = CountsSpec()
-    entropies: EntropiesSpec | None = Field(default=None, description="Entropies to release.")
-    curves: CurvesSpec | None = Field(
-        default=None,
-        description="A function-valued mean; by itself in a release. data.minimum_records is then about curves: with "
-        "adjacency replacement their exact number.",
-    )
+    entropies: EntropiesSpec | None = None
+    """Entropies to release."""
+    curves: CurvesSpec | None = None
+    """A function-valued mean; by itself in a release. data.minimum_records is then about curves: with adjacency
+    replacement their exact number.
+    """
 
     @property
     def keeps_rules(self) -> bool:

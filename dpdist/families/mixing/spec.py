@@ -84,16 +84,14 @@ class MixturesSpec(Section):
         description="Mixtures of all classes together, instead of a number for each: every class gets the same, "
         "rounded down (balanced, as published).",
     )
-    order: int | Literal["auto"] | OrderSearchSpec = Field(
-        default="auto",
-        description="Records in a mixture; auto takes the one with the least noise for the spread that it leaves, "
-        "by public numbers; candidates are tried on the table, with a share of the budget each.",
-    )
-    scaling: Literal["bounds", "centred", "standardised"] = Field(
-        default="bounds",
-        description="Scale ordered attributes by their declared bounds; centre everything at noisy means, too; or "
-        "divide ordered attributes by noisy deviations as well (means and deviations are charged).",
-    )
+    order: int | Literal["auto"] | OrderSearchSpec = "auto"
+    """Records in a mixture; auto takes the one with the least noise for the spread that it leaves, by public numbers;
+    candidates are tried on the table, with a share of the budget each.
+    """
+    scaling: Literal["bounds", "centred", "standardised"] = "bounds"
+    """Scale ordered attributes by their declared bounds; centre everything at noisy means, too; or divide ordered
+    attributes by noisy deviations as well (means and deviations are charged).
+    """
     clip: float | None = Field(
         default=None,
         ge=1e-6,
@@ -102,17 +100,12 @@ class MixturesSpec(Section):
         description="Largest L2 norm of a record's vector, in scaled coordinates (ordered attributes from -1 to 1); "
         "default: the largest of the domain (bounds), or the noisy root mean square.",
     )
-    noise_on_labels: Literal["none", "paper"] = Field(
-        default="none",
-        description="Labels need no noise: within a class they are all the same. `paper` adds it, as published.",
-    )
-    release: Literal["records", "vectors"] = Field(
-        default="records", description="Decode mixtures into the schema of the table, or release vectors."
-    )
-    spread: Literal["mixtures", "restored"] = Field(
-        default="restored",
-        description="Release mixtures as they are, or scaled so that they vary like records (costs nothing).",
-    )
+    noise_on_labels: Literal["none", "paper"] = "none"
+    """Labels need no noise: within a class they are all the same. `paper` adds it, as published."""
+    release: Literal["records", "vectors"] = "records"
+    """Decode mixtures into the schema of the table, or release vectors."""
+    spread: Literal["mixtures", "restored"] = "restored"
+    """Release mixtures as they are, or scaled so that they vary like records (costs nothing)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -152,10 +145,8 @@ class MixturesSpec(Section):
 class MixingDataSpec(DataSpec):
     """The table a release reads, or how the tables of its clients are laid out."""
 
-    path: Annotated[str | tuple[str, ...], PATH] = Field(
-        default=(),
-        description="Files, folders or globs; local, from the spec's folder, or s3://. Absent if clients hold them.",
-    )
+    path: Annotated[str | tuple[str, ...], PATH] = ()
+    """Files, folders or globs; local, from the spec's folder, or s3://. Absent if clients hold them."""
     minimum_records: int = Field(
         ge=1,
         le=MOST_RECORDS,
@@ -173,7 +164,8 @@ class MixingSpec(ReleaseSpec):
     data: MixingDataSpec
     privacy: MixingPrivacySpec
     mixing: MixturesSpec
-    federated: FederatedSpec | None = Field(default=None, description="Clients that hold the records.")
+    federated: FederatedSpec | None = None
+    """Clients that hold the records."""
 
     @model_validator(mode="after")
     def _consistent(self) -> MixingSpec:

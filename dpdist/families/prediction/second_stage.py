@@ -37,9 +37,8 @@ MOST_PARTIES = 64
 class RegressionSpec(Section):
     """Stage 2 of the published method."""
 
-    kernel: Literal["compact", "gaussian", "matern"] = Field(
-        default="compact", description="Wendland's compactly supported kernel, the Gaussian, or Matern 5/2."
-    )
+    kernel: Literal["compact", "gaussian", "matern"] = "compact"
+    """Wendland's compactly supported kernel, the Gaussian, or Matern 5/2."""
     width: float | None = Field(
         default=None,
         gt=0,
@@ -49,9 +48,8 @@ class RegressionSpec(Section):
     penalty: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="n times lambda; default: by cross-validation on a sample."
     )
-    estimator: Literal["auto", "exact", "distributed", "nystroem"] = Field(
-        default="auto", description="auto: exact for few rows, then distributed, then Nystroem."
-    )
+    estimator: Literal["auto", "exact", "distributed", "nystroem"] = "auto"
+    """auto: exact for few rows, then distributed, then Nystroem."""
     group_rows: int = Field(default=GROUP_ROWS, ge=10, le=20_000, description="Rows of a distributed estimator.")
     landmarks: int = Field(default=LANDMARKS, ge=1, le=20_000, description="Landmarks of the Nystroem estimator.")
     hook: str | None = Field(
@@ -73,9 +71,8 @@ class RegressionSpec(Section):
 class PartySpec(Section):
     """Parties whose distributions differ, in one table."""
 
-    column: str = Field(
-        description="The column that names the party of a record; each of its values is a party. It is released as is."
-    )
+    column: str
+    """The column that names the party of a record; each of its values is a party. It is released as is."""
     correlation: float | None = Field(
         default=None,
         ge=0,
@@ -91,7 +88,5 @@ class PartySpec(Section):
 class FeatureSpec(Section):
     """Stage 2 of the differentially private variant: ridge regression on random Fourier features."""
 
-    products: Literal["measured", "modelled"] = Field(
-        default="measured",
-        description="Second moments of the features: measured with noise, or as in the released model of the inputs.",
-    )
+    products: Literal["measured", "modelled"] = "measured"
+    """Second moments of the features: measured with noise, or as in the released model of the inputs."""

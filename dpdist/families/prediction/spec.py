@@ -33,20 +33,19 @@ class DisclosureSpec(Section):
     eta: float = Field(
         default=0.01, gt=0, lt=0.5, description="What is near, as a share of the width of a column's scale."
     )
-    columns: tuple[str, ...] | None = Field(
-        default=None,
-        description="Columns that are looked at; default: all synthesised ordered ones with at least 1 / eta values.",
-    )
+    columns: tuple[str, ...] | None = None
+    """Columns that are looked at; default: all synthesised ordered ones with at least 1 / eta values."""
 
 
 class TwoStagePrivacySpec(PrivacyLimit):
     """Which guarantee the release has, and what it may cost."""
 
-    guarantee: Literal["lid", "dp"] = Field(
-        description="lid: the published method, NOT differentially private, refused unless the data set allows it; dp: "
-        "the differentially private variant, in which nothing original is released."
-    )
-    disclosure: DisclosureSpec | None = Field(default=None, description="With guarantee lid.")
+    guarantee: Literal["lid", "dp"]
+    """lid: the published method, NOT differentially private, refused unless the data set allows it; dp: the
+    differentially private variant, in which nothing original is released.
+    """
+    disclosure: DisclosureSpec | None = None
+    """With guarantee lid."""
     epsilon: float | None = Field(
         default=None, ge=1e-6, le=20, description="With guarantee dp: budget of the whole release (add/remove)."
     )
@@ -65,26 +64,24 @@ class TwoStagePrivacySpec(PrivacyLimit):
 class PredictionSpec(Section):
     """Columns and stages."""
 
-    response: str = Field(
-        description="The column that is predicted: a number, an integer or an ordinal; with guarantee lid also a "
-        "category, which is classified."
-    )
+    response: str
+    """The column that is predicted: a number, an integer or an ordinal; with guarantee lid also a category, which is
+    classified.
+    """
     log: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
         default_factory=dict,
         description="Columns on a logarithmic scale, sign(v) log(1 + |v| / unit), with the unit of each: amounts that "
         "differ by orders of magnitude.",
     )
-    keep: tuple[str, ...] = Field(
-        default=(), description="Columns that stay ORIGINAL (guarantee lid only); all others are synthesised."
-    )
+    keep: tuple[str, ...] = ()
+    """Columns that stay ORIGINAL (guarantee lid only); all others are synthesised."""
     first_stage: str = Field(
         default="lhs", description=f"{', '.join(FIRST_STAGE_NAMES)}, or module:function of your own generator."
     )
-    matching: Literal["nearest", "greedy", "independent"] = Field(
-        default="nearest",
-        description="Mix each original row with its nearest unused synthetic row, by the assignment with the least "
-        "total distance (nearest) or row by row (greedy, as published); or with any row (independent).",
-    )
+    matching: Literal["nearest", "greedy", "independent"] = "nearest"
+    """Mix each original row with its nearest unused synthetic row, by the assignment with the least total distance
+    (nearest) or row by row (greedy, as published); or with any row (independent).
+    """
     alpha: float | None = Field(
         default=None,
         ge=0,
@@ -92,11 +89,10 @@ class PredictionSpec(Section):
         description="Share of the original row; default: the largest within the disclosure (guarantee lid), or 0 (dp).",
     )
     regression: RegressionSpec = RegressionSpec()
-    parties: PartySpec | None = Field(
-        default=None,
-        description="Parties (hospitals, branches, regions) in one table: the inputs of each are synthesised by "
-        "themselves, and their regressions are correlated (guarantee lid only).",
-    )
+    parties: PartySpec | None = None
+    """Parties (hospitals, branches, regions) in one table: the inputs of each are synthesised by themselves, and their
+    regressions are correlated (guarantee lid only).
+    """
     records: int | None = Field(default=None, ge=1, le=MOST_RECORDS, description="Records to release (guarantee dp).")
     features: FeatureSpec = FeatureSpec()
 

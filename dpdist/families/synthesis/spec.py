@@ -40,7 +40,8 @@ class PrivacySpec(PrivacyLimit):
 class PrioritySpec(Section):
     """A pair of attributes that matters more than others, or less."""
 
-    attributes: tuple[str, str] = Field(description="Names of the two attributes.")
+    attributes: tuple[str, str]
+    """Names of the two attributes."""
     weight: float = Field(gt=0, le=100, allow_inf_nan=False, description="Weight of the pair; others have 1.")
 
 
@@ -61,15 +62,12 @@ class ModelSpec(Section):
     """Choices that the plan makes from public facts where they are not set."""
 
     rounds: int | None = Field(default=None, ge=0, le=50, description="Rounds after the tree.")
-    target: str | None = Field(
-        default=None, description="Attribute that the records are to predict: its pairs have twice the weight."
-    )
-    priorities: tuple[PrioritySpec, ...] = Field(
-        default=(), description="Pairs with weights of their own, for what is picked and how precisely it is measured."
-    )
-    prior: PriorSpec | None = Field(
-        default=None, description="A public table that the model starts from; never the one that is released."
-    )
+    target: str | None = None
+    """Attribute that the records are to predict: its pairs have twice the weight."""
+    priorities: tuple[PrioritySpec, ...] = ()
+    """Pairs with weights of their own, for what is picked and how precisely it is measured."""
+    prior: PriorSpec | None = None
+    """A public table that the model starts from; never the one that is released."""
     balance: int | None = Field(
         default=None, ge=0, le=MOST_ROUNDS, description="Rounds in which records are exchanged; 0 for none."
     )
@@ -78,9 +76,8 @@ class ModelSpec(Section):
 class SynthesisOutput(OutputSpec):
     """Where and how the release is written."""
 
-    measurements: bool = Field(
-        default=True, description="Also publish the noisy tables, the model and the key that records are drawn with."
-    )
+    measurements: bool = True
+    """Also publish the noisy tables, the model and the key that records are drawn with."""
 
 
 class SynthesisSpec(Section):
