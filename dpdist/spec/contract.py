@@ -39,11 +39,10 @@ class InputSpec(TableSpec):
 
     path: Annotated[str | tuple[str, ...], PATH] = ()
     """Files, folders or globs; local, from the folder of the contract, or s3://."""
-    clients: dict[str, str] = Field(
-        default_factory=dict,
-        description="Instead of files: the clients of federated releases by name, with their public keys. Each has a "
-        "contract of its own for its data set.",
-    )
+    clients: dict[str, str] = Field(default_factory=dict)
+    """Instead of files: the clients of federated releases by name, with their public keys. Each has a contract of its
+    own for its data set.
+    """
     later: Annotated[tuple[str, ...], PATH] = ()
     """Patterns such as s3://bucket/????-??-??.parquet: inputs that may be added later."""
 
@@ -74,9 +73,8 @@ class PeriodSpec(Section):
     per: Literal["day", "week", "month", "quarter", "year"]
     """The period, of the calendar in UTC, in which a charge is reserved; weeks begin on Mondays."""
     epsilon: Exact = Field(ge=LEAST_CAP, le=LARGEST_CAP, description="Cap on epsilon of the releases of a period.")
-    pml: Exact | None = Field(
-        default=None, ge=LEAST_CAP, description="Cap on the leakage of a period, in nats, beside the contract's own."
-    )
+    pml: Exact | None = Field(default=None, ge=LEAST_CAP)
+    """Cap on the leakage of a period, in nats, beside the contract's own."""
 
 
 class Contract(Section):
@@ -89,27 +87,23 @@ class Contract(Section):
     weight: WeightSpec | None = None
     """The column of the records' weights, by which releases may count."""
     minimum_records: int = Field(ge=1, description="Public lower bound on the number of records that are kept.")
-    number_of_records: int | None = Field(
-        default=None, ge=1, description="The number of records, where it is public; without it none is."
-    )
-    minima: dict[str, dict[str, int]] = Field(
-        default_factory=dict, description="Public lower bounds by attribute and value, for releases by class."
-    )
+    number_of_records: int | None = Field(default=None, ge=1)
+    """The number of records, where it is public; without it none is."""
+    minima: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """Public lower bounds by attribute and value, for releases by class."""
     guarantees: tuple[Literal["dp", "dp-declared", "pd-per-record", "pml", "lid"], ...] = Field(
         default=("dp",), min_length=1, description="The kinds of guarantee that a release may have."
     )
     epsilon: Exact = Field(ge=LEAST_CAP, le=LARGEST_CAP, description="Cap on epsilon over all releases.")
     delta: Exact = Field(ge=0, lt=1, description="Cap on delta over all releases.")
-    alpha: dict[str, float] = Field(
-        default_factory=dict,
-        description="By attribute, the least probability that a record has any one of its values, whoever reads the "
-        "release: what a guarantee `pml` about it may assume.",
-    )
+    alpha: dict[str, float] = Field(default_factory=dict)
+    """By attribute, the least probability that a record has any one of its values, whoever reads the release: what a
+    guarantee `pml` about it may assume.
+    """
     public_tables: Annotated[tuple[str, ...], PATH] = ()
     """Paths, or patterns of them, of public tables that a release may start its model from."""
-    pml: Exact | None = Field(
-        default=None, ge=LEAST_CAP, le=LARGEST_CAP, description="Cap on pointwise maximal leakage, in nats."
-    )
+    pml: Exact | None = Field(default=None, ge=LEAST_CAP, le=LARGEST_CAP)
+    """Cap on pointwise maximal leakage, in nats."""
     period: PeriodSpec | None = None
     """How much of the caps the releases of a day, a week, a month ... may take together."""
 

@@ -105,8 +105,5 @@ class TableSpec(FilesSpec):
 class DataSpec(TableSpec):
     """The table a release reads."""
 
-    minimum_records: int = Field(
-        ge=1,
-        le=MOST_RECORDS,
-        description="Declared public lower bound on the number of records; checked with a noisy count.",
-    )
+    minimum_records: int = Field(ge=1, le=MOST_RECORDS)
+    """Declared public lower bound on the number of records; checked with a noisy count."""

@@ -79,20 +79,12 @@ class ClusterSpec(Section):
     """File that a Dask scheduler wrote (`--scheduler-file`), instead of `address`."""
     security: SecuritySpec | None = None
     """Certificates, for an address tls://…"""
-    workers: int | None = Field(
-        default=None,
-        ge=1,
-        le=10_000,
-        description="Embedded workers (default: one per core), or at an address the workers to wait for.",
-    )
+    workers: int | None = Field(default=None, ge=1, le=10_000)
+    """Embedded workers (default: one per core), or at an address the workers to wait for."""
     memory_limit: str = "auto"
     """Memory limit of an embedded worker, such as 3GiB."""
-    partitions: int | None = Field(
-        default=None,
-        ge=1,
-        le=100_000,
-        description="Number of partitions; default: about a million rows each, and of few as many for each slot.",
-    )
+    partitions: int | None = Field(default=None, ge=1, le=100_000)
+    """Number of partitions; default: about a million rows each, and of few as many for each slot."""
     timeout: float = Field(default=30, gt=0, le=86_400, description="Seconds to wait for the scheduler and a worker.")
 
     @model_validator(mode="after")
@@ -120,9 +112,8 @@ class ClusterSpec(Section):
 class PrivacyLimit(Section):
     """What the release may cost at most; each family adds its own settings."""
 
-    limit: float | None = Field(
-        default=None, gt=0, description="Refuse to run if the charge of the release exceeds this epsilon."
-    )
+    limit: float | None = Field(default=None, gt=0)
+    """Refuse to run if the charge of the release exceeds this epsilon."""
 
 
 class ReleaseSpec(Section):

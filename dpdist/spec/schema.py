@@ -123,9 +123,8 @@ class Attribute(Frozen):
     """Policy for missing values: refuse, drop or {category: NAME}."""
     missing_values: tuple[str, ...] = ()
     """Texts that mean missing, besides nulls and (in CSV) empty fields."""
-    aliases: dict[str, Value] = Field(
-        default_factory=dict, description="Other spellings found in the data: text -> declared value."
-    )
+    aliases: dict[str, Value] = Field(default_factory=dict)
+    """Other spellings found in the data: text -> declared value."""
     out_of_domain: Literal["refuse", "drop", "clip"] | Category = "refuse"
     """Policy for values outside the domain: refuse, drop, clip (ordered attributes) or {category: one of the values}.
     """

@@ -25,11 +25,8 @@ class UnitSpec(StrictModel):
     """Who is protected, where several records may be about one person."""
 
     by: str = Field(min_length=1, description="Column of the ids. It is no attribute of the schema.")
-    at_most: int = Field(
-        ge=1,
-        le=MOST_RECORDS_OF_A_UNIT,
-        description="Records of each unit that are used; of a unit with more, a keyed choice. Noise grows with it.",
-    )
+    at_most: int = Field(ge=1, le=MOST_RECORDS_OF_A_UNIT)
+    """Records of each unit that are used; of a unit with more, a keyed choice. Noise grows with it."""
     name: str = ""
     """What a unit is called in guarantees; by default from `by`, without id."""
     missing: Literal["refuse", "drop"] = "refuse"
@@ -75,18 +72,14 @@ class WeightSpec(StrictModel):
     """
 
     by: str = Field(min_length=1, description="Column of the weights. It is no attribute of the schema.")
-    at_most: int = Field(
-        ge=1,
-        le=LARGEST_WEIGHT,
-        description="Largest weight, from public knowledge. Noise grows with it, so fewer heavy records may be worth "
-        "less noise (`above: clip`).",
-    )
-    total: int | None = Field(
-        default=None,
-        ge=1,
-        description="What all weights add up to, about, where that is public (the population). It decides nothing but "
-        "the plan's choices.",
-    )
+    at_most: int = Field(ge=1, le=LARGEST_WEIGHT)
+    """Largest weight, from public knowledge. Noise grows with it, so fewer heavy records may be worth less noise
+    (`above: clip`).
+    """
+    total: int | None = Field(default=None, ge=1)
+    """What all weights add up to, about, where that is public (the population). It decides nothing but the plan's
+    choices.
+    """
     missing: Literal["refuse", "drop"] = "refuse"
     """Records without a weight of 0 or more are never used. `refuse`: a table that has some is refused."""
     above: Literal["refuse", "clip"] = "refuse"

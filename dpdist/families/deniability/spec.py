@@ -44,21 +44,12 @@ class DeniabilityPrivacySpec(PrivacyLimit):
 
     model: ModelBudget | None = None
     """Budget of the model (structure and parameters); required, but for a model of your own."""
-    delta: float | None = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description="Delta of the whole-release guarantee; default: that of the model; required with your own.",
-    )
-    seed_check_epsilon: float = Field(
-        default=0.02, gt=0, le=10, description="Epsilon of each of the two checks on the seeds."
-    )
-    checked_candidates: int = Field(
-        default=1 << 20,
-        ge=1,
-        le=1 << 32,
-        description="Candidates drawn at least, among which the pass rate is checked.",
-    )
+    delta: float | None = Field(default=None, gt=0, lt=1)
+    """Delta of the whole-release guarantee; default: that of the model; required with your own."""
+    seed_check_epsilon: float = Field(default=0.02, gt=0, le=10)
+    """Epsilon of each of the two checks on the seeds."""
+    checked_candidates: int = Field(default=1 << 20, ge=1, le=1 << 32)
+    """Candidates drawn at least, among which the pass rate is checked."""
     deniability: DeniabilitySpec = DeniabilitySpec()
     accept_per_record: bool = False
     """Accept a guarantee per released record where the whole release has none that is finite."""
@@ -128,12 +119,10 @@ WITHOUT_SEEDS = {"structure": "1/5", "parameters": "4/5", "seeds": "0"}
 class NetworkSpec(Section):
     """The model that generates the records."""
 
-    hook: Annotated[str, BeforeValidator(plugins.named)] | None = Field(
-        default=None,
-        pattern=plugins.PATTERN,
-        description="module:class of a generative model of your own, in place of a learned one: with `sample` and "
-        "`log_prob` (see docs/how-to/own-model.md). No other setting of `model` goes with it, but learned_from.",
-    )
+    hook: Annotated[str, BeforeValidator(plugins.named)] | None = Field(default=None, pattern=plugins.PATTERN)
+    """module:class of a generative model of your own, in place of a learned one: with `sample` and `log_prob` (see
+    docs/how-to/own-model.md). No other setting of `model` goes with it, but learned_from.
+    """
     learned_from: Literal["public"] | ModelBudget | None = None
     """With `hook`, what its parameters cost on this data set. public: nothing, they come from public data or from
     earlier releases alone. Epsilon and delta: they were learned from this data set with that guarantee (add/remove),
@@ -166,18 +155,12 @@ class CandidatesSpec(Section):
     records: int = Field(ge=1, le=MOST_RECORDS, description="Number of released records, R.")
     omega: Literal["all"] | int | tuple[int, ...] = "all"
     """How many attributes are resampled: all, a number, or a list from which each candidate draws."""
-    minimum_pass_rate: float = Field(
-        default=0.1,
-        gt=0,
-        le=1,
-        description="Declared public lower bound on the pass rate; checked with noise.",
-    )
-    max_check_plausible: int | None = Field(
-        default=None,
-        ge=1,
-        description="With `model.hook`: expected number of seeds, all of which each candidate is compared with, in a "
-        "table of data.minimum_records; default: all records. It goes with `model.hook` only.",
-    )
+    minimum_pass_rate: float = Field(default=0.1, gt=0, le=1)
+    """Declared public lower bound on the pass rate; checked with noise."""
+    max_check_plausible: int | None = Field(default=None, ge=1)
+    """With `model.hook`: expected number of seeds, all of which each candidate is compared with, in a table of
+    data.minimum_records; default: all records. It goes with `model.hook` only.
+    """
 
 
 class PlausibleDeniabilitySpec(ReleaseSpec):

@@ -28,29 +28,20 @@ class DiscoveryPrivacy(PrivacyLimit):
     """What the whole release may cost."""
 
     epsilon: Epsilon
-    delta: float = Field(
-        ge=1e-12,
-        lt=0.1,
-        allow_inf_nan=False,
-        description="Delta of the whole release; half of it is the probability that a value of one record is named.",
-    )
+    delta: float = Field(ge=1e-12, lt=0.1, allow_inf_nan=False)
+    """Delta of the whole release; half of it is the probability that a value of one record is named."""
 
 
 class DiscoverySpec(ReleaseSpec):
     """Frequent values of columns of texts, bounds of columns of numbers, and how many values are missing."""
 
     kind: Literal["discovery"]
-    columns: dict[str, Kind] = Field(
-        min_length=1,
-        max_length=500,
-        description="By column: text (its frequent values are named, whatever the file holds them as), integer or "
-        "number (bounds are found among powers of two), or public bounds such as [0, 99], which cost nothing.",
-    )
-    table: Schema = Field(
-        default_factory=lambda: schema_of({"column": "text"}),
-        alias="schema",
-        description="It follows from `columns`: leave it out.",
-    )
+    columns: dict[str, Kind] = Field(min_length=1, max_length=500)
+    """By column: text (its frequent values are named, whatever the file holds them as), integer or number (bounds are
+    found among powers of two), or public bounds such as [0, 99], which cost nothing.
+    """
+    table: Schema = Field(default_factory=lambda: schema_of({"column": "text"}), alias="schema")
+    """It follows from `columns`: leave it out."""
     privacy: DiscoveryPrivacy
 
     @model_validator(mode="before")

@@ -29,13 +29,10 @@ class HistogramPrivacySpec(PrivacyLimit):
     """
     epsilon: float = Field(ge=1e-6, le=1e6, allow_inf_nan=False, description="Budget: epsilon, or PML leakage in nats.")
     delta: float = Field(default=0, ge=0, lt=1, allow_inf_nan=False, description="Budget; 0 takes Laplace noise only.")
-    alpha: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="With pml: assumed least probability of every bin, for every record. An assumption about the "
-        "population, never estimated from the data.",
-    )
+    alpha: float | None = Field(default=None, gt=0, le=1)
+    """With pml: assumed least probability of every bin, for every record. An assumption about the population, never
+    estimated from the data.
+    """
     accept_no_noise: bool = False
     """With pml: release exact counts where epsilon >= ln(1/alpha) needs no noise."""
 
@@ -58,15 +55,12 @@ class HistogramQuerySpec(Section):
     columns: tuple[str, ...] = Field(min_length=1, description="Columns counted jointly, at least one.")
     buckets: bool = False
     """Count the buckets of the columns instead of their values."""
-    adaptive: dict[str, int] = Field(
-        default_factory=dict,
-        description="Bins of about equal counts instead of values, chosen from the data for a third of the budget: "
-        "column -> number of bins. For ordered columns; their values, or public `bins`, are the "
-        "grid on which edges lie.",
-    )
-    share: Exact | None = Field(
-        default=None, gt=0, le=1, description="Share of the histograms' budget; for all histograms or for none."
-    )
+    adaptive: dict[str, int] = Field(default_factory=dict)
+    """Bins of about equal counts instead of values, chosen from the data for a third of the budget: column -> number of
+    bins. For ordered columns; their values, or public `bins`, are the grid on which edges lie.
+    """
+    share: Exact | None = Field(default=None, gt=0, le=1)
+    """Share of the histograms' budget; for all histograms or for none."""
 
 
 class CountsSpec(Section):
@@ -80,12 +74,8 @@ class CountsSpec(Section):
     """Histograms that are made to agree, by number, each list from fine to coarse: each is a sum of cells of the one
     before.
     """
-    synthetic_records: int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_SYNTHETIC,
-        description="Release counts of so many records drawn from the noisy histograms instead.",
-    )
+    synthetic_records: int | None = Field(default=None, ge=1, le=MAX_SYNTHETIC)
+    """Release counts of so many records drawn from the noisy histograms instead."""
     entropies: tuple[float, ...] = ()
     """Orders of entropies of the released counts, to release beside them."""
 
@@ -129,14 +119,12 @@ class CurvesSpec(Section):
     (replacement).
     """
 
-    columns: tuple[str, ...] | None = Field(
-        default=None, min_length=2, description="Wide: the columns of the values, in the order of the times."
-    )
+    columns: tuple[str, ...] | None = Field(default=None, min_length=2)
+    """Wide: the columns of the values, in the order of the times."""
     long: tuple[str, str, str] | None = None
     """Long: the columns of id, time and value; the records of a curve stand together."""
-    times: tuple[float, ...] | None = Field(
-        default=None, min_length=2, description="Times of the values; wide: by default equidistant over the domain."
-    )
+    times: tuple[float, ...] | None = Field(default=None, min_length=2)
+    """Times of the values; wide: by default equidistant over the domain."""
     domain: tuple[float, float] = (0.0, 1.0)
     """First and last time; mapped to [0, 1]."""
     kernel: KernelSpec = KernelSpec()

@@ -27,12 +27,10 @@ LARGEST_CATEGORY = 256
 class DisclosureSpec(Section):
     """How much local information a release that is not differentially private may disclose."""
 
-    lid: float = Field(
-        gt=0, le=1, description="Largest share of released rows that may lie near their originals in some column."
-    )
-    eta: float = Field(
-        default=0.01, gt=0, lt=0.5, description="What is near, as a share of the width of a column's scale."
-    )
+    lid: float = Field(gt=0, le=1)
+    """Largest share of released rows that may lie near their originals in some column."""
+    eta: float = Field(default=0.01, gt=0, lt=0.5)
+    """What is near, as a share of the width of a column's scale."""
     columns: tuple[str, ...] | None = None
     """Columns that are looked at; default: all synthesised ordered ones with at least 1 / eta values."""
 
@@ -46,9 +44,8 @@ class TwoStagePrivacySpec(PrivacyLimit):
     """
     disclosure: DisclosureSpec | None = None
     """With guarantee lid."""
-    epsilon: float | None = Field(
-        default=None, ge=1e-6, le=20, description="With guarantee dp: budget of the whole release (add/remove)."
-    )
+    epsilon: float | None = Field(default=None, ge=1e-6, le=20)
+    """With guarantee dp: budget of the whole release (add/remove)."""
     delta: float | None = Field(default=None, ge=1e-10, lt=1, description="With guarantee dp.")
 
     @model_validator(mode="after")
@@ -68,11 +65,10 @@ class PredictionSpec(Section):
     """The column that is predicted: a number, an integer or an ordinal; with guarantee lid also a category, which is
     classified.
     """
-    log: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
-        default_factory=dict,
-        description="Columns on a logarithmic scale, sign(v) log(1 + |v| / unit), with the unit of each: amounts that "
-        "differ by orders of magnitude.",
-    )
+    log: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
+    """Columns on a logarithmic scale, sign(v) log(1 + |v| / unit), with the unit of each: amounts that differ by orders
+    of magnitude.
+    """
     keep: tuple[str, ...] = ()
     """Columns that stay ORIGINAL (guarantee lid only); all others are synthesised."""
     first_stage: str = Field(
@@ -82,12 +78,8 @@ class PredictionSpec(Section):
     """Mix each original row with its nearest unused synthetic row, by the assignment with the least total distance
     (nearest) or row by row (greedy, as published); or with any row (independent).
     """
-    alpha: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="Share of the original row; default: the largest within the disclosure (guarantee lid), or 0 (dp).",
-    )
+    alpha: float | None = Field(default=None, ge=0, le=1)
+    """Share of the original row; default: the largest within the disclosure (guarantee lid), or 0 (dp)."""
     regression: RegressionSpec = RegressionSpec()
     parties: PartySpec | None = None
     """Parties (hospitals, branches, regions) in one table: the inputs of each are synthesised by themselves, and their

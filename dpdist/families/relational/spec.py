@@ -31,9 +31,8 @@ class ParentSpec(Section):
 
     attributes: tuple[str, ...] = ()
     """Attributes of the schema that are the parent's; the others are the members'. Default: those of data.parent."""
-    records: int = Field(
-        ge=1, le=MOST_RECORDS, description="Number of released parents, about as many as the table is known to have."
-    )
+    records: int = Field(ge=1, le=MOST_RECORDS)
+    """Number of released parents, about as many as the table is known to have."""
 
 
 class MembersSpec(Section):
@@ -43,11 +42,10 @@ class MembersSpec(Section):
     """Ordered attribute by which the members of a parent follow one another; only the place of a member among those of
     its parent is released. Without it the order is a keyed one.
     """
-    kinds: dict[str, str] = Field(
-        default_factory=dict,
-        description="Names of kinds of members, and for each a condition on one attribute, the same for all, such as "
-        "{children: AGEP < 18}. They are counted by parent, and released parents have as many of each.",
-    )
+    kinds: dict[str, str] = Field(default_factory=dict)
+    """Names of kinds of members, and for each a condition on one attribute, the same for all, such as {children: AGEP <
+    18}. They are counted by parent, and released parents have as many of each.
+    """
     context: tuple[str, ...] | None = None
     """Attributes of the first member that the others depend on; default: all. An attribute with `buckets` counts by
     them.

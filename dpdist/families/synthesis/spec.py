@@ -23,18 +23,10 @@ class PrivacySpec(PrivacyLimit):
 
     epsilon: Epsilon
     delta: Delta
-    accuracy_share: float = Field(
-        default=0.03,
-        ge=0,
-        le=0.5,
-        description="Share of the budget (of mu^2) that measures how accurate the released records are; 0 for none.",
-    )
-    regression_share: float | None = Field(
-        default=None,
-        gt=0,
-        le=0.5,
-        description="Share of the budget (of mu^2) that measures the declared regressions; default: 0.1 if any are.",
-    )
+    accuracy_share: float = Field(default=0.03, ge=0, le=0.5)
+    """Share of the budget (of mu^2) that measures how accurate the released records are; 0 for none."""
+    regression_share: float | None = Field(default=None, gt=0, le=0.5)
+    """Share of the budget (of mu^2) that measures the declared regressions; default: 0.1 if any are."""
 
 
 class PrioritySpec(Section):
@@ -51,11 +43,8 @@ class PriorSpec(FilesSpec):
     It is read exactly and without a charge, so whoever names it says in the open that it is public.
     """
 
-    public: str = Field(
-        min_length=20,
-        max_length=500,
-        description="Why the table is public, in a sentence that the manifest repeats: who published it, and where.",
-    )
+    public: str = Field(min_length=20, max_length=500)
+    """Why the table is public, in a sentence that the manifest repeats: who published it, and where."""
 
 
 class ModelSpec(Section):
@@ -68,9 +57,8 @@ class ModelSpec(Section):
     """Pairs with weights of their own, for what is picked and how precisely it is measured."""
     prior: PriorSpec | None = None
     """A public table that the model starts from; never the one that is released."""
-    balance: int | None = Field(
-        default=None, ge=0, le=MOST_ROUNDS, description="Rounds in which records are exchanged; 0 for none."
-    )
+    balance: int | None = Field(default=None, ge=0, le=MOST_ROUNDS)
+    """Rounds in which records are exchanged; 0 for none."""
 
 
 class SynthesisOutput(OutputSpec):
@@ -83,9 +71,8 @@ class SynthesisOutput(OutputSpec):
 class SynthesisSpec(Section):
     """The records to release."""
 
-    records: int | None = Field(
-        default=None, ge=1, le=MOST_RECORDS, description="Number of released records; default: data.minimum_records."
-    )
+    records: int | None = Field(default=None, ge=1, le=MOST_RECORDS)
+    """Number of released records; default: data.minimum_records."""
 
 
 REGRESSION_SHARE = 0.1
@@ -106,12 +93,10 @@ class WholeSynthesisSpec(ReleaseSpec):
     privacy: PrivacySpec
     model: ModelSpec = ModelSpec()
     synthesis: SynthesisSpec = SynthesisSpec()
-    regressions: tuple[str, ...] = Field(
-        default=(),
-        max_length=32,
-        description="Regressions whose coefficients are measured, as questions of `dpdist infer`, such as "
-        '"regression wage on age, sex = 1" or "logistic regression income = 2 on age, sex = 1 where state = 8".',
-    )
+    regressions: tuple[str, ...] = Field(default=(), max_length=32)
+    """Regressions whose coefficients are measured, as questions of `dpdist infer`, such as "regression wage on age, sex
+    = 1" or "logistic regression income = 2 on age, sex = 1 where state = 8".
+    """
 
     @model_validator(mode="after")
     def _consistent(self) -> WholeSynthesisSpec:

@@ -22,11 +22,8 @@ class ClientSpec(Section):
     path: str | tuple[str, ...]
     """Its files, folders or globs, as its workers see them."""
     storage: StorageSpec = StorageSpec()
-    resource: str | None = Field(
-        default=None,
-        pattern=NAME,
-        description="Dask resource of its workers (`dask worker --resources NAME=1`); default: client-NAME.",
-    )
+    resource: str | None = Field(default=None, pattern=NAME)
+    """Dask resource of its workers (`dask worker --resources NAME=1`); default: client-NAME."""
     dataset: str = Field(pattern=NAME, description="Its data set, in its own ledger.")
     ledger: str | None = None
     """URL of its ledger, as its workers see it; default: their variable DPDIST_LEDGER."""
@@ -68,18 +65,14 @@ class FederatedSpec(Section):
     """local: each message is private by itself. correlated: the noise of all clients cancels in part (CAPE), so that
     the average is as good as with a trusted curator.
     """
-    colluding: int = Field(
-        default=0,
-        ge=0,
-        description="With correlated noise: clients that may share all they know with the coordinator; the guarantee "
-        "of the others holds all the same, and is paid for with noise.",
-    )
-    at_least: int | None = Field(
-        default=None,
-        ge=1,
-        description="Clients that must be ready, or nothing begins; default: two beyond `colluding` (local: one). "
-        "Those that are not ready are left out before the round.",
-    )
+    colluding: int = Field(default=0, ge=0)
+    """With correlated noise: clients that may share all they know with the coordinator; the guarantee of the others
+    holds all the same, and is paid for with noise.
+    """
+    at_least: int | None = Field(default=None, ge=1)
+    """Clients that must be ready, or nothing begins; default: two beyond `colluding` (local: one). Those that are not
+    ready are left out before the round.
+    """
     clients: tuple[ClientSpec, ...] = Field(min_length=2, max_length=1000, description="The clients, all disjoint.")
 
     @property
