@@ -14,7 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dpdist.errors import ContractBroken, SpecError
 from dpdist.privacy.events import Event, takes_size_for_public
@@ -25,8 +25,8 @@ from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict import Exact, Section
 from dpdist.spec.strict_yaml import load_yaml
-from dpdist.spec.unit import UnitSpec, WeightSpec, adjacency_words, refuse_released_ids, refuse_released_weights
-from dpdist.spec.validation import setting_names, validation_message
+from dpdist.spec.unit import UnitSpec, WeightSpec, adjacency_words, refuse_released
+from dpdist.spec.validation import validated
 from dpdist.storage.files import absolute
 
 LEAST_CAP: Final = Fraction(1, 1_000_000)
@@ -127,16 +127,12 @@ class Contract(Section):
             above = self.period.epsilon > self.epsilon or (self.period.pml or 0) > (self.pml or 0)
             if above:
                 raise ValueError("period: its caps are at most those of the contract, and `pml` goes with one there")
-        refuse_released_weights(self.weight, self.table)
-        if isinstance(self.unit, UnitSpec):
-            refuse_released_ids(self.unit, self.table)
-            if self.weight is not None:
-                raise ValueError("weight: the charge of weights is known for single records, not for a `unit`")
-            if self.number_of_records is not None or self.data.clients:
-                raise ValueError(
-                    "unit: how many records are kept of each unit is private, and nobody bounds those that a unit has "
-                    "with several clients, so number_of_records and data.clients do not go with it: leave them out"
-                )
+        refuse_released(self.protected, self.weight, self.table)
+        if self.protected is not None and (self.number_of_records is not None or self.data.clients):
+            raise ValueError(
+                "unit: how many records are kept of each unit is private, and nobody bounds those that a unit has "
+                "with several clients, so number_of_records and data.clients do not go with it: leave them out"
+            )
         return self
 
     @property
@@ -155,13 +151,7 @@ class Contract(Section):
             raise SpecError(f"{path} is no contract: expected a mapping with `schema`, `data`, `epsilon` ...")
         if isinstance(tree.get("schema"), str):
             tree["schema"] = Schema.from_yaml(Path(path).parent / tree["schema"])
-        tree = from_folder(tree, cls, Path(path).parent)
-        try:
-            return cls.model_validate(tree)
-        except ValidationError as error:
-            raise SpecError(
-                f"{path} is not a valid contract:\n{validation_message(error, setting_names(cls))}"
-            ) from None
+        return validated(cls, from_folder(tree, cls, Path(path).parent), str(path), what="contract")
 
     @classmethod
     def from_text(cls, text: str) -> Contract:
@@ -303,11 +293,7 @@ def drafted(
     if path:
         data["path"] = path if len(path) > 1 else path[0]
     epsilon, delta = caps
-    try:
-        contract = Contract.model_validate(
-            {"schema": schema, "data": data, "minimum_records": minimum, "epsilon": epsilon, "delta": delta}
-        ).located()  # whoever keeps it decides in which folder
-    except ValidationError as error:
-        raise SpecError(f"no contract can be made of this:\n{validation_message(error)}") from None
+    settings = {"schema": schema, "data": data, "minimum_records": minimum, "epsilon": epsilon, "delta": delta}
+    contract = validated(Contract, settings, "what was given", what="contract").located()  # from any folder
     tree = contract.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return tree | {"epsilon": epsilon, "delta": delta, "guarantees": list(contract.guarantees)}

@@ -15,11 +15,12 @@ from pydantic import Field, TypeAdapter
 from dpdist.errors import SpecError
 from dpdist.spec.dates import dated
 from dpdist.spec.kinds import FAMILIES
-from dpdist.spec.overrides import change, override, validated
+from dpdist.spec.overrides import change, override
 from dpdist.spec.paths import from_folder
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict_yaml import load_yaml
+from dpdist.spec.validation import validated
 
 AnySpecification = str | os.PathLike[str] | Mapping[str, Any] | ReleaseSpec
 """The path of a spec file, its settings as a mapping, or a spec that was read before."""

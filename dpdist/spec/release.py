@@ -19,7 +19,7 @@ from dpdist.spec.overrides import change
 from dpdist.spec.paths import PATH, without_paths
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict import Section
-from dpdist.spec.unit import UnitSpec, WeightSpec, protected, refuse_released_ids, refuse_released_weights
+from dpdist.spec.unit import UnitSpec, WeightSpec, protected, refuse_released
 from dpdist.spec.validation import NAME
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
@@ -121,6 +121,7 @@ class ReleaseSpec(Section):
 
     protects_units: ClassVar[bool] = False  # whether the charge of the family is known for units of several records
     weighs: ClassVar[bool] = False  # whether records may count by their weights
+    keeps_rules: ClassVar[bool] = False  # whether the schema may have rules, which then no released record breaks
 
     kind: str
     name: str = Field(pattern=NAME, description="Name of the release, once per data set.")
@@ -135,33 +136,26 @@ class ReleaseSpec(Section):
     privacy: PrivacyLimit
     unit: UnitSpec | None = None
     """Who is protected, as the contract says; without it a single record is."""
-
     weight: WeightSpec | None = None
     """Weights of the records, which then count as so many; without it each counts once."""
 
     @model_validator(mode="after")
-    def _weighing(self) -> ReleaseSpec:
-        if self.weight is None:
-            return self
-        if not self.weighs:
+    def _admitted(self) -> ReleaseSpec:
+        if self.weight is not None and not self.weighs:
             raise ValueError(
                 f"weight: this family ({self.kind}) counts no records, or each once; leave `weight` out, or release "
                 "histograms or a synthesis"
             )
-        refuse_released_weights(self.weight, self.table)
-        if self.unit is not None:
-            raise ValueError(
-                "weight: the charge of weights is known for single records, not for a `unit`: leave one out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _protecting(self) -> ReleaseSpec:
         if self.unit is not None and not self.protects_units:
             raise ValueError(f"unit: this family ({self.kind}) protects single records only; leave the release out")
-        refuse_released_ids(self.unit, self.table)
+        refuse_released(self.unit, self.weight, self.table)
         if self.data.parent is not None and self.unit is None:
             raise ValueError("data.parent: tables are joined by the ids of units: declare `unit`")
+        if self.table.rules and not self.keeps_rules:
+            raise ValueError(
+                f"schema.rules: a release of kind {self.kind} cannot keep rules, as kind: synthesis does: leave them "
+                "out of its schema"
+            )
         return self
 
     @property
@@ -201,20 +195,6 @@ class ReleaseSpec(Section):
     def protected(self) -> dict[str, Any]:
         """The unit in the words of a guarantee (`dpdist.spec.unit.protected`)."""
         return protected(self.unit)
-
-    @model_validator(mode="after")
-    def _keeps_rules(self) -> ReleaseSpec:
-        if self.table.rules and not self.keeps_rules:
-            raise ValueError(
-                f"schema.rules: a release of kind {self.kind} cannot keep rules, as kind: synthesis does: leave them "
-                "out of its schema"
-            )
-        return self
-
-    @property
-    def keeps_rules(self) -> bool:
-        """Whether the schema may have rules, which then no released record breaks."""
-        return False
 
     @property
     def worker_resources(self) -> tuple[str, ...]:

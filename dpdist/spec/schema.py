@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from pydantic import (
     Field,
     FiniteFloat,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -31,7 +30,7 @@ from dpdist.errors import SpecError
 from dpdist.spec.rules import Rule, Rules, compiled
 from dpdist.spec.strict import Frozen, Value
 from dpdist.spec.strict_yaml import load_yaml
-from dpdist.spec.validation import setting_names, validation_message
+from dpdist.spec.validation import validated
 
 if TYPE_CHECKING:
     from dpdist.api.checked import SchemaCheck
@@ -461,10 +460,7 @@ class Schema(Frozen):
             raise SpecError(
                 f"{path} is not a schema: expected the settings {', '.join(names)}, and it has none of them"
             )
-        try:
-            return cls.model_validate(tree)
-        except ValidationError as error:
-            raise SpecError(f"{path} is not a valid schema:\n{validation_message(error, setting_names(cls))}") from None
+        return validated(cls, tree, str(path), what="schema")
 
 
 def _one_type(numbers: tuple[Any, ...], kind: str | None, name: str | None) -> tuple[Any, ...]:

@@ -44,27 +44,6 @@ class UnitSpec(StrictModel):
         return self
 
 
-def refuse_released_ids(unit: UnitSpec | None, table: Schema) -> None:
-    """Refuse a schema that names the column of the ids. Raises ValueError."""
-    if unit is not None and unit.by in table.names:
-        raise ValueError(
-            f"unit.by: {unit.by!r} is an attribute of the schema, so the ids would be counted and released: leave it "
-            "out of the schema"
-        )
-
-
-def protected(unit: UnitSpec | None) -> dict[str, Any]:
-    """The unit in the words of a guarantee: arguments of `dpdist.privacy.guarantee.DifferentialPrivacy`."""
-    return {} if unit is None else {"unit": unit.name, "records": unit.at_most}
-
-
-def adjacency_words(unit: UnitSpec | None) -> str:
-    """What neighbouring tables differ by: a record, or a unit with its records."""
-    if unit is None:
-        return "add/remove adjacency"
-    return f"add/remove adjacency of a {unit.name} with at most {unit.at_most:,} records"
-
-
 class WeightSpec(StrictModel):
     """The column of the weights. A record of weight w counts as w equal records.
 
@@ -86,10 +65,29 @@ class WeightSpec(StrictModel):
     """Records above `at_most`: refuse the table, or count them as `at_most`."""
 
 
-def refuse_released_weights(weight: WeightSpec | None, table: Schema) -> None:
-    """Refuse a schema that names the column of the weights. Raises ValueError."""
+def refuse_released(unit: UnitSpec | None, weight: WeightSpec | None, table: Schema) -> None:
+    """Refuse weights of a unit's records, and a schema that names the column of ids or weights. Raises ValueError."""
+    if unit is not None and weight is not None:
+        raise ValueError("weight: the charge of weights is known for single records, not for a `unit`: leave one out")
+    if unit is not None and unit.by in table.names:
+        raise ValueError(
+            f"unit.by: {unit.by!r} is an attribute of the schema, so the ids would be counted and released: leave it "
+            "out of the schema"
+        )
     if weight is not None and weight.by in table.names:
         raise ValueError(
             f"weight.by: {weight.by!r} is an attribute of the schema. Leave it out of the schema for records that "
             "count by their weights, or leave `weight` out to release it as an attribute"
         )
+
+
+def protected(unit: UnitSpec | None) -> dict[str, Any]:
+    """The unit in the words of a guarantee: arguments of `dpdist.privacy.guarantee.DifferentialPrivacy`."""
+    return {} if unit is None else {"unit": unit.name, "records": unit.at_most}
+
+
+def adjacency_words(unit: UnitSpec | None) -> str:
+    """What neighbouring tables differ by: a record, or a unit with its records."""
+    if unit is None:
+        return "add/remove adjacency"
+    return f"add/remove adjacency of a {unit.name} with at most {unit.at_most:,} records"

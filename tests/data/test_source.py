@@ -21,7 +21,7 @@ from dpdist.data.source import (
 )
 from dpdist.errors import DataNotFound, DpdistError, SpecError, StorageUnavailable, UnreadableFile
 from dpdist.spec.data import CsvSpec, ParentTable
-from dpdist.spec.overrides import validated
+from dpdist.spec.validation import validated
 from dpdist.storage.files import storage_errors
 
 

@@ -161,6 +161,7 @@ class HistogramSpec(ReleaseSpec):
     """Histograms, cross-tabulations and entropies of one table in one pass, or a function-valued mean."""
 
     protects_units: ClassVar[bool] = True
+    keeps_rules: ClassVar[bool] = True  # of the table: counts are no records
     weighs: ClassVar[bool] = True
 
     kind: Literal["histogram"]
@@ -176,11 +177,6 @@ class HistogramSpec(ReleaseSpec):
     """A function-valued mean; by itself in a release. data.minimum_records is then about curves: with adjacency
     replacement their exact number.
     """
-
-    @property
-    def keeps_rules(self) -> bool:
-        """Counts are no records: rules say which records of the table count, and leave the counts as they are."""
-        return True
 
     @model_validator(mode="after")
     def _consistent(self) -> HistogramSpec:

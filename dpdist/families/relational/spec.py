@@ -62,6 +62,7 @@ class RelationalSpec(ReleaseSpec):
     """Parents with their members, drawn from two models that were fitted to noisy tables."""
 
     protects_units: ClassVar[bool] = True
+    keeps_rules: ClassVar[bool] = True
 
     kind: Literal["relational"]
     privacy: RelationalPrivacy
@@ -108,11 +109,6 @@ class RelationalSpec(ReleaseSpec):
     @property
     def protects_only_units(self) -> bool:
         """A member more exchanges the rows of all others, and of the parent."""
-        return True
-
-    @property
-    def keeps_rules(self) -> bool:
-        """Always."""
         return True
 
     @property

@@ -86,6 +86,7 @@ class WholeSynthesisSpec(ReleaseSpec):
     """Records drawn from a model that was fitted to noisy tables of all records."""
 
     protects_units: ClassVar[bool] = True
+    keeps_rules: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
 
     kind: Literal["synthesis"]
@@ -137,11 +138,6 @@ class WholeSynthesisSpec(ReleaseSpec):
         """The share of mu^2 that measures the declared regressions."""
         share = self.privacy.regression_share
         return (REGRESSION_SHARE if share is None else share) if self.regressions else 0.0
-
-    @property
-    def keeps_rules(self) -> bool:
-        """Always."""
-        return True
 
     @property
     def public_tables(self) -> tuple[str, ...]:
