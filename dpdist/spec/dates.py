@@ -15,22 +15,17 @@ from dpdist.errors import SpecError
 
 _FIELD: Final = re.compile(r"\{date(?::([^{}]*))?\}")
 _DIRECTIVE: Final = re.compile("%(.?)")
-_PERIODS: Final[Mapping[frozenset[str], str]] = {
-    frozenset("Y"): "year",
-    frozenset("Ym"): "month",
-    frozenset("Ymd"): "day",
-    frozenset("Yj"): "day",
-    frozenset("GV"): "week",
-}
-"""The directives of a setting, and what they tell apart. A month without its year would name next year's alike."""
+_PERIODS: Final = {"Y": "year", "Ym": "month", "Ydm": "day", "Yj": "day", "GV": "week"}
+"""The directives of a setting, sorted, and what they tell apart; a month without its year names next year's alike."""
 
-_CONTAINS: Final[Mapping[str, frozenset[str]]] = {
-    "year": frozenset({"year"}),
-    "month": frozenset({"year", "month"}),
-    "day": frozenset({"year", "month", "week", "day"}),
-    "week": frozenset({"week"}),
+_CONTAINS: Final[Mapping[str | None, tuple[str | None, ...]]] = {
+    None: (None,),
+    "year": (None, "year"),
+    "month": (None, "year", "month"),
+    "week": (None, "week"),
+    "day": (None, "year", "month", "week", "day"),
 }
-"""The periods of which each one is a part."""
+"""The periods of which each one is a part, the longest first; without a period what never changes."""
 
 _EXPECTED: Final = "write {date:%Y}, {date:%Y-%m}, {date:%Y-%m-%d}, {date:%Y-%j} or {date:%G-%V} (weeks)"
 
@@ -81,28 +76,27 @@ def _day(text: object) -> date:
 
 
 def _period(value: object, setting: str) -> str | None:
-    """The period that a setting tells apart; None where it has no field."""
-    found = set[str | None]()
+    """The shortest period that a setting tells apart; None where it has no field."""
+    found: set[str | None] = {None}
     for text in value if isinstance(value, list | tuple) else [value]:
         formats = [match[1] or "" for match in _FIELD.finditer(text)] if isinstance(text, str) else []
-        letters = frozenset(letter for one in formats for letter in _DIRECTIVE.findall(one))
+        letters = "".join(sorted({letter for one in formats for letter in _DIRECTIVE.findall(one)}))
         if formats and letters not in _PERIODS:
             raise SpecError(f"{setting}: this date would name different periods alike, or none: {_EXPECTED}")
         found.add(_PERIODS[letters] if formats else None)
-    return min((one for one in found if one is not None), key=lambda one: -len(_CONTAINS[one]), default=None)
+    return max(found, key=lambda period: len(_CONTAINS[period]))
 
 
 def _check_periods(periods: Mapping[str, str | None]) -> None:
     """Refuse paths that do not go with the name."""
-    name = periods["name"]
-    if "output.path" in periods and periods["output.path"] != name:
+    name, data = periods["name"], periods.get("data.path")
+    if periods.get("output.path", name) != name:
         raise SpecError(
             f"output.path: it changes {_words(periods['output.path'])} and the name {_words(name)}: "
             f"{'give both the same dates' if name else 'put the date into the name, too'}, so that each release has "
             "its own folder"
         )
-    data = periods.get("data.path")
-    if data is not None and (name is None or data not in _CONTAINS[name]):
+    if data not in _CONTAINS[name]:
         raise SpecError(
             f"data.path: it changes {_words(data)} and the name {_words(name)}: a release that is repeated must find "
             "the same input"

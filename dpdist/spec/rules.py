@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, model_validator
 
 from dpdist.errors import SpecError
-from dpdist.spec.conditions import Box, Mask, ends_of, equal_to, missing_text, named, parse_condition
+from dpdist.spec.conditions import Box, Mask, ends_of, equal_to, inside, missing_text, named, parse_condition
 from dpdist.spec.contradictions import refuse_contradictions
 from dpdist.spec.strict import Frozen, OwnFields, Value
 
@@ -114,10 +114,7 @@ class Forbidden(OwnFields):
         """Which records break the rule."""
         if self.table is not None:
             return np.asarray(self.table[tuple(codes[i] for i in self.attributes)])
-        found = np.zeros(len(codes[self.attributes[0]]), bool)
-        for box in self.boxes:
-            found |= np.logical_and.reduce([mask[codes[i]] for i, mask in box.items()])
-        return found
+        return inside(self.boxes, codes, len(codes[self.attributes[0]]))
 
 
 Rules = tuple[Forbidden, ...]
