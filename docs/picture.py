@@ -14,11 +14,12 @@ from typing import Any
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
+from dpdist.api.display import folded
 from dpdist.api.progress import stage_bars
 from dpdist.cli import sample_table as sample
-from dpdist.cli.output import folded, guarantee_lines
+from dpdist.cli.output import guarantee_lines
 from dpdist.ledger import Ledger
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 from dpdist.spec.reader import load
 
 DOCS = Path(__file__).parent

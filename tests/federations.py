@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from distributed import Client, Security
 from releases import dotted
 
-from dpdist.families.mixing.federated.identity import identity_text
+from dpdist.families.mixing.federated.messages import identity_text
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Ledger
 from dpdist.ledger.signing import load_signing_key
-from dpdist.release.conformity import check_input
+from dpdist.lifecycle.conformity import check_input
 from dpdist.spec.contract import Contract
 from dpdist.spec.overrides import override
 from dpdist.spec.reader import load

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from releases import SCHEMA, table
 
 from dpdist.ledger import Ledger
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 from dpdist.spec.reader import load
 
 ROWS = 6_000

@@ -58,7 +58,7 @@ class SchemaCheck:
 
 def check_schema(schema: Schema, table: Any, *, custodian: bool, layout: Mapping[str, Any]) -> SchemaCheck:
     """See `dpdist.spec.schema.Schema.check`."""
-    from dpdist.release.conformity import check_records
+    from dpdist.lifecycle.conformity import check_records
 
     paths = paths_of(table)
     if paths is None and layout:

@@ -79,9 +79,9 @@ def discovered(
     Raises
     ------
     DpdistError
-        As `dpdist.release.run.run_release`.
+        As `dpdist.lifecycle.run.run_release`.
     """
-    from dpdist.release.run import run_release
+    from dpdist.lifecycle.run import run_release
     from dpdist.spec.reader import load
 
     if not columns:
@@ -104,7 +104,7 @@ def discovered(
         },
         title="--discover",
     )
-    run_release(spec, once=True, progress=progress, announce=announce)
+    run_release(spec, attempt="once", progress=progress, announce=announce)
     return draft_of(Path(output), public=False, columns=(), without=())
 
 

@@ -116,7 +116,7 @@ class Ledger:
         """
         from dpdist.api.containers import as_input, is_partitioned, paths_of
         from dpdist.cluster.cluster import Cluster
-        from dpdist.release.conformity import check_input
+        from dpdist.lifecycle.conformity import check_input
         from dpdist.spec.contract import Contract
 
         with self.opened() as ledger:

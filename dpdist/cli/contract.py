@@ -78,7 +78,7 @@ def contract_check(
 
     What is printed holds private counts.
     """
-    from dpdist.release.conformity import check_input
+    from dpdist.lifecycle.conformity import check_input
     from dpdist.spec.contract import Contract
 
     if (contract is None) == (dataset is None):

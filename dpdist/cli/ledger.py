@@ -256,7 +256,7 @@ def ledger_give_up(
 
     Its charge is given back if no record was read, and stays spent otherwise.
     """
-    from dpdist.release.history import find_attempt
+    from dpdist.lifecycle.history import find_attempt
 
     with open_ledger(ledger) as opened:
         meant = find_attempt(opened, attempt)

@@ -33,8 +33,7 @@ import pyarrow.parquet as pq
 
 from dpdist.families.base.noisy_counts import add_noise
 from dpdist.families.base.registry import make_plan
-from dpdist.families.histogram.binning import choose, noisy_levels
-from dpdist.families.histogram.cuts import fitted_masses
+from dpdist.families.histogram.binning import choose, fitted_masses, noisy_levels
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.histogram.postprocess import project
 from dpdist.privacy.noise import Noise

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from dpdist.families.base.registry import make_plan
-from dpdist.families.deniability.candidates import SeedSynthesizer
 from dpdist.families.deniability.claims import (
     alike,
     even_network,
@@ -29,7 +28,7 @@ from dpdist.families.deniability.claims import (
     tables_canaries,
     tables_claim,
 )
-from dpdist.families.deniability.deniability import PrivacyTest
+from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesizer
 from dpdist.families.deniability.parameters import parameter_plan
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.structure import Score, independent_structure, structure_plan

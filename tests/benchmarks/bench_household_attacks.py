@@ -17,12 +17,12 @@ from bench_households import SPEC, declare
 
 from dpdist.cluster.executor import InProcess
 from dpdist.data.released import ReleasedTable
-from dpdist.evaluate.linked.attacks import ATTACKS, CONTROL, attacked
-from dpdist.evaluate.linked.parents import ParentRecords
-from dpdist.evaluate.linked.sections import open_linked
-from dpdist.evaluate.run import Request, linked_rows
+from dpdist.evaluation.linked.attacks import ATTACKS, CONTROL, attacked
+from dpdist.evaluation.linked.parents import ParentRecords
+from dpdist.evaluation.linked.sections import open_linked
+from dpdist.evaluation.run import Request, linked_rows
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import open_release
-from dpdist.release.run import run_release
 from dpdist.spec.reader import load
 
 TABLES = ("persons", "households")

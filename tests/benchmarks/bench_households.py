@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 import yaml
 
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import read_release, verify
-from dpdist.release.conformity import check_input
-from dpdist.release.run import run_release
 from dpdist.spec.contract import Contract
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec

@@ -33,16 +33,15 @@ from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.split import split_labels
 from dpdist.data.table import open_table
-from dpdist.evaluate.attacks import distinguish
-from dpdist.evaluate.attacks.intervals import proportion
-from dpdist.evaluate.binning import view_of
-from dpdist.evaluate.utility.models import CLASSIFIERS, Encoder, ModelPredictions, fit, labels_of
+from dpdist.evaluation.attacks import distinguish
+from dpdist.evaluation.attacks.intervals import proportion
+from dpdist.evaluation.binning import view_of
+from dpdist.evaluation.utility.models import CLASSIFIERS, Encoder, ModelPredictions, fit, labels_of
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.network import Network
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
-from dpdist.families.deniability.candidates import SeedSynthesizer, seed_ranks
-from dpdist.families.deniability.deniability import plausible_seeds
+from dpdist.families.deniability.deniability import SeedSynthesizer, plausible_seeds, seed_ranks
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec

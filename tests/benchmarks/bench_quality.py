@@ -28,12 +28,11 @@ from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.network import Network
-from dpdist.families.deniability.dependence import entropies, pair_distances
 from dpdist.families.deniability.estimation import estimate_network
-from dpdist.families.deniability.parameters import exact_tables, measure_tables
+from dpdist.families.deniability.parameters import count_tables, exact_tables, measure_tables
 from dpdist.families.deniability.plan import plan
+from dpdist.families.deniability.search import entropies, pair_distances
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.families.deniability.statistics import count_tables
 from dpdist.families.deniability.structure import (
     StructureStatistics,
     independent_structure,

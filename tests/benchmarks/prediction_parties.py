@@ -25,13 +25,13 @@ from scipy.stats import ks_2samp
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
-from dpdist.evaluate.utility.regression import mse
+from dpdist.evaluation.utility.regression import mse
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.plan import plan_lid
 from dpdist.families.prediction.lid.regression import Features
-from dpdist.families.prediction.lid.stages import SyntheticInputs
 from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.families.prediction.stages import SyntheticInputs
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.spec.reader import load
 

@@ -22,7 +22,7 @@ from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.plan import plan
 from dpdist.ledger import Ledger
 from dpdist.ledger.keys import KeyRef
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 from dpdist.spec.reader import load
 
 EPSILONS = (1.0, 3.0, 10.0)

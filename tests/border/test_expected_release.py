@@ -17,10 +17,10 @@ from releases import SCHEMA, table
 import dpdist
 from dpdist.errors import EmptyTable, SpecError, VerificationFailed
 from dpdist.ledger import Ledger
-from dpdist.publish.cautions import cautions_of
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.manifest import MANIFEST
+from dpdist.publish.part_format import cautions_of
 from dpdist.publish.verify import read_manifest, verify
-from dpdist.release.run import run_release
 from dpdist.spec.reader import load
 
 

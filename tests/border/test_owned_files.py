@@ -16,8 +16,8 @@ from dpdist.cli.commands import verify
 from dpdist.errors import ContractBroken, SpecError
 from dpdist.ledger import Ledger
 from dpdist.ledger.statement import budget_sentence
-from dpdist.release.conformity import check_input
-from dpdist.release.run import run_release
+from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.run import run_release
 from dpdist.spec.contract import Contract
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec

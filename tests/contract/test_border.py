@@ -34,7 +34,7 @@ from dpdist.spec.part import departures
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
-from dpdist.storage.memory import MemoryStore
+from dpdist.storage.store import MemoryStore
 
 JOB: dict[str, Any] = {"name": "job", "kind": "categorical", "values": ["nurse", "cook", "clerk"]}
 AGE: dict[str, Any] = {"name": "age", "kind": "integer", "bounds": [0, 1], "missing": "drop"}
@@ -164,7 +164,7 @@ class Ended:
 
 
 def ended(spec: ReleaseSpec, plan: Any, table: Encoded) -> Ended:
-    """Run the stages of a release, as `dpdist.release.run.Run` does, but for files and ledger."""
+    """Run the stages of a release, as `dpdist.lifecycle.run.Run` does, but for files and ledger."""
     told, drawn = list[bool](), list[str]()
     attempt = Rehearsal(
         spec=spec,

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 from dpdist.errors import AccountingError, CheckFailed, DpdistError
-from dpdist.families.base.family import Plan
+from dpdist.families.base.plan import Plan
 from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.ledger.keys import KeyRef

@@ -17,7 +17,7 @@ from dpdist.cluster.executor import InProcess
 from dpdist.errors import DpdistError, OutOfDomain, SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.ledger import Ledger
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 from dpdist.spec.overrides import override
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
@@ -147,7 +147,7 @@ def test_a_value_outside_its_domain_is_refused_at_the_charge(case: Case, tmp_pat
     spec = case.spec(tmp_path)
     assert status(spec) == ("OutOfDomain", ["drawing"])
     with pytest.raises(OutOfDomain, match="The charge stays spent"), runs_use(InProcess()):
-        run_release(spec, fixed_key=KEY, resume=True)
+        run_release(spec, fixed_key=KEY, attempt="resume")
     assert status(spec)[1] == ["drawing"]
 
 

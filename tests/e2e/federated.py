@@ -113,7 +113,7 @@ class Users(WiredClients):
 
 def isolate(folder: Path, processes: Users, spec: dict[str, Any]) -> bool:
     """Make users; whether that is possible here."""
-    python = [sys.executable, "-c", "import distributed, dpdist.release.run"]
+    python = [sys.executable, "-c", "import distributed, dpdist.lifecycle.run"]
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         return False
     if subprocess.run([*as_user(FIRST_USER), *python], cwd="/", capture_output=True).returncode != 0:

@@ -28,15 +28,15 @@ from dpdist.cli import app
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.released import ReleasedTable
-from dpdist.evaluate import run as module
-from dpdist.evaluate.evaluation import Options
-from dpdist.evaluate.inputs import Inputs, open_inputs
-from dpdist.evaluate.page.page import WORDS
-from dpdist.evaluate.run import Evaluated, Request, run_evaluation
-from dpdist.evaluate.utility.marginals import chosen_triples, distances
+from dpdist.evaluation import run as module
+from dpdist.evaluation.inputs import Inputs, open_inputs
+from dpdist.evaluation.page.page import WORDS
+from dpdist.evaluation.report import Options
+from dpdist.evaluation.run import Evaluated, Request, run_evaluation
+from dpdist.evaluation.utility.marginals import chosen_triples, distances
 from dpdist.families.base.graph import run_pass, table_pass
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import open_release, read_release
-from dpdist.release.run import run_release
 from dpdist.spec.reader import load
 from tests.evaluate.conftest import Made
 
@@ -149,7 +149,7 @@ def test_samples_are_random_bounded_and_repeatable(made: Made, monkeypatch: pyte
     with open_cluster(mode="threads") as cluster:
         inputs = opened(made, cluster)
         everything = inputs.samples()
-        monkeypatch.setattr("dpdist.evaluate.inputs.LARGEST_SAMPLE", 1_000)
+        monkeypatch.setattr("dpdist.evaluation.inputs.LARGEST_SAMPLE", 1_000)
         first, again = inputs.samples(), opened(made, cluster).samples()
     assert {name: len(codes[0]) for name, codes in everything.items()} == {
         "released": 2_500,
@@ -283,7 +283,7 @@ def test_a_damaged_release_is_refused(made: Made, tmp_path: Path) -> None:
 
 
 def test_missing_packages_are_named(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpdist.evaluate.evaluation.find_spec", lambda name: None if name == "sklearn" else object())
+    monkeypatch.setattr("dpdist.evaluation.report.find_spec", lambda name: None if name == "sklearn" else object())
     with pytest.raises(errors.SpecError, match=r"scikit-learn: pip install 'dpdist\[evaluate\]'"):
         run_evaluation(request(made, tmp_path / "page"))
 

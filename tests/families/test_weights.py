@@ -23,8 +23,8 @@ from dpdist.data.operators import gather_operator
 from dpdist.data.report import RowReport, check_weights
 from dpdist.data.weighted import WeightedRecords, copies_of
 from dpdist.errors import ColumnMismatch, OutOfDomain, SpecError
-from dpdist.evaluate.evaluation import Options
-from dpdist.evaluate.run import Request, run_evaluation
+from dpdist.evaluation.report import Options
+from dpdist.evaluation.run import Request, run_evaluation
 from dpdist.families.base.graph import located_table, run_pass, table_pass
 from dpdist.families.base.registry import make_plan
 from dpdist.families.base.rehearsal import EXECUTOR
@@ -32,8 +32,8 @@ from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.ledger import Ledger
 from dpdist.ledger.keys import KeyRef
-from dpdist.release.conformity import check_input
-from dpdist.release.run import run_release
+from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.run import run_release
 from dpdist.spec.contract import Contract
 from dpdist.spec.overrides import change
 from dpdist.spec.reader import load

@@ -206,7 +206,7 @@ def test_a_new_attempt_is_made_once_however_often_the_flow_is_retried(
     monkeypatch.setattr(Attempt, "stored", lost)
     with pytest.raises(errors.ClusterUnreachable):
         release(inline(spec))
-    release(inline(spec), new_attempt=True)
+    release(inline(spec), attempt="replace")
     assert states(spec) == ["abandoned", "committed"]
 
 
@@ -293,7 +293,7 @@ def test_a_new_attempt_stays_wanted_until_it_is_made(
 
     monkeypatch.setattr(flows.release.Run, "__enter__", enter)
     monkeypatch.setattr(Ledger, "find", find)
-    release(inline(spec), new_attempt=True)
+    release(inline(spec), attempt="replace")
     assert (silent, away) == ([], [])
     assert states(spec) == ["abandoned", "committed"]
 

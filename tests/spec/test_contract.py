@@ -28,8 +28,8 @@ from dpdist.errors import (
 from dpdist.families.base.registry import make_plan
 from dpdist.ledger import Ledger
 from dpdist.ledger.statement import budget_sentence
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy.events import Gaussian
-from dpdist.release.run import run_release
 from dpdist.spec.contract import Contract
 from dpdist.spec.part import departures
 from dpdist.spec.reader import load
@@ -297,7 +297,7 @@ def test_a_release_under_a_contract(tmp_path: Path) -> None:
     ledger.create_from_contract("people", declared)
     with pytest.raises(ContractBroken, match="dpdist contract check"):
         run_release(made, fixed_key=KEY)
-    from dpdist.release.conformity import check_input
+    from dpdist.lifecycle.conformity import check_input
 
     found = check_input(declared)
     assert found.problems == ()
@@ -458,7 +458,7 @@ def test_the_contract_that_comes_with_dpdist(name: str) -> None:
 
 
 def test_what_a_check_finds(tmp_path: Path) -> None:
-    from dpdist.release.conformity import check_input
+    from dpdist.lifecycle.conformity import check_input
 
     people(tmp_path, 40)
     few = check_input(contract(tmp_path, minima={"job": {"clerk": 11, "cook": 20}}))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 from typing import Any
 
-from dpdist.families.base.family import Family, Plan, Stage
+from dpdist.families.base.family import Family, Stage
+from dpdist.families.base.plan import Plan
 from dpdist.spec import kinds
 from dpdist.spec.release import ReleaseSpec
 

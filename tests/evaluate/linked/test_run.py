@@ -22,11 +22,11 @@ from dpdist.data.inputs import Files
 from dpdist.data.released import ReleasedTable
 from dpdist.data.source import TableSource
 from dpdist.errors import SpecError
-from dpdist.evaluate.linked import parents as module
-from dpdist.evaluate.linked.sections import LinkedInputs, open_linked
-from dpdist.evaluate.run import Request, linked_rows, run_evaluation
+from dpdist.evaluation.linked import parents as module
+from dpdist.evaluation.linked.sections import LinkedInputs, open_linked
+from dpdist.evaluation.run import Request, linked_rows, run_evaluation
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import open_release, read_release
-from dpdist.release.run import run_release
 from dpdist.spec.data import ParentTable
 from dpdist.spec.release import ReleaseSpec
 

@@ -27,12 +27,12 @@ from dpdist.families.base.registry import make_plan
 from dpdist.families.discovery import stages
 from dpdist.families.discovery.claims import claims
 from dpdist.families.discovery.plan import DiscoveryPlan, tail
-from dpdist.families.discovery.statistics import named
+from dpdist.families.discovery.stages import named
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import audit
 from dpdist.publish.verify import read_release, verify
-from dpdist.release.run import run_release
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 

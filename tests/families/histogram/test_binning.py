@@ -23,20 +23,27 @@ from scipy import stats
 
 from dpdist.data.operators import Operator
 from dpdist.errors import AccountingError, SpecError, VerificationFailed
-from dpdist.evaluate.run import Request, run_evaluation
+from dpdist.evaluation.run import Request, run_evaluation
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import family_of, make_plan
-from dpdist.families.histogram.binning import BinningPlan, choose, noisy_levels
+from dpdist.families.histogram.binning import (
+    FAN_OUT,
+    BinningPlan,
+    choose,
+    even_bins,
+    fitted_masses,
+    level_sizes,
+    noisy_levels,
+)
 from dpdist.families.histogram.claims import bins_claim, canaries
-from dpdist.families.histogram.cuts import FAN_OUT, even_bins, fitted_masses, level_sizes
 from dpdist.families.histogram.measurement import changed_cells
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.histogram.stages import truth
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import audit
-from dpdist.release.run import run_release
 from dpdist.spec.reader import load
 
 NOISE = Noise(bytes(range(32)))

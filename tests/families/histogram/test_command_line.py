@@ -22,11 +22,11 @@ from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
 from dpdist.errors import ResourceError, VerificationFailed
 from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.histogram.counts import histogram_operator
 from dpdist.families.histogram.entropy import shannon
 from dpdist.families.histogram.plan import HistogramPlan, plan
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.families.histogram.stages import NoisyStatistics
-from dpdist.families.histogram.statistics import histogram_operator
 from dpdist.publish.statement import check_statement
 from dpdist.publish.verify import read_manifest, read_release
 from dpdist.spec.reader import load

@@ -22,7 +22,7 @@ from dpdist.families.histogram.results import Statistics, count_statistics, fit,
 from dpdist.families.histogram.spec import CountsSpec
 from dpdist.families.histogram.stages import NoisyStatistics
 from dpdist.privacy.noise import Noise
-from dpdist.publish.statistics import STATISTICS
+from dpdist.publish.parts import STATISTICS
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Attribute, Category, Schema
 

@@ -18,12 +18,12 @@ from federations import NAMES, contract_of_client, federation, states, table
 
 from dpdist.errors import ColumnMismatch
 from dpdist.families.base.registry import make_plan
+from dpdist.families.mixing import classes
 from dpdist.families.mixing.federated import client, client_session
 from dpdist.families.mixing.federated.client import Joined
-from dpdist.families.mixing.federated.client_calls import session_of
 from dpdist.families.mixing.federated.client_session import ClientSession
-from dpdist.families.mixing.federated.correlated import Masks
-from dpdist.families.mixing.federated.messages import Message, average, check_message
+from dpdist.families.mixing.federated.messages import Masks, Message, average, check_message
+from dpdist.families.mixing.federated.stages import session_of
 from dpdist.families.mixing.mixture import clip_rows
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
@@ -104,7 +104,7 @@ def test_a_round_averages_the_mixtures_of_all(spec: MixingSpec, sessions: dict[s
 def test_shards_do_not_change_a_message(sessions: dict[str, ClientSession], monkeypatch: pytest.MonkeyPatch) -> None:
     members = joined(sessions)
     whole = steps(client.send(sessions["south"], 0, 0, members))
-    monkeypatch.setattr(client, "SHARD_BYTES", 4 * 3 * 500)
+    monkeypatch.setattr(classes, "SHARD_BYTES", 4 * 3 * 500)
     assert np.array_equal(steps(client.send(sessions["south"], 0, 0, members)), whole)
     client_session.forget(sessions["south"])  # as in another worker of the client
     assert np.array_equal(steps(client.send(sessions["south"], 0, 0, members)), whole)

@@ -10,17 +10,17 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from releases import SCHEMA, table
+from syntheses import learn
 
 from dpdist.data.count import pair_counts
 from dpdist.errors import ReleaseConflict, SpecError
 from dpdist.families.base.registry import make_plan
-from dpdist.families.synthesis.choices import choose, with_prior
-from dpdist.families.synthesis.learn import learn
 from dpdist.families.synthesis.prior import read_prior
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import Run, run_release
+from dpdist.model.choices import choose, with_prior
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_manifest
-from dpdist.release.run import Run, run_release
 from dpdist.spec.contract import Contract
 from dpdist.spec.reader import load
 
@@ -170,11 +170,11 @@ def test_an_attempt_keeps_to_its_prior(tmp_path: Path) -> None:
     for work in ("work", "another"):  # what is stored in the work folder is left behind in another one
         elsewhere = {"work": str(tmp_path / work), "output": {"path": str(tmp_path / f"release-{work}")}}
         with pytest.raises(ReleaseConflict, match="another public table"):
-            run_release(load(spec_with(tmp_path, str(prior)) | elsewhere), resume=True)
+            run_release(load(spec_with(tmp_path, str(prior)) | elsewhere), attempt="resume")
     prior.write_bytes(content)
-    assert run_release(spec, resume=True) is not None
+    assert run_release(spec, attempt="resume") is not None
     prior.unlink()  # once published, it is not needed
-    assert run_release(spec, once=True).already
+    assert run_release(spec, attempt="once").already
 
 
 def test_a_prior_that_is_exchanged_during_a_run_is_noticed(tmp_path: Path) -> None:

@@ -23,18 +23,17 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.synthesis import plan
-from dpdist.families.synthesis.choices import choose
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.families.synthesis.regression_scores import GRID, Score, scores_operator, sensitivity
-from dpdist.families.synthesis.regression_steps import STEPS, draws_of
+from dpdist.families.synthesis.regression_steps import GRID, STEPS, Score, draws_of, scores_operator, sensitivity
 from dpdist.families.synthesis.regressions import Count, Regressions, measure_regressions
 from dpdist.inference.comparisons import MEASURED_NOTE, answer
 from dpdist.inference.published import Published
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
+from dpdist.model.choices import choose
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import verify
-from dpdist.release.run import run_release
 from dpdist.spec.reader import load
 from dpdist.spec.regression import Regression, parse_regression
 from dpdist.spec.schema import Schema

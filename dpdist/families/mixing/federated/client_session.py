@@ -25,7 +25,7 @@ from dpdist.errors import ContractBroken, ReleaseConflict, SpecError
 from dpdist.families.base.attempt import Attempt, silent
 from dpdist.families.base.owners import refuse_tables_of_others
 from dpdist.families.mixing.classes import gather
-from dpdist.families.mixing.federated.identity import load_identity
+from dpdist.families.mixing.federated.messages import load_identity
 from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.federated.spec import ClientSpec
 from dpdist.families.mixing.plan import planned
