@@ -355,7 +355,6 @@ VARIANTS = {  # what no shipped spec asks for
         prediction__regression={"estimator": "distributed", "group_rows": 100, "kernel": "matern"},
         prediction__first_stage="gaussian-copula",
         prediction__matching="independent",
-        prediction__bandwidth="silverman",
     ),
     "two-stage, parties": _variant("insurance", prediction__parties={"column": "region"}),
     "two-stage, modelled": _variant("california-private", prediction__features__products="modelled"),

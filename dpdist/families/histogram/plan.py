@@ -357,7 +357,7 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
     binning = plan_binning(spec)
     total -= Fraction(0) if binning is None else binning.share
     if total <= 0:
-        raise AccountingError("entropies.share and privacy.bins_share leave nothing for the histograms; lower them")
+        raise AccountingError("entropies.share and adaptive bins leave nothing for the histograms: lower the share")
     stated = [query.share for query in spec.queries if query.share is not None]
     measurement = plan_measurement(
         _released_cells(counts, binning),
@@ -421,7 +421,7 @@ def _plan_curves(spec: HistogramSpec) -> CurvePlan:
     curves, privacy = spec.curves, spec.privacy
     if curves is None:
         raise ValueError("the release has no curves")
-    kernel = Kernel(name=curves.kernel.name, length=curves.kernel.length, smoothness=curves.kernel.smoothness)
+    kernel = Kernel(name=curves.kernel.name, length=curves.kernel.length)
     return plan_mean(
         eigenbasis(kernel, curves.grid, terms=curves.terms),
         penalty=curves.penalty,

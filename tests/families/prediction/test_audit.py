@@ -43,8 +43,7 @@ def made(privacy: dict[str, Any], **prediction: Any) -> TwoStagePlan:
 
 @pytest.fixture(scope="module")
 def planned() -> PrivatePlan:
-    features = {"products": "measured", "frequencies": 4}
-    found = made({"guarantee": "dp", "epsilon": 3, "delta": 1e-3}, records=10, features=features)
+    found = made({"guarantee": "dp", "epsilon": 3, "delta": 1e-3}, records=10)
     assert isinstance(found, PrivatePlan)
     return found
 
