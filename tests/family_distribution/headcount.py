@@ -14,7 +14,6 @@ from dpdist.families.base.family import Family, Stage
 from dpdist.families.base.noisy_counts import add_noise, deviation
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.plan import EventPlan
-from dpdist.families.base.stored import Stored
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.events import DiscreteLaplace
 from dpdist.privacy.noise import Noise
@@ -23,6 +22,7 @@ from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import part_name, write_part
 from dpdist.publish.statistics import STATISTICS
 from dpdist.spec.release import PrivacyLimit, ReleaseSpec
+from dpdist.storage.stored import Stored
 
 SCALE = 2.0
 """Scale of the noise: the release is 1/2-DP, as a record changes the number by one."""

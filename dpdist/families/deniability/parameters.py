@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.regression import SUMS_SHARE
 from dpdist.families.deniability.statistics import split_sums, split_tables
 from dpdist.families.deniability.structure import MAX_CELLS, Structure
@@ -31,6 +30,7 @@ from dpdist.privacy.calibrate import ABOVE, round_up
 from dpdist.privacy.events import ApproximateDP, Event, Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
+from dpdist.storage.stored import Stored
 
 Kind: TypeAlias = Literal["laplace", "gaussian", "none"]
 

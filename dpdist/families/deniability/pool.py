@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from dpdist.data.count import PairCounts, pair_cells
 from dpdist.errors import SpecError
 from dpdist.families.base.network import strides
-from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesis
 from dpdist.families.synthesis.choices import Choices, choose, without_triples
 from dpdist.families.synthesis.drawable import refuse_undrawable
@@ -31,6 +30,7 @@ from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.events import Event, Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
+from dpdist.storage.stored import Stored
 
 ROWS_EACH = 16
 """Rows of the pool for each combination of kept values, at least."""

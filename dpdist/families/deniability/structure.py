@@ -26,7 +26,6 @@ import numpy as np
 from dpdist.data.count import PairCounts
 from dpdist.errors import SpecError
 from dpdist.families.base.network import check_order
-from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.dependence import (
     entropies,
     entropy_columns,
@@ -43,6 +42,7 @@ from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.sensitivity import bounds
 from dpdist.spec.schema import Schema
+from dpdist.storage.stored import Stored
 
 Score: TypeAlias = Literal["cfs", "mutual-information", "total-variation"]
 Order: TypeAlias = Literal["learned", "small-first"] | tuple[str, ...]

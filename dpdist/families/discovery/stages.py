@@ -16,12 +16,12 @@ from dpdist.families.base.bounding import sizes_for
 from dpdist.families.base.family import Stage
 from dpdist.families.base.graph import by_partition, table_pass
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.stored import Stored
 from dpdist.families.discovery.plan import DiscoveryPlan
 from dpdist.families.discovery.spec import MISSING, DiscoverySpec
 from dpdist.families.discovery.statistics import Named, name_shard, noisy_counts, split_values
 from dpdist.publish.parts import part_name, write_part
 from dpdist.publish.statistics import STATISTICS
+from dpdist.storage.stored import Stored
 
 DiscoveryAttempt = Attempt[DiscoverySpec, DiscoveryPlan]
 

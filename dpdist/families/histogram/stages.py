@@ -16,7 +16,6 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage, Truth
 from dpdist.families.base.noisy_counts import add_noise
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.stored import Stored
 from dpdist.families.histogram.binning import Chosen, choose
 from dpdist.families.histogram.curves import CurveMean, confirm_number, release_mean, value_unit
 from dpdist.families.histogram.cuts import Bins
@@ -36,6 +35,7 @@ from dpdist.families.histogram.statistics import curve_operator, histogram_opera
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import part_name, write_part
+from dpdist.storage.stored import Stored
 
 HistogramAttempt = Attempt[HistogramSpec, HistogramPlan]
 

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.base.stored import Stored
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.privacy.accountant import calibrate_gaussian
 from dpdist.privacy.arrays import Floats
@@ -18,6 +17,7 @@ from dpdist.privacy.events import Gaussian
 from dpdist.privacy.grid import round_to_grid
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Attribute
+from dpdist.storage.stored import Stored
 
 MOMENT_GRID = 2.0**-17
 """Grid to which coordinates and squares are rounded before their sums are taken."""

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
-from dpdist.families.base.stored import Stored
 from dpdist.families.mixing.restore import Restoration
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.families.mixing.statistics import ClassStatistics
+from dpdist.storage.stored import Stored
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any, ClassVar
@@ -26,6 +26,7 @@ from dpdist.privacy.events import Composed, Event, Gaussian
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.spec.release import change
 from dpdist.spec.schema import Attribute, Schema
+from dpdist.storage.stored import tree_of
 
 GIVEN_WEIGHT = 0.1
 """Weight of pairs of attributes that are given when a member is drawn: they only keep the fit of the others right."""
@@ -180,11 +181,8 @@ class RelationalPlan(EventPlan):
 
 
 def _json(choices: Choices) -> dict[str, Any]:
-    def listed(value: Any) -> Any:
-        return [listed(item) for item in value] if isinstance(value, tuple) else value
-
     left_out = ("priorities", "prior_cells", "triples", "triple_picks", "triple_tables")
-    return {name: listed(value) for name, value in asdict(choices).items() if name not in left_out}
+    return {name: value for name, value in tree_of(choices).items() if name not in left_out}
 
 
 def plan(spec: RelationalSpec) -> RelationalPlan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,26 +27,18 @@ from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
+from dpdist.storage.stored import Stored
 
 RelationalAttempt = Attempt[RelationalSpec, RelationalPlan]
 
 
 @dataclass(frozen=True, eq=False)
-class LearnedMembers:
+class LearnedMembers(Stored):
     """The model of the members after the first."""
 
     FILE: ClassVar[str] = "members.npz"
 
     learned: Learned
-
-    def to_bytes(self) -> bytes:
-        """As that of a `Learned`."""
-        return self.learned.to_bytes()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """What `to_bytes` wrote."""
-        return cls(Learned.from_bytes(content))
 
 
 def stages(plan: RelationalPlan) -> Sequence[Stage[RelationalSpec, RelationalPlan]]:

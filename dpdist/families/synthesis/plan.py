@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from textwrap import shorten
 from typing import Any, ClassVar
@@ -39,6 +39,7 @@ from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.events import Composed, Gaussian
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.storage.stored import tree_of
 
 _LOST = 0.01
 """Part of delta that the draws of triples' tables may miss their distributions by."""
@@ -83,7 +84,7 @@ class SynthesisPlan(EventPlan):
         return {
             **super().public_parameters(),
             "records": self.spec.records,
-            "choices": {name: _listed(value) for name, value in asdict(self.choices).items() if self._chosen(name)},
+            "choices": {name: v for name, v in tree_of(self.choices).items() if self._chosen(name)},
             "accuracy_mu": self.accuracy_mu,
         } | ({"regression_mu": self.regression_mu} if self.regression_mu else {})
 
@@ -188,10 +189,6 @@ class SynthesisPlan(EventPlan):
             facts.append(Fact("Rules", text, {"rules": len(spec.table.rules)}))
         text = f"{spec.records:,} in {number_of(len(self.parts), 'part')}; any number costs the same"
         return [*facts, Fact("Records", text, {"records": spec.records, "parts": len(self.parts)})]
-
-
-def _listed(value: Any) -> Any:
-    return [_listed(item) for item in value] if isinstance(value, tuple) else value
 
 
 def parts_of(records: int, rows_per_part: int) -> list[int]:

@@ -28,7 +28,6 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.worker_groups import Lost, WorkerGroups
 from dpdist.errors import CheckFailed, ClusterUnreachable, DpdistError, ResourceError, RoundFailed, SpecError
 from dpdist.families.base.family import Stage
-from dpdist.families.base.stored import Stored
 from dpdist.families.base.writing import write_records
 from dpdist.families.mixing.classes import note_left_out
 from dpdist.families.mixing.federated import client
@@ -43,6 +42,7 @@ from dpdist.families.mixing.restore import Restoration, mixture_sums, restoratio
 from dpdist.families.mixing.results import MixedClass, Mixtures, Restorations
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.storage.store import Store
+from dpdist.storage.stored import Stored
 
 PATIENCE = 3600.0
 """Seconds to wait for a client in each stage."""

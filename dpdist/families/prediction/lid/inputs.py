@@ -16,7 +16,6 @@ import numpy as np
 
 from dpdist.errors import CheckFailed, SpecError
 from dpdist.families.base.plugins import load
-from dpdist.families.base.stored import Stored
 from dpdist.families.prediction.blocks import Block, generator
 from dpdist.families.prediction.density import FOLDS, Marginal, cell_count, cell_counts, fit_marginal, pooled_deviation
 from dpdist.families.prediction.latin import FIRST_STAGES, ScoreSums, Target, score_sums
@@ -26,6 +25,7 @@ from dpdist.families.prediction.lid.parties import codes, rows_of_parties
 from dpdist.families.prediction.scales import snapped
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Counts, Floats
+from dpdist.storage.stored import Stored
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,11 +34,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.base.stored import Stored
 from dpdist.families.prediction.kernels import RadialKernel, reach
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.calibrate import shown
 from dpdist.privacy.portable import cholesky, matmul, solve, solve_lower, squared_distances
+from dpdist.storage.stored import Stored
 
 PENALTIES = tuple(10.0**power for power in range(-6, 3))
 WIDTHS = (0.5, 1.0, 2.0, 4.0, 8.0)

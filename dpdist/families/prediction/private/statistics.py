@@ -16,7 +16,6 @@ from typing import ClassVar
 import numpy as np
 
 from dpdist.data.operators import Operator
-from dpdist.families.base.stored import Stored
 from dpdist.families.prediction.columns import Columns
 from dpdist.families.prediction.private.charge import Charge
 from dpdist.families.prediction.private.features import CHUNK_ROWS, Design, cross_products, feature_products
@@ -29,6 +28,7 @@ from dpdist.families.prediction.private.mechanisms import (
 )
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
+from dpdist.storage.stored import Stored
 
 
 def _add(a: list[Counts], b: list[Counts]) -> list[Counts]:
