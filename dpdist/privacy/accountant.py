@@ -23,7 +23,8 @@ from dpdist.privacy import gdp
 from dpdist.privacy.calibrate import ABOVE, least_scale, require_budget, round_up, shown
 from dpdist.privacy.deniability import composed_published, theorem1
 from dpdist.privacy.events import DiscreteLaplace, Event, Gaussian, Parallel, SeedRecords
-from dpdist.privacy.pieces import composition, extreme, gaussian_parts, require_protection
+from dpdist.privacy.mechanisms import require_protection
+from dpdist.privacy.pieces import composition, extreme, gaussian_parts
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

@@ -143,6 +143,12 @@ def test_unknown_or_damaged_json_is_refused(body: dict) -> None:
         events.from_json(body)
 
 
+def test_the_type_of_an_event_cannot_be_taken() -> None:
+    with pytest.raises(AccountingError, match=r"the privacy event type 'gaussian/1' is taken"):
+        type("Weaker", (Event,), {"type": "gaussian/1"})
+    assert isinstance(events.from_json({"type": "gaussian/1", "noise_multiplier": 1.0}), Gaussian)
+
+
 def test_importing_events_is_light() -> None:
     code = (
         "import sys, dpdist.privacy.events, dpdist.privacy.guarantee\n"
