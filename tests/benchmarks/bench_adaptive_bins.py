@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from dpdist.families.base.noisy_counts import add_noise
+from dpdist.families.base.calibration import add_noise
 from dpdist.families.base.registry import build_spec, make_plan
 from dpdist.families.histogram.binning import choose, noisy_levels
 from dpdist.families.histogram.cuts import fitted_masses

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from dpdist.data.operators import table_counts_operator
 from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.calibration import add_noise, deviation
 from dpdist.families.base.family import Family, Stage
-from dpdist.families.base.noisy_counts import add_noise, deviation
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.plan import EventPlan
 from dpdist.privacy.arrays import Counts, Floats

@@ -13,9 +13,9 @@ import pytest
 from cases import HISTOGRAM
 
 from dpdist.errors import AccountingError, GuaranteeRefused, SpecError
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.registry import make_plan
 from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.choices import draws_lost
 from dpdist.ledger.account import Account as Sums
 from dpdist.ledger.account import Price
 from dpdist.privacy.candidates import Candidates
@@ -86,4 +86,4 @@ def test_a_plan(odd: float, tmp_path: Path) -> None:
         refuse(plan)
     for lost in (10**30, math.inf, math.nan):
         with pytest.raises((SpecError, AccountingError)):
-            draws_lost(lost, 1e-6)  # type: ignore[arg-type]
+            GaussianPlan.of(epsilon=1.0, delta=1e-6, draws=lost)  # type: ignore[arg-type]

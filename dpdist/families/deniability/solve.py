@@ -33,6 +33,7 @@ from typing import Any
 from dpdist.data.inputs import table_source
 from dpdist.data.source import is_input
 from dpdist.errors import AccountingError, SpecError
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.family import SolveRequest
 from dpdist.families.deniability.expectations import Expectations, SeedsChoice, stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
@@ -181,7 +182,7 @@ class _Solver:
     def _calibrated(self, shares: Shares) -> float:
         """The stages' epsilon by the accountant, with Gaussian noise in place of the seeds."""
         stage = stage_epsilon(shares, self.target)
-        multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=stage, delta=self.delta)
+        multiplier = GaussianPlan.of(epsilon=stage, delta=self.delta).sigma
         for _ in range(2):
             whole = self._whole(Gaussian(multiplier), shares, stage)
             stage *= self.target / whole

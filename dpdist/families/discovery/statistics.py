@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpdist.data.arrow import ArrowRecords
 from dpdist.data.table import Table
 from dpdist.data.texts import added, bucket_of, count_values
-from dpdist.families.base.noisy_counts import Mechanism, add_noise
+from dpdist.families.base.calibration import Mechanism, add_noise
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.noise import Noise
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import coarsen
-from dpdist.families.base.noisy_counts import add_noise, deviation
+from dpdist.families.base.calibration import add_noise, deviation
 from dpdist.families.histogram.cuts import FAN_OUT, Bins, even_bins, fitted_masses, level_sizes
 from dpdist.families.histogram.measurement import Measurement, plan_measurement
 from dpdist.families.histogram.spec import HistogramSpec

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpdist.data.sizes import BATCH_ROWS
 from dpdist.errors import AccountingError, SpecError
-from dpdist.families.base.noisy_counts import Mechanism, deviation
+from dpdist.families.base.calibration import Mechanism, deviation
 from dpdist.families.base.plan import Needs, Plan, core_seconds
 from dpdist.families.histogram.binning import BinningPlan, plan_binning
 from dpdist.families.histogram.counts import CountPlan, Query, parent_cells

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from dpdist.data.operators import Operator
 from dpdist.errors import CheckFailed, SpecError, VerificationFailed
 from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.calibration import add_noise
 from dpdist.families.base.family import Stage, Truth
-from dpdist.families.base.noisy_counts import add_noise
 from dpdist.families.base.passes import Passes
 from dpdist.families.histogram.binning import Chosen, choose
 from dpdist.families.histogram.curves import CurveMean, confirm_number, release_mean, value_unit

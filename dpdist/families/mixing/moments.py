@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.mixing.scaling import Encoding
-from dpdist.privacy.accountant import calibrate_gaussian
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.events import Gaussian
 from dpdist.privacy.grid import round_to_grid
@@ -77,7 +77,7 @@ def moment_plan(encoding: Encoding, *, epsilon: float, delta: float, unit: int =
     """
     largest = 1 + sum(float((table**2).sum(axis=1).max()) for table in _moment_tables(encoding))
     sensitivity = unit * math.sqrt(largest) * (1 + 2.0**-40)
-    sigma = calibrate_gaussian(sensitivity=sensitivity, epsilon=epsilon, delta=delta)
+    sigma = GaussianPlan.of(sensitivity=sensitivity, epsilon=epsilon, delta=delta).sigma
     return MomentPlan(sigma=sigma, sensitivity=sensitivity)
 
 

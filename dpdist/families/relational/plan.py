@@ -10,19 +10,18 @@ from itertools import combinations
 from typing import Any, ClassVar
 
 from dpdist.data.count import pair_cells
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.plan import EventPlan, Needs, core_seconds
 from dpdist.families.relational.draw import SPARE
 from dpdist.families.relational.exchange import ROUNDS
 from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.spec import MOST_MEMBERS, RelationalSpec
-from dpdist.families.synthesis.choices import Choices, choose, draws_at_most, draws_lost, without_triples
+from dpdist.families.synthesis.choices import Choices, choose, draws_at_most, without_triples
 from dpdist.families.synthesis.draw import LARGEST_PART
 from dpdist.families.synthesis.drawable import refuse_undrawable
 from dpdist.families.synthesis.expected import one_way_deviation
 from dpdist.families.synthesis.plan import parts_of
-from dpdist.privacy import accountant
-from dpdist.privacy.calibrate import ABOVE
-from dpdist.privacy.events import Composed, Event, Gaussian
+from dpdist.privacy.events import Event
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.spec.release import change
 from dpdist.spec.schema import Attribute, Schema
@@ -206,12 +205,13 @@ def plan(spec: RelationalSpec) -> RelationalPlan:
         draws_at_most(choices, cards) + pair_cells(cards) + sum(cards)
         for choices, cards in zip(_choices(spec, 1.0, 1.0), tables, strict=True)
     )
-    lost = draws_lost(most, privacy.delta)
-    multiplier = accountant.calibrate_gaussian(
-        sensitivity=1.0, epsilon=privacy.epsilon, delta=privacy.delta - lost.delta
+    whole = GaussianPlan.of(
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        draws=most,
+        label="all noisy tables, distances and picks of both tables",
     )
-    event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks of both tables"), lost))
-    mu, rest, last = 1 / multiplier / ABOVE, 1 - MARGIN_SHARE, layout.at_most - 1
+    mu, rest, last = whole.part(1), 1 - MARGIN_SHARE, layout.at_most - 1
     shares = rest * PARENT_SHARE, rest * (1 - PARENT_SHARE)
     first, others = _choices(spec, mu * math.sqrt(shares[0]), mu * math.sqrt(shares[1]) / last)
     refuse_undrawable(first, layout.first.cardinalities)
@@ -219,7 +219,7 @@ def plan(spec: RelationalSpec) -> RelationalPlan:
     margin = mu * math.sqrt(MARGIN_SHARE / 2)
     return RelationalPlan(
         spec=spec,
-        event=event,
+        event=whole.event,
         delta=privacy.delta,
         first=first,
         others=others,

@@ -11,10 +11,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
-from dpdist.errors import SpecError
 from dpdist.privacy.candidates import draws_of_pick
-from dpdist.privacy.events import ApproximateDP
-from dpdist.privacy.noise import SAMPLER_DELTA
 
 L1_OF_NOISE = math.sqrt(2 / math.pi)
 """Mean of |Z| for a standard normal Z."""
@@ -231,23 +228,6 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
     pick = draws_of_pick(math.comb(2 * m, 2) + 1)  # of all pairs, coarse copies of attributes among them, or to stop
     triples = choices.triple_tables * (TRIPLE_CELLS + draws_of_pick(math.comb(m, 3) + 1))
     return 3 * sum(cardinalities) + 1 + tables * (min(largest, cells) + pick) + raked + triples
-
-
-def draws_lost(draws: int, delta: float) -> ApproximateDP:
-    """The event of so many keyed draws.
-
-    Raises
-    ------
-    SpecError
-        They alone take as much as delta.
-    """
-    lost = ApproximateDP(0.0, draws * SAMPLER_DELTA, label="draws")
-    if not lost.delta < delta:
-        raise SpecError(
-            f"privacy.delta: the random draws for tables of these domains take up to {lost.delta:.2g} of it; set a "
-            f"delta of {10 * lost.delta:.0e} or more, or coarser values"
-        )
-    return lost
 
 
 def with_prior(choices: Choices, attributes: int) -> Choices:

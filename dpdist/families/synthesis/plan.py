@@ -13,13 +13,13 @@ from dpdist.accuracy.measured import deviations, draws
 from dpdist.accuracy.tables import triples_of
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 from dpdist.errors import SpecError
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.plan import EventPlan, Needs, core_seconds
 from dpdist.families.synthesis.choices import (
     MOST_CODED_CELLS,
     Choices,
     choose,
     draws_at_most,
-    draws_lost,
     is_wide,
     reasons,
     with_prior,
@@ -34,9 +34,7 @@ from dpdist.families.synthesis.drawable import (
 from dpdist.families.synthesis.expected import Expected, expected, one_way_deviation
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
-from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import ABOVE
-from dpdist.privacy.events import Composed, Gaussian
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.storage.stored import tree_of
@@ -236,13 +234,9 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     share = 0.0 if wide else spec.privacy.accuracy_share
     most = draws_at_most(_choices(spec, 1.0), sizes) + (draws(sizes) if share else 0)
     most += draws_of(spec.parsed_regressions)
-    lost = draws_lost(most, delta)
-    multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta - lost.delta)
-    event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks"), lost))
+    whole = GaussianPlan.of(epsilon=epsilon, delta=delta, draws=most, label="all noisy tables, distances and picks")
     # what is mu-GDP for one record is (c mu)-GDP for c of them, so a record may have a c-th of the unit's mu
-    model_mu, accuracy_mu, regression_mu = _divided(
-        1 / multiplier / spec.records_of_a_unit, share, spec.regression_share
-    )
+    model_mu, accuracy_mu, regression_mu = _divided(whole.mu / spec.records_of_a_unit, share, spec.regression_share)
     choices = _choices(spec, model_mu)
     refuse_undrawable(choices, sizes)
     if regressions := spec.parsed_regressions:
@@ -253,7 +247,7 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
         check_deviation("privacy.accuracy_share", max(deviations(sizes, mu=accuracy_mu).values()))
     return SynthesisPlan(
         spec=spec,
-        event=event,
+        event=whole.event,
         delta=delta,
         choices=choices,
         accuracy_mu=accuracy_mu,
