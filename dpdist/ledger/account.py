@@ -110,7 +110,7 @@ def accountant_price(event: str, portfolio: Portfolio) -> Price:
     it at the delta cap.
     """
     from dpdist.privacy import accountant
-    from dpdist.privacy.events import from_json
+    from dpdist.privacy.event import from_json
     from dpdist.privacy.filter import exact_sum
 
     read = from_json(event)
@@ -125,7 +125,7 @@ def composed_leakage(events: Sequence[str]) -> Fraction | None:
     """Return the leakage of charges together in nats as an exact number, None when it is infinite. Raises
     AccountingError: a charge is not one of leakage.
     """
-    from dpdist.privacy.events import from_json
+    from dpdist.privacy.event import from_json
     from dpdist.privacy.leakage import composed as leak
     from dpdist.privacy.leakage import leaking_parts
 

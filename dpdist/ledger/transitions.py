@@ -25,7 +25,7 @@ from dpdist.ledger.account import Account, Costs, Price, composed_leakage
 from dpdist.ledger.book import Book, Row
 from dpdist.ledger.records import BUDGETED, NO_EVENT, Dataset, event_json
 from dpdist.ledger.terms import refuse_beyond_period, refuse_unadmitted
-from dpdist.privacy.events import covers
+from dpdist.privacy.event import covers
 from dpdist.privacy.filter import Portfolio
 from dpdist.privacy.formatting import downwards, number_of, upwards
 

@@ -49,7 +49,7 @@ from dpdist.lifecycle.leftovers import sweep_before
 from dpdist.lifecycle.lineage import Lineage
 from dpdist.lifecycle.preflight import keep_apart, opened_executor, refuse
 from dpdist.lifecycle.publication import Outcome, Publication
-from dpdist.privacy.events import covers
+from dpdist.privacy.event import covers
 from dpdist.publish.manifest import require_vacant
 from dpdist.spec.contract import kept_contract
 from dpdist.storage.store import Store

@@ -33,6 +33,7 @@ from typing import Any
 from dpdist.data.inputs import table_source
 from dpdist.data.source import is_input
 from dpdist.errors import AccountingError, SpecError
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.family import SolveRequest
 from dpdist.families.deniability.expectations import Expectations, Reference, SeedsChoice, stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
@@ -42,7 +43,8 @@ from dpdist.families.deniability.splits import combined, lighter, lighter_seeds,
 from dpdist.privacy import accountant
 from dpdist.privacy.checks import count_check, expected_lower_bound, pass_check
 from dpdist.privacy.deniability import certain_mass
-from dpdist.privacy.events import Event, Gaussian, SeedRecords
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import Gaussian, SeedRecords
 from dpdist.spec.overrides import change
 
 _SEED_SHARES = (Fraction(1, 5), Fraction(3, 10), Fraction(2, 5), Fraction(1, 2), Fraction(3, 5))
@@ -180,7 +182,7 @@ class _Solver:
     def _calibrated(self, shares: Shares) -> float:
         """The stages' epsilon by the accountant, with Gaussian noise in place of the seeds."""
         stage = stage_epsilon(shares, self.target)
-        multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=stage, delta=self.delta)
+        multiplier = GaussianPlan.of(epsilon=stage, delta=self.delta).sigma
         for _ in range(2):
             whole = self._whole(Gaussian(multiplier), shares, stage)
             stage *= self.target / whole

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial, reduce
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,7 @@ from dpdist.model.learn import Learned, learn
 from dpdist.model.measure import Known
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
+from dpdist.storage.stored import Stored
 
 _FAN_IN = 16
 
@@ -104,21 +105,12 @@ RelationalAttempt = Attempt[RelationalSpec, RelationalPlan]
 
 
 @dataclass(frozen=True, eq=False)
-class LearnedMembers:
+class LearnedMembers(Stored):
     """The model of the members after the first."""
 
     FILE: ClassVar[str] = "members.npz"
 
     learned: Learned
-
-    def to_bytes(self) -> bytes:
-        """As that of a `Learned`."""
-        return self.learned.to_bytes()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """What `to_bytes` wrote."""
-        return cls(Learned.from_bytes(content))
 
 
 def stages(plan: RelationalPlan) -> Sequence[Stage[RelationalSpec, RelationalPlan]]:
