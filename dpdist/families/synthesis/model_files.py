@@ -20,6 +20,7 @@ from dpdist.families.synthesis.learn import Learned
 from dpdist.families.synthesis.measurements import Measurements
 from dpdist.families.synthesis.model_check import check_measurements, check_model
 from dpdist.families.synthesis.spec import MOST_ROUNDS
+from dpdist.limits import MODEL_ARRAYS
 from dpdist.publish.arrow_arrays import lists, numbers, texts
 from dpdist.publish.extra import read_file
 from dpdist.publish.manifest import Manifest, parsed
@@ -123,7 +124,7 @@ def read_model(store: Store, manifest: Manifest) -> PublishedModel:
 
 
 def _arrays(content: bytes) -> Mapping[str, np.ndarray]:
-    table = read_parquet(content)
+    table = read_parquet(content, ["name", "type"], most=MODEL_ARRAYS)
     if not {"int8", "int16", "int32", "int64"}.issuperset(table["type"].to_pylist()):
         raise TypeError("the arrays of a model are of integers")
     columns = zip(*(table[name].to_pylist() for name in ("name", "type", "shape")), table["values"], strict=True)
