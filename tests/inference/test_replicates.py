@@ -145,6 +145,15 @@ def test_a_mean_counts_the_noise_of_rare_values(opened: Published, replicates: R
     assert found.deviation == pytest.approx(least, rel=1e-9)
 
 
+def test_errors_that_two_sides_share_cancel(opened: Published) -> None:
+    for question in ("mean age minus mean age", "count where score >= 1 over count where score >= 1"):
+        (found,) = answer(opened, question)
+        assert found.estimate == found.low + found.high - found.estimate
+        assert found.deviation == pytest.approx(0, abs=1e-9), question
+    (part,) = answer(opened, "share where score >= 2 over share where score >= 1")
+    assert part.deviation > 0
+
+
 def test_a_product_with_more_than_three_attributes_has_no_interval(opened: Published) -> None:
     question = "regression score on employed = 'yes', sex = 1 where region = 'north' and age >= 40"
     assert {found.low for found in answer(opened, question)} == {None}
@@ -158,6 +167,7 @@ def test_a_product_with_more_than_three_attributes_has_no_interval(opened: Publi
         ("regression score on employed = 'yes' and sex = 1", "not of one attribute"),
         ("regression score on sex = 1, sex = 2", "not linearly independent"),
         ("logistic regression employed = 'yes' on score where score = 0", "not linearly independent"),
+        ("regression score on age where score = 0", "is the same in all records"),
         ("logistic regression score on sex = 1", "is a condition"),
         ("regression region on sex = 1", "has no numbers"),
         ("median score minus mean score", "not what replicates answer"),
