@@ -175,7 +175,8 @@ def _of_cells(replicates: Replicates, parts: Sequence[_Part], other: float = 0.0
     measured = release.measured(attributes) if release.model.measurements and len(attributes) <= 2 else None
     if measured is not None:
         noisy, noise = measured
-        deviations = np.minimum(deviations, np.hypot(counts * replicates.weight - noisy, noise))
+        away = np.hypot(counts * replicates.weight - noisy, noise)
+        deviations = np.where(noise < deviations, away, deviations)
     return float(((deviations * slopes) ** 2).sum())
 
 
@@ -191,7 +192,8 @@ def _slopes(
         return cells / (release.records if asked.kind == "share" else 1.0)
     code = np.indices(shape)[attributes.index(asked.numbers.place)].ravel()
     cells &= asked.numbers.counted[code]
-    return cells * (asked.numbers.middles[code] - estimate) / (counts[cells].sum() * replicates.weight)
+    away = np.where(cells, asked.numbers.middles[code] - estimate, 0.0)
+    return np.asarray(away / (counts[cells].sum() * replicates.weight))
 
 
 def _regression(replicates: Replicates, question: str) -> list[Answer]:
