@@ -28,7 +28,7 @@ from dpdist.families.base.network import Network
 from dpdist.families.base.rehearsal import EXECUTOR, key_from, rehearse, released_codes
 from dpdist.families.base.thresholds import thresholds_from_weights
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesis, SeedSynthesizer
-from dpdist.families.deniability.graph import first_passing, released_parts
+from dpdist.families.deniability.graph import candidate_batches, first_passing, released_parts
 from dpdist.families.deniability.own_model import DeclaredModel
 from dpdist.families.deniability.parameters import (
     NoisyTables,
@@ -219,9 +219,8 @@ def _released(
     seeds: SeedIndex, synthesizer: SeedSynthesizer, test: PrivacyTest, records: int, canary: Codes, noise: Noise
 ) -> Floats:
     size = 2 * records + 6
-    batches, counts = first_passing(
-        EXECUTOR, synthesizer, test, [seeds], key_from(noise), records=records, at_most=_MOST, batch_size=size
-    )
+    make = partial(candidate_batches, EXECUTOR, synthesizer, test, [seeds], key_from(noise), batch_size=size)
+    batches, counts = first_passing(EXECUTOR, make, records=records, at_most=_MOST, batch_size=size)
     (codes,) = released_parts(EXECUTOR, batches, counts, records=records, rows_per_part=records)
     return resemblance(synthesizer, codes, canary)
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
@@ -62,23 +62,18 @@ class CandidateRecords:
         return self.levels.nbytes + sum(column.nbytes for column in self.codes)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class SeedSynthesis(ABC):
     """Candidates from seeds: each keeps a prefix of its seed, in an order of the attributes."""
 
-    @property
-    @abstractmethod
-    def order(self) -> tuple[int, ...]:
-        """All attributes, those that are kept first."""
+    order: tuple[int, ...] = field(init=False)  # all attributes, those that are kept first
+    cardinalities: tuple[int, ...] = field(init=False)  # number of codes of each attribute
+    lengths: tuple[int, ...] = field(init=False)  # of the prefix that a candidate may keep of its seed, ascending
 
-    @property
-    @abstractmethod
-    def cardinalities(self) -> tuple[int, ...]:
-        """Number of codes of each attribute."""
-
-    @property
-    @abstractmethod
-    def lengths(self) -> tuple[int, ...]:
-        """Lengths of the prefix that a candidate may keep of its seed, ascending."""
+    def _keeps(self, order: Sequence[int], cardinalities: tuple[int, ...], lengths: Sequence[int]) -> None:
+        """Set what candidates keep, after the other fields."""
+        for name, value in (("order", tuple(order)), ("cardinalities", cardinalities), ("lengths", tuple(lengths))):
+            object.__setattr__(self, name, value)
 
     @property
     def uses_seeds(self) -> bool:
@@ -117,21 +112,7 @@ class SeedSynthesizer(SeedSynthesis):
         m = len(self.network)
         if not self.omegas or len(set(self.omegas)) < len(self.omegas) or not set(self.omegas) <= set(range(1, m + 1)):
             raise SpecError(f"synthesis.omega: expected distinct numbers of attributes between 1 and {m}")
-
-    @cached_property
-    def lengths(self) -> tuple[int, ...]:
-        """Lengths of the prefix, in sigma order, that a candidate may keep of its seed, ascending."""
-        return tuple(sorted(len(self.network) - omega for omega in self.omegas))
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """Sigma."""
-        return self.network.order
-
-    @property
-    def cardinalities(self) -> tuple[int, ...]:
-        """Number of codes of each attribute."""
-        return self.network.cardinalities
+        self._keeps(self.network.order, self.network.cardinalities, sorted(m - omega for omega in self.omegas))
 
     def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> CandidateRecords:
         """Candidates `start` to `stop` - 1: the values that are not kept are drawn from the network."""

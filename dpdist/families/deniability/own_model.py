@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import product
 from typing import Any, ClassVar, Protocol
 
@@ -125,26 +124,13 @@ class OwnSynthesizer(SeedSynthesis):
         if not isinstance(getattr(self.model, "draws", None), int) or self.model.draws < 0:
             raise SpecError(f"{SETTING}: `draws` must say how many uniform numbers a record takes")
         object.__setattr__(self, "width", width)
+        m = len(self.schema.attributes)
+        self._keeps(range(m), self.schema.cardinalities, (m,))  # a candidate may depend on its whole seed
 
     @classmethod
     def of(cls, hook: str, schema: Schema, *, gamma: float) -> OwnSynthesizer:
         """The model that a hook names."""
         return cls(load(hook, setting=SETTING)(schema), schema, gamma)
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """All attributes, as in the schema."""
-        return tuple(range(len(self.schema.attributes)))
-
-    @property
-    def cardinalities(self) -> tuple[int, ...]:
-        """Number of codes of each attribute."""
-        return self.schema.cardinalities
-
-    @cached_property
-    def lengths(self) -> tuple[int, ...]:
-        """A candidate may depend on its whole seed."""
-        return (len(self.schema.attributes),)
 
     def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> CandidateRecords:
         """Candidates `start` to `stop` - 1, drawn by the model given their seeds. Raises SpecError: the model returns

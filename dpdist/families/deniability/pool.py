@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -170,20 +169,8 @@ class PoolSynthesizer(SeedSynthesis):
 
     pool: RecordPool
 
-    @property
-    def order(self) -> tuple[int, ...]:
-        """All attributes, the kept ones first."""
-        return self.pool.order
-
-    @property
-    def cardinalities(self) -> tuple[int, ...]:
-        """Number of codes of each attribute."""
-        return self.pool.cardinalities
-
-    @cached_property
-    def lengths(self) -> tuple[int, ...]:
-        """The number of kept attributes."""
-        return (self.pool.kept,)
+    def __post_init__(self) -> None:
+        self._keeps(self.pool.order, self.pool.cardinalities, (self.pool.kept,))
 
     def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> CandidateRecords:
         """Candidates `start` to `stop` - 1, made from their seeds' prefixes."""
