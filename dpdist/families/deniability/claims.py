@@ -1,14 +1,10 @@
 """What the plausible-deniability family states, mechanism by mechanism, on small tables made to contradict it.
 
 The mechanisms are the functions that the stages of a release call, on tables in memory; `release_claim` runs the
-stages themselves (`dpdist.families.base.rehearsal`). Tables and canaries are those on which the bounds of the
-accounting are attained, or nearly:
-
-- *structure*: all records alike but the canary, which differs everywhere: each entropy moves by its sensitivity;
-- *tables*: the cells of one record; noise that is shared shows in differences of numbers at the same place;
-- *seeds*: k - 1 seeds share the canary's prefix and nothing else does, so that the threshold decides;
-- *whole releases*: the adversary sees all that the accounting covers, the noisy statistics, the noisy tables, the
-  records, and whether anything is published.
+stages themselves. Tables and canaries are those on which the bounds of the accounting are attained, or nearly: all
+records alike but the canary, which differs everywhere (*structure*); the cells of one record (*tables*); k - 1 seeds
+that share the canary's prefix, so that the threshold decides (*seeds*); and all that the accounting covers, whether
+anything is published among it (*whole releases*).
 """
 
 from __future__ import annotations

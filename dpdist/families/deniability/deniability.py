@@ -1,6 +1,7 @@
 """The privacy test of plausible deniability, with exact probabilities and over all seeds.
 
-With omega drawn uniformly from Omega, a seed s gives the candidate y with probability
+Candidates are copies of a seed in which the last omega attributes, in sigma order, are drawn again; candidate c is a
+pure function of (key, c). With omega drawn uniformly from Omega, a seed s gives the candidate y with probability
 
     p_s(y) = 1/|Omega| · sum over omega with m - omega <= l(s, y) of  prod over positions j >= m - omega of
              Pr[y_j | parents of y_j],
@@ -9,20 +10,12 @@ where l(s, y) is the length of the longest prefix, in sigma order, that s and y 
 through the *level* of l(s, y): how many of the kept lengths m - omega it reaches. So p takes at most |Omega| positive
 values, ascending in the level, and each belongs to a number of seeds that is a difference of two prefix counts.
 
-A candidate is released if enough seeds are plausible: at least k (PD Privacy Test 1), or at least
-k plus discrete Laplace noise (Test 2), where a seed is plausible if its probability lies in the same bucket
-(gamma^-(i+1), gamma^-i] as that of the candidate's own seed, which is counted too.
+A candidate is released if at least k seeds are plausible (PD Privacy Test 1), or at least k plus discrete Laplace noise
+(Test 2), where a seed is plausible if its probability lies in the same bucket (gamma^-(i+1), gamma^-i] as that of the
+candidate's own seed, which is counted too. Probabilities are sums of logarithms in floating point. The bucket of a
+level is a function of the network and the candidate alone, so the test is an exact count for *some* buckets; they are
+narrower than gamma by a factor 2^-30 in the exponent, more than rounding can add.
 
-Probabilities are sums of logarithms in floating point. The bucket of a level is a function of the network and the
-candidate alone, so the test is an exact count for *some* buckets; they are taken narrower than gamma by a
-factor 2^-30 in the exponent, more than rounding can add, so that no bucket is wider than gamma.
-
-Candidate records are copies of a seed in which the last omega attributes, in sigma order, are drawn again. Candidate c
-is a pure function of (key, c): its seed, its omega and its new values are word c of streams of their own. Any range of
-candidates can be made anywhere, in any order, twice.
-
-References
-----------
 PD: Bindschaedler, Shokri, Gunter, *Plausible Deniability for Privacy-Preserving Data Synthesis*, 2017, Section 2.
 """
 

@@ -1,14 +1,12 @@
 """Candidates as task graphs: seed indexes, batches of candidates, parts of the released records.
 
-Seeds. One index for all of them where it fits a worker: `seed_operator`, for any pass over the table. Otherwise
-`sharded_seeds`: the keys are cut into ranges of about the same size, one index each. A batch of
-candidates then asks every range for its seeds and for its counts, and adds the answers: two small tasks per range and
-batch instead of none, the same bits.
+One index holds all seeds where it fits a worker (`seed_operator`). Otherwise `sharded_seeds` cuts the keys into ranges
+of about the same size, one index each, and a batch of candidates asks every range for its seeds and for its counts, and
+adds the answers: the same bits.
 
-Candidates. A batch is a fixed, public range of candidate numbers. Its passing records stay on the worker; only
-their number goes to the driver, which decides how many batches are made. The released records are the first ones that
-pass, in candidate order, cut into parts of a fixed number of rows: neither the sizes nor the names of parts
-tell how many passed. Building a graph computes nothing.
+A batch is a fixed, public range of candidate numbers. Its passing records stay on the worker; only their number goes to
+the driver, which decides how many batches are made. The released records are the first ones that pass, in candidate
+order, cut into parts of a fixed number of rows: neither the sizes nor the names of parts tell how many passed.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
 """A generative model of the user's own, under the privacy test.
 
-The test needs two things of a model: draws given a seed, and the probability of a record given a seed. `OwnModel` says
-how they are asked for. Seeds are whole records, and the test compares a candidate with every seed: there is no prefix
-to count by. `synthesis.max_check_plausible` bounds how many seeds there are.
+The test needs draws given a seed, and the probability of a record given a seed (`OwnModel`). Seeds are whole records,
+and a candidate is compared with every seed: `synthesis.max_check_plausible` bounds how many there are.
 
 Log-probabilities are rounded to multiples of 2**-20 and their buckets computed on integers: bucket i holds the
 probabilities in (gamma^-(i+1), gamma^-i], as published, for a gamma narrower by two of these steps. So probabilities in
 one bucket differ by less than a factor gamma wherever `log_prob` is within 2**-21 (a relative 4.8e-7) of the
-probability with which `sample` draws.
-
-The accounting (`dpdist.privacy.deniability`) holds for any model: it uses that a new seed joins one bucket, in which
-probabilities differ by less than gamma, and that the draws from one seed have probability one together. It takes the
-model as fixed. What its parameters tell of the seeds is therefore charged besides: nothing where they come from public
-data or from what was released before, else the (epsilon, delta) that the spec declares.
+probability with which `sample` draws. The accounting (`dpdist.privacy.deniability`) holds for any fixed model. What its
+parameters tell of the seeds is charged besides: nothing where they come from public data or from earlier releases, else
+the (epsilon, delta) that the spec declares.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Candidates from a pool of model records: what a candidate does not keep is that of a record that agrees with it.
 
-The model is that of a synthesis (`dpdist.model`), learned from the split P alone in one Gaussian account.
-Its pool of records, with their weights, is a distribution on records. A candidate keeps a prefix of its seed, in the
-order of the attributes, and takes all other values from a row of the pool that has the same prefix, drawn by weight;
-where no row has it, from any row. So every seed with this prefix gives the candidate with one probability, and no
-other seed can give it: the privacy test counts them, exactly as for a network with one number of resampled attributes.
+The model (`dpdist.model`) is learned from the split P alone in one Gaussian account. A candidate keeps a prefix of its
+seed, in the order of the attributes, and takes all other values from a row of the pool that has the same prefix, drawn
+by weight; where no row has it, from any row. So every seed with this prefix gives the candidate with one probability,
+and no other seed can give it: the privacy test counts them as for a network with one number of resampled attributes.
 """
 
 from __future__ import annotations

@@ -1,24 +1,9 @@
 """Finding the parameters of a whole-release guarantee: `dpdist plan --solve`. Touches no record of the table.
 
 Given R, (epsilon, delta) and the declared minimum of records, the solver chooses the shares of the splits, how many
-attributes candidates keep of their seeds (m - omega) and in which order, k, epsilon0, the model's epsilon and the
-checks. What it expects of the table is public (`dpdist.families.deniability.expectations`).
-
-**Seeds.** With ``lam = k epsilon0``, one released record's loss has a second moment of about ``(1 + lam)^2 / (k Z)``,
-so R of them cost ``epsilon ~ (1 + lam) sqrt(2 R ln(1/delta) / (k Z))``: the guess from which the accountant is asked.
-lam must exceed ``ln(1/delta)``, so that a candidate which only one seed can give hardly ever passes.
-
-**Stages.** Each stage spends the same epsilon on its own split. For shares q the whole costs epsilon where a stage
-costs about `dpdist.families.deniability.expectations.stage_epsilon`; again only a guess for the accountant.
-
-**Declared pass rate.** Without a public table the one that *every* table with so many seeds reaches
-(`dpdist.privacy.deniability.certain_mass`): it needs no check and no honest table is refused. With one, nine tenths
-of what a table like it would confirm, if that is more.
-
-**Expected error** is the mean total variation distance of the two-way marginals between the law of the released
-records and the population (`dpdist.families.deniability.expectations`). It ranks alternatives. What public
-expectations cannot tell is how much dependence the model misses and kept attributes have; so of alternatives with
-nearly the least error the one that keeps most is picked.
+attributes candidates keep of their seeds and in which order, k, epsilon0, the model's epsilon and the checks
+(`docs/planning.md`, *How it chooses*). Formulas are guesses from which the accountant is asked: R released records cost
+``epsilon ~ (1 + lam) sqrt(2 R ln(1/delta) / (k Z))`` with ``lam = k epsilon0`` above ``ln(1/delta)``.
 """
 
 from __future__ import annotations
