@@ -2,8 +2,8 @@
 
 One record is in one cell of each of the m tables. `parameter_plan` fixes the kind of noise, its total and its charge
 before a record is read; how the total is divided among the tables is decided when the structure is known
-(`ParameterPlan.scales`): larger tables get a larger share. A regressed attribute (`dpdist.families.deniability.regression`)
-has the share of one table, too, for the counts of its codes and the sums of its scores in the buckets of its parents.
+(`ParameterPlan.scales`): larger tables get a larger share. A regressed attribute has the share of one table, too, for
+the counts of its codes and the sums of its scores in the buckets of its parents.
 """
 
 from __future__ import annotations
