@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class Learned:
         return buffer.getvalue()
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> Learned:
+    def from_bytes(cls, content: bytes) -> Self:
         """What `to_bytes` wrote."""
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             fitted = Fitted.from_arrays(arrays)

@@ -9,14 +9,14 @@ which are measured besides, because a model spends most of its budget on how mem
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
 from dpdist.data.count import PairCounts
+from dpdist.families.base.stored import Stored
 from dpdist.families.relational.layout import Layout
 from dpdist.model.account import GaussianAccount
 from dpdist.model.balance import CELL_BITS, CellCosts, PairIndex, TableRows, balance
@@ -47,37 +47,12 @@ class Margins:
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredMargins:
+class MeasuredMargins(Stored):
     """The margins of the parents and of the members after the first; drawn once, stored, read back. Public."""
 
     FILE: ClassVar[str] = "margins.npz"
 
     tables: tuple[Margins, Margins]
-
-    def to_bytes(self) -> bytes:
-        """The arrays in NumPy's archive format."""
-        buffer = io.BytesIO()
-        arrays: dict[str, Any] = {}
-        for k, found in enumerate(self.tables):
-            arrays |= {f"single{k}/{i}": table for i, table in enumerate(found.singles)}
-            arrays |= {f"pair{k}/{i}": table for i, table in enumerate(found.pairs)}
-            arrays[f"deviations{k}"] = found.deviations
-        np.savez(buffer, **arrays)
-        return buffer.getvalue()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """What `to_bytes` wrote."""
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-
-            def listed(name: str) -> tuple[Counts, ...]:
-                number = sum(key.startswith(f"{name}/") for key in arrays)
-                return tuple(arrays[f"{name}/{i}"] for i in range(number))
-
-            first, others = (
-                Margins(listed(f"single{k}"), listed(f"pair{k}"), arrays[f"deviations{k}"]) for k in (0, 1)
-            )
-        return cls((first, others))
 
 
 def own_attributes(layout: Layout) -> tuple[range, range]:

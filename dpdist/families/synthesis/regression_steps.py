@@ -6,9 +6,10 @@ The coefficients b* of a table are where its score is zero,
 
 with x the terms of a record, the constant first. Measured is ``sum of round(clip(T x (y - f(x'b))))`` with public b and
 T; `docs/guarantees.md` proves its sensitivity. T is the root of the Hessian H of released records: records then move
-the score alike in all directions, and the noise has the shape of sampling errors. ``b + H^-1 s(b)`` is nearer to b* by a factor that says how near the Hessians are, so a few steps leave the noise of the last ones (`STEPS`). The
-norm at which records are clipped is that with the least sum of the variances of noise and of what clipping may lose,
-by the released records; what these lose on average is added again.
+the score alike in all directions, and the noise has the shape of sampling errors. ``b + H^-1 s(b)`` is nearer to b* by
+a factor that says how near the Hessians are, so a few steps leave the noise of the last ones (`STEPS`). The norm at
+which records are clipped is that with the least sum of the variances of noise and of what clipping may lose, by the
+released records; what these lose on average is added again.
 
 An interval holds three parts, all public: the noise; the loss, which may differ from that of the released records by as
 much as itself, and by sampling; and what the steps leave: the errors that the last ones met, times the contraction that

@@ -62,11 +62,9 @@ class MeasuredRegression:
 
     def found(self) -> dict[str, Any]:
         """What a reader of the manifest needs, as a JSON object."""
-        every = {name: _listed(value) for name, value in asdict(self).items()}
-        shown = {name: every[name] for name in ("question", "names")}
-        if self.reason:
-            return shown | {"reason": self.reason}
-        return shown | {name: every[name] for name in ("coefficients", "covariance")}
+        names = ("question", "names", *(("reason",) if self.reason else ("coefficients", "covariance")))
+        found: dict[str, Any] = json.loads(json.dumps({name: getattr(self, name) for name in names}))
+        return found
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class Regressions:
 
     def to_bytes(self) -> bytes:
         """JSON with sorted names."""
-        found = [{name: _listed(value) for name, value in asdict(one).items()} for one in self.measured]
+        found = [asdict(one) for one in self.measured]
         return (json.dumps({"regressions": found}, sort_keys=True, indent=1) + "\n").encode()
 
     @classmethod
@@ -91,12 +89,6 @@ class Regressions:
 def _measured(data: Mapping[str, Any]) -> MeasuredRegression:
     scores = tuple(MeasuredScore(**{name: _tupled(value) for name, value in one.items()}) for one in data["scores"])
     return MeasuredRegression(**{name: _tupled(value) for name, value in data.items()} | {"scores": scores})
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _listed(item) for name, item in value.items()}
-    return [_listed(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _tupled(value: Any) -> Any:
