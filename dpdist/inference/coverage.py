@@ -23,7 +23,7 @@ from dpdist.accuracy.measured import Accuracy
 from dpdist.data.count import pair_counts, table_counts
 from dpdist.errors import SpecError
 from dpdist.families.base.accuracy import STAGE, ReleaseAccuracy
-from dpdist.families.base.family import Plan
+from dpdist.families.base.plan import Plan
 from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.inference.published import Published

@@ -24,9 +24,8 @@ from dpdist.model.fitted import UNIT, Fitted, cumulative_of, steps_of
 from dpdist.model.inference import Inference
 from dpdist.model.junction import JunctionTree, Set, cells_of, cliques_of
 from dpdist.model.zeros import admitted, fitting, with_zeros
-from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.privacy.arrays import Codes, Counts, Floats, stable_order
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.order import stable_order
 from dpdist.spec.conditions import Box, Condition
 from dpdist.spec.rules import Rules, forbidden_cells
 

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from dpdist.errors import AccountingError
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.calibrate import ABOVE
-from dpdist.privacy.candidates import Candidates, draws_of_pick
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.selection import pick_cost, pick_scale
+from dpdist.privacy.selection import Candidates, draws_of_pick, pick_cost, pick_scale
 
 
 @dataclass(frozen=True)

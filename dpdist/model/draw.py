@@ -15,9 +15,8 @@ import numpy as np
 from dpdist.errors import SpecError
 from dpdist.model.balance import CELL_BITS, PairIndex, TableRows, balance
 from dpdist.model.fitted import UNIT, UNIT_BITS, Cumulative, Fitted
-from dpdist.privacy.arrays import Codes, Counts, Unsigned
+from dpdist.privacy.arrays import DIGIT_BITS, Codes, Counts, Unsigned, stable_order
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.order import DIGIT_BITS, stable_order
 from dpdist.spec.contradictions import a_record
 from dpdist.spec.rules import Rules, broken_by
 

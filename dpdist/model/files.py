@@ -24,10 +24,9 @@ from dpdist.model.draw import FORMAT, LARGEST_PART
 from dpdist.model.fitted import UNIT, Fitted
 from dpdist.model.learn import Learned
 from dpdist.model.measurements import Measurements
-from dpdist.publish.arrow_arrays import lists, numbers, texts
-from dpdist.publish.extra import read_file
 from dpdist.publish.manifest import Manifest, parsed
-from dpdist.publish.parts import parquet_bytes, read_parquet
+from dpdist.publish.part_format import read_file
+from dpdist.publish.parts import lists, numbers, parquet_bytes, read_parquet, texts
 from dpdist.storage.store import Store
 
 _DAMAGED = "copy the release again from its publisher"

@@ -22,11 +22,10 @@ import numpy as np
 from dpdist.errors import AccountingError, SpecError
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, MOST_CODED_CELLS, TRIPLE_CELLS, Choices, is_wide
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.candidates import draws_of_pick
 from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.grid import LARGEST_SCALE
 from dpdist.privacy.noise import SAMPLER_DELTA
-from dpdist.privacy.selection import pick_scale
+from dpdist.privacy.selection import draws_of_pick, pick_scale
 
 
 def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
@@ -149,5 +148,10 @@ def pair_deviation(choices: Choices, attributes: int) -> float:
     steps = [(choices.tree, attributes - 1), (choices.pairs, choices.rounds * choices.per_round)]
     precisions = [share * choices.mu**2 / tables for share, tables in steps if share and tables]
     if not precisions:  # one-way tables only
-        return math.sqrt(attributes / (choices.one_way + choices.one_way_again)) / choices.mu
+        return one_way_deviation(choices, attributes)
     return 1 / math.sqrt(sum(precisions) / len(precisions))
+
+
+def one_way_deviation(choices: Choices, attributes: int) -> float:
+    """Deviation of a cell of a one-way table, measured once or twice."""
+    return math.sqrt(attributes / (choices.one_way + choices.one_way_again)) / choices.mu

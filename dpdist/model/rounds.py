@@ -21,8 +21,8 @@ from dpdist.model.junction import Components, Graph, JunctionTree, Paths, Set, c
 from dpdist.model.one_way import OneWay, OneWayCounts, combine, expected_counts
 from dpdist.model.zeros import fitting, possible_codes, with_zeros
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.portable import exp
+from dpdist.privacy.selection import Candidates
 from dpdist.spec.rules import Rules
 
 LARGEST_WEIGHT = 1 << 10

@@ -53,8 +53,8 @@ from dpdist.model.measurements import Measurements
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import ends_of
+from dpdist.spec.overrides import change
 from dpdist.spec.regression import listed_in, parse_term
-from dpdist.spec.release import change
 from dpdist.spec.schema import Schema
 
 TRIPLES = 150

@@ -37,7 +37,7 @@ from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 ORDERED = {
     "acs2013": ("age", "edu", "hpw"),

@@ -30,8 +30,8 @@ from dpdist.model.one_way import OneWay, combine, expected_counts, merge_rare
 from dpdist.model.pool import measure_triples, triple_scores, with_margins
 from dpdist.model.rake import WeightedRows, rake, shrink
 from dpdist.model.rounds import LARGEST_WEIGHT
-from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.selection import Candidates
 
 CARDS = (3, 4, 30, 6)
 KEY = Noise(bytes(range(32)))

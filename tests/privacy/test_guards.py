@@ -16,13 +16,13 @@ from dpdist.errors import AccountingError, GuaranteeRefused, SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.ledger.account import Account as Sums
 from dpdist.ledger.account import Price
+from dpdist.lifecycle.preflight import refuse
 from dpdist.model.account import GaussianAccount
 from dpdist.model.forecast import draws_lost
-from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.filter import Cost, Filter
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.portfolio import Portfolio
-from dpdist.release.preflight import refuse
+from dpdist.privacy.selection import Candidates
 
 ODD: list[Any] = [math.nan, math.inf, -math.inf]
 

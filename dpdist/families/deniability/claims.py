@@ -54,7 +54,7 @@ from dpdist.privacy.deniability import pass_probability
 from dpdist.privacy.events import SeedRecords
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
 
 _PASSING = 3  # seeds beyond k, in scales of the threshold noise, of which nearly all pass

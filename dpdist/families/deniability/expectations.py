@@ -30,7 +30,7 @@ from dpdist.families.deniability.spec import PlausibleDeniabilitySpec, Shares
 from dpdist.families.deniability.splits import plan_model
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.deniability import pass_probability
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
 
 _MOST_CELLS = 1 << 18

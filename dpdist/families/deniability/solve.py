@@ -9,17 +9,15 @@ attributes candidates keep of their seeds and in which order, k, epsilon0, the m
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 from dpdist.data.inputs import table_source
 from dpdist.data.source import is_input
 from dpdist.errors import SpecError
-from dpdist.families.base.completed import write_completed
 from dpdist.families.base.family import SolveRequest
 from dpdist.families.deniability.expectations import Expectations, Reference, SeedsChoice, stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
@@ -28,7 +26,7 @@ from dpdist.families.deniability.spec import ALL_RECORDS, PlausibleDeniabilitySp
 from dpdist.families.deniability.splits import combined, lighter_seeds, plan_model
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Event, Gaussian
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 _SEED_SHARES = (Fraction(1, 5), Fraction(3, 10), Fraction(2, 5), Fraction(1, 2), Fraction(3, 5))
 _STRUCTURE_SHARES = (Fraction(1, 20), Fraction(1, 10), Fraction(1, 5), Fraction(3, 10))
@@ -96,12 +94,10 @@ class SeedSolution:
             "plan": self.plan.to_json(),
         }
 
-    def write(self, path: Path, *, source: Path, settings: Iterable[str] = ()) -> None:
-        """Write the completed spec: the source file with the solver's settings, and the overrides it was given. Raises
-        SpecError: the source cannot be read, or the path cannot be written.
-        """
-        title = f"Found by `dpdist plan --solve`; expectations from {self.reference}.\n{self.reason}"
-        write_completed(path, self.spec, self.picked.settings, source=source, settings=settings, title=title)
+    @property
+    def title(self) -> str:
+        """What stands above the completed spec."""
+        return f"Found by `dpdist plan --solve`; expectations from {self.reference}.\n{self.reason}"
 
     def explain(self) -> str:
         """The solution for people."""
@@ -167,8 +163,7 @@ def solve(spec: PlausibleDeniabilitySpec, request: SolveRequest) -> SeedSolution
     except SpecError:
         words = f"split.records={other} reaches nothing"
     solution = replace(solution, comparison=f"Here each stage uses {_WAYS[spec.split.records]}; {words}.")
-    if request.write:
-        solution.write(request.write, source=request.source, settings=request.settings)
+    request.completed(solution.spec, solution.picked.settings, title=solution.title)
     return solution
 
 

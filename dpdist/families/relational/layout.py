@@ -108,22 +108,21 @@ class Layout(OwnFields):
         return (*_moved(self.schema.forbidden, places), *self._composition(places))
 
     def _composition(self, places: dict[int, int]) -> Rules:
-        """Kinds sum to the size at most, and the first member is one of those that are counted."""
+        """Kinds sum to the size at most (to the size where no value is of none), and the first member is counted."""
         if self.kinds is None:
             return ()
         size, c = len(self.parent), self.at_most
         counts = tuple(size + 1 + k for k in range(self.counts))
-        sizes = np.arange(1, c + 1)
+        sizes, rest = np.arange(1, c + 1), self.kinds.masks[-1]
         boxes = []
         for found in product(range(c + 1), repeat=self.counts):
             box = {at: np.arange(c + 1) == n for at, n in zip(counts, found, strict=True)}
-            boxes.append({size: sizes < sum(found), **box})
+            boxes.append({size: sizes < sum(found) if rest.any() else sizes != sum(found), **box})
         cards = [a.cardinality for a in self.first.attributes]
         rules = [_forbidden((size, *counts), cards, [box for box in boxes if box[size].any()])]
         at = places[self.kinds.attribute]
         for k, mask in enumerate(self.kinds.masks[:-1]):
             rules.append(_forbidden((counts[k], at), cards, [{counts[k]: np.arange(c + 1) == 0, at: mask}]))
-        rest = self.kinds.masks[-1]
         if rest.any():
             full = [{**box, size: sizes == sum(n.argmax() for n in _of(box, counts)), at: rest} for box in boxes]
             rules.append(_forbidden((size, *counts, at), cards, [box for box in full if box[size].any()]))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from dpdist.errors import SpecError
 from dpdist.families.base.linked import LinkedRows
-from dpdist.families.base.registry import respecified
 from dpdist.families.relational.spec import RelationalSpec
+from dpdist.spec.reader import load_public
 from dpdist.spec.schema import MAX_CARDINALITY, Attribute, Schema
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _respecified(manifest: Manifest) -> RelationalSpec:
     table: Any = manifest.parameters["parents_table"]  # its columns: the parents' attributes, their size, and more
     attributes = table["columns"][: table["columns"].index("(size)")]
     schema = Schema(attributes=own, rules=manifest.table.rules)
-    spec = respecified(manifest, schema=schema, settings={"parent.attributes": attributes})
+    spec = load_public(manifest.spec, schema, {"parent.attributes": attributes})
     assert isinstance(spec, RelationalSpec)
     return spec
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpdist.accuracy.measured import Accuracy
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
@@ -26,8 +27,8 @@ from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
 from dpdist.publish.parts import read_parquet
+from dpdist.spec.overrides import change
 from dpdist.spec.regression import Regression
-from dpdist.spec.release import change
 
 _FOR_EACH = 100  # made-up records for each coefficient
 _ANY = 0.1  # part of them with any values; the others have no attribute's last one, which the canary has
@@ -52,12 +53,12 @@ def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
     return (claim, _folder_claim(plan)) if plan.spec.output.measurements else (claim,)
 
 
-def _with_regressions(plan: SynthesisPlan, tables: Callable[[Noise], Floats], codes: Codes, noise: Noise) -> Floats:
+def _with_regressions(plan: SynthesisPlan, tables: Callable[[Noise], ArrayLike], codes: Codes, noise: Noise) -> Floats:
     """The evidence of the tables and, joined with it, that of regressions measured beside made-up released records.
 
     The guarantee holds whatever was released. In the made-up table no two terms depend on each other.
     """
-    found, regressions, schema = tables(noise), plan.spec.parsed_regressions, plan.spec.table
+    found, regressions, schema = np.asarray(tables(noise)), plan.spec.parsed_regressions, plan.spec.table
     rows, rng = _FOR_EACH * max(len(r.names) for r in regressions), np.random.default_rng(0)
     every = rng.random(rows) < _ANY
     released = [

@@ -12,7 +12,7 @@ import hashlib
 from pathlib import Path
 
 from dpdist.data.count import PairCounts
-from dpdist.data.inputs import csv_options, table_source
+from dpdist.data.inputs import table_source
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.report import check
 from dpdist.data.source import TableSource, is_input, would_find
@@ -49,7 +49,7 @@ def _source(spec: WholeSynthesisSpec, prior: PriorSpec) -> TableSource:
     return TableSource(
         paths=prior.paths,
         format=prior.format,
-        csv=csv_options(prior.csv),
+        csv=prior.csv,
         extra_columns="ignore",
         storage_options=spec.data.storage.options,
     )

@@ -31,7 +31,7 @@ from dpdist.model.fitted import Fitted
 from dpdist.model.learn import Learned, learn
 from dpdist.model.measure import Known
 from dpdist.privacy.arrays import Codes, Counts
-from dpdist.publish.extra import write_file
+from dpdist.publish.part_format import write_file
 from dpdist.spec.regression import Regression
 from dpdist.spec.schema import Schema
 

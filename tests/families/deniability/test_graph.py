@@ -34,7 +34,8 @@ from dpdist.families.deniability.graph import (
     sharded_seeds,
 )
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys, seed_operator
-from dpdist.ledger.keys import KeyEncryptionKey, KeyRef, load_noise, new_key, write_key_file
+from dpdist.ledger.key_encryption import KeyEncryptionKey
+from dpdist.ledger.keys import KeyRef, load_noise, new_key, write_key_file
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Attribute, Schema
 

@@ -28,13 +28,13 @@ from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Ledger
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.ledger.statement import budget_sentence
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.events import ApproximateDP, Composed, RandomSplit, SeedRecords
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_release, verify
-from dpdist.release.run import run_release
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
 
 NOISE = Noise(bytes(range(32)))

@@ -34,10 +34,10 @@ from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.regression import predicted, regression_table, scores
 from dpdist.families.deniability.search import dependence_parents
 from dpdist.families.deniability.structure import Structure
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy.events import Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_manifest, read_release, verify
-from dpdist.release.run import run_release
 from dpdist.spec.schema import Attribute, Schema
 
 SIZES = (3, 5, 2)

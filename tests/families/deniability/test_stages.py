@@ -24,12 +24,12 @@ from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import Structure, StructureStatistics
 from dpdist.ledger.keys import KeyRef
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import audit
 from dpdist.publish.verify import read_release
-from dpdist.release.run import run_release
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 SIZES = (2, 3, 3)
 NOISE = Noise(bytes(range(32)))
