@@ -9,8 +9,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from dpdist.cli.options import AsJson, Endpoint, Settings, load, storage_options
-from dpdist.cli.output import show
+from dpdist.cli.shared import AsJson, Endpoint, Settings, load, show, storage_options
 from dpdist.errors import SpecError
 from dpdist.evaluation.request import Request
 

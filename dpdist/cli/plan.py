@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpdist.api.display import folded
-from dpdist.cli.options import AsJson, Settings, SpecPath, load, overrides
-from dpdist.cli.output import say, show, show_json
+from dpdist.cli.shared import AsJson, Settings, SpecPath, load, overrides, say, show, show_json
 from dpdist.errors import SpecError
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import typer
 
 from dpdist.api.display import folded
 from dpdist.cli.ledger import known_to_default
-from dpdist.cli.options import AsJson, Endpoint, PublicKey, storage_options
-from dpdist.cli.output import guarantee_lines, say, show_json
+from dpdist.cli.shared import AsJson, Endpoint, PublicKey, guarantee_lines, say, show_json, storage_options
 from dpdist.errors import OutputExists
 from dpdist.privacy.formatting import number_of, upwards
 

@@ -288,9 +288,8 @@ def test_a_schema_of_census_persons_is_drafted_and_charged_once(
     columns = [f"--column={name}" if kind == "text" else f"--column={name}={kind}" for name, kind in ACS.items()]
     asked = [
         "schema",
-        "draft",
+        "discover",
         str(shared_data("acs2024_persons.parquet")),
-        "--discover",
         out,
         *columns,
         "--ledger",
@@ -319,17 +318,14 @@ def test_a_schema_of_census_persons_is_drafted_and_charged_once(
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["--discover=out"], "named columns"),
-        (["--discover=out", "--column=a", "--column=a=integer"], "named twice"),
-        (["--discover=out", "--column=a=integr", "--dataset=d"], "did you mean integer"),
-        (["--discover=out", "--column=a", "--public"], "not with --discover"),
-        (["--discover=out", "--column=a", "--dataset=d", "--epsilon=1"], "--delta"),
-        (["--discover=out", "--column=a", "--epsilon=1", "--delta=1e-9"], "--dataset"),
-        (["--dataset=d", "--epsilon=1"], "only with --discover"),
+        (["--column=a", "--column=a=integer"], "named twice"),
+        (["--column=a=integr"], "did you mean integer"),
+        (["--column=a", "--epsilon=0"], "privacy.epsilon"),
     ],
 )
 def test_wrong_commands_say_what_to_do(dpdist: Command, tmp_path: Path, given: list[str], words: str) -> None:
-    answer = dpdist("schema", "draft", str(tmp_path / "t.parquet"), *given)
+    asked = ["--dataset=d", "--epsilon=1", "--delta=1e-9", *given]
+    answer = dpdist("schema", "discover", str(tmp_path / "t.parquet"), str(tmp_path / "out"), *asked)
     assert answer.code != 0
     assert words in answer.err
 
