@@ -100,7 +100,7 @@ def _redrawn(
     layout: Layout,
     law: Conditional,
     first: list[Counts],
-    given: list[Counts],
+    given: Codes,
     admitted: dict[int, Mask],
     noise: Noise,
     name: str,
