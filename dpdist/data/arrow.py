@@ -14,14 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpdist.cluster.executor import Executor
+from dpdist.cluster.executor import Executor, TaskProgress
 from dpdist.cluster.tasks import Deferred
-from dpdist.data.encode import TableEncoder
+from dpdist.data.encode import encoded_batches
 from dpdist.data.files import check_arrow, wanted_columns
-from dpdist.data.keyed_ids import ids_of
-from dpdist.data.read import EncodedBatch
-from dpdist.data.records import Records
-from dpdist.data.sizes import BATCH_ROWS
+from dpdist.data.records import BATCH_ROWS, EncodedBatch, HeldRecords, Partitions
 from dpdist.data.source import ExtraColumns
 from dpdist.data.table import PARTITION_ROWS
 from dpdist.data.texts import decoded, is_text, readable, texts_of
@@ -33,72 +30,39 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ArrowRecords:
-    """Rows of an Arrow table, read as one file would be.
-
-    Parameters
-    ----------
-    schema : Schema
-    table : pyarrow.Table
-        The columns of the schema.
-    partitions : sequence of (int, int)
-        First row and the row after the last of each partition, in `table`.
-    fingerprint : str
-    first_row : int
-        Number of the first row of `table` in the whole input.
-    beside : str, optional
-        Column of the ids of the units, or of weights.
-    """
+class ArrowRecords(Partitions):
+    """Rows of an Arrow table, read as one file would be."""
 
     schema: Schema
-    table: pa.Table
-    partitions: Sequence[tuple[int, int]]
+    table: pa.Table  # the columns of the schema
+    partitions: Sequence[tuple[int, int]]  # first row and the row after the last of each partition, in `table`
     fingerprint: str
-    first_row: int = 0
-    beside: str | None = None
+    first_row: int = 0  # number of the first row of `table` in the whole input
+    beside: str | None = None  # column of the ids of the units, or of weights
 
     @property
     def rows(self) -> int:
         """Number of rows; confidential."""
         return int(self.table.num_rows)
 
-    @property
-    def is_located(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def cells(self) -> int:
-        """Number of values; it decides where the work is done."""
-        return self.rows * len(self.schema.attributes)
-
     def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
         """The encoded rows of a partition, at most `batch_rows` at a time."""
-        start, stop = self.partitions[partition]
-        row, encoder = self.first_row + start, TableEncoder(self.schema)
-        for batch in self.table.slice(start, stop - start).to_batches(max_chunksize=batch_rows):
-            batch = readable(batch)
-            encoded = encoder.encode(batch)
-            beside = ids_of(batch, self.beside)
-            yield EncodedBatch(0, row, encoded.codes, encoded.keep, encoded.report, beside)
-            row += batch.num_rows
+        return encoded_batches(self._read(partition, batch_rows), self.schema, self.beside)
 
     def texts(self, partition: int, names: Sequence[str]) -> Iterator[list[pa.Array]]:
         """The values of some columns of a partition as texts (`dpdist.data.texts`)."""
+        for _, _, batch in self._read(partition, BATCH_ROWS):
+            yield texts_of(batch, names)
+
+    def _read(self, partition: int, batch_rows: int) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        """Consecutive rows of a partition, with the number of the first; all are of one file."""
         start, stop = self.partitions[partition]
-        for batch in self.table.slice(start, stop - start).to_batches(max_chunksize=BATCH_ROWS):
-            yield texts_of(readable(batch), names)
+        row = self.first_row + start
+        for batch in self.table.slice(start, stop - start).to_batches(max_chunksize=batch_rows):
+            yield 0, row, readable(batch)
+            row += batch.num_rows
 
-    def counted(self, partition: int) -> list[int]:
-        """The number of rows of a partition."""
-        start, stop = self.partitions[partition]
-        return [stop - start]
-
-    def located(self, counts: Sequence[Sequence[int]]) -> ArrowRecords:
-        """The records themselves."""
-        return self
-
-    def on(self, executor: Executor) -> Records:
+    def on(self, executor: Executor, *, progress: TaskProgress | None = None) -> HeldRecords:
         """The records where tasks of an executor find them: each partition goes to one worker."""
         parts = [
             replace(
@@ -110,52 +74,6 @@ class ArrowRecords:
             for start, stop in self.partitions
         ]
         return HeldRecords(self.schema, executor.hold(parts), self.rows, self.fingerprint)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class HeldRecords:
-    """Records whose partitions are results of tasks, each an `ArrowRecords` of one partition.
-
-    Parameters
-    ----------
-    schema : Schema
-    partitions : sequence of Deferred of ArrowRecords
-        Read in place by the tasks of a pass.
-    rows : int
-        Number of rows; confidential.
-    fingerprint : str
-    """
-
-    schema: Schema
-    partitions: Sequence[Deferred]
-    rows: int
-    fingerprint: str
-
-    @property
-    def is_located(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def cells(self) -> int:
-        """Number of values; it decides where the work is done."""
-        return self.rows * len(self.schema.attributes)
-
-    def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
-        """Not here: a pass reads `partitions`."""
-        raise TypeError("these records are read by the tasks of a pass, where they are held")
-
-    def counted(self, partition: int) -> list[int]:
-        """Not needed: the rows are located."""
-        raise TypeError("these records are located")
-
-    def located(self, counts: Sequence[Sequence[int]]) -> HeldRecords:
-        """The records themselves."""
-        return self
-
-    def on(self, executor: Executor) -> Records:
-        """The records themselves."""
-        return self
 
 
 @dataclass(frozen=True, eq=False, repr=False)

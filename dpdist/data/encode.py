@@ -9,7 +9,7 @@ Numbers are encoded by `dpdist.data.numbers`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpdist.data.integers import LIMIT, IntegerDomain, parse_integer, refuse_padded
-from dpdist.data.numbers import NumberEncoder, wrong_type
+from dpdist.data.keyed_ids import ids_of
+from dpdist.data.numbers import LIMIT, IntegerDomain, NumberEncoder, parse_integer, refuse_padded, wrong_type
+from dpdist.data.records import EncodedBatch
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, OUTSIDE, UNKNOWN, RowReport
 from dpdist.data.texts import is_text
 from dpdist.errors import ColumnMismatch
@@ -88,6 +89,24 @@ class TableEncoder:
             if dropped is not None:
                 found &= ~dropped
         return found
+
+
+def encoded_batches(
+    rows: Iterable[tuple[int, int, pa.RecordBatch]],
+    schema: Schema,
+    beside: str | None,
+    *,
+    strip: bool = False,
+    empty_is_missing: bool = False,
+) -> Iterator[EncodedBatch]:
+    """Check and encode batches with the numbers of their files and first rows; `beside` is a column of ids or weights,
+    the others as for `TableEncoder`.
+    """
+    encoder = TableEncoder(schema, strip=strip, empty_is_missing=empty_is_missing)
+    for file, row, batch in rows:
+        encoded = encoder.encode(batch)
+        ids = ids_of(batch, beside, strip=strip, empty_is_missing=empty_is_missing)
+        yield EncodedBatch(file, row, encoded.codes, encoded.keep, encoded.report, ids)
 
 
 class ColumnEncoder:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from dpdist.data.encode import check_type
 from dpdist.data.keyed_ids import check_type_beside
-from dpdist.data.lines import first_record, refuse_other_format
+from dpdist.data.lines import NO_HEADER, first_record, refuse_other_format
 from dpdist.data.source import ExtraColumns, FoundFile, TableSource
 from dpdist.data.texts import is_text
 from dpdist.errors import ColumnMismatch, EmptyTable
@@ -71,44 +71,43 @@ def open_parquet(found: FoundFile, source: TableSource, **options: object) -> pq
 
 def inspect_csv(found: FoundFile, source: TableSource, schema: Schema) -> TableFile:
     """Read the header of a CSV file and check its columns."""
-    options, compression = source.csv, compression_of(found.path)
-    with storage_errors(found.path):
-        head = _read_head(found, source, compression)
-    refuse_other_format(head, found.path)
-    names, start = first_record(
-        head,
-        whole=len(head) < _HEAD_BYTES,
-        path=found.path,
-        delimiter=options.delimiter,
-        header=options.header,
-        comment=options.comment,
-        skip_rows=options.skip_rows,
-        strip=options.strip,
-    )
-    columns = options.columns if options.columns is not None else names or ()
-    if not head and options.header:
-        raise EmptyTable(f"{found.path} is empty (0 bytes), without a header: write or copy it again")
+    path, given, compression = found.path, source.csv.columns, compression_of(found.path)
+    head = _read_head(found, source, compression)
+    refuse_other_format(head, path)
+    names, start = first_record(head, source.csv, whole=len(head) < _HEAD_BYTES, path=path)
+    columns = given if given is not None else names or ()
+    if not head and source.csv.header:
+        raise EmptyTable(f"{path} is empty (0 bytes), without a header: write or copy it again")
     if head:  # without headers a file of no bytes is a part without rows
         if names is not None and len(names) != len(columns):
-            raise ColumnMismatch(f"{found.path}: the header has {len(names)} columns, csv.columns has {len(columns)}")
-        if options.columns is not None:
-            check_columns(found.path, columns, schema, extra=source.extra_columns, beside=source.beside)
+            raise ColumnMismatch(f"{path}: the header has {len(names)} columns, csv.columns has {len(columns)}")
+        if given is not None:
+            check_columns(path, columns, schema, extra=source.extra_columns, beside=source.beside)
         else:
-            _check_header(found.path, columns, source, schema)
+            _check_header(path, columns, source, schema)
     stop = found.size if compression is None else start + found.size * (len(head) > start)
     return TableFile(found, tuple(columns), (min(start, stop), stop), compression)
 
 
 def _read_head(found: FoundFile, source: TableSource, compression: str | None) -> bytes:
     """The first bytes of a CSV file."""
-    with open_file(found.path, source.storage_options, compression=compression) as file:
-        message = f"{found.path} is not a valid {compression or 'CSV'} file: write or copy it again"
+    message = f"{found.path} is not a valid {compression or 'CSV'} file: write or copy it again"
+    with (
+        storage_errors(found.path),
+        open_file(found.path, source.storage_options, compression=compression) as file,
+    ):
         return unless_damaged(lambda: file.read(_HEAD_BYTES), message)
+
+
+def line_bytes(file: TableFile, source: TableSource) -> int:
+    """Length of a record of a CSV file, estimated from the first ones."""
+    head = _read_head(file.found, source, file.compression)[file.boundaries[0] :]
+    return max(1, round(len(head) / max(1, head.count(b"\n"))))
 
 
 def _check_header(path: str, columns: Sequence[str], source: TableSource, schema: Schema) -> None:
     """As `check_columns`, without a name that was found: in a file without header these are a person's values."""
-    advice = "if the files have no header, set data.csv.header to false and list data.csv.columns"
+    advice = NO_HEADER
     if len(columns) == 1:
         advice = f"fields are taken to be separated by {source.csv.delimiter!r}, see data.csv.delimiter; {advice}"
     wanted = wanted_columns(schema, source.beside)
@@ -130,22 +129,8 @@ def wanted_columns(schema: Schema, beside: str | None) -> tuple[str, ...]:
 def check_arrow(
     where: str, types: pa.Schema, schema: Schema, *, extra: ExtraColumns, beside: str | None = None
 ) -> None:
-    """Refuse columns that a schema cannot describe.
-
-    Parameters
-    ----------
-    where : str
-        What has the columns: the path of a file, or the kind of a frame.
-    types : pyarrow.Schema
-    schema : Schema
-    extra : {"refuse", "ignore"}
-        What to do with columns that the schema does not name.
-    beside : str, optional
-        Column of the ids of the units, or of weights.
-
-    Raises
-    ------
-    ColumnMismatch
+    """Refuse columns that a schema cannot describe: those `where` (the path of a file, or the kind of a frame), but for
+    `extra` ones as said, and one of ids or weights `beside`. Raises ColumnMismatch.
     """
     check_columns(where, types.names, schema, extra=extra, beside=beside)
     if beside is not None:
@@ -175,13 +160,6 @@ def check_columns(
             f"{where}: the schema does not name {_listed(unknown)}: describe each column, "
             "or set data.extra_columns to ignore"
         )
-
-
-def line_bytes(file: TableFile, source: TableSource) -> int:
-    """Length of a record of a CSV file, estimated from the first ones."""
-    with storage_errors(file.found.path):
-        head = _read_head(file.found, source, file.compression)[file.boundaries[0] :]
-    return max(1, round(len(head) / max(1, head.count(b"\n"))))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -5,25 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from dpdist.cluster.executor import Executor
-from dpdist.data.joined import JoinedTable, open_joined
-from dpdist.data.records import Records
+import numpy as np
+
+from dpdist.data.joined import JoinedFiles, open_files
+from dpdist.data.records import Opened, RecordsInMemory
 from dpdist.data.source import CsvOptions, ParentSource, TableSource, fingerprint, fingerprint_of
-from dpdist.data.table import Table
+from dpdist.data.table import TableFiles
 from dpdist.ledger.contract import InputSpec
 from dpdist.spec.release import CsvSpec, DataSpec, ParentTable, ReleaseSpec
 from dpdist.spec.schema import Schema
-
-
-class Opened(Records, Protocol):
-    """The records of an input, opened for a release."""
-
-    @property
-    def cells(self) -> int:
-        """About how many values there are; it decides where the work is done, never what is released."""
-
-    def on(self, executor: Executor) -> Records:
-        """The records where the tasks of an executor find them."""
 
 
 class Input(Protocol):
@@ -40,7 +30,7 @@ class Input(Protocol):
     def open(
         self, schema: Schema, *, partitions: int | None = None, checked: bool = False, beside: str | None = None
     ) -> Opened:
-        """The records, read by a schema, and the ids of their units, or their weights, where a column has them.
+        """Check the columns against a schema, to read the records by it and, `beside`, a column of ids or weights.
 
         Of an input that was `checked` against a contract, columns outside the schema are passed over: which columns a
         table may have besides is then said in the contract, not in the spec.
@@ -65,10 +55,10 @@ class Files:
 
     def open(
         self, schema: Schema, *, partitions: int | None = None, checked: bool = False, beside: str | None = None
-    ) -> Table | JoinedTable:
-        """See `dpdist.data.joined.open_joined`."""
+    ) -> TableFiles | JoinedFiles:
+        """See `dpdist.data.joined.open_files`."""
         source = replace(self.source, beside=beside, extra_columns="ignore" if checked else self.source.extra_columns)
-        return open_joined(source, schema, partitions=partitions)
+        return open_files(source, schema, partitions=partitions)
 
 
 @dataclass(frozen=True)
@@ -84,9 +74,9 @@ class HeldByClients:
 
     def open(
         self, schema: Schema, *, partitions: int | None = None, checked: bool = False, beside: str | None = None
-    ) -> Table:
-        """A table without files."""
-        return Table(TableSource(("held by clients",)), schema, "parquet", (), ())
+    ) -> RecordsInMemory:
+        """No records."""
+        return RecordsInMemory.of(schema, [np.empty(0, attribute.dtype) for attribute in schema.attributes])
 
 
 def input_of(spec: ReleaseSpec) -> Input:

@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from dpdist.data.source import CsvOptions
 from dpdist.errors import ColumnMismatch, UnreadableFile, WrongFormat
 
 MAX_LINE_BYTES = 1 << 26
 """Longest line accepted; beyond it the file has no line breaks that can be used."""
+
+NO_HEADER = "if the files have no header, set data.csv.header to false and list data.csv.columns"
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -38,17 +41,7 @@ def refuse_other_format(head: bytes, path: str) -> None:
             raise WrongFormat(f"{path} is not a CSV file, but {what}")
 
 
-def first_record(
-    head: bytes,
-    *,
-    whole: bool,
-    path: str,
-    delimiter: str,
-    header: bool,
-    comment: str | None,
-    skip_rows: int,
-    strip: bool,
-) -> tuple[tuple[str, ...] | None, int]:
+def first_record(head: bytes, options: CsvOptions, *, whole: bool, path: str) -> tuple[tuple[str, ...] | None, int]:
     """Find the column names (None without a header line, empty if the file ends before it) and the first byte after
     them.
 
@@ -61,41 +54,36 @@ def first_record(
         nonlocal position
         if position >= len(head) and whole:
             return None
-        end = head.find(b"\n", position)
-        if end < 0 and not whole:
+        end = head.find(b"\n", position) + 1
+        if not end and not whole:
             raise UnreadableFile(f"{path} is not a CSV file: its first {len(head) >> 10} KiB hold no complete header")
-        line = head[position:] if end < 0 else head[position : end + 1]
+        line = head[position : end or None]
         position += len(line)
         return line
 
-    for _ in range(skip_rows):
+    for _ in range(options.skip_rows):
         next_line()
-    if not header:
+    if not options.header:
         return None, position
-    mark = comment.encode() if comment else None
+    mark = options.comment.encode() if options.comment else None
     while (line := next_line()) is not None:
         text = line.rstrip(b"\r\n")
         if text and not (mark and text.startswith(mark)):
-            break
-    else:
-        return (), position
-    return _names(text, path=path, delimiter=delimiter, strip=strip), position
+            return _names(text, options, path), position
+    return (), position
 
 
-def _names(text: bytes, *, path: str, delimiter: str, strip: bool) -> tuple[str, ...]:
+def _names(text: bytes, options: CsvOptions, path: str) -> tuple[str, ...]:
     """The column names of a header line."""
     try:
-        names = next(csv.reader([text.decode("utf-8")], delimiter=delimiter))
+        names = next(csv.reader([text.decode("utf-8")], delimiter=options.delimiter))
     except (UnicodeDecodeError, csv.Error):
         names = []
     if not names or b"\0" in text or text.count(b'"') % 2:
         raise UnreadableFile(f"the header of {path} is not a line of UTF-8 text with column names")
-    names = [name.strip() for name in names] if strip else names
+    names = [name.strip() for name in names] if options.strip else names
     if len(set(names)) < len(names):
-        raise ColumnMismatch(
-            f"{path}: a name appears more than once in the header; if the files have no header, set data.csv.header to "
-            "false and list data.csv.columns"
-        )
+        raise ColumnMismatch(f"{path}: a name appears more than once in the header; {NO_HEADER}")
     return tuple(names)
 
 

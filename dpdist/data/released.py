@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpdist.data.read import EncodedBatch
+from dpdist.data.records import BATCH_ROWS, EncodedBatch, Partitions
 from dpdist.data.report import RowReport
-from dpdist.data.sizes import BATCH_ROWS
 from dpdist.errors import VerificationFailed
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import Manifest
@@ -127,7 +126,7 @@ class ReleaseDecoder:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ReleasedTable:
+class ReleasedTable(Partitions):
     """The records of a release as a pass reads them (`dpdist.data.records.Records`); a partition is a part."""
 
     store: Store
@@ -149,11 +148,6 @@ class ReleasedTable:
         return self.manifest.records
 
     @property
-    def is_located(self) -> bool:
-        """Always."""
-        return True
-
-    @property
     def fingerprint(self) -> str:
         """The attempt that made the release."""
         return self.manifest.attempt
@@ -172,11 +166,3 @@ class ReleasedTable:
             report = RowReport.empty(self.schema, batch.num_rows)
             yield EncodedBatch(partition, start, self.decoder.codes(batch), None, report)
             start += batch.num_rows
-
-    def counted(self, partition: int) -> list[int]:
-        """The number of records of a part."""
-        return [self.partitions[partition].rows]
-
-    def located(self, counts: Sequence[Sequence[int]]) -> ReleasedTable:
-        """The records themselves."""
-        return self

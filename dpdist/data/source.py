@@ -56,26 +56,10 @@ class CsvOptions:
             raise SpecError("csv.columns names a column twice")
 
 
-STORES = frozenset(
-    (
-        "file",
-        "local",
-        "memory",
-        "s3",
-        "s3a",
-        "gs",
-        "gcs",
-        "abfs",
-        "abfss",
-        "az",
-        "adl",
-        "hdfs",
-        "http",
-        "https",
-        "sftp",
-        "ssh",
-    )
-)
+STORES = frozenset((
+    "file", "local", "memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "hdfs", "http", "https", "sftp",
+    "ssh",
+))  # fmt: skip
 """Protocols of paths: file systems that hold files themselves."""
 
 

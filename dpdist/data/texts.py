@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dpdist.data.sizes import MOST_TEXT_BYTES
+from dpdist.data.records import MOST_TEXT_BYTES
 
 VALUES = pa.schema([("value", pa.large_string()), ("count", pa.int64())])
 """Different values of a column, each with the number of its rows."""

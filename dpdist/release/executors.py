@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dpdist.data.inputs import Opened
+from dpdist.data.records import Opened
 
 if TYPE_CHECKING:
     from dpdist.spec.release import ReleaseSpec

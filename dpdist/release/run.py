@@ -23,8 +23,8 @@ from uuid import uuid4
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.opening import open_cluster
-from dpdist.data.inputs import Input, Opened, input_of
-from dpdist.data.table import Table
+from dpdist.data.inputs import Input, input_of
+from dpdist.data.records import Opened
 from dpdist.errors import (
     DataError,
     DataNotFound,
@@ -178,14 +178,14 @@ class Run:
         self._public_tables = None if digest_of is None else digest_of(spec)
         if not self._resume:
             self._ledger.rehearse(**self._reservation)  # a refusal here says nothing of the table's content
-        opened = self._opened_table()
+        self._table = self._opened_table()
         self._output.check_writable()
         self._work.make_private()
         self._work.check_writable()
         sweep_before(self._ledger, self._output, self._work)
         self._executor = self._given or stack.enter_context(
             open_cluster(
-                mode=executor_mode(spec, opened),
+                mode=executor_mode(spec, self._table),
                 address=spec.cluster.address,
                 scheduler_file=spec.cluster.scheduler_file,
                 workers=spec.cluster.workers,
@@ -195,7 +195,6 @@ class Run:
                 resources=spec.worker_resources,
             )
         )
-        self._table = opened.on(self._executor)
         if self._executor.dashboard:
             self._announce(f"dashboard  {self._executor.dashboard}")
 
@@ -297,10 +296,9 @@ class Run:
         except OutputExists:
             self._give_back()
             raise
-        files = len(self._table.files) if isinstance(self._table, Table) else 0
-        self._logged |= {"attempt": attempt.id, "files": files}
+        self._logged["attempt"] = attempt.id
         if self.spec.cluster.partitions is not None:  # else their number follows from that of the records
-            self._logged["partitions"] = len(self._table.partitions)
+            self._logged["partitions"] = self.spec.cluster.partitions
         self._log("attempt resumed" if self._resume else "attempt reserved")
         self._lineage.begun(attempt.id, self._contract)
         self._executor.attempt = attempt.id

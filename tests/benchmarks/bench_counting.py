@@ -30,12 +30,11 @@ import pyarrow.parquet as pq
 
 from dpdist.data.count import covering_blocks, pair_counts
 from dpdist.data.encode import TableEncoder
-from dpdist.data.operators import Operator, pair_counts_operator
-from dpdist.data.sizes import BATCH_ROWS
+from dpdist.data.operators import Operator, Split, pair_counts_operator, split_labels
+from dpdist.data.records import BATCH_ROWS
 from dpdist.data.source import TableSource
-from dpdist.data.split import Split, split_labels
 from dpdist.data.table import open_table
-from dpdist.families.base.graph import encoded_partitions, located_table, reduce_partitions, run_pass, table_pass
+from dpdist.families.base.graph import encoded_partitions, reduce_partitions, run_pass, table_pass
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.spec.schema import Schema
 
@@ -60,10 +59,10 @@ import sys
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.spec.schema import Schema
 schema = Schema.from_yaml(sys.argv[2])
-run_pass(located_table(open_table(TableSource((sys.argv[1],)), schema)), pair_counts_operator(schema.cardinalities))
+run_pass(open_table(TableSource((sys.argv[1],)), schema), pair_counts_operator(schema.cardinalities))
 """,
 }
 """Programs that count all pairs of columns of a file."""
@@ -118,7 +117,7 @@ def measure_kernels(schema: Schema, table: pa.Table) -> dict[str, Any]:
 
 def measure_passes(schema: Schema, path: Path) -> dict[str, Any]:
     """Passes over a file in this process."""
-    table = located_table(open_table(TableSource((str(path),)), schema))
+    table = open_table(TableSource((str(path),)), schema)
     rows = table.rows or 0
     pairs = pair_counts_operator(schema.cardinalities)
     kind = path.suffix[1:]
@@ -132,7 +131,7 @@ def measure_passes(schema: Schema, path: Path) -> dict[str, Any]:
     }
     if kind == "csv":
         fresh = open_table(TableSource((str(path),)), schema)
-        result[f"{kind}: locate rows"] = rate(rows, lambda: located_table(fresh))
+        result[f"{kind}: locate rows"] = rate(rows, lambda: fresh)
     return result
 
 

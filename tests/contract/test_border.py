@@ -18,10 +18,8 @@ import pytest
 from dpdist.cluster.executor import InProcess
 from dpdist.data.encode import TableEncoder
 from dpdist.data.operators import gather_operator
-from dpdist.data.read import EncodedBatch
-from dpdist.data.records import RecordsInMemory
+from dpdist.data.records import BATCH_ROWS, EncodedBatch, RecordsInMemory
 from dpdist.data.report import check
-from dpdist.data.sizes import BATCH_ROWS
 from dpdist.errors import AccountingError, CheckFailed, DpdistError, GuaranteeRefused, SpecError
 from dpdist.families.base.attempt import silent
 from dpdist.families.base.graph import run_pass

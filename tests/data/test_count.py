@@ -183,6 +183,6 @@ def test_wide_tables_are_counted_without_all_blocks_at_once(monkeypatch: pytest.
     whole = pair_counts(codes, sizes)
     monkeypatch.setattr(operators, "WIDE_CELLS", 1)
     wide = operators.pair_counts_operator(sizes)
-    assert wide.compact is None
+    assert wide.update is None
     parts = [wide.chunk([column[start : start + 1000] for column in codes]) for start in range(0, 3000, 1000)]
     np.testing.assert_array_equal(wide.combine(wide.combine(*parts[:2]), parts[2]).cells, whole.cells)

@@ -12,7 +12,7 @@ import pytest
 
 from dpdist.data.arrow import TableInMemory
 from dpdist.data.encode import ColumnEncoder, TableEncoder, check_type
-from dpdist.data.integers import parse_integer
+from dpdist.data.numbers import parse_integer
 from dpdist.data.report import RowReport, check
 from dpdist.errors import ColumnMismatch, DataError, OutOfDomain
 from dpdist.spec.schema import Attribute, Schema

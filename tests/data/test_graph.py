@@ -22,16 +22,13 @@ from reading import readable
 
 from dpdist.cluster.cluster import Cluster
 from dpdist.data.count import PairCounts, pair_counts
-from dpdist.data.operators import Operator, gather_operator, pair_counts_operator, together
+from dpdist.data.operators import Operator, Split, gather_operator, pair_counts_operator, together
 from dpdist.data.report import check
 from dpdist.data.source import TableSource
-from dpdist.data.split import Split
 from dpdist.data.table import open_table
 from dpdist.errors import OutOfDomain
 from dpdist.families.base.graph import (
     encoded_partitions,
-    locate,
-    located_table,
     partition_codes,
     reduce_partitions,
     run_pass,
@@ -73,7 +70,7 @@ def brute_force(rows: list[tuple[int, ...]], counts: PairCounts) -> None:
 @given(cases())
 def test_any_layout_gives_the_reference(case: Case) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        table = located_table(open_table(case.write(Path(folder)), case.schema, partitions=case.partitions))
+        table = open_table(case.write(Path(folder)), case.schema, partitions=case.partitions)
         assert table.rows == len(case.rows)
         codes, report = run_pass(table, gather_operator(), batch_rows=case.batch_rows)
         expected = [codes for _, _, codes in case.expected if codes is not None]
@@ -92,10 +89,8 @@ def test_any_layout_gives_the_reference(case: Case) -> None:
 def test_graphs_give_the_bits_of_the_reference(case: Case, label: int, scheduler: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = case.write(Path(folder))
-        (table,) = dask.compute(
-            locate(DASK, open_table(source, case.schema, partitions=case.partitions)), scheduler=scheduler
-        )
-        assert table == located_table(open_table(source, case.schema, partitions=case.partitions))
+        table = open_table(source, case.schema, partitions=case.partitions, executor=DASK)
+        assert table == open_table(source, case.schema, partitions=case.partitions)
         expected = [c for file, row, c in case.expected if c is not None and reference_label(file, row) == label]
         operator = together([gather_operator(), pair_counts_operator(case.schema.cardinalities)])
         parts = encoded_partitions(DASK, table, name="cache", split=SPLIT, batch_rows=case.batch_rows)
@@ -133,8 +128,6 @@ def small_table(folder: Path, rows: int = 1000, row_group: int = 100) -> tuple[T
 
 def test_building_graphs_reads_and_computes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, schema, _ = small_table(tmp_path)
-    (tmp_path / "t.csv").write_text("a,b,c\n" + "1,2,0\n" * 50)
-    unlocated = open_table(TableSource((str(tmp_path / "t.csv"),)), schema, partitions=4)
     table = open_table(source, schema, partitions=16)
 
     def refuse(*_: Any, **__: Any) -> Any:
@@ -144,7 +137,6 @@ def test_building_graphs_reads_and_computes_nothing(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("dpdist.families.base.partitions.load_noise", refuse)
     operator = Operator(name="never", chunk=refuse, combine=refuse, compact=refuse, finish=refuse)
     with dask.config.set(scheduler=refuse):
-        scan = locate(DASK, unlocated)
         graph = table_pass(DASK, table, operator, name="pass", split=SPLIT, label=0)
         parts = encoded_partitions(DASK, table, name="cache", split=SPLIT)
         later = reduce_partitions(DASK, parts, operator, name="later", label=1)
@@ -152,9 +144,9 @@ def test_building_graphs_reads_and_computes_nothing(tmp_path: Path, monkeypatch:
         assert len(parts) == len(selected) == 16
         with pytest.raises(AssertionError, match="neither read nor compute"):
             graph.compute()
-    keys = [str(key) for d in (scan, graph, later, *selected) for key in d.__dask_graph__()]
+    keys = [str(key) for d in (graph, later, *selected) for key in d.__dask_graph__()]
     assert all(re.fullmatch(r"[a-z]+-[a-z]+-[0-9a-f]{8}-[0-9]+", key) for key in keys), keys
-    assert {"pass-never", "pass-sum", "pass-finish", "pass-plan", "cache-encode", "locate-scan"} <= {
+    assert {"pass-never", "pass-sum", "pass-finish", "pass-plan", "cache-encode"} <= {
         "-".join(key.split("-")[:2]) for key in keys
     }
 
@@ -264,13 +256,6 @@ def test_misuse_is_refused(tmp_path: Path) -> None:
     parts = encoded_partitions(DASK, table, name="cache")
     with pytest.raises(ValueError, match="no labels"):
         reduce_partitions(DASK, parts, operator, name="later", label=0).compute(scheduler="synchronous")
-    (tmp_path / "t.csv").write_text("a,b,c\n1,2,0\n")
-    csv = open_table(TableSource((str(tmp_path / "t.csv"),)), schema)
-    assert csv.rows is None
-    with pytest.raises(ValueError, match="located first"):
-        table_pass(DASK, csv, operator, name="pass")
-    with pytest.raises(ValueError, match="located first"):
-        run_pass(csv, operator)
 
 
 def test_nothing_confidential_is_shown(tmp_path: Path) -> None:

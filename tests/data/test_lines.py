@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dpdist.data import lines
 from dpdist.data.lines import first_record, lines_of_range, records_of_lines
+from dpdist.data.source import CsvOptions
 from dpdist.errors import ColumnMismatch, UnreadableFile
 
 LINES = st.lists(st.sampled_from(["", "a,b", "#x", "c" * 40, '"d, d",e', "é", '"f ""g"""']), max_size=12)
@@ -76,8 +77,8 @@ def test_a_file_without_line_breaks_is_refused(monkeypatch: pytest.MonkeyPatch, 
 
 
 def head(content: bytes, **options: Any) -> tuple[tuple[str, ...] | None, int]:
-    defaults = {"delimiter": ",", "header": True, "comment": None, "skip_rows": 0, "strip": True, "whole": True}
-    return first_record(content, path="f", **(defaults | options))
+    whole = options.pop("whole", True)
+    return first_record(content, CsvOptions(columns=("x",), **options), whole=whole, path="f")
 
 
 def test_where_records_start() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.data.marginal import marginal
+from dpdist.data.count import marginal
 
 SHAPES = st.lists(st.integers(1, 7), min_size=1, max_size=6).filter(lambda shape: prod(shape) <= 20_000).map(tuple)
 

@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 from dpdist.cluster.cluster import Cluster
 from dpdist.data.encode import TableEncoder, check_type
 from dpdist.data.numbers import _NUMBER, NumberEncoder
-from dpdist.data.operators import gather_operator
+from dpdist.data.operators import Split, gather_operator
 from dpdist.data.report import check
 from dpdist.data.source import CsvOptions, TableSource
-from dpdist.data.split import Split
 from dpdist.data.table import open_table
 from dpdist.errors import ColumnMismatch, DataError, OutOfDomain
-from dpdist.families.base.graph import encoded_partitions, locate, located_table, partition_codes, run_pass, table_pass
+from dpdist.families.base.graph import encoded_partitions, partition_codes, run_pass, table_pass
 from dpdist.ledger.keys import KeyRef
 from dpdist.spec.schema import Attribute, Category, Count, Edges, Schema
 
@@ -287,7 +286,7 @@ def test_any_layout_gives_the_same_numbers(tmp_path: Path, form: str) -> None:
     source = TableSource((str(tmp_path / ("t.csv" if form == "csv" else "t.parquet")),), csv=CsvOptions(strip=True))
     halves: list[Any] = []
     for partitions in (1, 4, 25):
-        table_ = located_table(open_table(source, SCHEMA, partitions=partitions))
+        table_ = open_table(source, SCHEMA, partitions=partitions)
         for batch_rows in (7, 1000):
             codes, report = run_pass(table_, gather_operator(), batch_rows=batch_rows)
             assert [column.dtype for column in codes] == [np.float64, np.uint8, np.uint8]
@@ -301,7 +300,7 @@ def test_any_layout_gives_the_same_numbers(tmp_path: Path, form: str) -> None:
 
 def _half(source: TableSource, partitions: int, split: Split) -> list[Any]:
     executor = Cluster()  # threads
-    (table,) = executor.compute([locate(executor, open_table(source, SCHEMA, partitions=partitions))])
+    table = open_table(source, SCHEMA, partitions=partitions, executor=executor)
     parts = encoded_partitions(executor, table, name="cache", split=split)
     whole = table_pass(executor, table, gather_operator(), name="pass", split=split, label=1)
     (codes, _), *selected = executor.compute([whole, *partition_codes(executor, parts, name="part", label=1)])

@@ -11,13 +11,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dpdist.data.operators import gather_operator, pair_counts_operator, together
+from dpdist.data.operators import Split, gather_operator, pair_counts_operator, together
 from dpdist.data.report import check
 from dpdist.data.source import CsvOptions, TableSource
-from dpdist.data.split import Split
 from dpdist.data.table import open_table
 from dpdist.errors import ColumnMismatch
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.ledger.keys import KeyRef
 from dpdist.spec.schema import Schema
 
@@ -40,7 +39,7 @@ def test_acs_2013_csv(shared_data: SharedData) -> None:
     operator = together([gather_operator(), pair_counts_operator(schema.cardinalities)])
     results = []
     for partitions in (1, 3, 16):
-        table = located_table(open_table(source, schema, partitions=partitions))
+        table = open_table(source, schema, partitions=partitions)
         assert (len(table.partitions), table.rows) == (partitions, 100_000)
         results.append(run_pass(table, operator, split=SPLIT, label=2, batch_rows=10_000))
         check(results[-1][1], schema)
@@ -83,7 +82,7 @@ def test_adult_raw_files(shared_data: SharedData, partitions: int | None) -> Non
     paths = [shared_data(name) for name in ("adult.data", "adult.test")]
     schema = Schema.from_yaml(SCHEMAS / "adult.yaml")
     source = TableSource(tuple(map(str, paths)), format="csv", csv=ADULT)
-    table = located_table(open_table(source, schema, partitions=partitions))
+    table = open_table(source, schema, partitions=partitions)
     assert table.rows == 48_842
     codes, report = run_pass(table, gather_operator())
     check(report, schema)

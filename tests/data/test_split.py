@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpdist.data.split import Split, exact_shares, split_labels
+from dpdist.data.operators import Split, exact_shares, split_labels
 from dpdist.errors import SpecError
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise

@@ -26,7 +26,7 @@ from dpdist.evaluate.utility.holdout import holdout_section
 from dpdist.evaluate.utility.marginals import Marginals, chosen_triples, marginals_of, triples_operator
 from dpdist.evaluate.utility.rules import rules_section
 from dpdist.families.base.attempt import Progress
-from dpdist.families.base.graph import located_on, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.families.base.linked import LinkedRows
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.spec.schema import Schema
@@ -73,9 +73,9 @@ def open_linked(
     inputs = {"real": against} | ({} if holdout is None else {"holdout": holdout})
     if holdout is not None:
         keep_apart(holdout, against, training)
-    opened = [one.open(linked.read, beside=linked.unit.by).on(executor) for one in inputs.values()]
+    opened = [one.open(linked.read, beside=linked.unit.by) for one in inputs.values()]
     progress("reading parents", 0, 1)
-    tables = located_on(executor, opened)
+    tables = [one.on(executor) for one in opened]
     graphs = [released_parents(executor, released, linked)]
     graphs += [real_parents(executor, table, linked, released, seed=seed) for table in tables]
     ((made, broken), _), *found = executor.compute(

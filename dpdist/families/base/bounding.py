@@ -17,15 +17,11 @@ from numpy.typing import NDArray
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred, Tasks
-from dpdist.data.arrow import HeldRecords
-from dpdist.data.joined import JoinedTable
+from dpdist.data.joined import Join
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.data.packed import PackedRows, RowFormat, taken
-from dpdist.data.read import EncodedBatch
-from dpdist.data.records import Records
+from dpdist.data.records import BATCH_ROWS, Batches, EncodedBatch, HeldRecords, Located, Records
 from dpdist.data.report import RowReport
-from dpdist.data.sizes import BATCH_ROWS
-from dpdist.families.base.graph import by_partition
 from dpdist.families.base.partitions import no_codes
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
@@ -87,24 +83,24 @@ class Shard:
             report = RowReport.empty(self.schema)
 
 
-def bounded(executor: Executor, table: Records, *, at_most: int, key: KeyRef) -> HeldRecords:
+def bounded(executor: Executor, table: Located, *, at_most: int, key: KeyRef) -> HeldRecords:
     """Graph of a table with at most so many records of each unit; records without an id are not in it.
 
     Parameters
     ----------
     executor : Executor
-    table : Records
-        Located, and opened with the column of the ids.
+    table : Located
+        Opened with the column of the ids.
     at_most : int
     key : KeyRef
         Of the attempt: it decides which records are kept.
     """
     shards = sharded(executor, table, bound_shard, (table.schema, at_most), key=key)
-    return HeldRecords(table.schema, shards, table.rows or 0, table.fingerprint)
+    return HeldRecords(table.schema, shards, table.rows, table.fingerprint)
 
 
 def sharded(
-    executor: Executor, table: Records, bound: Callable[..., object], how: object, *, key: KeyRef
+    executor: Executor, table: Located, bound: Callable[..., object], how: object, *, key: KeyRef
 ) -> list[Deferred]:
     """Graphs of what a function makes of each shard of a table.
 
@@ -113,46 +109,46 @@ def sharded(
     bound : callable
         Called with `how`, the pieces of the shard, the reports of the partitions (with the first shard only) and `key`.
     """
-    sizes = sizes_for(table.rows or 0)
+    sizes = sizes_for(table.rows)
     task = executor.tasks("bounding")
-    if isinstance(table, JoinedTable):
-        pieces, reports = _joined_pieces(task, table, sizes, key)
-    else:
-        pieces, reports = _pieces(task, table, sizes, key)
+    pieces, reports = _pieces(task, table.sides[0], sizes, key)
+    if len(table.sides) == 2:
+        parents = _pieces(task, table.sides[1], sizes, key)
+        join = Join(table.schema, (table.sides[0].schema, table.sides[1].schema))
+        pieces, reports = _joined_pieces(task, join, (pieces, reports), parents, key)
     shared = task.constant("how", how)
     return [task("bound", bound, shared, own, [] if k else reports, key) for k, own in enumerate(pieces)]
 
 
-def _pieces(
-    task: Tasks, table: Records, sizes: tuple[int, int], key: KeyRef
-) -> tuple[list[list[Deferred]], list[Deferred]]:
-    """For each shard the pieces of all partitions, and the partitions' reports."""
-    parts = [task("split", split_partition, records, i, sizes, key) for records, i in by_partition(task, table)]
+Pieces = tuple[list[list[Deferred]], list[Deferred]]
+"""For each shard the pieces of all partitions, and the partitions' reports."""
+
+
+def _pieces(task: Tasks, table: Records, sizes: tuple[int, int], key: KeyRef) -> Pieces:
+    """The records of a table, sent by the hashes of their ids."""
+    parts = [task("split", split_partition, records, i, sizes, key) for records, i in table.parts(task)]
     reports = [task("report", operator.itemgetter(sizes[0]), part) for part in parts]
     return [[task("send", operator.itemgetter(k), part) for part in parts] for k in range(sizes[0])], reports
 
 
-def _joined_pieces(
-    task: Tasks, table: JoinedTable, sizes: tuple[int, int], key: KeyRef
-) -> tuple[list[list[Deferred]], list[Deferred]]:
-    """As `_pieces`, of records that are joined with their parents in each shard."""
-    shared = task.constant("tables", table)
-    sides = [_pieces(task, side, sizes, key) for side in table.sides]
-    found = [task("join", join_shard, shared, *both, key) for both in zip(sides[0][0], sides[1][0], strict=True)]
-    reports = [task("widen", JoinedTable.widened, shared, k, report) for k in (0, 1) for report in sides[k][1]]
+def _joined_pieces(task: Tasks, join: Join, records: Pieces, parents: Pieces, key: KeyRef) -> Pieces:
+    """The pieces of records that are joined with their parents in each shard."""
+    shared = task.constant("join", join)
+    found = [task("join", join_shard, shared, *both, key) for both in zip(records[0], parents[0], strict=True)]
+    reports = [task("widen", Join.widened, shared, k, one) for k in (0, 1) for one in (records, parents)[k][1]]
     reports += [task("report", operator.itemgetter(1), one) for one in found]
     return [[task("send", operator.itemgetter(0), one)] for one in found], reports
 
 
 def join_shard(
-    table: JoinedTable, records: list[ShardPiece], parents: list[ShardPiece], key: KeyRef
+    join: Join, records: list[ShardPiece], parents: list[ShardPiece], key: KeyRef
 ) -> tuple[ShardPiece, RowReport]:
     """The records of a shard with the attributes of their parents, and what the rules met."""
-    hashes, report = UnitHashes.of(load_noise(key)), RowReport.empty(table.schema)
-    form, ends = RowFormat.of(table.schema), [0]
-    found = [form.pack(np.empty((0, 2), np.uint64), no_codes(table.schema))]
+    hashes, report = UnitHashes.of(load_noise(key)), RowReport.empty(join.schema)
+    form, ends = RowFormat.of(join.schema), [0]
+    found = [form.pack(np.empty((0, 2), np.uint64), no_codes(join.schema))]
     for own, above in zip(blocks_of(records), blocks_of(parents), strict=True):
-        rows, columns, met = table.join(own, above, hashes)
+        rows, columns, met = join.joined(own, above, hashes)
         found.append(form.pack(own[0][rows], columns))
         ends.append(ends[-1] + len(rows))
         report += met
@@ -166,7 +162,7 @@ def sizes_for(rows: int) -> tuple[int, int]:
 
 
 def split_partition(
-    table: Records, partition: int, sizes: tuple[int, int], key: KeyRef
+    table: Batches, partition: int, sizes: tuple[int, int], key: KeyRef
 ) -> list[ShardPiece | RowReport]:
     """The records of a partition for each of so many shards of so many blocks, and what the policies met."""
     shards, blocks = sizes
@@ -175,7 +171,7 @@ def split_partition(
     pieces, numbers = [form.pack(np.empty((0, 2), np.uint64), no_codes(table.schema))], [np.empty(0, np.uint16)]
     for batch in table.batches(partition, batch_rows=READ_ROWS):
         if batch.beside is None:
-            raise TypeError("the table was opened without the column of the ids")
+            raise ValueError("the table was opened without the column of the ids")
         found, known = hashes.of_ids(batch.beside)
         rows, keep = form.pack(found, batch.codes), batch.keep
         if known is not None:

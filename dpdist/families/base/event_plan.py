@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpdist.data.sizes import BATCH_ROWS
+from dpdist.data.records import BATCH_ROWS
 from dpdist.families.base.family import Plan
 from dpdist.privacy.events import Event
 from dpdist.publish.part_format import PartFormat

@@ -16,12 +16,8 @@ from functools import partial
 
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.tasks import Deferred, Tasks
-from dpdist.data.arrow import HeldRecords
-from dpdist.data.operators import Operator
-from dpdist.data.records import Records
-from dpdist.data.sizes import BATCH_ROWS
-from dpdist.data.split import Split
-from dpdist.data.weighted import WeightedRecords
+from dpdist.data.operators import Operator, Split
+from dpdist.data.records import BATCH_ROWS, Records
 from dpdist.families.base.partitions import (
     Result,
     combine,
@@ -31,26 +27,6 @@ from dpdist.families.base.partitions import (
     pass_partition,
     select_label,
 )
-
-
-def locate(executor: Executor, table: Records, *, name: str = "locate") -> Deferred:
-    """Graph of a `Table` whose row numbers are known (CSV: a scan of the files; Parquet: the table as it is).
-
-    The task raises `UnreadableFile` where files cannot be cut.
-    """
-    task = executor.tasks(name)
-    shared = task.constant("plan", table)
-    if table.is_located:
-        return shared
-    counts = [task("scan", _counted, shared, i) for i in range(len(table.partitions))]
-    return task("table", _located, shared, counts)
-
-
-def located_on(executor: Executor, tables: Sequence[Records]) -> list[Records]:
-    """Tables with their row numbers, found together by an executor; see `locate`."""
-    wanted = [table for table in tables if not table.is_located]
-    found = iter(executor.compute([locate(executor, table) for table in wanted]) if wanted else ())
-    return [table if table.is_located else next(found) for table in tables]
 
 
 def table_pass(
@@ -68,8 +44,7 @@ def table_pass(
     Parameters
     ----------
     executor : Executor
-    table : Table
-        Located (see `locate`).
+    table : Records
     operator : Operator
         What to compute; see `together` for several.
     name : str
@@ -87,11 +62,11 @@ def table_pass(
         The report covers all rows, whatever the label. Pass it to `dpdist.data.report.check` before the summary is
         used: values under the policy ``refuse`` are counted as if they were the first of the domain.
     """
-    _check(table, split, label)
+    _check(split, label)
     task = executor.tasks(name)
     parts = [
         task(operator.name, pass_partition, records, i, operator, split, label, batch_rows)
-        for records, i in by_partition(task, table)
+        for records, i in table.parts(task)
     ]
     return _tree(task, operator, parts)
 
@@ -111,12 +86,6 @@ def run_pass(
     return result
 
 
-def located_table(table: Records) -> Records:
-    """The table with its row numbers, found in this process; see `locate`."""
-    found: Records = locate(InProcess(), table)
-    return found
-
-
 def encoded_partitions(
     executor: Executor,
     table: Records,
@@ -129,12 +98,9 @@ def encoded_partitions(
     """Graphs of the `EncodedPartition` of each partition, to be persisted in worker memory; parameters as for
     `table_pass`. Without a `label` all records are kept, with their labels.
     """
-    _check(table, split, label)
+    _check(split, label)
     task = executor.tasks(name)
-    return [
-        task("encode", encode_partition, records, i, split, label, batch_rows)
-        for records, i in by_partition(task, table)
-    ]
+    return [task("encode", encode_partition, records, i, split, label, batch_rows) for records, i in table.parts(task)]
 
 
 def partition_codes(
@@ -163,32 +129,11 @@ def reduce_partitions(
     )
 
 
-def by_partition(task: Tasks, table: Records) -> list[tuple[Deferred, int]]:
-    """For each partition the records that tasks find it in, and its number there."""
-    if isinstance(table, HeldRecords):
-        return [(part, 0) for part in table.partitions]
-    if isinstance(table, WeightedRecords) and isinstance(table.records, HeldRecords):
-        weighed = partial(WeightedRecords, weight=table.weight, once=table.once, thinned=table.thinned)
-        return [(task("weigh", weighed, part), 0) for part in table.partitions]
-    shared = task.constant("plan", table)
-    return [(shared, i) for i in range(len(table.partitions))]
-
-
 def _tree(task: Tasks, operator: Operator, parts: list[Deferred]) -> Deferred:
     total = task.tree("sum", partial(combine, operator), parts, fan_in=operator.fan_in)
     return task("finish", finish, operator, total)
 
 
-def _check(table: Records, split: Split | None, label: int | None) -> None:
-    if not table.is_located:
-        raise ValueError("the rows of a CSV table are located first: see locate")
+def _check(split: Split | None, label: int | None) -> None:
     if label is not None and (split is None or not 0 <= label < len(split.shares)):
         raise ValueError("a label is the number of a part of the split")
-
-
-def _counted(table: Records, partition: int) -> list[int]:
-    return table.counted(partition)
-
-
-def _located(table: Records, counts: list[list[int]]) -> Records:
-    return table.located(counts)

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.operators import Operator
-from dpdist.data.read import EncodedBatch
-from dpdist.data.records import Records
+from dpdist.data.operators import Operator, Split, split_labels
+from dpdist.data.records import Batches, EncodedBatch
 from dpdist.data.report import RowReport
-from dpdist.data.split import Split, split_labels
 from dpdist.ledger.keys import load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
@@ -37,7 +35,7 @@ class EncodedPartition:
 
 
 def pass_partition(
-    table: Records, partition: int, operator: Operator, split: Split | None, label: int | None, batch_rows: int
+    table: Batches, partition: int, operator: Operator, split: Split | None, label: int | None, batch_rows: int
 ) -> Result:
     """Read a partition and summarise the records of one label."""
     summary, report = operator.chunk(no_codes(table.schema)), RowReport.empty(table.schema)
@@ -45,7 +43,7 @@ def pass_partition(
         codes, _ = _select(batch.codes, labels, batch.keep, label, batch.copies)
         summary = operator.add(summary, codes)
         report += batch.report
-    return (operator.compact(summary) if operator.compact else summary), report
+    return operator.compact(summary), report
 
 
 def pass_encoded(part: EncodedPartition, operator: Operator, label: int | None, batch_rows: int) -> Result:
@@ -56,11 +54,11 @@ def pass_encoded(part: EncodedPartition, operator: Operator, label: int | None, 
         labels = None if part.labels is None else part.labels[rows]
         codes, _ = _select([column[rows] for column in part.codes], labels, None, label)
         summary = operator.add(summary, codes)
-    return (operator.compact(summary) if operator.compact else summary), part.report
+    return operator.compact(summary), part.report
 
 
 def encode_partition(
-    table: Records, partition: int, split: Split | None, label: int | None, batch_rows: int
+    table: Batches, partition: int, split: Split | None, label: int | None, batch_rows: int
 ) -> EncodedPartition:
     """Read a partition and keep the records of one label, or all with their labels."""
     report = RowReport.empty(table.schema)
@@ -90,11 +88,11 @@ def combine(operator: Operator, parts: list[Result]) -> Result:
 def finish(operator: Operator, result: Result) -> Result:
     """Apply the operator's last step."""
     summary, report = result
-    return (operator.finish(summary) if operator.finish else summary), report
+    return operator.finish(summary), report
 
 
 def _labelled_batches(
-    table: Records, partition: int, split: Split | None, batch_rows: int
+    table: Batches, partition: int, split: Split | None, batch_rows: int
 ) -> Iterator[tuple[EncodedBatch, NDArray[np.uint8] | None]]:
     noise = None if split is None else load_noise(split.key)
     for batch in table.batches(partition, batch_rows=batch_rows):

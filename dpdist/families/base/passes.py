@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from dpdist.cluster.tasks import Deferred
-from dpdist.data.operators import Operator
-from dpdist.data.records import Records, RecordsInMemory
+from dpdist.data.operators import Operator, Split
+from dpdist.data.records import Records
 from dpdist.data.report import RowReport, check, check_weights
-from dpdist.data.split import Split
-from dpdist.data.weighted import WeightedRecords
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.bounding import bounded
-from dpdist.families.base.graph import encoded_partitions, locate, partition_codes, reduce_partitions, table_pass
+from dpdist.families.base.graph import encoded_partitions, partition_codes, reduce_partitions, table_pass
 
 _MEMORY_FOR_CODES = 0.25  # share of the workers' memory that codes may take
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class BoundedTable:
-    """The table with a bounded number of records of each unit, which all passes of an attempt share."""
-
-    records: Records
 
 
 class Passes:
@@ -61,37 +50,17 @@ class Passes:
             attempt.keep(passes)
             return passes
 
-    @cached_property
+    @property
     def table(self) -> Records:
-        """The table with its row numbers, bounded by unit, or with each record as often as its weight says."""
-        attempt, unit, weight = self._attempt, self._attempt.spec.unit, self._attempt.spec.weight
-        if isinstance(attempt.table, RecordsInMemory):  # a rehearsal's records are bounded and weighted already
-            return self._located()
-        if weight is not None:
-            return WeightedRecords(self._located(), weight)
-        if unit is None:
-            return self._located()
-        try:
-            return attempt.result(BoundedTable).records
-        except LookupError:
-            records = bounded(attempt.executor, self._located(), at_most=unit.at_most, key=attempt.key)
-            attempt.keep(BoundedTable(records))
-            return records
-
-    def _located(self) -> Records:
-        attempt = self._attempt
-        if attempt.table.is_located:
-            return attempt.table
-        with attempt.stage("locating rows") as progress:
-            located: Records = attempt.executor.compute([locate(attempt.executor, attempt.table)], progress=progress)[0]
-            return located
+        """See `Attempt.records`."""
+        return self._attempt.records
 
     @cached_property
     def _encoded(self) -> list[Deferred] | None:
         """The encoded partitions in worker memory; None where they do not fit or are read once."""
         executor, schema = self._attempt.executor, self.table.schema
         row = sum(attribute.dtype.itemsize for attribute in schema.attributes) + 1
-        if not self._repeated or (self.table.rows or 0) * row > _MEMORY_FOR_CODES * executor.memory:
+        if not self._repeated or self.table.rows * row > _MEMORY_FOR_CODES * executor.memory:
             return None
         with self._attempt.stage("reading") as progress:
             return executor.persist(

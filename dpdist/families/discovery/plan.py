@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dpdist.data.sizes import MOST_TEXT_BYTES
+from dpdist.data.records import MOST_TEXT_BYTES
 from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.base.noisy_counts import Mechanism, deviation
 from dpdist.families.discovery.spec import DiscoverySpec

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpdist.data.sizes import BATCH_ROWS
+from dpdist.data.records import BATCH_ROWS
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.family import Plan, mebibytes
 from dpdist.families.base.noisy_counts import Mechanism, deviation

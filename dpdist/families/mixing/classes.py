@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from dpdist.data.split import Split
+from dpdist.data.operators import Split
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.passes import Passes
 from dpdist.families.mixing.mixing_plan import MixingPlan

@@ -13,15 +13,14 @@ from functools import reduce
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
-from dpdist.data.arrow import HeldRecords
 from dpdist.data.count import PairCounts
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.data.operators import pair_counts_operator
-from dpdist.data.records import Records
+from dpdist.data.records import HeldRecords, Located
 from dpdist.data.report import RowReport, check
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.bounding import Shard, ShardPiece, blocks_of, joined, sharded
-from dpdist.families.base.graph import located_on, table_pass
+from dpdist.families.base.graph import table_pass
 from dpdist.families.base.partitions import no_codes
 from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.plan import RelationalPlan
@@ -62,9 +61,7 @@ def count_both(attempt: Attempt[RelationalSpec, RelationalPlan]) -> tuple[PairCo
     DataError
         The table breaks its declared policies.
     """
-    attempt.before_noise()
-    executor, layout = attempt.executor, attempt.spec.layout
-    (table,) = located_on(executor, [attempt.table])
+    executor, layout, table = attempt.executor, attempt.spec.layout, attempt.located
     shards = sharded(executor, table, link_shard, layout, key=attempt.key)
     task = executor.tasks("linking")
     reports = [task("report", operator.itemgetter(2), shard) for shard in shards]
@@ -80,8 +77,8 @@ def count_both(attempt: Attempt[RelationalSpec, RelationalPlan]) -> tuple[PairCo
     return first, others
 
 
-def _counted(executor: Executor, schema: Schema, parts: Sequence[Deferred], table: Records, name: str) -> Deferred:
-    held = HeldRecords(schema, parts, table.rows or 0, table.fingerprint)
+def _counted(executor: Executor, schema: Schema, parts: Sequence[Deferred], table: Located, name: str) -> Deferred:
+    held = HeldRecords(schema, parts, table.rows, table.fingerprint)
     return table_pass(executor, held, pair_counts_operator(schema.cardinalities), name=f"counting-{name}")
 
 

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from dpdist.data.marginal import marginal
+from dpdist.data.count import marginal
 from dpdist.families.synthesis.fitted import Fitted
 from dpdist.families.synthesis.inference import Inference
 from dpdist.families.synthesis.junction import JunctionTree, Set, cliques_of

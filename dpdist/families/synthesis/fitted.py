@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.marginal import marginal
+from dpdist.data.count import marginal
 from dpdist.families.synthesis.adjustment import Adjustment
 from dpdist.families.synthesis.descent import FactorModel
 from dpdist.families.synthesis.junction import JunctionTree, Set

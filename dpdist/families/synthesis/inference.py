@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from dpdist.data.marginal import marginal
+from dpdist.data.count import marginal
 from dpdist.families.synthesis.junction import JunctionTree, Set
 from dpdist.privacy.arrays import Floats
 

@@ -11,7 +11,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 
-from dpdist.data.marginal import marginal
+from dpdist.data.count import marginal
 from dpdist.families.synthesis.pieces import Threads
 from dpdist.families.synthesis.weighted import WeightedRows
 from dpdist.privacy.arrays import Floats

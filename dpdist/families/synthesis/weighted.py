@@ -13,8 +13,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import BLOCK_CELLS, cover, covering_blocks, packed_index
-from dpdist.data.marginal import marginal
+from dpdist.data.count import BLOCK_CELLS, cover, covering_blocks, marginal, packed_index
 from dpdist.families.synthesis.adjustment import LIMITS, Adjustment, integer_logs
 from dpdist.families.synthesis.junction import Set
 from dpdist.families.synthesis.pieces import Threads, slices

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dpdist.data.marginal import marginal
+from dpdist.data.count import marginal
 from dpdist.families.synthesis.allpairs import PairMarginals
 from dpdist.families.synthesis.descent import FactorModel, TableMeasurement, fit
 from dpdist.families.synthesis.inference import Inference
