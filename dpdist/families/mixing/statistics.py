@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 import numpy as np
@@ -29,7 +29,8 @@ def class_operator(label: int, classes: Sequence[int], *, by_value: bool = False
     `ClassCodes`. `label` is the place of the class attribute in the schema.
     """
     chunk = partial(_by_class, label=label, classes=tuple(classes))
-    return Operator(name="classes", chunk=chunk, combine=_joined, finish=_sorted if by_value else None)
+    classed = Operator(name="classes", chunk=chunk, combine=_joined)
+    return replace(classed, finish=_sorted) if by_value else classed
 
 
 def _by_class(codes: Codes, label: int, classes: tuple[int, ...]) -> ClassCodes:
