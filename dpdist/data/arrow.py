@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,7 @@ from dpdist.cluster.executor import Executor, TaskProgress
 from dpdist.cluster.tasks import Deferred
 from dpdist.data.encode import encoded_batches
 from dpdist.data.files import check_arrow, wanted_columns
-from dpdist.data.records import BATCH_ROWS, EncodedBatch, HeldRecords, Partitions
+from dpdist.data.records import BATCH_ROWS, EncodedBatch, HeldRecords, Partitions, even_parts
 from dpdist.data.source import ExtraColumns
 from dpdist.data.table import PARTITION_ROWS
 from dpdist.data.texts import decoded, is_text, readable, texts_of
@@ -64,42 +64,25 @@ class ArrowRecords(Partitions):
 
     def on(self, executor: Executor, *, progress: TaskProgress | None = None) -> HeldRecords:
         """The records where tasks of an executor find them: each partition goes to one worker."""
-        parts = [
-            replace(
-                self,
-                table=self.table.slice(start, stop - start),
-                partitions=((0, stop - start),),
-                first_row=self.first_row + start,
-            )
-            for start, stop in self.partitions
-        ]
+        parts = []
+        for start, stop in self.partitions:
+            own = {"table": self.table.slice(start, stop - start), "first_row": self.first_row + start}
+            parts.append(replace(self, partitions=((0, stop - start),), **own))
         return HeldRecords(self.schema, executor.hold(parts), self.rows, self.fingerprint)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TableInMemory:
-    """An input that is an Arrow table.
-
-    Parameters
-    ----------
-    table : pyarrow.Table
-    what : str
-        What the table was given as, for messages.
-    extra_columns : {"refuse", "ignore"}
-        What to do with columns that the schema does not name.
-    """
+    """An input that is an Arrow table."""
 
     table: pa.Table
-    what: str
+    what: str  # what the table was given as, for messages
     extra_columns: ExtraColumns = "refuse"
     source: None = None
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the names of the columns and of their values in order, found anew: the memory may be another's.
-
-        Chunks and encodings do not matter.
-        """
+        """See `digest_of`; found anew, as the memory may be another's."""
         return digest_of(self.table)
 
     def open(
@@ -111,33 +94,19 @@ class TableInMemory:
         rows = self.table.num_rows
         if partitions is not None and partitions < 1:
             raise SpecError("cluster.partitions must be 1 or more")
-        number = min(partitions or max(1, round(rows / PARTITION_ROWS)), max(rows, 1))
-        cuts = [rows * i // number for i in range(number + 1)]
+        cuts = even_parts(rows, min(partitions or max(1, round(rows / PARTITION_ROWS)), max(rows, 1)))
         columns = self.table.select(list(wanted_columns(schema, beside)))
-        return ArrowRecords(schema, columns, tuple(pairwise(cuts)), self.fingerprint, beside=beside)
+        return ArrowRecords(schema, columns, cuts, self.fingerprint, beside=beside)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PartitionedTable:
-    """An input whose partitions are results of tasks; they stay where they are computed.
+    """An input whose partitions are results of tasks; they stay where they are computed."""
 
-    Parameters
-    ----------
-    parts : sequence of Deferred
-        Each a table that `to_arrow` takes.
-    to_arrow : callable
-        Makes an Arrow table of a partition.
-    executor : Executor
-        Where the partitions are.
-    what : str
-        What the table was given as, for messages.
-    extra_columns : {"refuse", "ignore"}
-    """
-
-    parts: Sequence[Deferred]
-    to_arrow: Callable[[object], pa.Table]
-    executor: Executor
-    what: str
+    parts: Sequence[Deferred]  # each a table that `to_arrow` takes
+    to_arrow: Callable[[object], pa.Table]  # makes an Arrow table of a partition
+    executor: Executor  # where the partitions are
+    what: str  # what the table was given as, for messages
     extra_columns: ExtraColumns = "refuse"
     source: None = None
 
@@ -197,12 +166,8 @@ def _records(
 def digest_of(table: pa.Table) -> str:
     """SHA-256 of a table: columns by name, each with its values in order, whatever the chunks and the encodings.
 
-    Integers count by value, whatever their width, and so do texts in dictionaries.
-
-    Raises
-    ------
-    ColumnMismatch
-        A column holds lists or other values inside values.
+    Integers count by value, whatever their width, and so do texts in dictionaries. Raises ColumnMismatch: a column
+    holds lists or other values inside values.
     """
     whole = hashlib.sha256(f"{table.num_rows}".encode())
     for name, column in sorted(zip(table.column_names, table.columns, strict=True), key=lambda pair: pair[0]):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,22 +22,10 @@ from dpdist.data.records import EncodedBatch
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, OUTSIDE, UNKNOWN, RowReport
 from dpdist.data.texts import is_text
 from dpdist.errors import ColumnMismatch
-from dpdist.spec.rules import Forbidden
 from dpdist.spec.schema import Attribute, Category, Schema
 
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class EncodedRows:
-    """Codes of a run of rows."""
-
-    # list of ndarray of unsigned int, shape (rows,): codes in schema order; 0 where a row is refused or not kept. Of a
-    # continuous attribute the values, float64; the lower bound where a row is refused or not kept
-    codes: Codes
-    keep: NDArray[np.bool_] | None  # ndarray of bool, shape (rows,), or None: rows to keep; None for all
-    report: RowReport  # what the policies met
 
 
 class TableEncoder:
@@ -53,9 +40,12 @@ class TableEncoder:
             for a in schema.attributes
         ]
 
-    def encode(self, batch: pa.RecordBatch) -> EncodedRows:
-        """Encode a batch that has (at least) the schema's columns, by name. Raises ColumnMismatch: a column's type
-        cannot hold the attribute.
+    def encode(
+        self, batch: pa.RecordBatch, *, file: int = 0, first_row: int = 0, beside: pa.Array | None = None
+    ) -> EncodedBatch:
+        """Encode a batch that has (at least) the schema's columns, by name. Codes are 0 (of a continuous attribute the
+        lower bound) where a row is refused or not kept. Raises ColumnMismatch: a column's type cannot hold the
+        attribute.
         """
         codes: Codes = []
         drops: list[NDArray[np.bool_] | None] = []
@@ -66,7 +56,12 @@ class TableEncoder:
             drops.append(dropped)
         broken = np.zeros(len(self._schema.rules), np.int64)
         for place, rule in enumerate(self._schema.forbidden):
-            found = self._breaking(rule, codes, drops)
+            # values that no policy drops; what becomes of other attributes is left out: a table that a contract's check
+            # admits is then admitted with some of the attributes, too
+            found = rule.broken_by(codes)
+            for gone in (drops[i] for i in rule.attributes):
+                if gone is not None:
+                    found &= ~gone
             broken[place] = np.count_nonzero(found)
             drops.append(found if rule.rule.broken == "drop" and broken[place] else None)
         keep: NDArray[np.bool_] | None = None
@@ -74,21 +69,8 @@ class TableEncoder:
             if gone is not None:
                 keep = ~gone if keep is None else keep & ~gone
         kept = batch.num_rows if keep is None else int(np.count_nonzero(keep))
-        return EncodedRows(codes, keep, RowReport(batch.num_rows, kept, counts, broken))
-
-    @staticmethod
-    def _breaking(rule: Forbidden, codes: Codes, drops: Sequence[NDArray[np.bool_] | None]) -> NDArray[np.bool_]:
-        """Rows that break a rule with values that no policy drops.
-
-        What becomes of other attributes is left out: a table that a contract's check admits is then admitted with some
-        of the attributes, too.
-        """
-        found = rule.broken_by(codes)
-        for i in rule.attributes:
-            dropped = drops[i]
-            if dropped is not None:
-                found &= ~dropped
-        return found
+        report = RowReport(batch.num_rows, kept, counts, broken)
+        return EncodedBatch(file, first_row, codes, keep, report, beside)
 
 
 def encoded_batches(
@@ -104,9 +86,8 @@ def encoded_batches(
     """
     encoder = TableEncoder(schema, strip=strip, empty_is_missing=empty_is_missing)
     for file, row, batch in rows:
-        encoded = encoder.encode(batch)
         ids = ids_of(batch, beside, strip=strip, empty_is_missing=empty_is_missing)
-        yield EncodedBatch(file, row, encoded.codes, encoded.keep, encoded.report, ids)
+        yield encoder.encode(batch, file=file, first_row=row, beside=ids)
 
 
 class ColumnEncoder:
@@ -124,9 +105,8 @@ class ColumnEncoder:
         self._policy, self._drops = _policy_tables(attribute, self._integers)
 
     def encode(self, array: pa.Array) -> tuple[np.ndarray, NDArray[np.bool_] | None, NDArray[np.int64]]:
-        """Encode an array. Returns codes : ndarray of unsigned int, shape (rows,), dtype of the attribute; dropped :
-        ndarray of bool, shape (rows,), or None: rows that a policy drops; counts : ndarray of int64, shape (5,): a row
-        of `RowReport.counts`. Raises ColumnMismatch: the array's type cannot hold the attribute.
+        """The codes of an array (dtype of the attribute), the rows that a policy drops (None for none), and a row of
+        `RowReport.counts`. Raises ColumnMismatch: the array's type cannot hold the attribute.
         """
         classes = self._classes(array)
         counts = np.zeros(DEFECTS, np.int64)

@@ -32,13 +32,8 @@ class Input(Protocol):
     ) -> Opened:
         """Check the columns against a schema, to read the records by it and, `beside`, a column of ids or weights.
 
-        Of an input that was `checked` against a contract, columns outside the schema are passed over: which columns a
-        table may have besides is then said in the contract, not in the spec.
-
-        Raises
-        ------
-        DataError
-            The columns are not those of the schema, or files cannot be read.
+        Of an input that was `checked` against a contract, which says the columns that a table may have, those outside
+        the schema are passed over. Raises DataError: the columns are not those of the schema, or files cannot be read.
         """
 
 

@@ -55,10 +55,8 @@ class JoinedFiles:
 
     def on(self, executor: Executor, *, progress: TaskProgress | None = None) -> JoinedTable:
         """Both tables; see `dpdist.data.table.TableFiles.on`."""
-        records, parents = self.sides
-        return JoinedTable(
-            self.schema, (records.on(executor, progress=progress), parents.on(executor, progress=progress))
-        )
+        records, parents = (files.on(executor, progress=progress) for files in self.sides)
+        return JoinedTable(self.schema, (records, parents))
 
 
 @dataclass(frozen=True)
@@ -109,12 +107,8 @@ class Join:
 
 
 def open_files(source: TableSource, schema: Schema, *, partitions: int | None = None) -> TableFiles | JoinedFiles:
-    """The files of a source, to be joined with those of its parents where it names them; see `TableFiles.of`.
-
-    Raises
-    ------
-    SpecError
-        The attributes of the parents are not those of the schema, or there are no ids to join by.
+    """The files of a source, to be joined with those of its parents where it names them; see `TableFiles.of`. Raises
+    SpecError: the attributes of the parents are not those of the schema, or there are no ids to join by.
     """
     parent = source.parent
     if parent is None:
@@ -126,10 +120,5 @@ def open_files(source: TableSource, schema: Schema, *, partitions: int | None = 
     if not own or not above:
         raise SpecError("data.parent: some attributes of the schema are the parent's, and some are not")
     records, parents = sides_of(source)
-    return JoinedFiles(
-        schema,
-        (
-            TableFiles.of(records, Schema(attributes=own), partitions=partitions),
-            TableFiles.of(parents, Schema(attributes=above), partitions=partitions),
-        ),
-    )
+    first = TableFiles.of(records, Schema(attributes=own), partitions=partitions)
+    return JoinedFiles(schema, (first, TableFiles.of(parents, Schema(attributes=above), partitions=partitions)))

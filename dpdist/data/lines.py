@@ -96,21 +96,14 @@ def lines_of_range(
     `aligned` (a line starts there exactly), else at ``start - 1``; `block_bytes` are read at a time; no `stop` means
     the end of the file. Raises UnreadableFile: a line is longer than `MAX_LINE_BYTES`.
     """
-    position = start if aligned else start - 1
-    inside = aligned
-    rest = b""
-    while stop is None or position < stop:
-        data = read(block_bytes if stop is None else min(block_bytes, stop - position))
-        if not data:
-            if rest:
-                yield rest + b"\n"
-            return
+    position, inside, rest = start - (not aligned), aligned, b""
+    while (stop is None or position < stop) and (
+        data := read(block_bytes if stop is None else min(block_bytes, stop - position))
+    ):
         position += len(data)
         if not inside:
             cut = data.find(b"\n") + 1
-            if cut == 0:
-                continue
-            inside, data = True, data[cut:]
+            inside, data = cut > 0, data[cut or len(data) :]
         cut = data.rfind(b"\n") + 1
         if cut:
             yield rest + data[:cut]
@@ -118,14 +111,13 @@ def lines_of_range(
         else:
             rest += data
             _bounded(rest, path)
-    while rest:  # the last line of the range ends beyond it
-        data = read(min(block_bytes, 1 << 16))
+    ends = not rest
+    while not ends and (data := read(min(block_bytes, 1 << 16))):  # the last line of the range ends beyond it
         cut = data.find(b"\n") + 1
-        rest += data[:cut] if cut else data
+        rest, ends = rest + data[: cut or None], cut > 0
         _bounded(rest, path)
-        if cut or not data:
-            yield rest if cut else rest + b"\n"
-            return
+    if rest:
+        yield rest if ends else rest + b"\n"
 
 
 def records_of_lines(lines: bytes, *, comment: str | None, path: str) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -30,36 +31,33 @@ _NUMBER = (
 """The texts that Arrow casts to a float."""
 
 
+@dataclass(frozen=True, eq=False)
 class IntegerDomain:
-    """The integers an attribute admits, and the class of any integer: its code, or ``size + defect``.
+    """The integers an attribute admits, and the class of any integer: its code, or ``size + defect``."""
 
-    `starts`, ascending int64, are the lower edges of the intervals, or the values and their aliases if `exact`; `codes`
-    the code of each; `ends` the smallest and the largest integer of the domain; `missing` the integers that mean
-    missing (where `exact`, no value and no alias); `size` the number of codes. `is_declared` says whether all values
-    are integers; else some aliases are.
-    """
+    starts: NDArray[np.int64]  # ascending: lower edges of the intervals, or the values and their aliases if `exact`
+    codes: np.ndarray  # the code of each
+    ends: tuple[int, int]  # smallest and largest integer of the domain
+    exact: bool
+    missing: list[int]  # integers that mean missing; where `exact`, no value and no alias
+    size: int  # number of codes
+    tables: dict[np.dtype[Any], np.ndarray] = field(default_factory=dict)  # classes of all integers of small types
 
-    def __init__(
-        self,
-        starts: NDArray[np.int64],
-        codes: np.ndarray,
-        ends: tuple[int, int],
-        *,
-        exact: bool,
-        missing: list[int],
-        size: int,
-    ) -> None:
-        self._codes, self._starts, self._ends = codes, starts, ends
-        self._exact, self._missing, self._size = exact, missing, size
-        self._tables: dict[np.dtype[Any], np.ndarray] = {}
-        self.is_declared = ends[0] >= -LIMIT
-        known = [int(starts[0]), int(starts[-1]), *ends, *missing]
-        self._low, self._high = min(known) - 1, max(known) + 1
+    @property
+    def is_declared(self) -> bool:
+        """Whether all values are integers; else some aliases are."""
+        return self.ends[0] >= -LIMIT
+
+    @cached_property
+    def _range(self) -> tuple[int, int]:
+        """One below and one above all integers that are told apart."""
+        known = [int(self.starts[0]), int(self.starts[-1]), *self.ends, *self.missing]
+        return min(known) - 1, max(known) + 1
 
     @property
     def end_codes(self) -> tuple[int, int]:
         """Codes of the smallest and the largest integer."""
-        first, last = self._codes.take(np.searchsorted(self._starts, self._ends, side="right") - 1).tolist()
+        first, last = self.codes.take(np.searchsorted(self.starts, self.ends, side="right") - 1).tolist()
         return first, last
 
     @classmethod
@@ -67,11 +65,11 @@ class IntegerDomain:
         """The integers of an attribute; None if its values are texts that are no integers, nor are their aliases."""
         read = [parse_integer(text) for text in attribute.missing_values]
         missing = [number for number in read if number is not None and abs(number) <= LIMIT]
+        size = attribute.cardinality
         if attribute.bounds is not None:
             starts = attribute.bin_edges
-            codes = np.arange(len(starts)).astype(dtype)
             ends = (int(starts[0]), int(attribute.bounds[1]))
-            return cls(starts, codes, ends, exact=False, missing=missing, size=attribute.cardinality)
+            return cls(starts, np.arange(len(starts)).astype(dtype), ends, False, missing, size)
         values = {str(value): code for code, value in enumerate(attribute.values or ())}
         aliases = _integers({text: values[str(value)] for text, value in attribute.aliases.items()})
         whole = _integers(values)
@@ -79,53 +77,46 @@ class IntegerDomain:
             return None
         known = aliases | whole
         starts = np.array(sorted(known), np.int64)
-        return cls(
-            starts,
-            np.array([known[number] for number in starts.tolist()]).astype(dtype),
-            (min(known), max(known)) if len(whole) == len(values) else (-LIMIT - 1, LIMIT + 1),
-            exact=True,
-            missing=[number for number in missing if number not in known],
-            size=attribute.cardinality,
-        )
+        codes = np.array([known[number] for number in starts.tolist()]).astype(dtype)
+        ends = (min(known), max(known)) if len(whole) == len(values) else (-LIMIT - 1, LIMIT + 1)
+        return cls(starts, codes, ends, True, [number for number in missing if number not in known], size)
 
     def classes(self, values: np.ndarray) -> np.ndarray:
         """Class of each integer, a new array."""
         if values.dtype.itemsize <= 2:
             unsigned = np.dtype(f"u{values.dtype.itemsize}")
-            return self._table(values.dtype).take(values.view(unsigned))
+            if values.dtype not in self.tables:  # indexed by the bits read as unsigned
+                everything = np.arange(1 << (8 * unsigned.itemsize)).astype(unsigned).view(values.dtype)
+                self.tables[values.dtype] = self._search(everything.astype(np.int64))
+            return self.tables[values.dtype].take(values.view(unsigned))
         if values.dtype == np.uint64:
             values = np.minimum(values, np.uint64(2 * LIMIT - 1))  # the largest int64, outside every domain
         values = values.astype(np.int64, copy=False)
-        if self._high - self._low >= _MAX_TABLE:
+        low, high = self._range
+        if high - low >= _MAX_TABLE:
             return self._search(values)
-        index = np.clip(values, self._low, self._high)
-        index -= self._low
+        index = np.clip(values, low, high)
+        index -= low
         found: np.ndarray = self._narrow.take(index)
         return found
 
     @cached_property
     def _narrow(self) -> np.ndarray:
         """Classes of the integers from one below the domain to one above it."""
-        return self._search(np.arange(self._low, self._high + 1, dtype=np.int64))
-
-    def _table(self, dtype: np.dtype[Any]) -> np.ndarray:
-        """Classes of all integers of an 8- or 16-bit type, indexed by their bits read as unsigned."""
-        if dtype not in self._tables:
-            everything = np.arange(1 << (8 * dtype.itemsize)).astype(f"u{dtype.itemsize}").view(dtype)
-            self._tables[dtype] = self._search(everything.astype(np.int64))
-        return self._tables[dtype]
+        low, high = self._range
+        return self._search(np.arange(low, high + 1, dtype=np.int64))
 
     def _search(self, values: NDArray[np.int64]) -> np.ndarray:
-        place = np.searchsorted(self._starts, values, side="right") - 1
-        classes = self._codes.take(place, mode="clip")
+        place = np.searchsorted(self.starts, values, side="right") - 1
+        classes = self.codes.take(place, mode="clip")
         known: Any = np.bool_(False)
-        if self._exact:
-            known = self._starts.take(place, mode="clip") == values
-            classes[~known] = self._size + UNKNOWN
-        classes[(values < self._ends[0]) & ~known] = self._size + BELOW
-        classes[(values > self._ends[1]) & ~known] = self._size + ABOVE
-        if self._missing:
-            classes[np.isin(values, self._missing)] = self._size + MISSING
+        if self.exact:
+            known = self.starts.take(place, mode="clip") == values
+            classes[~known] = self.size + UNKNOWN
+        classes[(values < self.ends[0]) & ~known] = self.size + BELOW
+        classes[(values > self.ends[1]) & ~known] = self.size + ABOVE
+        if self.missing:
+            classes[np.isin(values, self.missing)] = self.size + MISSING
         return classes
 
 
@@ -169,15 +160,13 @@ class NumberEncoder:
         self._low, self._high = map(float, attribute.bounds)
         texts = [text.strip() if strip else text for text in attribute.missing_values]
         self._missing_texts = pa.array([*texts, *([""] if empty_is_missing else [])], pa.large_string())
-        numbers = [float(text) for text in texts if _is_number(text)]
-        self._missing_numbers = np.array([number for number in numbers if not math.isnan(number)])
+        numbers = pa.array([text for text in texts if re.fullmatch(_NUMBER, text)], pa.string())
+        values = numbers.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        self._missing_numbers = values[~np.isnan(values)]
 
     def encode(self, array: pa.Array) -> tuple[np.ndarray, NDArray[np.bool_] | None, NDArray[np.int64]]:
-        """Encode an array of texts or numbers, or a dictionary of them. Returns codes : ndarray, shape (rows,), dtype
-        of the attribute: codes of the bins; without bins the values, float64. The first of the domain (the lower bound)
-        where a row is refused or dropped; dropped : ndarray of bool, shape (rows,), or None: rows that a policy drops;
-        counts : ndarray of int64, shape (5,): a row of `RowReport.counts`. Raises ColumnMismatch: the array's type
-        holds no numbers.
+        """As `dpdist.data.encode.ColumnEncoder.encode`: codes of the bins, or without bins the values, float64. A row
+        that is refused or dropped has the first of the domain (the lower bound).
         """
         values, mistyped = self._numbers(array)
         counts = np.zeros(DEFECTS, np.int64)
@@ -216,7 +205,10 @@ class NumberEncoder:
         """The values, NaN where there is none, and the places of texts that are no numbers."""
         kind = array.type
         if pa.types.is_dictionary(kind):
-            return self._numbers_of_dictionary(array)
+            values, mistyped = self._numbers(array.dictionary)
+            values = np.append(values, np.nan)  # of a null index
+            indices = array.indices.cast(pa.int64()).fill_null(len(values) - 1).to_numpy()
+            return values.take(indices), None if mistyped is None else np.append(mistyped, False).take(indices)
         if pa.types.is_null(kind):
             return np.full(len(array), np.nan), None
         if is_text(kind):
@@ -224,12 +216,6 @@ class NumberEncoder:
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
             raise wrong_type(self._attribute, kind)
         return _to_numpy(array.cast(pa.float64(), safe=False)), None
-
-    def _numbers_of_dictionary(self, array: pa.DictionaryArray) -> tuple[NDArray[np.float64], NDArray[np.bool_] | None]:
-        values, mistyped = self._numbers(array.dictionary)
-        values = np.append(values, np.nan)  # of a null index
-        indices = array.indices.cast(pa.int64()).fill_null(len(values) - 1).to_numpy()
-        return values.take(indices), None if mistyped is None else np.append(mistyped, False).take(indices)
 
     def _numbers_of_texts(self, texts: pa.Array) -> tuple[NDArray[np.float64], NDArray[np.bool_] | None]:
         if self._strip:
@@ -253,14 +239,6 @@ def wrong_type(attribute: Attribute, found: pa.DataType) -> ColumnMismatch:
         f"column {attribute.name!r} has the type {str(kind).partition('<')[0]}, which cannot hold {article} "
         f"{attribute.kind} attribute: {to_what}, or correct the schema"
     )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        pa.array([text]).cast(pa.float64())
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _to_numpy(array: pa.Array) -> NDArray[np.float64]:

@@ -71,7 +71,7 @@ class Records(Located, Protocol):
     """The records of one table, in partitions."""
 
     def parts(self, task: Tasks) -> list[tuple[Deferred, int]]:
-        """For each partition, in the order of the rows: what has its `batches` in a task, and its number there."""
+        """For each partition, in the order of the rows: what has its `Batches` in a task, and its number there."""
 
 
 class Opened(Protocol):
@@ -82,13 +82,7 @@ class Opened(Protocol):
         """About how many values there are; it decides where the work is done, never what is released."""
 
     def on(self, executor: Executor, *, progress: TaskProgress | None = None) -> Located:
-        """The rows where the tasks of an executor find them.
-
-        Raises
-        ------
-        DataError
-            The lines of a CSV file cannot be counted.
-        """
+        """The rows where the tasks of an executor find them. Raises DataError: lines of a file cannot be counted."""
 
 
 class Batches(Protocol):
@@ -102,15 +96,15 @@ class Batches(Protocol):
         """The encoded rows of a partition, at most about `batch_rows` at a time."""
 
 
-class _Partitioned(Protocol):
+class _Numbered(Protocol):
     @property
     def partitions(self) -> Sequence[object]: ...
 
 
 class Partitions:
-    """What all records have whose partitions are numbered."""
+    """What records have whose partitions are numbered: they are `Records`, and `Opened` as they are."""
 
-    def parts(self: _Partitioned, task: Tasks) -> list[tuple[Deferred, int]]:
+    def parts(self: _Numbered, task: Tasks) -> list[tuple[Deferred, int]]:
         """See `Records.parts`: one object has all partitions."""
         shared = task.constant("plan", self)
         return [(shared, i) for i in range(len(self.partitions))]
@@ -130,6 +124,11 @@ class Partitions:
         return self
 
 
+def even_parts(rows: int, number: int) -> list[tuple[int, int]]:
+    """First row and the row after the last of parts of about the same size."""
+    return list(pairwise(rows * i // number for i in range(number + 1)))
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordsInMemory(Partitions):
     """Records that are encoded already, as one file of rows."""
@@ -137,13 +136,17 @@ class RecordsInMemory(Partitions):
     schema: Schema
     codes: Codes  # a column for each attribute
     partitions: Sequence[tuple[int, int]]  # first row and the row after the last, of each partition
+    report: RowReport | None = None  # what the policies met, which the first batch has; None for nothing
 
     @classmethod
-    def of(cls, schema: Schema, codes: Codes, *, partitions: int = 1) -> RecordsInMemory:
+    def of(
+        cls, schema: Schema, codes: Codes, *, partitions: int = 1, report: RowReport | None = None
+    ) -> RecordsInMemory:
         """Records cut into partitions of about the same size."""
-        rows = len(codes[0])
-        cuts = [rows * i // partitions for i in range(partitions + 1)]
-        return cls(schema, codes, list(pairwise(cuts)))
+        return cls(schema, codes, even_parts(len(codes[0]), partitions), report)
+
+    def __sizeof__(self) -> int:
+        return sum(column.nbytes for column in self.codes)
 
     @property
     def rows(self) -> int:
@@ -162,10 +165,12 @@ class RecordsInMemory(Partitions):
     def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
         """The rows of a partition, `batch_rows` at a time."""
         first, stop = self.partitions[partition]
-        for start in range(first, stop, batch_rows):
+        for start in range(first, max(stop, first + 1), batch_rows):
             end = min(start + batch_rows, stop)
-            columns = [column[start:end] for column in self.codes]
-            yield EncodedBatch(0, start, columns, None, RowReport.empty(self.schema, end - start))
+            columns, report = [column[start:end] for column in self.codes], self.report
+            if report is None or start:
+                report = RowReport.empty(self.schema, end - start if report is None else 0)
+            yield EncodedBatch(0, start, columns, None, report)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

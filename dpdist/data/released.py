@@ -52,49 +52,49 @@ class Decoder:
 
     def codes(self, values: pa.Array) -> np.ndarray:
         """Codes of released values. Raises VerificationFailed: a value is not of the declared domain."""
-        column, dtype = self.column, self.attribute.dtype
+        column = self.column
         if pa.types.is_floating(values.type):
             if self.attribute.is_continuous:
                 return np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
-            return self._of_numbers(values).astype(dtype)
-        if column.texts is not None:
+            codes = self._of_numbers(values)
+        elif column.texts is not None:
             dictionary = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
             known = {text: code for code, text in reversed(list(enumerate(column.texts)))}
             table = np.array([known.get(text, -1) for text in dictionary.dictionary.to_pylist()], np.int64)
             codes = table[dictionary.indices.to_numpy(zero_copy_only=False)] if len(values) else table[:0]
             self._check(bool((codes < 0).any()))
-            return np.asarray(codes, dtype)
-        if column.integers is None:
+        elif column.integers is None:
             codes = values.to_numpy(zero_copy_only=False)
             self._check(bool(codes.size and codes.max() >= column.cardinality))
-            return np.asarray(codes, dtype)
-        return self._of_integers(values).astype(dtype)
+        else:
+            codes = self._of_integers(values)
+        return np.asarray(codes, self.attribute.dtype)
 
     def _of_numbers(self, values: pa.Array) -> NDArray[np.int64]:
         """The bins of numbers."""
-        column, edges = self.column, np.asarray(self.column.edges)
-        absent = values.is_null().to_numpy(zero_copy_only=False)
-        self._check(column.missing is None and bool(absent.any()))
-        numbers = values.fill_null(edges[0]).to_numpy(zero_copy_only=False)
+        edges = np.asarray(self.column.edges)
+        absent, numbers = self._filled(values, edges[0])
         self._check(not bool(((edges[0] <= numbers) & (numbers <= edges[-1])).all()))
         codes = np.minimum(np.searchsorted(edges, numbers, side="right") - 1, len(edges) - 2)
-        return np.where(absent, -1 if column.missing is None else column.missing, codes)
+        return np.where(absent, -1 if self.column.missing is None else self.column.missing, codes)
 
     def _of_integers(self, values: pa.Array) -> NDArray[np.int64]:
+        """The codes of integers, or the bins that hold them."""
         column = self.column
         lows = np.asarray(column.integers)[: column.cardinality - (column.missing is not None)]
-        absent = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
-        self._check(absent is not None and column.missing is None)
-        numbers = (values.fill_null(int(lows[0])) if values.null_count else values).to_numpy(zero_copy_only=False)
+        absent, numbers = self._filled(values, int(lows[0]))
         order = np.argsort(lows, kind="stable")
         place = np.searchsorted(lows[order], numbers, side="right") - 1
         codes = np.asarray(order[np.maximum(place, 0)], np.int64)
-        widths = None if column.widths is None else column.widths[codes].astype(np.int64)
-        high = lows[codes] if widths is None else lows[codes] + widths - 1
+        high = lows[codes] if column.widths is None else lows[codes] + column.widths[codes].astype(np.int64) - 1
         self._check(bool(((place < 0) | (numbers > high)).any()))
-        if absent is not None and column.missing is not None:
-            codes[absent] = column.missing
-        return codes
+        return codes if column.missing is None else np.where(absent, column.missing, codes)
+
+    def _filled(self, values: pa.Array, number: float) -> tuple[NDArray[np.bool_], np.ndarray]:
+        """Where there is no value, and the values with a number there."""
+        absent = values.is_null().to_numpy(zero_copy_only=False)
+        self._check(self.column.missing is None and bool(absent.any()))
+        return absent, values.fill_null(number).to_numpy(zero_copy_only=False)
 
     def _check(self, wrong: bool) -> None:
         if wrong:

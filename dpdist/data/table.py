@@ -32,12 +32,8 @@ from dpdist.storage.files import is_local, open_file, storage_errors, unless_dam
 PARTITION_ROWS = 1 << 20
 """Rows of a partition unless a number of partitions is asked for."""
 
-_SMALLEST_PART = 4
-"""A partition is cut into so many at most where slots would have nothing to do."""
-
-_EVEN = 4
-"""Slots that have so many partitions each, or more, end at about the same time."""
-
+_SMALLEST_PART = 4  # pieces that a partition is cut into at most where slots would have nothing to do
+_EVEN = 4  # partitions of a slot from which on all slots end at about the same time
 _INSPECTIONS_AT_ONCE = 16
 _BYTES_PER_VALUE = 4  # of a CSV file, about
 _BYTES_PER_ROW = 32  # of CSV, for blocks of about as many rows as a batch
@@ -73,12 +69,7 @@ class TableFiles:
 
     @classmethod
     def of(
-        cls,
-        source: TableSource,
-        schema: Schema,
-        *,
-        partitions: int | None = None,
-        partition_rows: int = PARTITION_ROWS,
+        cls, source: TableSource, schema: Schema, *, partitions: int | None = None, partition_rows: int = PARTITION_ROWS
     ) -> TableFiles:
         """Find the files and check their columns; see `open_table`."""
         if partitions is not None and partitions < 1:
@@ -108,12 +99,8 @@ class TableFiles:
         return fingerprint_of(tuple(file.found for file in self.files))
 
     def on(self, executor: Executor, *, progress: TaskProgress | None = None) -> Table:
-        """The table, in partitions for the slots of an executor, whose tasks count the lines of CSV files.
-
-        Raises
-        ------
-        UnreadableFile
-            A CSV file is damaged, or has lines that cannot be cut.
+        """The table, in partitions for the slots of an executor, whose tasks count the lines of CSV files. Raises
+        UnreadableFile: a CSV file is damaged, or has lines that cannot be cut.
         """
         parts = layout(self.files, self._partitions(executor.slots), rows=self.format == "parquet")
         if self.format == "parquet":
@@ -121,13 +108,12 @@ class TableFiles:
         task = executor.tasks("locate")
         shared = task.constant("files", self)
         counts = executor.compute([task("scan", count_records, shared, part) for part in parts], progress=progress)
-        seen, partitions = [0] * len(self.files), []
+        seen, partitions = [0] * len(self.files), list[tuple[Slice, ...]]()
         for part, numbers in zip(parts, counts, strict=True):
-            pieces = []
+            partitions.append(())
             for stretch, rows in zip(part, numbers, strict=True):
-                pieces.append(Slice(*stretch, seen[stretch[0]], rows))
+                partitions[-1] += (Slice(*stretch, seen[stretch[0]], rows),)
                 seen[stretch[0]] += rows
-            partitions.append(tuple(pieces))
         return Table(self, tuple(partitions))
 
     def _partitions(self, slots: int) -> int | None:
@@ -173,9 +159,7 @@ class Table(Partitions):
         return self.files.fingerprint
 
     def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
-        """Read, check and encode the rows of a partition.
-
-        Memory grows with `batch_rows`, about the rows of a batch; results do not depend on it. Raises UnreadableFile: a
+        """Read, check and encode the rows of a partition, about `batch_rows` at a time. Raises UnreadableFile: a
         file is damaged, changed since the table was opened, or has lines that are no records; DataNotFound: a file is
         gone or access is denied.
         """
@@ -214,34 +198,14 @@ def open_table(
     partition_rows: int = PARTITION_ROWS,
     executor: Executor | None = None,
 ) -> Table:
-    """Find the files of a table, check their columns, lay out the partitions and number the rows.
+    """Find the files of a table, check their columns, lay out the partitions and number the rows, with an executor (by
+    default in this process). A release takes two steps (`TableFiles`), because it is charged before a record is read.
 
-    Of Parquet files it reads the footers, of CSV files the lines: a release does that apart (`TableFiles`), because it
-    is charged before a record is read.
-
-    Parameters
-    ----------
-    source : TableSource
-    schema : Schema
-    partitions : int, optional
-        Number of partitions (fewer if there are fewer rows); by default about `partition_rows` rows each.
-    partition_rows : int
-        Rows of a partition by default (CSV: estimated from the length of the first lines).
-    executor : Executor, optional
-        Where the lines of CSV files are counted; by default this process.
-
-    Raises
-    ------
-    DataNotFound
-        See `dpdist.data.source.find_files`.
-    UnreadableFile
-        A file is damaged or not of its format.
-    EmptyTable
-        A Parquet file, or a CSV file with a header, has no bytes. Files without rows are a table of no records.
-    ColumnMismatch
-        A column is missing, not in the schema, given twice or of a type that cannot hold the attribute.
-    SpecError
-        The format or the number of partitions makes no sense.
+    `partitions` is their number (fewer if there are fewer rows); by default each has about `partition_rows` rows (CSV:
+    estimated from the first lines). Raises DataNotFound: see `dpdist.data.source.find_files`; UnreadableFile: a file is
+    damaged or not of its format; EmptyTable: a Parquet file, or a CSV file with a header, has no bytes (files without
+    rows are a table of no records); ColumnMismatch: a column is missing, not in the schema, given twice or of a type
+    that cannot hold the attribute; SpecError: the format or the number of partitions makes no sense.
     """
     files = TableFiles.of(source, schema, partitions=partitions, partition_rows=partition_rows)
     return files.on(executor or InProcess())
@@ -304,12 +268,8 @@ def _parquet_batches(files: TableFiles, stretch: Stretch, batch_rows: int) -> It
         if reader.metadata.num_rows != file.boundaries[-1] or tuple(reader.schema_arrow.names) != file.columns:
             return  # another file than the one that was opened: the caller notices the missing rows
         skip, left = start - file.boundaries[groups[0]], stop - start
-        batches = reader.iter_batches(
-            batch_rows,
-            row_groups=groups,
-            columns=list(wanted_columns(files.schema, files.source.beside)),
-            use_threads=False,
-        )
+        columns = list(wanted_columns(files.schema, files.source.beside))
+        batches = reader.iter_batches(batch_rows, row_groups=groups, columns=columns, use_threads=False)
         message = f"{file.found.path} is a damaged Parquet file: write or copy it again"
         while left and (batch := unless_damaged(lambda: next(batches, None), message)) is not None:
             rows = batch.slice(skip, left)

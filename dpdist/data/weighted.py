@@ -24,19 +24,10 @@ from dpdist.spec.weight import WeightSpec
 
 
 def copies_of(weights: pa.Array, at_most: int) -> tuple[Counts, NDArray[np.bool_], NDArray[np.bool_]]:
-    """How often each record counts.
+    """How often each record counts, by weights as `dpdist.data.keyed_ids.ids_of` gives them.
 
-    Parameters
-    ----------
-    weights : pyarrow.Array
-        Integers, floats or texts, as `dpdist.data.keyed_ids.ids_of` gives them.
-
-    Returns
-    -------
-    copies : ndarray of int64, shape (rows,)
-        Weights rounded to whole numbers, halves up, at most `at_most`; 0 where there is none.
-    without, above : ndarray of bool, shape (rows,)
-        Where there is no weight of 0 or more, and where it is more than `at_most`.
+    Returns int64[rows]: weights rounded to whole numbers, halves up, at most `at_most`, 0 where there is none; and
+    bool[rows] twice: where there is no weight of 0 or more, and where it is more than `at_most`.
     """
     if not pa.types.is_large_string(weights.type):
         found = weights.to_numpy(zero_copy_only=False).astype(np.float64)

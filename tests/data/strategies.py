@@ -42,9 +42,9 @@ class Case:
     batch_rows: int
 
     @property
-    def expected(self) -> list[tuple[int, int, tuple[int, ...] | None]]:
+    def expected(self) -> list[tuple[int, int, tuple[float, ...] | None]]:
         """(file, row, codes or None if dropped) of each record."""
-        result: list[tuple[int, int, tuple[int, ...] | None]] = []
+        result: list[tuple[int, int, tuple[float, ...] | None]] = []
         start = 0
         for file, count in enumerate(self.file_rows):
             for row, values in enumerate(self.rows[start : start + count]):
@@ -112,8 +112,12 @@ def in_domain(attribute: Attribute, value: Value) -> bool:
     return str(value) in (*map(str, attribute.values or ()), *attribute.aliases)
 
 
-def code_of(attribute: Attribute, value: Value) -> int | None:
-    """The code of one value, None if its row is dropped."""
+def code_of(attribute: Attribute, value: Value) -> float | None:
+    """The code of one value (of a continuous attribute the value), None if its row is dropped."""
+    if attribute.is_continuous:
+        low, high = map(float, attribute.bounds or ())
+        kept = not is_missing(value) and (in_domain(attribute, value) or attribute.out_of_domain == "clip")
+        return min(max(float(value or 0), low), high) if kept else None
     declared = attribute.missing_code if attribute.missing_code is not None else attribute.cardinality
     if is_missing(value):
         return attribute.missing_code if isinstance(attribute.missing, Category) else None
@@ -140,8 +144,8 @@ def physical(column: tuple[Value, ...], kind: pa.DataType) -> pa.Array:
     return pa.array([None if v is None else float(v) if pa.types.is_floating(kind) else v for v in column], kind)
 
 
-def attributes(name: str) -> st.SearchStrategy[Attribute]:
-    """Attributes of every kind whose policies admit everything (none refuses)."""
+def attributes(name: str, *, continuous: bool = False) -> st.SearchStrategy[Attribute]:
+    """Attributes of every kind whose policies admit everything (none refuses); some numbers without bins if allowed."""
     missing = st.sampled_from(["drop", Category(category="none")])
 
     @st.composite
@@ -184,13 +188,15 @@ def attributes(name: str) -> st.SearchStrategy[Attribute]:
         low, width = draw(st.integers(-8, 8)) / 4, draw(st.integers(1, 40)) / 4
         inner = st.sets(st.integers(1, 39).map(lambda n: n / 4).filter(lambda w: w < width), max_size=4)
         edges = inner.map(lambda s: Edges(edges=(low, *(low + w for w in sorted(s)))))
-        absent = draw(missing)
+        counts = st.integers(1, 9).map(lambda n: Count(count=n))
+        bins = draw(st.one_of(edges, counts, *([st.none()] if continuous else [])))
+        absent = draw(missing) if bins is not None else "drop"
         outside = ["drop", "clip"] + ([absent] if isinstance(absent, Category) else [])
         return Attribute(
             name=name,
             kind="number",
             bounds=(low, low + width),
-            bins=draw(st.one_of(edges, st.integers(1, 9).map(lambda n: Count(count=n)))),
+            bins=bins,
             missing=absent,
             missing_values=(SENTINEL,),
             out_of_domain=draw(st.sampled_from(outside)),
@@ -225,9 +231,10 @@ def types_of(attribute: Attribute) -> st.SearchStrategy[pa.DataType]:
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, max_rows: int = 60) -> Case:
+def cases(draw: st.DrawFn, *, max_rows: int = 60, continuous: bool = False) -> Case:
     """Tables with every kind of trouble that the drawn policies admit, in any layout."""
-    schema = Schema(attributes=tuple(draw(attributes(f"c{i}")) for i in range(draw(st.integers(1, 4)))))
+    count = draw(st.integers(1, 4))
+    schema = Schema(attributes=tuple(draw(attributes(f"c{i}", continuous=continuous)) for i in range(count)))
     rows = draw(st.lists(st.tuples(*map(values_of, schema.attributes)), min_size=1, max_size=max_rows))
     cuts = sorted(draw(st.lists(st.integers(0, len(rows)), max_size=3)))
     file_rows = tuple(b - a for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True))

@@ -25,6 +25,10 @@ def integer(low: int = 1, high: int = 5, **more: Any) -> Attribute:
     return Attribute(name="n", kind="integer", bounds=(low, high), **more)
 
 
+def number(**more: Any) -> Attribute:
+    return Attribute(name="x", kind="number", bounds=(0, 2), **more)
+
+
 def values(*names: int | str, kind: Any = "categorical", **more: Any) -> Attribute:
     return Attribute(name="v", kind=kind, values=names, **more)
 
@@ -245,6 +249,13 @@ def test_a_row_is_dropped_once() -> None:
         (integer(), [1, None], OutOfDomain, "column 'n': missing values.*`missing: refuse`"),
         (integer(), [1.0, float("nan")], OutOfDomain, "column 'n': missing values"),
         (values("a"), ["a", "zzz"], OutOfDomain, "column 'v': values outside the declared domain"),
+        (number(), ["1", "abc987"], ColumnMismatch, "column 'x': values that are no numbers in a number attribute"),
+        (number(missing="drop", out_of_domain="drop"), ["2,5"], ColumnMismatch, "'x': values that are no numbers"),
+        (number(), [1, 987.5], OutOfDomain, "column 'x': values outside the declared domain.*`out_of_domain: refuse`"),
+        (number(), [float("inf")], OutOfDomain, "column 'x': values outside the declared domain"),
+        (number(), [1, float("-inf")], OutOfDomain, "column 'x': values outside the declared domain"),
+        (number(), [1, None], OutOfDomain, "column 'x': missing values.*`missing: refuse`"),
+        (number(), [1.0, float("nan")], OutOfDomain, "column 'x': missing values"),
     ],
 )  # fmt: skip
 def test_what_the_policies_refuse(
@@ -279,6 +290,9 @@ def test_all_columns_are_named_at_once() -> None:
         (values("a", "b"), pa.array([1.5]), "double"),
         (values("a", "b"), pa.array([Decimal("1.5")]), "decimal"),
         (values("a"), pa.array([b"a"]).dictionary_encode(), "binary"),
+        (number(), pa.array([datetime.date(2024, 1, 1)]), "date32"),
+        (number(), pa.array([b"1"]), "binary"),
+        (number(), pa.array([[1.0]]), "list,"),
     ],
 )
 def test_types_that_cannot_hold_an_attribute(attribute: Attribute, column: pa.Array, name: str) -> None:
@@ -286,7 +300,7 @@ def test_types_that_cannot_hold_an_attribute(attribute: Attribute, column: pa.Ar
     with pytest.raises(ColumnMismatch, match=message):
         check_type(attribute, column.type)
     with pytest.raises(ColumnMismatch, match=message):
-        ColumnEncoder(attribute).encode(column)
+        TableEncoder(Schema(attributes=(attribute,))).encode(pa.record_batch({attribute.name: column}))
 
 
 @pytest.mark.parametrize("kind", [*TYPES, pa.null()], ids=str)

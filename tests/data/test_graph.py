@@ -52,11 +52,11 @@ def reference_label(file: int, row: int) -> int:
     return sum(Fraction(word, 2**64) >= bound for bound in list(accumulate(SPLIT.shares))[:-1])
 
 
-def as_rows(codes: list[np.ndarray]) -> list[tuple[int, ...]]:
+def as_rows(codes: list[np.ndarray]) -> list[tuple[float, ...]]:
     return list(zip(*(column.tolist() for column in codes), strict=True))
 
 
-def brute_force(rows: list[tuple[int, ...]], counts: PairCounts) -> None:
+def brute_force(rows: list[tuple[float, ...]], counts: PairCounts) -> None:
     for i in range(len(counts.cardinalities)):
         seen = Counter(row[i] for row in rows)
         assert counts.single(i).tolist() == [seen[v] for v in range(counts.cardinalities[i])]
@@ -67,7 +67,7 @@ def brute_force(rows: list[tuple[int, ...]], counts: PairCounts) -> None:
 
 
 @SETTINGS
-@given(cases())
+@given(cases(continuous=True))
 def test_any_layout_gives_the_reference(case: Case) -> None:
     with tempfile.TemporaryDirectory() as folder:
         table = open_table(case.write(Path(folder)), case.schema, partitions=case.partitions)

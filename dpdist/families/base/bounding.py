@@ -9,8 +9,10 @@ depends on neither the shards nor the partitions.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +21,7 @@ from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred, Tasks
 from dpdist.data.joined import Join
 from dpdist.data.keyed_ids import UnitHashes
-from dpdist.data.packed import PackedRows, RowFormat, taken
-from dpdist.data.records import BATCH_ROWS, Batches, EncodedBatch, HeldRecords, Located, Records
+from dpdist.data.records import Batches, HeldRecords, Located, Records, RecordsInMemory
 from dpdist.data.report import RowReport
 from dpdist.families.base.partitions import no_codes
 from dpdist.ledger.keys import KeyRef, load_noise
@@ -46,6 +47,67 @@ READ_ROWS = 15_000
 MOST_BLOCKS = 1 << 16
 """Blocks of all shards together: their numbers are sorted as 16 bits."""
 
+PackedRows: TypeAlias = NDArray[np.uint64]
+"""Packed records, uint64[records, words]; the first two words are the hash of the unit's id."""
+
+_HASH = 16  # bytes
+_WIDTH = 32
+_PACKED = 1 << 12  # rows packed at a time, in the cache of a processor
+
+
+@dataclass(frozen=True)
+class RowFormat:
+    """How the records of a schema are packed row by row: the hash of the unit's id, then the codes.
+
+    A row of 32 bytes is moved in one step, where a column at a time would be gathered from as many places as there are
+    attributes. Longer rows are padded to a multiple of 16.
+    """
+
+    kinds: tuple[np.dtype[Any], ...]  # of the codes of each attribute
+
+    @classmethod
+    def of(cls, schema: Schema) -> RowFormat:
+        """That of a schema."""
+        return cls(tuple(attribute.dtype for attribute in schema.attributes))
+
+    @cached_property
+    def _fields(self) -> np.dtype[np.void]:
+        offsets = np.cumsum([_HASH, *(kind.itemsize for kind in self.kinds)]).tolist()
+        width = _WIDTH if offsets[-1] <= _WIDTH else -(-offsets[-1] // 16) * 16
+        names = [str(place) for place in range(len(self.kinds))]
+        return np.dtype({"names": names, "formats": list(self.kinds), "offsets": offsets[:-1], "itemsize": width})
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return self._fields.itemsize
+
+    def pack(self, units: Hashes, codes: Sequence[NDArray[Any]]) -> PackedRows:
+        """Rows, from the hashes of the units' ids and the codes."""
+        rows = np.zeros((len(units), self.width // 8), np.uint64)
+        for start in range(0, len(units), _PACKED):
+            part = slice(start, start + _PACKED)
+            rows[part, :2] = units[part]
+            fields = rows[part].view(self._fields)[:, 0]
+            for place, column in enumerate(codes):
+                fields[str(place)] = column[part]
+        return rows
+
+    def codes(self, rows: PackedRows) -> Codes:
+        """The codes."""
+        fields = rows.view(self._fields)[:, 0]
+        return [np.ascontiguousarray(fields[str(place)]) for place in range(len(self.kinds))]
+
+    def values(self, rows: PackedRows) -> NDArray[np.uint8]:
+        """The bytes of the codes of each row, uint8[rows, bytes]."""
+        return rows.view(np.uint8)[:, _HASH : _HASH + sum(kind.itemsize for kind in self.kinds)]
+
+
+def taken(rows: PackedRows, order: NDArray[np.intp]) -> PackedRows:
+    """Some of the rows, in an order."""
+    whole = rows.view(f"V{8 * rows.shape[1]}")[:, 0].take(order)
+    return whole.view(np.uint64).reshape(-1, rows.shape[1])
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ShardPiece:
@@ -63,37 +125,9 @@ class ShardPiece:
         return self.rows[self.ends[number] : self.ends[number + 1]]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Shard:
-    """The kept records of a shard: a partition of the bounded table."""
-
-    schema: Schema
-    codes: Codes
-    report: RowReport
-
-    def __sizeof__(self) -> int:
-        return sum(column.nbytes for column in self.codes)
-
-    def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
-        """The records, at most `batch_rows` at a time; the first batch has the report."""
-        report = self.report
-        for start in range(0, max(len(self.codes[0]), 1), batch_rows):
-            columns = [column[start : start + batch_rows] for column in self.codes]
-            yield EncodedBatch(0, start, columns, None, report)
-            report = RowReport.empty(self.schema)
-
-
 def bounded(executor: Executor, table: Located, *, at_most: int, key: KeyRef) -> HeldRecords:
-    """Graph of a table with at most so many records of each unit; records without an id are not in it.
-
-    Parameters
-    ----------
-    executor : Executor
-    table : Located
-        Opened with the column of the ids.
-    at_most : int
-    key : KeyRef
-        Of the attempt: it decides which records are kept.
+    """Graph of a table, opened with the column of the ids, with at most so many records of each unit; records without
+    an id are not in it. The key of the attempt decides which records are kept.
     """
     shards = sharded(executor, table, bound_shard, (table.schema, at_most), key=key)
     return HeldRecords(table.schema, shards, table.rows, table.fingerprint)
@@ -102,12 +136,8 @@ def bounded(executor: Executor, table: Located, *, at_most: int, key: KeyRef) ->
 def sharded(
     executor: Executor, table: Located, bound: Callable[..., object], how: object, *, key: KeyRef
 ) -> list[Deferred]:
-    """Graphs of what a function makes of each shard of a table.
-
-    Parameters
-    ----------
-    bound : callable
-        Called with `how`, the pieces of the shard, the reports of the partitions (with the first shard only) and `key`.
+    """Graphs of what a function makes of each shard of a table: called with `how`, the pieces of the shard, the reports
+    of the partitions (with the first shard only) and `key`.
     """
     sizes = sizes_for(table.rows)
     task = executor.tasks("bounding")
@@ -199,7 +229,9 @@ def blocks_of(pieces: list[ShardPiece]) -> Iterator[tuple[Hashes, Codes]]:
         yield np.ascontiguousarray(rows[:, :2]), pieces[0].form.codes(rows)
 
 
-def bound_shard(how: tuple[Schema, int], pieces: list[ShardPiece], reports: list[RowReport], key: KeyRef) -> Shard:
+def bound_shard(
+    how: tuple[Schema, int], pieces: list[ShardPiece], reports: list[RowReport], key: KeyRef
+) -> RecordsInMemory:
     """The records of a shard that are kept, and a report that counts them and what the partitions met."""
     schema, at_most = how
     form = RowFormat.of(schema)
@@ -210,7 +242,8 @@ def bound_shard(how: tuple[Schema, int], pieces: list[ShardPiece], reports: list
         seen += len(rows)
     whole = joined(found)
     report = sum(reports, start=RowReport.empty(schema))
-    return Shard(schema, whole, replace(report, kept=len(whole[0]), beyond=seen - len(whole[0])))
+    report = replace(report, kept=len(whole[0]), beyond=seen - len(whole[0]))
+    return RecordsInMemory.of(schema, whole, report=report)
 
 
 def joined(pieces: list[Codes]) -> Codes:

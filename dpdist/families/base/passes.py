@@ -32,7 +32,6 @@ class Passes:
     """
 
     def __init__(self, attempt: Attempt[Any, Any], *, split: Split | None = None, repeated: bool = False) -> None:
-        attempt.before_noise()
         if split is not None and attempt.spec.unit is not None:
             raise ValueError("a split sends records, not units: the family protects single records only")
         self._attempt = attempt

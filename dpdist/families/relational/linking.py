@@ -16,10 +16,10 @@ from dpdist.cluster.tasks import Deferred
 from dpdist.data.count import PairCounts
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.data.operators import pair_counts_operator
-from dpdist.data.records import HeldRecords, Located
+from dpdist.data.records import HeldRecords, Located, RecordsInMemory
 from dpdist.data.report import RowReport, check
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.bounding import Shard, ShardPiece, blocks_of, joined, sharded
+from dpdist.families.base.bounding import ShardPiece, blocks_of, joined, sharded
 from dpdist.families.base.graph import table_pass
 from dpdist.families.base.partitions import no_codes
 from dpdist.families.relational.layout import Layout
@@ -30,7 +30,7 @@ from dpdist.spec.schema import Schema
 
 _FAN_IN = 16
 
-Linked = tuple[Shard, Shard, RowReport]
+Linked = tuple[RecordsInMemory, RecordsInMemory, RowReport]
 """Rows of the parents' and of the members' table of a shard, and what the policies met."""
 
 
@@ -46,11 +46,7 @@ def link_shard(layout: Layout, pieces: list[ShardPiece], reports: list[RowReport
         others.append(members)
         seen, kept = seen + len(units), kept + len(rows)
     report = replace(sum(reports, start=RowReport.empty(layout.schema)), kept=kept, beyond=seen - kept)
-    return _shard(layout.first, joined(first)), _shard(layout.others, joined(others)), report
-
-
-def _shard(schema: Schema, codes: list) -> Shard:  # type: ignore[type-arg]
-    return Shard(schema, codes, RowReport.empty(schema, len(codes[0])))
+    return RecordsInMemory.of(layout.first, joined(first)), RecordsInMemory.of(layout.others, joined(others)), report
 
 
 def count_both(attempt: Attempt[RelationalSpec, RelationalPlan]) -> tuple[PairCounts, PairCounts]:
