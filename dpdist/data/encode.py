@@ -122,7 +122,12 @@ class ColumnEncoder:
         """The class of each value: its code, or ``cardinality + defect``."""
         kind = array.type
         if pa.types.is_dictionary(kind):
-            return self._by_table(self._classes_of_dictionary(array.dictionary), array.indices)
+            known = array.dictionary
+            if pa.types.is_date(known.type):
+                check_type(self._attribute, known.type)
+                known = known.cast(pa.string())
+            table = self._classes_of_texts(known.to_pylist()) if is_text(known.type) else self._classes(known)
+            return self._by_table(table, array.indices)
         if pa.types.is_null(kind):
             return np.full(len(array), self._size + MISSING, self._dtype)
         if pa.types.is_boolean(kind):
@@ -133,14 +138,13 @@ class ColumnEncoder:
         if pa.types.is_date(kind):
             return self._classes(array.dictionary_encode())
         if self._integers is not None and pa.types.is_integer(kind):
-            classes = self._integers.classes(_values(_filled(array)))
+            classes = self._integers.classes(_values(array))
         elif self._integers is not None and pa.types.is_floating(kind):
-            classes = self._classes_of_floats(self._integers, _values(_filled(array.cast(pa.float64()))))
+            classes = self._classes_of_floats(self._integers, _values(array.cast(pa.float64())))
         elif pa.types.is_integer(kind) or (self._integers is not None and pa.types.is_decimal(kind)):
             return self._classes(array.cast(pa.string()))
         else:
-            check_type(self._attribute, kind)
-            raise TypeError(f"unexpected Arrow type {kind}")
+            raise wrong_type(self._attribute, kind)
         if array.null_count:
             classes[array.is_null().to_numpy(zero_copy_only=False)] = self._size + MISSING
         return classes
@@ -152,14 +156,6 @@ class ColumnEncoder:
             table = np.append(table, self._dtype.type(self._size + MISSING))
         classes: np.ndarray = table.take(_values(indices))
         return classes
-
-    def _classes_of_dictionary(self, values: pa.Array) -> np.ndarray:
-        if is_text(values.type):
-            return self._classes_of_texts(values.to_pylist())
-        if pa.types.is_date(values.type):
-            check_type(self._attribute, values.type)
-            return self._classes_of_texts(values.cast(pa.string()).to_pylist())
-        return self._classes(values)
 
     def _classes_of_texts(self, texts: Sequence[str | None]) -> np.ndarray:
         classes = np.full(len(texts), self._not_whole, self._dtype)
@@ -210,8 +206,9 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
     if isinstance(attribute.out_of_domain, Category):  # any value has a place
         return
     known = [*map(str, attribute.values or ()), *attribute.aliases]
+    is_integer = any(str(parse_integer(text)) == text for text in known)
     for holds, what, example, fits in (
-        (pa.types.is_integer(kind), "integers", "1", attribute.bounds is not None or any(map(_is_integer, known))),
+        (pa.types.is_integer(kind), "integers", "1", attribute.bounds is not None or is_integer),
         (pa.types.is_boolean(kind), "true and false", "true", bool({"true", "false"} & set(known))),
         (pa.types.is_date(kind), "days", "2024-02-29", any(map(_DAY.fullmatch, known))),
     ):
@@ -220,11 +217,6 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
                 f"column {attribute.name!r} holds {what}, and no declared value is one: correct the schema, or say "
                 f"which is which with `aliases`, such as {{'{example}': {known[0]}}}"
             )
-
-
-def _is_integer(text: str) -> bool:
-    """Whether a text is what an integer is read as."""
-    return str(parse_integer(text)) == text
 
 
 _DAY = re.compile(r"-?\d{4,}-\d\d-\d\d", re.ASCII)
@@ -261,11 +253,7 @@ def _policy_tables(attribute: Attribute, integers: IntegerDomain | None) -> tupl
     return codes.astype(attribute.dtype), drops
 
 
-def _filled(array: pa.Array) -> pa.Array:
-    return array.fill_null(0) if array.null_count else array
-
-
 def _values(array: pa.Array) -> np.ndarray:
-    """Numbers without nulls, without a copy; `to_numpy` imports pandas."""
-    values: np.ndarray = np.from_dlpack(array)
+    """Numbers, 0 where there is none, without a copy if it can be; `to_numpy` imports pandas."""
+    values: np.ndarray = np.from_dlpack(array.fill_null(0) if array.null_count else array)
     return values

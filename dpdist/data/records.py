@@ -45,6 +45,7 @@ class EncodedBatch:
     report: RowReport  # counts of defects
     beside: pa.Array | None = None  # ids of the units, or weights, if any: they stay in the task that reads them
     copies: NDArray[np.int64] | None = None  # how often each record counts, 0 for those not kept; None for once
+    labels: NDArray[np.uint8] | None = None  # part of a split that each record is in, where the file is -1 and none
 
 
 class Located(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -35,20 +35,18 @@ class Decoder:
 
     column: Column
     attribute: Attribute
-    first: NDArray[np.int64] | None = field(repr=False, default=None)
 
-    @classmethod
-    def of(cls, column: Column, attribute: Attribute) -> Decoder:
-        """The decoder of a column of a release."""
-        if column.texts is None:
-            return cls(column, attribute)
-        seen: dict[str, int] = {}
-        first = np.array([seen.setdefault(text, code) for code, text in enumerate(column.texts)], np.int64)
-        return cls(column, attribute, None if len(seen) == len(column.texts) else first)
+    @cached_property
+    def _known(self) -> dict[str, int]:
+        """The first code of each text."""
+        return {text: code for code, text in reversed(list(enumerate(self.column.texts or ())))}
 
     def merged(self, codes: np.ndarray) -> np.ndarray:
         """Codes of real records, those that are written alike merged."""
-        return codes if self.first is None else self.first[codes].astype(codes.dtype)
+        texts = self.column.texts or ()
+        return (
+            codes if len(self._known) == len(texts) else np.array([self._known[t] for t in texts], codes.dtype)[codes]
+        )
 
     def codes(self, values: pa.Array) -> np.ndarray:
         """Codes of released values. Raises VerificationFailed: a value is not of the declared domain."""
@@ -59,8 +57,7 @@ class Decoder:
             codes = self._of_numbers(values)
         elif column.texts is not None:
             dictionary = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-            known = {text: code for code, text in reversed(list(enumerate(column.texts)))}
-            table = np.array([known.get(text, -1) for text in dictionary.dictionary.to_pylist()], np.int64)
+            table = np.array([self._known.get(text, -1) for text in dictionary.dictionary.to_pylist()], np.int64)
             codes = table[dictionary.indices.to_numpy(zero_copy_only=False)] if len(values) else table[:0]
             self._check(bool((codes < 0).any()))
         elif column.integers is None:
@@ -114,7 +111,7 @@ class ReleaseDecoder:
     def of(cls, schema: Schema, form: PartFormat) -> ReleaseDecoder:
         """The decoder of a release."""
         pairs = zip(columns(schema, form), schema.attributes, strict=True)
-        return cls(tuple(Decoder.of(column, attribute) for column, attribute in pairs))
+        return cls(tuple(Decoder(column, attribute) for column, attribute in pairs))
 
     def codes(self, batch: pa.RecordBatch) -> Codes:
         """The codes of a batch."""

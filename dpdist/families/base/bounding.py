@@ -23,7 +23,7 @@ from dpdist.data.joined import Join
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.data.records import Batches, HeldRecords, Located, Records, RecordsInMemory
 from dpdist.data.report import RowReport
-from dpdist.families.base.partitions import no_codes
+from dpdist.families.base.graph import no_codes
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.keyed_hash import Hashes

@@ -20,8 +20,7 @@ from dpdist.data.records import HeldRecords, Located, RecordsInMemory
 from dpdist.data.report import RowReport, check
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.bounding import ShardPiece, blocks_of, joined, sharded
-from dpdist.families.base.graph import table_pass
-from dpdist.families.base.partitions import no_codes
+from dpdist.families.base.graph import no_codes, table_pass
 from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.plan import RelationalPlan
 from dpdist.families.relational.spec import RelationalSpec

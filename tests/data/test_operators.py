@@ -1,16 +1,19 @@
-"""Counting kernels against brute force."""
+"""What passes compute: counts against brute force, sums, and the keyed coin that splits the records."""
 
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 from functools import reduce
 from itertools import combinations
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from dpdist.data import count, operators
 from dpdist.data.count import (
@@ -23,7 +26,10 @@ from dpdist.data.count import (
     pair_cells,
     pair_counts,
 )
+from dpdist.data.operators import Split, exact_shares, split_labels
 from dpdist.errors import SpecError
+from dpdist.ledger.keys import KeyRef
+from dpdist.privacy.noise import Noise
 from tests.data.strategies import contingency
 
 ACS = (56, 79, 8, 24, 5, 25, 5, 2, 99, 2, 2)
@@ -128,14 +134,10 @@ def test_blocks_cover_every_pair_within_the_limit() -> None:
     assert len(covering_blocks(ACS)) <= 12  # instead of 55 pairs
 
 
-def test_counts_add_up_in_any_grouping() -> None:
-    codes = draw_codes((5, 6, 7), 300)
-    parts = [pair_counts([c[a:b] for c in codes], (5, 6, 7)) for a, b in ((0, 10), (10, 10), (10, 222), (222, 300))]
-    whole = pair_counts(codes, (5, 6, 7)).cells
-    assert np.array_equal((parts[0] + (parts[1] + parts[2]) + parts[3]).cells, whole)
-    assert np.array_equal((parts[0] + parts[1] + (parts[2] + parts[3])).cells, whole)
+def test_counts_of_other_domains_are_not_added() -> None:
+    codes = draw_codes((5, 6, 7), 30)
     with pytest.raises(ValueError, match="different domains"):
-        parts[0] + pair_counts(codes[:2], (5, 6))
+        pair_counts(codes, (5, 6, 7)) + pair_counts(codes[:2], (5, 6))
 
 
 def test_a_table_too_large_to_count_is_refused_with_advice() -> None:
@@ -215,3 +217,75 @@ def test_many_short_axes_are_added_in_their_order(number: int) -> None:
     for column in table.T:
         total = total + column
     np.testing.assert_array_equal(marginal(table, [0]), total)
+
+
+NOISE = Noise(bytes(range(32)))
+SHARES = (Fraction(1, 10), Fraction(2, 5), Fraction(1, 2))
+
+
+class Words:
+    """Stands for a Noise and returns chosen words."""
+
+    def __init__(self, words: list[int]) -> None:
+        self._words = np.array(words, np.uint64)
+
+    def words(self, name: str, count: int, *, start: int = 0) -> np.ndarray:
+        assert (name, count, start) == ("split/4", len(self._words), 7)
+        return self._words
+
+
+def labels_of(words: list[int], shares: Any) -> list[int]:
+    noise: Any = Words(words)
+    return split_labels(noise, file=4, row_start=7, count=len(words), shares=shares).tolist()
+
+
+def test_thresholds_are_exact() -> None:
+    third = (1 << 64) // 3
+    words = [0, third - 1, third, 2 * third - 1, 2 * third, 2**64 - 1]
+    assert labels_of(words, ("1/3", "1/3", "1/3")) == [0, 0, 1, 1, 2, 2]
+    assert labels_of([0, 2**64 - 1], (1,)) == [0, 0]
+    assert labels_of([0, 2**64 - 1], (1, 0)) == [0, 0]
+    assert labels_of([0, 2**64 - 1], (0, 1, 0)) == [1, 1]
+    assert labels_of([0, 2**63 - 1, 2**63, 2**64 - 1], ("0.5", 0, "0.5")) == [0, 0, 2, 2]
+
+
+def test_files_are_independent() -> None:
+    a, b = (split_labels(NOISE, file=f, row_start=0, count=100_000, shares=SHARES) for f in (1, 11))
+    table = np.zeros((3, 3))
+    np.add.at(table, (a, b), 1)
+    assert stats.chi2_contingency(table).pvalue > 1e-20
+    assert stats.chi2_contingency(np.diag(table.sum(0)) + 1).pvalue < 1e-20  # what equal labels would give
+
+
+def test_shares_are_met() -> None:
+    """Accepts the declared shares at 100,000 rows and rejects shares 30 % off."""
+    n = 100_000
+    seen = np.bincount(split_labels(NOISE, file=0, row_start=0, count=n, shares=SHARES), minlength=3)
+    for times, share in zip(seen.tolist(), map(float, SHARES), strict=True):
+        assert stats.binomtest(times, n, share).pvalue > 1e-20
+        for wrong in (0.7 * share, 1.3 * share):
+            assert stats.binomtest(times, n, wrong).pvalue < 1e-20
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        (("0.1", "0.4", "0.4"), r"sum to one, not 1/10 \+ 2/5 \+ 2/5 = 9/10"),
+        (("-0.5", "1.5"), r"lie in \[0, 1\]"),
+        ((), "sum to one"),
+        ((0.1, 0.9), "must be exact"),
+        (("a half", "0.5"), "must be exact"),
+        (("1/0",), "must be exact"),
+        ((None,), "must be exact"),
+        ((Fraction(1, 256),) * 256, "sum to one"),
+    ],
+)
+def test_bad_shares_are_refused(shares: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        exact_shares(shares)
+    with pytest.raises(SpecError, match=message):
+        Split(KeyRef.fixed("00" * 32), shares)
+
+
+def test_a_split_holds_exact_shares() -> None:
+    assert Split(KeyRef.fixed("00" * 32), ("0.1", "2/5", "0.5")).shares == SHARES
