@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from dpdist.data.source import CsvOptions
 from dpdist.errors import ColumnMismatch, UnreadableFile, WrongFormat
+from dpdist.spec.data import CsvSpec
 
 MAX_LINE_BYTES = 1 << 26
 """Longest line accepted; beyond it the file has no line breaks that can be used."""
@@ -41,7 +41,7 @@ def refuse_other_format(head: bytes, path: str) -> None:
             raise WrongFormat(f"{path} is not a CSV file, but {what}")
 
 
-def first_record(head: bytes, options: CsvOptions, *, whole: bool, path: str) -> tuple[tuple[str, ...] | None, int]:
+def first_record(head: bytes, options: CsvSpec, *, whole: bool, path: str) -> tuple[tuple[str, ...] | None, int]:
     """Find the column names (None without a header line, empty if the file ends before it) and the first byte after
     them.
 
@@ -73,7 +73,7 @@ def first_record(head: bytes, options: CsvOptions, *, whole: bool, path: str) ->
     return (), position
 
 
-def _names(text: bytes, options: CsvOptions, path: str) -> tuple[str, ...]:
+def _names(text: bytes, options: CsvSpec, path: str) -> tuple[str, ...]:
     """The column names of a header line."""
     try:
         names = next(csv.reader([text.decode("utf-8")], delimiter=options.delimiter))

@@ -7,11 +7,10 @@ of its file and of its row, which does not depend on the partitions.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -130,6 +129,22 @@ def even_parts(rows: int, number: int) -> list[tuple[int, int]]:
     return list(pairwise(rows * i // number for i in range(number + 1)))
 
 
+def slices(sizes: Iterable[int], rows: int) -> list[list[tuple[int, int, int]]]:
+    """Cut a sequence of arrays of these sizes into runs of `rows` rows, the last one shorter.
+
+    Returns for each run the arrays that it takes rows from: their number, the first of these rows, the row after the
+    last.
+    """
+    ends = list(accumulate(sizes, initial=0))
+    runs = []
+    for start in range(0, ends[-1], rows):
+        stop = min(start + rows, ends[-1])
+        places = range(bisect_right(ends, start) - 1, bisect_left(ends, stop))
+        cuts = [(i, max(start - ends[i], 0), min(stop, ends[i + 1]) - ends[i]) for i in places]
+        runs.append([cut for cut in cuts if cut[1] < cut[2]])
+    return runs
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordsInMemory(Partitions):
     """Records that are encoded already, as one file of rows."""
@@ -138,6 +153,7 @@ class RecordsInMemory(Partitions):
     codes: Codes  # a column for each attribute
     partitions: Sequence[tuple[int, int]]  # first row and the row after the last, of each partition
     report: RowReport | None = None  # what the policies met, which the first batch has; None for nothing
+    fingerprint: str = ""  # of no files
 
     @classmethod
     def of(
@@ -153,15 +169,6 @@ class RecordsInMemory(Partitions):
     def rows(self) -> int:
         """Number of rows; confidential."""
         return len(self.codes[0])
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of the codes, column by column."""
-        digest = hashlib.sha256()
-        for column in self.codes:
-            digest.update(f"{column.dtype} {len(column)} ".encode())
-            digest.update(np.ascontiguousarray(column).tobytes())
-        return digest.hexdigest()
 
     def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
         """The rows of a partition, `batch_rows` at a time."""

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dpdist.data import lines
 from dpdist.data.lines import first_record, lines_of_range, records_of_lines
-from dpdist.data.source import CsvOptions
 from dpdist.errors import ColumnMismatch, UnreadableFile
+from dpdist.spec.data import CsvSpec
 
 LINES = st.lists(st.sampled_from(["", "a,b", "#x", "c" * 40, '"d, d",e', "é", '"f ""g"""']), max_size=12)
 
@@ -78,7 +78,7 @@ def test_a_file_without_line_breaks_is_refused(monkeypatch: pytest.MonkeyPatch, 
 
 def head(content: bytes, **options: Any) -> tuple[tuple[str, ...] | None, int]:
     whole = options.pop("whole", True)
-    return first_record(content, CsvOptions(columns=("x",), **options), whole=whole, path="f")
+    return first_record(content, CsvSpec(columns=("x",), **options), whole=whole, path="f")
 
 
 def test_where_records_start() -> None:

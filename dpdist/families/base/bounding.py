@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred, Tasks
-from dpdist.data.joined import Join
+from dpdist.data.inputs import Join
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.data.records import Batches, HeldRecords, Located, Records, RecordsInMemory
 from dpdist.data.report import RowReport

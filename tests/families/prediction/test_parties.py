@@ -19,18 +19,17 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.prediction.blocks import BlockLayout
-from dpdist.families.prediction.kernels import RadialKernel
+from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid import ridge
 from dpdist.families.prediction.lid.inputs import InputDistribution, disclosed, near_counts
-from dpdist.families.prediction.lid.method import Disclosure, Method
+from dpdist.families.prediction.lid.method import BlockLayout, Disclosure, Method
 from dpdist.families.prediction.lid.plan import LidPlan
 from dpdist.families.prediction.lid.regression import Features, fitted, sampled, tuning_of
-from dpdist.families.prediction.lid.stages import SyntheticInputs, TableBlocks
+from dpdist.families.prediction.lid.ridge import RadialKernel
 from dpdist.families.prediction.plan import plan
-from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.second_stage import RegressionSpec
 from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.families.prediction.stages import SyntheticInputs, TableBlocks
 from dpdist.ledger.keys import KeyRef
 
 HEX = bytes(range(32)).hex()
@@ -207,7 +206,7 @@ def test_the_plan_says_who_the_parties_are_and_that_they_are_released() -> None:
     assert made.public_parameters()["original_columns"] == ["site"]
     assert made.public_parameters()["parties"] == {"column": "site", "correlation": None, "minimum_records": 50}
     text = made.explain()
-    assert text.splitlines()[2].startswith("Guarantee   Not differentially private")
+    assert text.splitlines()[1].startswith("Guarantee   Not differentially private")
     assert "Parties     the 3 values of site" in text
     assert "as cross-validation finds best" in text
     assert "correlation 0.5" in plan(spec(parties={"column": "site", "correlation": 0.5})).explain()
@@ -217,7 +216,7 @@ def test_the_plan_says_who_the_parties_are_and_that_they_are_released() -> None:
     without = plan(spec(parties=None))
     assert "parties" not in without.public_parameters()
     assert without.spec.public()["prediction"]["parties"] is None
-    assert made.resources()["task_bytes"] > without.resources()["task_bytes"]
+    assert made.needs().task_bytes > without.needs().task_bytes
 
 
 # --- the release ------------------------------------------------------------------------------------------------------
