@@ -23,27 +23,16 @@ from dpdist.errors import SpecError
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes, Counts
 
-MAX_PAIR_CELLS = 1 << 25
-"""Largest total number of cells of all single and pairwise tables (256 MiB of int64)."""
-
-BLOCK_CELLS = 1 << 15
-"""Largest joint domain of a block, in cells, unless a single pair exceeds it (256 KiB of int64)."""
-
-WIDE_CELLS = 1 << 23
-"""Blocks with more cells together are marginalised batch by batch, one after another (64 MiB of int64)."""
-
-CHUNK_ROWS = 1 << 17
-"""Rows packed at a time, so that the packed indexes stay in the cache."""
+MAX_PAIR_CELLS = 1 << 25  # of all single and pairwise tables together (256 MiB of int64)
+BLOCK_CELLS = 1 << 15  # of a block's joint domain, unless a single pair exceeds it (256 KiB of int64)
+WIDE_CELLS = 1 << 23  # of all blocks: where they are more, batches are marginalised one by one (64 MiB of int64)
+CHUNK_ROWS = 1 << 17  # packed at a time, so that the packed indexes stay in the cache
 
 Number = TypeVar("Number", np.float64, np.int64)
 
-_SHORT = 16
-"""Axes of so many values at most are added up slice by slice, where there are many of them."""
-
+_SHORT = 16  # values of axes that are added up slice by slice, where there are at least `_MANY`
 _MANY = 256
-
-_SMALL = 2048
-"""Cells of a table whose adjacent axes are summed at once."""
+_SMALL = 2048  # cells of a table whose adjacent axes are summed at once
 
 
 def cells_of_pairs(cardinalities: Sequence[int]) -> int:

@@ -20,8 +20,16 @@ import pyarrow.csv
 
 from dpdist.cluster.executor import Executor, InProcess, TaskProgress
 from dpdist.data.encode import encoded_batches
-from dpdist.data.files import TableFile, inspect_csv, inspect_parquet, line_bytes, open_parquet, wanted_columns
-from dpdist.data.lines import lines_of_range, records_of_lines
+from dpdist.data.files import (
+    TableFile,
+    inspect_csv,
+    inspect_parquet,
+    line_bytes,
+    lines_of_range,
+    open_parquet,
+    records_of_lines,
+    wanted_columns,
+)
 from dpdist.data.records import BATCH_ROWS, EncodedBatch, Partitions
 from dpdist.data.source import Format, TableSource, find_files, fingerprint_of, format_of
 from dpdist.data.texts import readable, texts_of

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -147,7 +148,13 @@ def physical(column: tuple[Value, ...], kind: pa.DataType) -> pa.Array:
 
 def attributes(name: str, *, continuous: bool = False) -> st.SearchStrategy[Attribute]:
     """Attributes of every kind whose policies admit everything (none refuses); some numbers without bins if allowed."""
-    missing = st.sampled_from(["drop", Category(category="none")])
+    categories = [Category(category="none")]
+
+    def policies(draw: st.DrawFn, absent: list[Any], *others: Any) -> dict[str, Any]:
+        missing = draw(st.sampled_from(["drop", *absent]))
+        outside = ["drop", *others, *([missing] if others and missing != "drop" else [])]
+        policy = draw(st.sampled_from(outside))
+        return {"name": name, "missing": missing, "missing_values": (SENTINEL,), "out_of_domain": policy}
 
     @st.composite
     def integers(draw: st.DrawFn) -> Attribute:
@@ -155,34 +162,16 @@ def attributes(name: str, *, continuous: bool = False) -> st.SearchStrategy[Attr
         high = low + draw(st.integers(0, 400))
         edges = st.sets(st.integers(low, high), max_size=4).map(lambda s: Edges(edges=tuple(sorted(s | {low}))))
         bins = draw(st.one_of(st.none(), edges, st.integers(1, high - low + 1).map(lambda n: Count(count=n))))
-        absent = draw(missing)
-        outside = ["drop", "clip"] + ([absent] if isinstance(absent, Category) else [])
-        return Attribute(
-            name=name,
-            kind="integer",
-            bounds=(low, high),
-            bins=bins,
-            missing=absent,
-            missing_values=(SENTINEL,),
-            out_of_domain=draw(st.sampled_from(outside)),
-        )
+        return Attribute(kind="integer", bounds=(low, high), bins=bins, **policies(draw, categories, "clip"))
 
     @st.composite
-    def categories(draw: st.DrawFn) -> Attribute:
-        numeric = draw(st.booleans())
-        if numeric:
-            values: tuple[int | str, ...] = tuple(draw(st.lists(st.integers(-5, 40), min_size=1, unique=True)))
-        else:
-            values = draw(st.sampled_from([LABELS, LABELS[:2], LABELS[2:]]))
-        return Attribute(
-            name=name,
-            kind="categorical",
-            values=values,
-            missing=draw(missing),
-            missing_values=(SENTINEL,),
-            aliases=ALIASES if set(LABELS[:2]) <= set(values) else {},
-            out_of_domain=draw(st.sampled_from(["drop", Category(category=str(values[-1]))])),
-        )
+    def categorical(draw: st.DrawFn) -> Attribute:
+        numeric = st.lists(st.integers(-5, 40), min_size=1, unique=True)
+        values = tuple(draw(st.one_of(numeric, st.sampled_from([LABELS, LABELS[:2], LABELS[2:]]))))
+        aliases = ALIASES if set(LABELS[:2]) <= set(values) else {}
+        found = policies(draw, categories)
+        found["out_of_domain"] = draw(st.sampled_from(["drop", Category(category=str(values[-1]))]))
+        return Attribute(kind="categorical", values=values, aliases=aliases, **found)
 
     @st.composite
     def numbers(draw: st.DrawFn) -> Attribute:
@@ -191,19 +180,10 @@ def attributes(name: str, *, continuous: bool = False) -> st.SearchStrategy[Attr
         edges = inner.map(lambda s: Edges(edges=(low, *(low + w for w in sorted(s)))))
         counts = st.integers(1, 9).map(lambda n: Count(count=n))
         bins = draw(st.one_of(edges, counts, *([st.none()] if continuous else [])))
-        absent = draw(missing) if bins is not None else "drop"
-        outside = ["drop", "clip"] + ([absent] if isinstance(absent, Category) else [])
-        return Attribute(
-            name=name,
-            kind="number",
-            bounds=(low, low + width),
-            bins=bins,
-            missing=absent,
-            missing_values=(SENTINEL,),
-            out_of_domain=draw(st.sampled_from(outside)),
-        )
+        found = policies(draw, [] if bins is None else categories, "clip")
+        return Attribute(kind="number", bounds=(low, low + width), bins=bins, **found)
 
-    return st.one_of(integers(), categories(), numbers())
+    return st.one_of(integers(), categorical(), numbers())
 
 
 def values_of(attribute: Attribute) -> st.SearchStrategy[Value]:
