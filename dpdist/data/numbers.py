@@ -153,11 +153,9 @@ class NumberEncoder:
     """
 
     def __init__(self, attribute: Attribute, *, strip: bool = False, empty_is_missing: bool = False) -> None:
-        if attribute.kind != "number" or attribute.bounds is None:
-            raise ValueError(f"attribute {attribute.name!r} is not a number")
         self._attribute = attribute
         self._strip = strip
-        self._low, self._high = map(float, attribute.bounds)
+        self._low, self._high = map(float, attribute.bounds or ())
         texts = [text.strip() if strip else text for text in attribute.missing_values]
         self._missing_texts = pa.array([*texts, *([""] if empty_is_missing else [])], pa.large_string())
         numbers = pa.array([text for text in texts if re.fullmatch(_NUMBER, text)], pa.string())

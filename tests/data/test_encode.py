@@ -230,22 +230,6 @@ def test_a_domain_that_fills_its_type() -> None:
     assert encode(large, pa.array([65_535, 65_536])) == ([65_535, 0], [1], [0, 0, 1, 0, 0])
 
 
-def test_a_row_is_dropped_once() -> None:
-    schema = Schema(attributes=(integer(missing="drop", out_of_domain="drop"), values("a", missing="drop")))
-    batch = pa.record_batch({"extra": [0, 0, 0, 0], "v": [None, None, "a", "a"], "n": [None, 1, 9, 2]})
-    encoded = TableEncoder(schema).encode(batch)
-    assert encoded.keep is not None
-    assert encoded.keep.tolist() == [False, False, False, True]
-    assert encoded.report.confidential(schema) == {
-        "rows_read": 4,
-        "rows_kept": 1,
-        "columns": {
-            "n": {"missing": 1, "out_of_domain": 1, "wrong_type": 0},
-            "v": {"missing": 2, "out_of_domain": 0, "wrong_type": 0},
-        },
-    }
-
-
 @pytest.mark.parametrize(
     ("attribute", "column", "error", "message"),
     [

@@ -116,15 +116,6 @@ def test_attributes_of_many_values_are_counted(sizes: tuple[int, ...]) -> None:
     assert index.tolist() == [int(np.ravel_multi_index(row, sizes)) for row in zip(*codes, strict=True)]
 
 
-def test_every_dtype_and_large_domains() -> None:
-    cardinalities = (2, 256, 257, 3000, 1)
-    codes = draw_codes(cardinalities, 500)
-    assert [c.dtype for c in codes] == [np.uint8, np.uint8, np.uint16, np.uint16, np.uint8]
-    brute_force(codes, pair_counts(codes, cardinalities))
-    codes[0] = codes[0].astype(np.uint32)
-    brute_force(codes, pair_counts(codes, cardinalities))
-
-
 def test_blocks_cover_every_pair_within_the_limit() -> None:
     for cardinalities in (ACS, (2,) * 30, (65_536, 100, 2), (1000, 1000, 5)):
         blocks = covering_blocks(cardinalities)
@@ -162,13 +153,6 @@ def test_marginals_onto_buckets() -> None:
     assert np.array_equal(both, direct)
     assert np.array_equal(contingency(codes, (0, 1), (3, 2), maps=(to_three, to_two)), direct)
     assert np.array_equal(contingency(codes, (1, 0), (9, 3), maps=(None, to_three)).sum(0), direct.sum(1))
-
-
-def test_a_configuration_index_is_mixed_radix() -> None:
-    codes = draw_codes((4, 5, 6), 300)
-    configuration = configuration_index([codes[0], codes[2]], (4, 6))
-    assert configuration.dtype == np.int64
-    assert np.array_equal(configuration, codes[0].astype(int) * 6 + codes[2])
 
 
 def test_indexes_beyond_32_bits() -> None:
