@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from dpdist.cluster.executor import Executor
-from dpdist.data.records import Records
+from dpdist.data.records import Located, Opened, Records
+from dpdist.data.weighted import WeightedRecords
+from dpdist.families.base.bounding import bounded
 from dpdist.families.base.family import PlanT, SpecT, Stage
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.noise import Noise
@@ -89,7 +92,7 @@ class Attempt(Generic[SpecT, PlanT]):
 
     spec: SpecT
     plan: PlanT
-    table: Records
+    table: Opened
     executor: Executor
     key: KeyRef
     id: str
@@ -111,6 +114,22 @@ class Attempt(Generic[SpecT, PlanT]):
         """The noise of the attempt; the ledger is told before it is handed out."""
         self.before_noise()
         return load_noise(self.key)
+
+    @cached_property
+    def located(self) -> Located:
+        """The table where tasks find its rows; the ledger is told before they are counted."""
+        self.before_noise()
+        with self.stage("locating rows") as progress:
+            return self.table.on(self.executor, progress=progress)
+
+    @cached_property
+    def records(self) -> Records:
+        """What passes read: the table bounded by unit, or with each record as often as its weight says."""
+        unit, weight = self.spec.unit, self.spec.weight
+        if unit is not None:
+            return bounded(self.executor, self.located, at_most=unit.at_most, key=self.key)
+        (records,) = self.located.sides
+        return records if weight is None else WeightedRecords(records, weight)
 
     @property
     def drawing_key(self) -> KeyRef:

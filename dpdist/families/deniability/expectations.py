@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.read import count_records, encoded_batches
 from dpdist.data.report import check
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
@@ -94,12 +93,10 @@ class Reference:
         be read, or does not follow the schema.
         """
         table = open_table(TableSource(paths=(str(path),), extra_columns="ignore", **source), schema)
-        if not table.is_located:
-            table = table.located([count_records(table, i) for i in range(len(table.partitions))])
         found: list[Codes] = []
         rows = 0
         for partition in range(len(table.partitions)):
-            for batch in encoded_batches(table, partition):
+            for batch in table.batches(partition):
                 check(batch.report, schema)
                 found.append(batch.codes if batch.keep is None else [column[batch.keep] for column in batch.codes])
                 rows += len(found[-1][0])

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dpdist.data.operators import pair_counts_operator
-from dpdist.data.split import Split
+from dpdist.data.operators import Split, pair_counts_operator
 from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage
@@ -150,7 +149,7 @@ def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
     if plan is None:
         return IndexedSeeds(synthesizer, [])
     passes, code = _passes(attempt), synthesizer.prefix_code
-    rows = math.ceil((passes.table.rows or 0) * float(spec.split.shares.seeds))
+    rows = math.ceil(passes.table.rows * float(spec.split.shares.seeds))
     shards = shard_count(code, records=rows, memory=int(MEMORY_FOR_SEEDS * executor.worker_memory))
     if shards == 1:
         indexes = [passes.held(seed_operator(code), label=_label(spec, SEEDS), stage="indexing seeds")]

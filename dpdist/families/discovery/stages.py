@@ -24,7 +24,7 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.bounding import sizes_for
 from dpdist.families.base.calibration import Mechanism, add_noise
 from dpdist.families.base.family import Stage
-from dpdist.families.base.graph import by_partition, table_pass
+from dpdist.families.base.graph import table_pass
 from dpdist.families.base.passes import Passes
 from dpdist.families.discovery.plan import DiscoveryPlan
 from dpdist.families.discovery.spec import MISSING, MOST_VALUES, DiscoverySpec
@@ -148,10 +148,10 @@ def _values(attempt: DiscoveryAttempt, passes: Passes) -> Iterator[Cell]:
 def _counted(attempt: DiscoveryAttempt, passes: Passes) -> tuple[Named, Any]:
     """The values that are named, and the true numbers of missing values."""
     plan, table, executor = attempt.plan, passes.table, attempt.executor
-    names, shards = attempt.spec.texts, sizes_for(table.rows or 0)[0]
+    names, shards = attempt.spec.texts, sizes_for(table.rows)[0]
     with attempt.stage("counting values") as progress:
         task = executor.tasks("values")
-        parts = [task("count", split_values, records, i, names, shards) for records, i in by_partition(task, table)]
+        parts = [task("count", split_values, records, i, names, shards) for records, i in table.parts(task)]
         how = (plan.mechanism, plan.scale, plan.named_from)
         tasks = [
             task(

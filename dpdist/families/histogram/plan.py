@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpdist.data.sizes import BATCH_ROWS
+from dpdist.data.records import BATCH_ROWS
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.calibration import Mechanism, deviation
 from dpdist.families.base.plan import Needs, Plan, core_seconds

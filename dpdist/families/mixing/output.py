@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.cluster.tasks import Deferred
-from dpdist.data.sizes import slices
+from dpdist.data.records import slices
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.writing import ReleasedRecords
 from dpdist.families.mixing.classes import MixingPlanT, Mixtures

@@ -20,7 +20,7 @@ from commands import Command
 from releases import KEY
 
 from dpdist.api.drafts import draft_of
-from dpdist.data.sizes import MOST_TEXT_BYTES
+from dpdist.data.records import MOST_TEXT_BYTES
 from dpdist.data.texts import VALUES, count_values, texts_of
 from dpdist.errors import ColumnMismatch, ContractBroken, DpdistError, SpecError
 from dpdist.families.base.registry import make_plan

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import gaussian_kde, norm
 
-from dpdist.data.sizes import slices
+from dpdist.data.records import slices
 from dpdist.errors import CheckFailed, SpecError
 from dpdist.families.base import plugins
 from dpdist.families.prediction.columns import Scale, snapped, to_units

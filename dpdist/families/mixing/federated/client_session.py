@@ -20,7 +20,7 @@ from uuid import UUID, uuid5
 from dpdist.cluster.executor import InProcess
 from dpdist.data.inputs import table_source
 from dpdist.data.source import TableSource, fingerprint
-from dpdist.data.table import Table, open_table
+from dpdist.data.table import TableFiles
 from dpdist.errors import ContractBroken, ReleaseConflict, SpecError
 from dpdist.families.base.attempt import Attempt, silent
 from dpdist.families.base.owners import refuse_tables_of_others
@@ -190,10 +190,10 @@ def source_of(session: ClientSession, *, checked: bool = False) -> TableSource:
     return table_source(own_spec(session), checked=checked)
 
 
-def table_of(session: ClientSession, ledger: Books) -> Table:
+def table_of(session: ClientSession, ledger: Books) -> TableFiles:
     """The client's table; reads no record."""
     checked = contract_of(session, ledger) is not None
-    return open_table(source_of(session, checked=checked), session.spec.table)
+    return TableFiles.of(source_of(session, checked=checked), session.spec.table)
 
 
 def _key(session: ClientSession) -> KeyRef:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.sizes import slices
+from dpdist.data.records import slices
 from dpdist.errors import CheckFailed
 from dpdist.families.prediction.columns import Columns, Scale
 from dpdist.families.prediction.second_stage import RegressionSpec
