@@ -136,6 +136,11 @@ def composed_leakage(events: Sequence[str]) -> Fraction | None:
     return None if total == math.inf else Fraction(total)
 
 
+def left_of(cap: Fraction, spent: Fraction | None) -> Fraction:
+    """What is left of a cap, at least 0; nothing where no number bounds what is spent."""
+    return Fraction(0) if spent is None else max(cap - spent, Fraction(0))
+
+
 def portfolio_text(portfolio: Portfolio) -> str:
     """The filters of a portfolio as the column of its data set."""
     return _text(portfolio.to_json())

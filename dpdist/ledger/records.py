@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, Final, Self
 
 from dpdist.errors import AccountingError, LedgerError
-from dpdist.ledger.account import Account, Costs, composed_leakage, portfolio_of
+from dpdist.ledger.account import Account, Costs, composed_leakage, left_of, portfolio_of
 from dpdist.privacy.filter import Portfolio
 
 Rational = Fraction | Decimal | int | float | str
@@ -154,7 +154,7 @@ class Budget:
     @property
     def epsilon_remaining(self) -> Fraction:
         """The cap minus what is spent, at least 0."""
-        return Fraction(0) if self.epsilon_spent is None else max(self.epsilon_cap - self.epsilon_spent, Fraction(0))
+        return left_of(self.epsilon_cap, self.epsilon_spent)
 
     @property
     def used(self) -> dict[str, Fraction | None]:
