@@ -23,9 +23,20 @@ import sqlalchemy as sa
 from dpdist.errors import BudgetExceeded, ContractBroken, LedgerError
 from dpdist.ledger import book as books
 from dpdist.ledger import tables
-from dpdist.ledger.account import Account, Costs, Price, composed_leakage, left_of, portfolio_text
 from dpdist.ledger.book import Book
-from dpdist.ledger.records import NO_EVENT, Rational, checked_guarantees, checked_name, rational
+from dpdist.ledger.records import (
+    NO_EVENT,
+    Account,
+    Costs,
+    Price,
+    Rational,
+    checked_guarantees,
+    checked_name,
+    composed_leakage,
+    left_of,
+    portfolio_text,
+    rational,
+)
 from dpdist.privacy.filter import Portfolio
 from dpdist.privacy.formatting import downwards, number_of, upwards
 from dpdist.spec.contract import LARGEST_CAP, LEAST_CAP, Contract, PeriodSpec

@@ -21,9 +21,18 @@ import sqlalchemy as sa
 
 from dpdist.errors import BudgetExceeded, GuaranteeRefused, LedgerError, ReleaseConflict
 from dpdist.ledger import tables
-from dpdist.ledger.account import Account, Costs, Price, composed_leakage, left_of
 from dpdist.ledger.book import Book, Row
-from dpdist.ledger.records import BUDGETED, NO_EVENT, Dataset, event_json
+from dpdist.ledger.records import (
+    BUDGETED,
+    NO_EVENT,
+    Account,
+    Costs,
+    Dataset,
+    Price,
+    composed_leakage,
+    event_json,
+    left_of,
+)
 from dpdist.ledger.terms import refuse_beyond_period, refuse_unadmitted
 from dpdist.privacy.events import covers
 from dpdist.privacy.filter import Portfolio
