@@ -16,27 +16,22 @@ L1_OF_NOISE = math.sqrt(2 / math.pi)  # mean of |Z| for a standard normal Z
 
 
 EMPTY = 0.2  # what a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts
-
+# cells of all pair tables of the model's codes, where those of the values do not fit a worker
 MOST_CODED_CELLS = MAX_PAIR_CELLS // 16
-"""Cells of all pair tables of the model's codes, where those of the values do not fit a worker."""
-
 FEWEST = 4  # fewest pairs of a round, and fewest triples
 MOST_TRIPLES = 20  # triples that are measured at most: their noise grows with the root of their number
 MOST_ROUNDS = 5000  # rounds of balancing at most
 TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
 
+# shares of the triples' tables and of their picks, where there are any; raking's tables have so much less
 _TRIPLES, _TRIPLE_PICKS = 0.1, 0.01
-"""Shares of the triples' tables and of their picks, where there are any; raking's tables have so much less."""
 
+# where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured
 _NOTHING = 1e-5
-"""Where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured."""
-
+# raked records are balanced where the pool has so many rows a record: a larger sample of it is balanced by itself
 _BALANCED_PART = 4
-"""Raked records are balanced where the pool has so many rows a record: a larger sample of it is balanced by itself."""
-
+# noise of one-way tables, in parts of the records, from which their share grows, and at which it would be all
 _FEW = (0.1, 0.4)
-"""Noise of one-way tables, in parts of the records, from which their share grows, and at which it would be all."""
-
 _ALL = 0.9  # one-way tables that would have a larger share have all
 
 _ONE_WAY_ONLY: dict[str, Any] = {
@@ -211,7 +206,7 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
     found = {
         "One-way": f"{d} tables measured {'twice' if c.one_way_again else 'once'} with {_percent(c.one_way)} and "
         f"{_percent(c.one_way_again)} of mu^2, about +-{sigma:,.0f} records a count, the second time with most "
-        f"precision where values are rare. Values under {c.merge_below:g} deviations are merged for the fit",
+        f"precision where values are rare. Values under {c.merge_below:g} deviations are merged for the fit"
     }
     for least, groups in c.coarse:
         if max(cardinalities) >= least:

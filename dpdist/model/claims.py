@@ -61,13 +61,7 @@ def model_claim(
 
 
 def _evidence(
-    exact: Tables,
-    released: Tables,
-    choices: Choices,
-    accuracy_mu: float,
-    half: float,
-    rules: Rules,
-    noise: Noise,
+    exact: Tables, released: Tables, choices: Choices, accuracy_mu: float, half: float, rules: Rules, noise: Noise
 ) -> Floats:
     account = GaussianAccount(choices.mu, noise)
     measured = measure(exact.pairs, account, choices=choices, known=Known(rules))

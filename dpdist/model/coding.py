@@ -23,8 +23,8 @@ from dpdist.model.zeros import code_classes
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.spec.rules import Rules
 
+# of each attribute, groups of its values from fine to coarse; nothing for no attribute
 Levels = Sequence[Sequence[NDArray[np.integer]]]
-"""Of each attribute, groups of its values from fine to coarse; nothing for no attribute."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +41,7 @@ class Coding:
 
 
 def coding_of(
-    one_way: OneWay,
-    *,
-    merge_below: float,
-    coarse: Sequence[tuple[int, int]],
-    rules: Rules = (),
-    levels: Levels = (),
+    one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int, int]], rules: Rules = (), levels: Levels = ()
 ) -> Coding:
     """The coding that the noisy one-way tables give.
 

@@ -130,13 +130,7 @@ def draw_records(
 
 
 def _samples(
-    fitted: Fitted,
-    noise: Noise,
-    part: int,
-    names: list[str],
-    rows: int,
-    rules: Rules,
-    held: Sequence[Codes] | None,
+    fitted: Fitted, noise: Noise, part: int, names: list[str], rows: int, rules: Rules, held: Sequence[Codes] | None
 ) -> list[Codes]:
     """Samples of the model, or of a part of the pool by weight."""
     if fitted.adjustment is None:

@@ -61,11 +61,7 @@ def model_files(learned: Learned, *, key: str, rounds: int) -> dict[str, bytes]:
             "values": lists([array.ravel() for array in arrays.values()]),
         }
     )
-    about = {
-        "format": FORMAT,
-        "drawing": {"key": key, "balance": rounds},
-        "measured": learned.measurements.to_json(),
-    }
+    about = {"format": FORMAT, "drawing": {"key": key, "balance": rounds}, "measured": learned.measurements.to_json()}
     return {
         "model.json": (json.dumps(about, sort_keys=True, indent=1) + "\n").encode(),
         "model.parquet": parquet_bytes(model),

@@ -20,7 +20,7 @@ from dpdist.model.measure import Known, Measured, measure
 from dpdist.model.measurements import Measurements, measurements_of
 from dpdist.model.pool import Pool, fitting_triples
 from dpdist.model.zeros import is_kept
-from dpdist.privacy.arrays import Codes, Floats
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 
 
@@ -31,7 +31,6 @@ class Learned:
     FILE: ClassVar[str] = "model.npz"
 
     fitted: Fitted
-    one_way: tuple[Floats, ...]  # noisy one-way counts
     # ``records``, the noisy number of records; ``pairs``, the measured pairs in order, as places of two attributes and
     # whether each is a coarse copy; ``rules``, numbers of the rules that the model keeps by itself; ``raked``;
     # ``account``, the name of each step and its share of mu^2
@@ -44,10 +43,8 @@ class Learned:
             np.frombuffer(json.dumps(item, sort_keys=True).encode(), np.uint8)
             for item in (self.report, self.measurements.to_json())
         )
-        counts = {f"one_way{i}": table for i, table in enumerate(self.one_way)}
         buffer = io.BytesIO()
-        arrays = counts | self.fitted.arrays()
-        noisy = self.measurements.counts
+        arrays, noisy = self.fitted.arrays(), self.measurements.counts
         np.savez(buffer, allow_pickle=False, report=report, tables=tables, noisy=noisy, **arrays)
         return buffer.getvalue()
 
@@ -55,10 +52,8 @@ class Learned:
     def from_bytes(cls, content: bytes) -> Self:
         """What `to_bytes` wrote."""
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            fitted = Fitted.from_arrays(arrays)
-            counts = tuple(arrays[f"one_way{i}"] for i in range(len(fitted.fine)))
             measurements = Measurements.of(json.loads(arrays["tables"].tobytes()), arrays["noisy"])
-            return cls(fitted, counts, json.loads(arrays["report"].tobytes()), measurements)
+            return cls(Fitted.from_arrays(arrays), json.loads(arrays["report"].tobytes()), measurements)
 
 
 def learn(
@@ -96,7 +91,7 @@ def learn(
         fitted = pool.fitted(fitted)
     coded = [m.attributes for m in learner.measurements if len(m.attributes) > 1]
     tables = measurements_of(account, learner.coding, coded, picked)
-    return Learned(fitted, learner.one_way.counts, _report(measured, picked, known), tables)
+    return Learned(fitted, _report(measured, picked, known), tables)
 
 
 def _report(measured: Measured, picked: tuple[Attributes, ...], known: Known) -> dict[str, Any]:

@@ -15,11 +15,9 @@ from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import exp, exp2
 
 SEEN = 4.0  # a value is rare in the first measurement where its noisy count is below so many deviations
-
 _LARGE = 8.0
+# counts of rare values, in deviations
 _GRID: Floats = np.concatenate([[0.02], exp2(np.arange(-24.0, 0.0) / 6), np.arange(1.0, 12.0, 0.25)])
-"""Counts of rare values, in deviations."""
-
 _PRIOR: Floats = np.concatenate([[3.0], np.ones(24), 0.25 / (0.1155 * _GRID[25:])])
 _PRIOR /= _PRIOR.sum()
 _PRIOR_VALUES = 8.0

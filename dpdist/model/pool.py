@@ -16,7 +16,7 @@ from dpdist.model.draw import pool_part
 from dpdist.model.fitted import UNIT, Fitted
 from dpdist.model.measure import AllPairs
 from dpdist.model.one_way import OneWay
-from dpdist.model.rake import Threads, WeightedRows, block_change, rake, shrink, targets_in
+from dpdist.model.rake import WeightedRows, block_change, rake, shrink, targets_in, threads
 from dpdist.model.rounds import pick_sets
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
@@ -74,10 +74,8 @@ class Pool:
         rules: Rules = (),
     ) -> Pool:
         """The rows of all parts of a pool."""
-        with Threads(choices.pool_parts) as threads:
-            parts = threads.map(
-                lambda p: pool_part(fitted, drawing, p, choices.pool_rows, rules), range(choices.pool_parts)
-            )
+        with threads(choices.pool_parts) as each:
+            parts = each(lambda p: pool_part(fitted, drawing, p, choices.pool_rows, rules), range(choices.pool_parts))
             columns = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
         return cls(columns, cardinalities, choices, records)
 

@@ -25,18 +25,17 @@ from dpdist.privacy.portable import exp
 from dpdist.privacy.selection import Candidates
 from dpdist.spec.rules import Rules
 
+# the largest weight of a pair: a distance times a weight over this moves by at most 1 with a record, rounded down
 LARGEST_WEIGHT = 1 << 10
-"""The largest weight of a pair: a distance times a weight over this moves by at most 1 with a record, rounded down."""
 
 FULL = (
     0.99  # above this part of its cells a model counts as full: only pairs that are close in the tree are still tried
 )
 RULES_PART = 4  # rules may take a fourth of the cells of the model
-
 A = TypeVar("A", bound=tuple[int, ...])
 
+# a public rule: from the sets picked in this round, whether a set may follow
 Valid = Callable[[list[A]], Callable[[A], bool]]
-"""A public rule: from the sets picked in this round, whether a set may follow."""
 
 
 def pick_sets(

@@ -87,10 +87,11 @@ def test_what_no_pair_is_picked_for_goes_to_the_one_way_tables() -> None:
     assert account["one-way/rest"] > 0.5
     assert 0.99 < math.fsum(account.values()) <= 1
     sigma = math.sqrt(4) / math.sqrt(1.0)  # about that of all of the account
-    errors = [
-        counts - np.bincount(column, minlength=len(counts))
-        for counts, column in zip(learned.one_way, codes, strict=True)
-    ]
+    errors = []
+    for i, (column, size) in enumerate(zip(codes, CARDS, strict=True)):
+        found = learned.measurements.combined((i,), (size,))
+        assert found is not None
+        errors.append(found[0] - np.bincount(column, minlength=size))
     assert np.sqrt(np.mean(np.concatenate(errors) ** 2)) < 1.5 * sigma
     half = replace(choices, one_way=0.03, one_way_again=0.07, tree=0.15, pairs=0.2)
     learned = learn(pair_counts(codes, CARDS), choices=half, noise=KEY, drawing=DRAWING)

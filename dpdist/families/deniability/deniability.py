@@ -262,12 +262,7 @@ class Passed:
 
 
 def candidate_batch(
-    noise: Noise,
-    synthesizer: SeedSynthesis,
-    seeds: SeedIndex | None,
-    test: PrivacyTest,
-    start: int,
-    stop: int,
+    noise: Noise, synthesizer: SeedSynthesis, seeds: SeedIndex | None, test: PrivacyTest, start: int, stop: int
 ) -> Passed:
     """Make and test candidates `start` to `stop` - 1: the same for any division of the range.
 

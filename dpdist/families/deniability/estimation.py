@@ -31,11 +31,10 @@ from dpdist.privacy.arrays import AnyFloats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 
+# fitted counts with some axes of the table summed out, kept with length one
 Target: TypeAlias = tuple[tuple[int, ...], AnyFloats]
-"""Fitted counts with some axes of the table summed out, kept with length one."""
 
 SIMULATED = 1 << 18  # records drawn from the network so far, to know how often each parent configuration will occur
-
 _SWEEPS = 4
 PRIOR = 0.1  # weight of the Dirichlet prior, in records per value: every value is possible, and few records outweigh it
 _UNIFORM = 0.05  # share of the prior that is spread evenly over the values

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from dpdist.cluster.executor import Executor
     from dpdist.cluster.tasks import Deferred
 
+# where the rows of a part are: (place of the batch, first row, row after the last) in the batch's passing records
 Slices: TypeAlias = list[tuple[int, int, int]]
-"""Where the rows of a part are: (place of the batch, first row, row after the last) in the batch's passing records."""
 
 
 def shard_count(code: PrefixCode, *, records: int, memory: int) -> int:

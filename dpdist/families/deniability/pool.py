@@ -31,7 +31,6 @@ from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 
 ROWS_EACH = 16  # rows of the pool for each combination of kept values, at least
-
 _HALF = np.uint64(32)
 
 

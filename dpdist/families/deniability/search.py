@@ -24,8 +24,8 @@ from dpdist.privacy.arrays import AnyFloats
 from dpdist.privacy.portable import log2
 from dpdist.spec.schema import Schema
 
+# the columns of a joint distribution: (attribute, whether it is seen through its buckets)
 Axes: TypeAlias = tuple[tuple[int, bool], ...]
-"""The columns of a joint distribution: (attribute, whether it is seen through its buckets)."""
 
 
 def entropy_columns(schema: Schema) -> tuple[Axes, ...]:
@@ -123,14 +123,13 @@ def pair_matrix(values: Sequence[float], m: int) -> NDArray[np.float64]:
 Parents = list[list[int]]
 Admissible = Callable[[int, Sequence[int]], bool]  # whether an attribute may have these parents
 
+# half of the mean absolute value of a standard Gaussian: what a noisy cell adds to a total variation distance
 NOISE_SHARE = sqrt(2 / np.pi) / 2
-"""Half of the mean absolute value of a standard Gaussian: what a noisy cell adds to a total variation distance."""
-
 _LEAST_GAIN = 1e-12
+# what noise in a sum of scores adds to total variation distances, in what noise in a cell adds, for noise of as many
+# records. In the pair of child and parent that is ``4 / sqrt(2 pi)`` where scores deviate by half of the largest, as
+# normal ones; measured on census tables, up to ten are about as accurate.
 _TILT = 4.0
-"""What noise in a sum of scores adds to total variation distances, in what noise in a cell adds, for noise of as many
-records. In the pair of child and parent that is ``4 / sqrt(2 pi)`` where scores deviate by half of the largest, as
-normal ones; measured on census tables, up to ten are about as accurate."""
 
 
 def merit(child: AnyFloats, between: AnyFloats, i: int, parents: Sequence[int]) -> float:

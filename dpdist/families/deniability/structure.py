@@ -48,19 +48,15 @@ from dpdist.spec.schema import Schema
 
 Score: TypeAlias = Literal["cfs", "mutual-information", "total-variation"]
 Order: TypeAlias = Literal["learned", "small-first"] | tuple[str, ...]
+# largest number of cells of all count tables together (32 MiB of int64); an attribute's table has an equal share
 MAX_CELLS = 1 << 22
-"""Largest number of cells of all count tables together (32 MiB of int64); an attribute's table has an equal share."""
-
 RECORDS_PER_CELL = 2  # ``cfs`` keeps this many standard deviations of noise in an average cell
-
+# share of a pair's mutual information taken to be lost when a parent is seen through buckets; measured on census tables
+# (0.05 to 0.2 serve alike)
 BUCKET_LOSS = 0.1
-"""Share of a pair's mutual information taken to be lost when a parent is seen through buckets; measured on census
-tables (0.05 to 0.2 serve alike)."""
-
+# share of a pair's mutual information taken to be lost where the child's mean alone depends on the parent; measured on
+# census tables, as accurate as 0.5
 REGRESSION_LOSS = 0.3
-"""Share of a pair's mutual information taken to be lost where the child's mean alone depends on the parent; measured on
-census tables, as accurate as 0.5."""
-
 _FLOAT_ERROR = 2.0**-40  # most that double precision moves an entropy below 64 bits; charged
 _FINEST_GRID = 2.0**-46  # entropies below 64 bits are less than 2^52 steps
 

@@ -45,8 +45,8 @@ from dpdist.spec.schema import Schema
 
 _FAN_IN = 16
 
+# rows of the parents' and of the members' table of a shard, and what the policies met
 Linked = tuple[Shard, Shard, RowReport]
-"""Rows of the parents' and of the members' table of a shard, and what the policies met."""
 
 
 def link_shard(layout: Layout, pieces: list[ShardPiece], reports: list[RowReport], key: KeyRef) -> Linked:
