@@ -98,10 +98,8 @@ def is_wide(cardinalities: Sequence[int]) -> bool:
 
 
 def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int = 1, raking: bool = True) -> Choices:
-    """The default choices.
-
-    `records`: declared minimum of records. `parts`: whole parts of the release. `raking`: whether records may be raked
-    to tables of all pairs; a model that records are drawn from given others cannot.
+    """The default choices for a declared minimum of `records` and so many whole `parts` of the release. With `raking`
+    records may be raked to tables of all pairs; a model that records are drawn from given others cannot.
     """
     d = len(cardinalities)
     number = d * (d - 1) // 2
@@ -143,10 +141,8 @@ def _rows_of_pool(records: int) -> int:
 
 
 def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:
-    """With as many triples as the records are enough for.
-
-    What a triple's table tells beyond its pairs is in its cells of more records than the noise. There are at most
-    records / deviation such cells, and the deviation grows with the root of the number of triples.
+    """With as many triples as the records are enough for: at most records / deviation cells of a triple's table tell
+    something beyond its pairs, and the deviation grows with the root of the number of triples.
     """
     fitting = sum(math.prod(cells) <= TRIPLE_CELLS for cells in combinations(cardinalities, 3))
     enough = int((records * choices.mu / _RESOLVED) ** 2 * _TRIPLES)
@@ -164,10 +160,9 @@ def without_triples(choices: Choices) -> Choices:
 
 
 def with_prior(choices: Choices, attributes: int) -> Choices:
-    """The choices with a model of a public table to start from: its tree needs no share of its own.
-
-    Where so little can be measured that a round has the fewest pairs, the public model may have half of the cells;
-    elsewhere its further pairs would take the room of those that are measured.
+    """The choices with a model of a public table to start from: its tree needs no share of its own. Where a round has
+    the fewest pairs, the public model may have half of the cells; elsewhere its further pairs would take the room of
+    those that are measured.
     """
     few = choices.per_round <= FEWEST
     of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1))

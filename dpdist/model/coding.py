@@ -43,13 +43,12 @@ class Coding:
 def coding_of(
     one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int, int]], rules: Rules = (), levels: Levels = ()
 ) -> Coding:
-    """The coding that the noisy one-way tables give.
+    """The coding that the noisy one-way tables give; values below `merge_below` deviations are merged.
 
-    `merge_below`: in deviations; see `merge_rare`. `coarse`: (from, groups), falling: an attribute, or its last coarse
-    copy, with `from` codes or more gets a coarse copy of so many groups of about equal noisy mass, in code order.
-    `rules`: groups keep apart what they tell apart, unless there were then more than twice as many groups. `levels`:
-    public hierarchies of the values. A copy has those of the finest level of at most twice as many groups, if there is
-    one, and all merged values are a group of it.
+    An attribute, or its last coarse copy, with as many codes as the first of a pair in `coarse` (falling) gets a copy
+    of as many groups as the second, of about equal noisy mass, in code order; or those of the finest of its public
+    `levels` with at most twice as many groups, where all merged values are one. Groups keep apart what `rules` tell
+    apart, unless there were then more than twice as many.
     """
     merging = tuple(
         merge_rare(table, sigma, below=merge_below, records=one_way.records)

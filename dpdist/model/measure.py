@@ -62,10 +62,8 @@ def measure(
     known: Known,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measured:
-    """All steps that read the exact counts. Raises AccountingError: they would cost more than the account has.
-
-    `progress` is called with (done, total) after each round. Without pair counts nothing is raked, and there is no
-    prior.
+    """All steps that read the exact counts; `progress` is called with (done, total) after each round. Without pair
+    counts nothing is raked, and there is no prior. Raises AccountingError: they would cost more than the account has.
     """
     prior, rules, levels = known.prior, known.rules, known.levels
     one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)

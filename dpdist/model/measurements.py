@@ -74,12 +74,9 @@ class Measurements:
         return cls(tuple(tables), tuple(data["source"]), tuple(np.array(codes, np.int64) for codes in data["maps"]))
 
     def combined(self, attributes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Floats, Floats] | None:
-        """The precision-weighted mean of all noisy counts of the cells of some attributes, and its deviation, flat.
-
-        The deviation is infinite where a cell was only measured together with others. None where no table is over just
-        these attributes.
-
-        `attributes`: of the table, ascending. `shape`: number of their values.
+        """The precision-weighted mean of all noisy counts of the cells of some attributes of the table, ascending, with
+        `shape` values, and its deviation, flat. The deviation is infinite where a cell was only measured together with
+        others. None where no table is over just these attributes.
         """
         weights, sums = np.zeros(shape), np.zeros(shape)
         for table in self.tables:
@@ -105,10 +102,8 @@ class Measurements:
 def measurements_of(
     account: GaussianAccount, coding: Coding, coded: Sequence[tuple[int, ...]], triples: Sequence[tuple[int, ...]] = ()
 ) -> Measurements:
-    """The noisy tables that an account has drawn.
-
-    `coded`: the model's attributes of the tables that were picked in rounds, in their order. `triples`: the table's
-    attributes of the picked triples.
+    """The noisy tables that an account has drawn: `coded` are the model's attributes of those that were picked in
+    rounds, in their order, `triples` the table's attributes of the picked triples.
     """
     picked, m = iter(coded), len(coding.fine)
     pairs = list(combinations(range(m), 2))

@@ -27,10 +27,9 @@ _BEFORE_TRIPLES = 2  # passes of the raking to pairs alone; more follow with the
 
 
 def with_margins(one_way: OneWay, all_pairs: AllPairs) -> OneWay:
-    """One-way counts with what the tables of all pairs say of them, by precision.
-
-    A sum over the k values of the other attribute has k times the variance of a cell. On small domains the pairs tell
-    more than the one-way tables themselves, which have a small share where records are raked.
+    """One-way counts with what the tables of all pairs say of them, by precision: a sum over the k values of the other
+    attribute has k times the variance of a cell. On small domains the pairs tell more than the one-way tables
+    themselves.
     """
     precision = 1 / one_way.sigmas**2
     sums = [table * p for table, p in zip(one_way.counts, precision.tolist(), strict=True)]
@@ -156,13 +155,9 @@ def measure_triples(
     choices: Choices,
     account: GaussianAccount,
 ) -> Triples:
-    """Pick triples that a public model misses most, and measure their tables.
-
-    A triple's score is as a pair's (`Learner.round`): the L1 distance of its table to the model, less a part of the
-    error that measuring it would leave.
-
-    `exact`: tables of the candidates, flat. Confidential. `expected`: the model's counts of the same tables. Public.
-    Raises AccountingError: the steps would cost more than the account has.
+    """Pick triples that a public model misses most, and measure their tables; `exact` (confidential) and `expected`
+    counts of the candidates are flat. A triple's score is as a pair's (`Learner.round`). Raises AccountingError: the
+    steps would cost more than the account has.
     """
     most, candidates = choices.triple_tables, tuple(exact)
     sigma = float(account.deviations(choices.triples, [1.0] * most)[0])

@@ -57,11 +57,8 @@ def threads(items: int) -> Iterator[Callable[..., Iterable[Any]]]:
 
 
 class WeightedRows:
-    """Rows, their weights, and where each row stands in the tables of the blocks.
-
+    """Rows, their weights, and where each row stands in the tables of the blocks, which cover all pairs of attributes.
     A change of the weights waits until the next table is counted: the rows are read once for both.
-
-    `blocks`: they cover all pairs of attributes.
     """
 
     def __init__(self, columns: Sequence[NDArray[np.integer]], cardinalities: Sequence[int]) -> None:
@@ -187,12 +184,11 @@ def shrink(noisy: Floats, model: Floats, sigma: float) -> Floats:
 def rake(
     rows: WeightedRows, targets: dict[tuple[int, ...], Floats], *, sweeps: int, damping: Sequence[float] = DAMPING
 ) -> None:
-    """Fit the weights of rows to targets of tables of one, two and three attributes.
+    """Fit the weights of rows to targets of tables: shares of (i,), (i, j) and (i, j, k), i < j < k, that sum to 1,
+    each in a block.
 
-    `rows`: their weights change; they may come from an earlier fit. `targets`: shares, summing to 1: (i,), (i, j) and
-    (i, j, k), i < j < k, shape of the domain. Each lies in a block. `sweeps`: passes over the blocks, at least 0.
-    `damping`: the part of a step that each of the last passes goes; the first of them where there are fewer passes. The
-    targets contradict each other by their noise, and whole steps end at those of the last blocks. None where another
+    Each of the `sweeps` passes over the blocks; the last ones go the part of a step that `damping` says, since targets
+    contradict each other by their noise, and whole steps end at those of the last blocks. None are damped where another
     fit follows.
     """
     powers = [*[1.0] * (sweeps - len(damping)), *damping][:sweeps]

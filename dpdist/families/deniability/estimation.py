@@ -119,10 +119,8 @@ def fit(table: AnyFloats, variance: float, *, expected: AnyFloats, sizes: Sequen
 def pool(
     tables: Sequence[AnyFloats], variances: Sequence[float], structure: Structure, maps: Sequence[NDArray[np.uint32]]
 ) -> list[AnyFloats]:
-    """Correct each table's own attribute by what all tables say about its bucket counts.
-
-    The counts of an attribute's buckets are a margin of its own table and of the table of each of its children. Their
-    average, weighted by precision, replaces the margin; the difference is spread evenly over the cells.
+    """Correct each table's own attribute by what all tables say about its bucket counts: the average of its own margin
+    and of those in the tables of its children, weighted by precision. The difference is spread evenly over the cells.
     """
     if min(variances) == 0:
         return [np.asarray(table) for table in tables]

@@ -208,12 +208,10 @@ def learn_structure(
     """Choose parents and order from the noisy statistics; costs no privacy.
 
     `records` is about how many records the count tables will hold: public or released, never the true number.
-    `table_noise` is the deviation of the noise in one of their cells: ``cfs`` keeps the average cell above
-    `RECORDS_PER_CELL` such deviations, and the other scores weigh the noise themselves. `order` says where the parents
-    leave a choice (schema order, or small
-    domains first), or names all attributes in the order to keep: an attribute's parents are chosen among those before
-    it. The conditionals of the `regressed` attributes will be regressions, whose noise does not grow with the joint
-    configurations.
+    `table_noise` is the deviation of the noise in one of their cells. `order` says where the parents leave a choice
+    (schema order, or small domains first), or names all attributes: an attribute's parents are then chosen among those
+    before it. The conditionals of the `regressed` attributes will be regressions, whose noise does not grow with the
+    joint configurations.
     """
     sizes, buckets = schema.cardinalities, schema.bucket_counts
     places = _places(schema, order)
