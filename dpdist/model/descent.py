@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.model.choices import EMPTY
+from dpdist.model.coding import with_zeros
 from dpdist.model.inference import Inference
 from dpdist.model.junction import JunctionTree, Set
-from dpdist.model.zeros import with_zeros
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import LN2, exp, inner, log2
 

@@ -1,4 +1,9 @@
-"""The pool of model records whose weights are raked to noisy tables: of all pairs, then of picked triples."""
+"""All that a synthesis releases of the exact counts: what follows from it is post-processing.
+
+A public table is a prior, at no cost: it is learned as if it were private, with next to no noise and a public key, on
+this table's coding. Its pairs and potentials are what the private rounds begin with; they measure where this table
+differs. Noisy one-way counts are drawn towards those of the public table, as far as they do not contradict it.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +19,21 @@ from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, TRIPLE_CELLS, Choices
 from dpdist.model.draw import pool_part
 from dpdist.model.fitted import UNIT, Fitted
-from dpdist.model.measure import AllPairs
 from dpdist.model.one_way import OneWay
 from dpdist.model.rake import WeightedRows, block_change, rake, shrink, targets_in, threads
 from dpdist.model.rounds import pick_sets
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.rules import Rules
+
+
+@dataclass(frozen=True, eq=False)
+class AllPairs:
+    """Noisy tables of all pairs of the table's attributes."""
+
+    tables: tuple[NDArray[np.int64], ...]  # in the order of `itertools.combinations`
+    sigmas: NDArray[np.float64]
+
 
 _SWEEPS = 5  # passes that bring a triple's noisy table to the tables of its pairs and attributes
 _BEFORE_TRIPLES = 2  # passes of the raking to pairs alone; more follow with the triples

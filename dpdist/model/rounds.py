@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
-from dpdist.model.coding import Coding, Pair, PairTables
+from dpdist.model.coding import Coding, Pair, PairTables, fitting, possible_codes, with_zeros
 from dpdist.model.descent import FactorModel, TableMeasurement, fit
 from dpdist.model.inference import PairMarginals
 from dpdist.model.junction import Components, Graph, JunctionTree, Paths, Set, cells_of, cliques_of
 from dpdist.model.one_way import OneWay, OneWayCounts, combine, expected_counts
-from dpdist.model.zeros import fitting, possible_codes, with_zeros
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import exp
 from dpdist.privacy.selection import Candidates

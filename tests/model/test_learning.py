@@ -25,9 +25,8 @@ from dpdist.model.coding import coding_of, recode
 from dpdist.model.draw import _lexicographic, draw_part, draw_records, pool_part, rounded_groups
 from dpdist.model.fitted import UNIT, cumulative_of, power_of_two
 from dpdist.model.learn import Learned
-from dpdist.model.measure import AllPairs
 from dpdist.model.one_way import OneWay, combine, expected_counts, merge_rare
-from dpdist.model.pool import measure_triples, triple_scores, with_margins
+from dpdist.model.pool import AllPairs, measure_triples, triple_scores, with_margins
 from dpdist.model.rake import WeightedRows, rake, shrink
 from dpdist.model.rounds import LARGEST_WEIGHT
 from dpdist.privacy.noise import Noise

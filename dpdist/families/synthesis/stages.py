@@ -28,8 +28,7 @@ from dpdist.model.coding import SingleCounts, single_counts_operator
 from dpdist.model.draw import draw_records
 from dpdist.model.files import model_files
 from dpdist.model.fitted import Fitted
-from dpdist.model.learn import Learned, learn
-from dpdist.model.measure import Known
+from dpdist.model.learn import Known, Learned, learn
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.publish.part_format import write_file
 from dpdist.spec.regression import Regression
