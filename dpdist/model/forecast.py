@@ -19,12 +19,10 @@ from itertools import combinations
 
 import numpy as np
 
-from dpdist.errors import AccountingError, SpecError
+from dpdist.errors import AccountingError
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, MOST_CODED_CELLS, TRIPLE_CELLS, Choices, is_wide
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.grid import LARGEST_SCALE
-from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.privacy.selection import draws_of_pick, pick_scale
 
 
@@ -40,20 +38,6 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
     pick = draws_of_pick(math.comb(2 * m, 2) + 1)  # of all pairs, coarse copies of attributes among them, or to stop
     triples = choices.triple_tables * (TRIPLE_CELLS + draws_of_pick(math.comb(m, 3) + 1))
     return 3 * sum(cardinalities) + 1 + tables * (min(largest, cells) + pick) + raked + triples
-
-
-def draws_lost(draws: int, delta: float) -> ApproximateDP:
-    """The event of so many keyed draws.
-
-    Raises SpecError: they alone take as much as delta.
-    """
-    lost = ApproximateDP(0.0, draws * SAMPLER_DELTA, label="draws")
-    if not lost.delta < delta:
-        raise SpecError(
-            f"privacy.delta: the random draws for tables of these domains take up to {lost.delta:.2g} of it; set a "
-            f"delta of {10 * lost.delta:.0e} or more, or coarser values"
-        )
-    return lost
 
 
 ROUNDED = 1.5  # weights are rounded to powers of the root of two: a part of a share changes by so much at most

@@ -8,12 +8,10 @@ towards those of the public table, as far as they do not contradict it.
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +30,7 @@ from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import LARGEST_COST
 from dpdist.spec.rules import Rules
+from dpdist.storage.stored import Stored
 
 REST = 0.02  # a smaller share of the account is not spent
 
@@ -212,7 +211,7 @@ def _smoothed(tables: PairTables) -> PairTables:
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
+class Learned(Stored):
     """What learning gives: computed once, stored, read back. All of it may be published."""
 
     FILE: ClassVar[str] = "model.npz"
@@ -223,24 +222,6 @@ class Learned:
     # ``account``, the name of each step and its share of mu^2
     report: dict[str, Any]
     measurements: Measurements  # the noisy tables
-
-    def to_bytes(self) -> bytes:
-        """The arrays in NumPy's archive format, uncompressed and without pickles."""
-        report, tables = (
-            np.frombuffer(json.dumps(item, sort_keys=True).encode(), np.uint8)
-            for item in (self.report, self.measurements.to_json())
-        )
-        buffer = io.BytesIO()
-        arrays, noisy = self.fitted.arrays(), self.measurements.counts
-        np.savez(buffer, allow_pickle=False, report=report, tables=tables, noisy=noisy, **arrays)
-        return buffer.getvalue()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """What `to_bytes` wrote."""
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            measurements = Measurements.of(json.loads(arrays["tables"].tobytes()), arrays["noisy"])
-            return cls(Fitted.from_arrays(arrays), json.loads(arrays["report"].tobytes()), measurements)
 
 
 def learn(

@@ -27,7 +27,8 @@ from dpdist.families.base.plugins import load
 from dpdist.families.deniability.deniability import CandidateRecords, SeedSynthesis
 from dpdist.families.deniability.prefixes import SeedIndex
 from dpdist.privacy.arrays import Codes, Counts, Floats
-from dpdist.privacy.events import ApproximateDP, Event
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 

@@ -18,17 +18,16 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import PairCounts, pair_cells
 from dpdist.errors import SpecError
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.network import strides
-from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.deniability import CandidateRecords, SeedSynthesis
 from dpdist.model.choices import Choices, choose, without_triples
 from dpdist.model.forecast import refuse_undrawable
-from dpdist.privacy.accountant import calibrate_gaussian
 from dpdist.privacy.arrays import Codes, Counts
-from dpdist.privacy.calibrate import ABOVE
-from dpdist.privacy.events import Event, Gaussian
+from dpdist.privacy.event import Event
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
+from dpdist.storage.stored import Stored
 
 ROWS_EACH = 16  # rows of the pool for each combination of kept values, at least
 _HALF = np.uint64(32)
@@ -67,8 +66,8 @@ def pool_plan(schema: Schema, *, records: int, kept: int, epsilon: float, delta:
     for a pool.
     """
     cards = schema.cardinalities
-    multiplier = calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta)
-    choices = choose(cards, records=max(records, 1), mu=1 / multiplier / ABOVE)
+    whole = GaussianPlan.of(epsilon=epsilon, delta=delta, label="all noisy tables, distances and picks")
+    choices = choose(cards, records=max(records, 1), mu=whole.part(1))
     choices = replace(without_triples(choices), balance=0)
     refuse_undrawable(choices, cards)
     if kept * ROWS_EACH > choices.pool_rows:
@@ -79,9 +78,9 @@ def pool_plan(schema: Schema, *, records: int, kept: int, epsilon: float, delta:
         )
     return PoolPlan(
         choices=choices,
-        standard_deviation=multiplier * math.sqrt(max(len(cards) - 1, 1) / (choices.tree + choices.pairs or 1)),
+        standard_deviation=whole.sigma * math.sqrt(max(len(cards) - 1, 1) / (choices.tree + choices.pairs or 1)),
         cells_at_most=choices.cells + pair_cells(cards) + choices.pool_rows * (len(cards) // 2 + 1),
-        event=Gaussian(multiplier, label="all noisy tables, distances and picks"),
+        event=whole.event,
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from dpdist.data.inputs import table_source
 from dpdist.data.source import is_input
 from dpdist.errors import SpecError
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.family import SolveRequest
 from dpdist.families.deniability.expectations import Expectations, Reference, SeedsChoice, stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
@@ -25,7 +26,8 @@ from dpdist.families.deniability.seed_search import SeedSearch
 from dpdist.families.deniability.spec import ALL_RECORDS, PlausibleDeniabilitySpec, Shares
 from dpdist.families.deniability.splits import combined, lighter_seeds, plan_model
 from dpdist.privacy import accountant
-from dpdist.privacy.events import Event, Gaussian
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import Gaussian
 from dpdist.spec.overrides import change
 
 _SEED_SHARES = (Fraction(1, 5), Fraction(3, 10), Fraction(2, 5), Fraction(1, 2), Fraction(3, 5))
@@ -240,7 +242,7 @@ class _Solver:
     def _calibrated(self, shares: Shares) -> float:
         """The stages' epsilon by the accountant, with Gaussian noise in place of the seeds."""
         stage = stage_epsilon(shares, self.target)
-        multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=stage, delta=self.delta)
+        multiplier = GaussianPlan.of(epsilon=stage, delta=self.delta).sigma
         for _ in range(2):
             whole = self._whole(Gaussian(multiplier), shares, stage)
             stage *= self.target / whole

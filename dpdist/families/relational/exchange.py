@@ -16,7 +16,6 @@ from typing import ClassVar
 import numpy as np
 
 from dpdist.data.count import PairCounts
-from dpdist.families.base.stored import Stored
 from dpdist.families.relational.layout import Layout
 from dpdist.model.account import GaussianAccount
 from dpdist.model.balance import CELL_BITS, CellCosts, PairIndex, TableRows, balance
@@ -26,6 +25,7 @@ from dpdist.model.rake import shrink
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Mask
+from dpdist.storage.stored import Stored
 
 ONE_WAY = 0.2  # share of the tables of one attribute
 SWEEPS = 5  # of bringing a table to both of its margins

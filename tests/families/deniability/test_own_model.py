@@ -25,7 +25,7 @@ from dpdist.families.deniability.graph import candidate_batches, first_passing, 
 from dpdist.families.deniability.own_model import OwnSynthesizer
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.ledger.statement import budget_sentence
 from dpdist.lifecycle.run import run_release
@@ -263,7 +263,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture
 def spec(tmp_path: Any) -> PlausibleDeniabilitySpec:
     made = project(tmp_path, **SETTINGS)
-    with closing(Ledger.open(made.ledger)) as ledger:
+    with closing(Books.open(made.ledger)) as ledger:
         ledger.create_dataset("trusting", epsilon="50", delta="1e-5", guarantees=("dp", "dp-declared"))
     return change(made, {"dataset": "trusting"})
 
@@ -283,7 +283,7 @@ def test_releases_are_the_same_on_any_executor(spec: PlausibleDeniabilitySpec) -
         assert verify(path).records == 600
         found.append(read_release(path).to_pydict())
     assert found[0] == found[1]
-    with closing(Ledger.open(spec.ledger)) as ledger:
+    with closing(Books.open(spec.ledger)) as ledger:
         assert "2 releases with a model that is believed as declared; epsilon" in budget_sentence(ledger, spec.dataset)
 
 

@@ -26,7 +26,7 @@ from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.claims import claims
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.model import account as accounts
 from dpdist.model import draw as drawing
@@ -284,7 +284,7 @@ def test_no_noise_before_the_charge(tmp_path: Path) -> None:
 
 
 def test_a_release(tmp_path: Path) -> None:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     ledger.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp",))
     ledger.close()
     outcome = run_release(project(tmp_path))
@@ -340,6 +340,7 @@ def claim(
     return claims(planned(folder, **changes))[folder_too]
 
 
+@pytest.mark.slow
 def test_the_whole_folder_is_attacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its files and records alone; the bound is near what is stated, so the attack has power."""
     found = claim(tmp_path, "one-way", monkeypatch, epsilon=4, folder_too=True)
@@ -349,6 +350,7 @@ def test_the_whole_folder_is_attacked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert finding.lower_bound > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_the_audit_comes_near_and_rejects_nothing(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finding = audit(
@@ -359,6 +361,7 @@ def test_the_audit_comes_near_and_rejects_nothing(step: str, tmp_path: Path, mon
     assert finding.lower_bound > (0.1 if step in ("accuracy", "regressions") else 0.15) * finding.epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_the_audit_rejects_too_little_noise(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of the noise, and an account that does not see it."""
