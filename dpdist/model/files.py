@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from dpdist.errors import DataNotFound, SpecError, VerificationFailed
 from dpdist.limits import MODEL_ARRAYS, MODEL_VALUES
+from dpdist.model.account import Measurements
 from dpdist.model.choices import MOST_ROUNDS
 from dpdist.model.draw import FORMAT, LARGEST_PART
 from dpdist.model.fitted import UNIT, Fitted
 from dpdist.model.learn import Learned
-from dpdist.model.measurements import Measurements
 from dpdist.publish.manifest import Manifest, parsed
 from dpdist.publish.part_format import read_file
 from dpdist.publish.parts import lists, numbers, parquet_bytes, read_parquet, texts
@@ -61,11 +61,7 @@ def model_files(learned: Learned, *, key: str, rounds: int) -> dict[str, bytes]:
             "values": lists([array.ravel() for array in arrays.values()]),
         }
     )
-    about = {
-        "format": FORMAT,
-        "drawing": {"key": key, "balance": rounds},
-        "measured": learned.measurements.to_json(),
-    }
+    about = {"format": FORMAT, "drawing": {"key": key, "balance": rounds}, "measured": learned.measurements.to_json()}
     return {
         "model.json": (json.dumps(about, sort_keys=True, indent=1) + "\n").encode(),
         "model.parquet": parquet_bytes(model),

@@ -84,8 +84,8 @@ def integer_logs(factors: Floats) -> NDArray[np.int32]:
 UNIT_BITS = 40
 UNIT = 1 << UNIT_BITS
 
+# shape (configurations of the parents, values): cumulative probabilities; the last of each row is `UNIT`
 Cumulative = NDArray[np.int64]
-"""Shape (configurations of the parents, values): cumulative probabilities; the last of each row is `UNIT`."""
 
 
 @dataclass(frozen=True, eq=False)

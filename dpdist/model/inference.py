@@ -25,8 +25,8 @@ from dpdist.model.junction import JunctionTree, Set
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import probability_product
 
+# tables with smaller sums are scaled before they are divided by: quotients stay below the largest float
 _TINY = 2.0**-64
-"""Tables with smaller sums are scaled before they are divided by: quotients stay below the largest float."""
 
 
 def _places(clique: Set, attributes: Set) -> tuple[int, ...]:

@@ -262,17 +262,10 @@ class Passed:
 
 
 def candidate_batch(
-    noise: Noise,
-    synthesizer: SeedSynthesis,
-    seeds: SeedIndex | None,
-    test: PrivacyTest,
-    start: int,
-    stop: int,
+    noise: Noise, synthesizer: SeedSynthesis, seeds: SeedIndex | None, test: PrivacyTest, start: int, stop: int
 ) -> Passed:
-    """Make and test candidates `start` to `stop` - 1: the same for any division of the range.
-
-    `seeds` indexes all seeds. None, and not used, when every attribute is resampled: such candidates do not depend on a
-    seed, and all of them pass.
+    """Make and test candidates `start` to `stop` - 1: the same for any division of the range. `seeds` indexes all
+    seeds; None where every attribute is resampled: such candidates do not depend on a seed, and all of them pass.
     """
     parts = []
     for first in range(start, stop, _BLOCK):

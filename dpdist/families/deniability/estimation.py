@@ -31,11 +31,10 @@ from dpdist.privacy.arrays import AnyFloats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 
+# fitted counts with some axes of the table summed out, kept with length one
 Target: TypeAlias = tuple[tuple[int, ...], AnyFloats]
-"""Fitted counts with some axes of the table summed out, kept with length one."""
 
 SIMULATED = 1 << 18  # records drawn from the network so far, to know how often each parent configuration will occur
-
 _SWEEPS = 4
 PRIOR = 0.1  # weight of the Dirichlet prior, in records per value: every value is possible, and few records outweigh it
 _UNIFORM = 0.05  # share of the prior that is spread evenly over the values
@@ -120,10 +119,8 @@ def fit(table: AnyFloats, variance: float, *, expected: AnyFloats, sizes: Sequen
 def pool(
     tables: Sequence[AnyFloats], variances: Sequence[float], structure: Structure, maps: Sequence[NDArray[np.uint32]]
 ) -> list[AnyFloats]:
-    """Correct each table's own attribute by what all tables say about its bucket counts.
-
-    The counts of an attribute's buckets are a margin of its own table and of the table of each of its children. Their
-    average, weighted by precision, replaces the margin; the difference is spread evenly over the cells.
+    """Correct each table's own attribute by what all tables say about its bucket counts: the average of its own margin
+    and of those in the tables of its children, weighted by precision. The difference is spread evenly over the cells.
     """
     if min(variances) == 0:
         return [np.asarray(table) for table in tables]

@@ -33,7 +33,6 @@ from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 
 SETTING = "model.hook"
-
 _STEPS = 1 << 20  # of one unit of log-probability
 _TILE = 512  # candidates, and seeds, that are compared at a time: their pairs stay in the cache
 _NEVER = np.iinfo(np.int64).min  # the bucket of a record that a seed cannot give

@@ -68,12 +68,7 @@ def stages(plan: PlausibleDeniabilityPlan) -> Sequence[Stage[PlausibleDeniabilit
             learning = (Stage("model", learn_model),)
         case _:
             learning = (Stage("structure", learn_parents), Stage("parameters", learn_parameters))
-    return (
-        *learning,
-        Stage("seeds", index_seeds),
-        Stage("records", synthesise),
-        Stage("write", write_records),
-    )
+    return (*learning, Stage("seeds", index_seeds), Stage("records", synthesise), Stage("write", write_records))
 
 
 def learn_parents(attempt: DeniabilityAttempt) -> Structure:

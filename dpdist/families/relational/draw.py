@@ -27,12 +27,9 @@ SPARE = 1  # so many times the released parents are drawn in addition, for excha
 def draw_linked(
     layout: Layout, models: tuple[Fitted, Fitted], targets: Targets, noise: Noise, part: int, rows: int
 ) -> tuple[list[Counts], tuple[Counts, Counts], Codes]:
-    """The parents of one part and their members.
-
-    `models`: of the two tables of the layout. `targets`: what parents are exchanged towards. `rows`: parents. Returns
-    first : list of ndarray: rows of the first table of the layout; member : (ndarray, ndarray): for each member the
-    number of its parent in the part, ascending, and its place from 0; columns : list of ndarray: for each attribute of
-    the joined schema but the order, in that order, its codes.
+    """The parents of one part and their members: the rows of the first table of the layout, exchanged towards the
+    targets; for each member the number of its parent in the part, ascending, and its place from 0; and the codes of
+    each attribute of the joined schema but the order.
     """
     first = [
         column.astype(np.int64)

@@ -123,10 +123,8 @@ def _ratio(wanted: Floats, found: Floats) -> Floats:
 
 
 ROUNDS = 600  # in which parents are exchanged
-
+# part of the variance of the noise in the members' cells that lowers their weights: sums of cells are known better
 NOISE_PART = 0.1
-"""Part of the variance of the noise in the members' cells that lowers their weights: sums of cells are known better."""
-
 WEIGHT_BITS = 24  # weights of cells are in units of 2**-24
 
 

@@ -36,8 +36,7 @@ from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.model.account import GaussianAccount
 from dpdist.model.fitted import Fitted
 from dpdist.model.forecast import pair_deviation
-from dpdist.model.learn import Learned, learn
-from dpdist.model.measure import Known
+from dpdist.model.learn import Known, Learned, learn
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
 
