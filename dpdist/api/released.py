@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from pandas import DataFrame
 
-    from dpdist.evaluate.run import Evaluated
+    from dpdist.evaluation.run import Evaluated
     from dpdist.inference.answers import Answer
     from dpdist.inference.published import Published
     from dpdist.inference.replicates import Replicates
@@ -125,7 +125,7 @@ class Release:
 
     def to_dask(self, *, labels: bool = False) -> Any:
         """The records as a Dask DataFrame, with a partition for each part, which is read where it is computed."""
-        from dpdist.cluster.frames import frame_of_parts
+        from dpdist.cluster.tasks import frame_of_parts
 
         store = Store(self.path, self._options)
         form = self.manifest.format

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dpdist.errors import AccountingError, DpdistError, LedgerError, LedgerUnavailable
 from dpdist.ledger.account import Account, Costs, accountant_price
-from dpdist.ledger.contract import adjacency_of, kept_contract
 from dpdist.ledger.custodian import Statement
 from dpdist.ledger.keys import WITH_TEST_KEY
 from dpdist.ledger.ledger import Ledger
@@ -21,6 +20,7 @@ from dpdist.ledger.tables import COMMITTED, OPEN, STATES
 from dpdist.ledger.terms import Period
 from dpdist.privacy.events import from_json, takes_size_for_public
 from dpdist.privacy.formatting import Fact, downwards, number_of, upwards
+from dpdist.spec.contract import adjacency_of, kept_contract
 
 if TYPE_CHECKING:
     from dpdist.families.base.plan import Plan
@@ -183,7 +183,7 @@ def contract_sentence(plan: Plan) -> str:
     except DpdistError:
         return "unknown, as there is no ledger to ask"
     try:
-        digest = kept_contract(ledger.dataset(spec.dataset), spec, event=plan.event)
+        digest = kept_contract(ledger.dataset(spec.dataset).contract, spec, name=spec.dataset, event=plan.event)
     except DpdistError as error:
         return str(error)
     finally:

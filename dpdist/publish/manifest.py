@@ -25,9 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from dpdist.errors import OutputExists, OutputUnwritable, VerificationFailed
 from dpdist.ledger.signing import sign
 from dpdist.limits import JSON_VALUES, MANIFEST_BYTES
-from dpdist.publish.cautions import cautions_of
-from dpdist.publish.extra import FileRecord
-from dpdist.publish.part_format import PartFormat, PartRecord
+from dpdist.publish.part_format import FileRecord, PartFormat, PartRecord, cautions_of
 from dpdist.spec.schema import Schema
 from dpdist.spec.validation import validation_message
 from dpdist.storage.store import Store

@@ -28,9 +28,8 @@ from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.families.base.calibration import add_noise
 from dpdist.families.base.graph import table_pass
-from dpdist.families.histogram.counts import CountPlan, Query, block_counts, histograms
+from dpdist.families.histogram.counts import CountPlan, Query, block_counts, histogram_operator, histograms
 from dpdist.families.histogram.measurement import plan_measurement
-from dpdist.families.histogram.statistics import histogram_operator
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Attribute, Schema
 

@@ -35,19 +35,20 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, roc_auc_sco
 from sklearn.tree import DecisionTreeClassifier
 
 from dpdist.errors import SpecError
-from dpdist.families.mixing.federated.correlated import (
+from dpdist.families.mixing.federated.messages import (
     Masks,
+    Message,
+    average,
     correlated_noise,
     local_noise,
+    noisy_steps,
     public_key,
 )
-from dpdist.families.mixing.federated.messages import Message, average, noisy_steps
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer, clip_rows
-from dpdist.families.mixing.moments import moment_sums, noisy_moments
 from dpdist.families.mixing.plan import plan
 from dpdist.families.mixing.restore import mixture_sums, restoration
-from dpdist.families.mixing.scaling import Encoding
+from dpdist.families.mixing.scaling import Encoding, moment_sums, noisy_moments
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.privacy.noise import Noise
 

@@ -11,16 +11,16 @@ import numpy as np
 from sklearn.ensemble import AdaBoostRegressor, RandomForestRegressor
 
 from dpdist.cluster.executor import InProcess
-from dpdist.evaluate.utility.regression import mse
+from dpdist.evaluation.utility.regression import mse
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse
-from dpdist.families.prediction.blocks import joined
+from dpdist.families.prediction.columns import Scale
+from dpdist.families.prediction.lid.method import joined
 from dpdist.families.prediction.lid.plan import LidPlan, plan_lid
 from dpdist.families.prediction.lid.regression import Features, Sample, fitted, tuning_of
-from dpdist.families.prediction.lid.stages import FittedRegression, SyntheticInputs, TableBlocks, released_block
-from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.second_stage import RegressionSpec
 from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.families.prediction.stages import FittedRegression, SyntheticInputs, TableBlocks, released_block
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes, Floats
 

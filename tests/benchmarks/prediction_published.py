@@ -16,12 +16,20 @@ from prediction_models import ALPHAS, NadarayaWatson, Rows, both, mean_sd
 from sklearn.ensemble import AdaBoostRegressor, RandomForestRegressor
 from sklearn.tree import DecisionTreeRegressor
 
-from dpdist.evaluate.utility.regression import delta_mse, mse
-from dpdist.families.prediction.density import CELLS, FOLDS, cell_counts, fit_marginal
-from dpdist.families.prediction.latin import Target, correlation, latin_hypercube, score_sums
-from dpdist.families.prediction.lid.hybrid import match, mix
+from dpdist.evaluation.utility.regression import delta_mse, mse
+from dpdist.families.prediction.columns import Scale, to_units
+from dpdist.families.prediction.first_stage import (
+    CELLS,
+    FOLDS,
+    Target,
+    cell_counts,
+    correlation,
+    fit_marginal,
+    latin_hypercube,
+    score_sums,
+)
+from dpdist.families.prediction.lid.inputs import match, mix
 from dpdist.families.prediction.lid.ridge import KernelRidge, fit_exact, tune
-from dpdist.families.prediction.scales import Scale, to_units
 from dpdist.privacy.arrays import Floats
 
 ROWS, TEST, NOISE = 1000, 200, 0.1

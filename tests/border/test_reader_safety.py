@@ -32,13 +32,13 @@ from dpdist.inference.comparisons import answer
 from dpdist.inference.draw import draw_table
 from dpdist.inference.published import Published
 from dpdist.inference.replicates import make_replicates
+from dpdist.lifecycle.preflight import refuse
 from dpdist.limits import within
 from dpdist.privacy import accountant
 from dpdist.privacy.composition import MOST_DRAWS
 from dpdist.privacy.events import Composed, DiscreteLaplace, Gaussian
 from dpdist.publish.manifest import MANIFEST
 from dpdist.publish.verify import read_release, verify
-from dpdist.release.preflight import refuse
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.storage.store import Store
 

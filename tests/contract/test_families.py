@@ -37,17 +37,18 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Family, Stage
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.plan import EventPlan
-from dpdist.families.base.registry import FAMILIES, json_schema, make_plan, register
+from dpdist.families.base.registry import FAMILIES, make_plan, register
 from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.ledger import Charge, Ledger
 from dpdist.ledger.keys import load_noise
 from dpdist.ledger.records import canonical_event
+from dpdist.lifecycle.run import Run, run_release
 from dpdist.privacy.events import DiscreteLaplace
 from dpdist.privacy.formatting import LABEL
 from dpdist.privacy.noise import Noise
 from dpdist.publish import manifest
 from dpdist.publish.verify import read_manifest, verify
-from dpdist.release.run import Run, run_release
+from dpdist.spec.reader import json_schema
 from dpdist.spec.release import PrivacyLimit, ReleaseSpec
 
 # --- a family of ten lines --------------------------------------------------------------------------------------------
@@ -287,7 +288,7 @@ def test_chunks_workers_and_resumed_runs_change_no_bit(
     stages = calm(case).stages
     spec = case.project(tmp_path, cluster__partitions=5)
     interrupted(spec, executors.of(mode, spec), stages[len(stages) // 2])
-    run(case.spec(tmp_path, cluster__partitions=2), executors.of(mode, spec), resume=True)
+    run(case.spec(tmp_path, cluster__partitions=2), executors.of(mode, spec), attempt="resume")
     assert content(spec) == calm(case).content
     assert states(spec) == ["committed"]
 
@@ -300,8 +301,8 @@ def test_a_run_that_ends_in_every_stage_changes_no_bit(
     spec = case.project(tmp_path, cluster__partitions=3)
     for number, stage in enumerate(calm(case).stages):
         parted = case.spec(tmp_path, cluster__partitions=5 - number % 4)
-        interrupted(parted, executors.of(case.modes[0], spec), stage, resume=number > 0)
-    run(spec, executors.of(case.modes[0], spec), resume=True)
+        interrupted(parted, executors.of(case.modes[0], spec), stage, attempt="resume" if number else "new")
+    run(spec, executors.of(case.modes[0], spec), attempt="resume")
     assert content(spec) == calm(case).content
     assert states(spec) == ["committed"]
 
@@ -431,7 +432,7 @@ def test_fewer_records_than_declared_are_told_by_noise_alone(
     assert states(spec) == ["drawing"]
     if make_plan(spec).event is None:  # it may say why, and says it without a charge
         return
-    told = readable(str(refused(spec, executors.of(case.modes[0], spec), caplog, resume=True)), caplog.text)
+    told = readable(str(refused(spec, executors.of(case.modes[0], spec), caplog, attempt="resume")), caplog.text)
     assert "minimum_records" in told
     assert not numbers_of(case) & set(re.findall(r"\d+", told.replace(",", "")))
 

@@ -22,8 +22,7 @@ from dpdist.privacy.noise import Noise
 from dpdist.privacy.pair import DominatingPair
 from dpdist.privacy.testing import Claim
 from dpdist.publish.part_format import PartFormat
-from dpdist.publish.parts import part_name, write_part
-from dpdist.publish.statistics import STATISTICS
+from dpdist.publish.parts import STATISTICS, part_name, write_part
 from dpdist.spec.release import PrivacyLimit, ReleaseSpec
 from dpdist.storage.stored import Stored
 

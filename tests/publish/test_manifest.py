@@ -237,7 +237,7 @@ def crash_at(step: int, run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch)
         return call
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpdist.storage.store._flush_folder", lambda _: None)
+        patch.setattr("dpdist.storage.local.flush", lambda _: None)
         for name in ("fsync", "replace", "link"):
             patch.setattr(os, name, failing(getattr(os, name)))
         try:

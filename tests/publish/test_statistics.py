@@ -18,8 +18,7 @@ from dpdist.privacy.events import DiscreteLaplace
 from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.publish.manifest import MANIFEST, Manifest, publish
 from dpdist.publish.part_format import PartFormat
-from dpdist.publish.parts import arrow_schema, part_name, write_part
-from dpdist.publish.statistics import STATISTICS
+from dpdist.publish.parts import STATISTICS, arrow_schema, part_name, write_part
 from dpdist.publish.verify import read_release, verify
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.storage.store import Store

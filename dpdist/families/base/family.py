@@ -16,7 +16,8 @@ from dpdist.errors import SpecError
 from dpdist.families.base.plan import Plan
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.testing import Canaries, Claim
-from dpdist.spec.release import ReleaseSpec, override, parse_overrides
+from dpdist.spec.overrides import override, parse_overrides
+from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict_yaml import load_yaml, write_yaml
 
@@ -138,7 +139,7 @@ class Family(Generic[SpecT, PlanT]):
     as_released: Callable[[Manifest, SpecT | None], AsReleased | None] | None = None
     # plan, records of a smaller table and their ratio to those of the whole one, to the plan of a release of the
     # smaller table with the same noise. With it, an adversary who knows the mechanism can run the release on tables of
-    # its own (`dpdist.evaluate.attacks.shadow`)
+    # its own (`dpdist.evaluation.attacks.shadow`)
     shadow: Callable[[PlanT, int, float], PlanT] | None = None
 
     # spec to a digest of what it reads of public tables, None where it names none: which these are is a matter of

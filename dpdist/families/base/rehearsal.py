@@ -20,7 +20,7 @@ from dpdist.families.base.writing import ReleasedRecords
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.storage.memory import MemoryStore
+from dpdist.storage.store import MemoryStore
 
 EXECUTOR = InProcess()
 """The executor of rehearsals."""

@@ -34,7 +34,7 @@ from dpdist.privacy.deniability import theorem1
 from dpdist.privacy.events import Event
 from dpdist.privacy.formatting import Fact
 from dpdist.privacy.guarantee import Covers, DifferentialPrivacy, Guarantee, PlausibleDeniability
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 SMALLEST_BATCH = 1 << 12
 """Candidates in a batch, at least."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dpdist.data.texts import VALUES
 from dpdist.families.discovery.plan import DiscoveryPlan
-from dpdist.families.discovery.statistics import named, noisy_counts
+from dpdist.families.discovery.stages import named, noisy_counts
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim

@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.families.base.calibration import add_noise
-from dpdist.families.histogram.binning import BinningPlan, noisy_levels
+from dpdist.families.histogram.binning import FAN_OUT, BinningPlan, noisy_levels
 from dpdist.families.histogram.counts import CountPlan, histograms
 from dpdist.families.histogram.curves import CurvePlan, CurveSums, release_mean, sum_curves
-from dpdist.families.histogram.cuts import FAN_OUT
 from dpdist.families.histogram.entropy import EntropyPlan, release_entropies
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.privacy import accountant

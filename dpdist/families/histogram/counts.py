@@ -8,14 +8,16 @@ so any partitioning of the rows gives the same bits.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import BLOCK_CELLS, CHUNK_ROWS, coarsen, configuration_index
+from dpdist.data.operators import Operator
 from dpdist.errors import SpecError
 from dpdist.privacy.arrays import Codes, Counts
 
@@ -23,6 +25,7 @@ MAX_CELLS = 1 << 26
 """Largest number of cells of all blocks of a release together (512 MiB of int64)."""
 
 _WORD = 8  # bytes of a count
+_LARGE = 1 << 21  # cells; larger summaries are added two at a time
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,17 @@ def histograms(codes: Codes, plan: CountPlan) -> list[Counts]:
     [[1, 2], [[0, 2], [0, 0], [1, 0]]]
     """
     return tables_of_blocks(block_counts(codes, plan), plan)
+
+
+def histogram_operator(plan: CountPlan) -> Operator:
+    """All tables of a plan; the summary is the list of them."""
+    return Operator(
+        name="histograms",
+        chunk=partial(block_counts, plan=plan),
+        combine=operator.add,
+        finish=partial(tables_of_blocks, plan=plan),
+        fan_in=8 if plan.cells <= _LARGE else 2,
+    )
 
 
 def parent_cells(plan: CountPlan, fine: int, coarse: int) -> NDArray[np.intp]:

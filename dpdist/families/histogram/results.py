@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dpdist.families.histogram.binning import Chosen
+from dpdist.families.histogram.binning import Bins, Chosen
 from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.families.histogram.curves import CurveMean
-from dpdist.families.histogram.cuts import Bins
 from dpdist.families.histogram.entropy import renyi
 from dpdist.families.histogram.postprocess import (
     common_total,
@@ -30,7 +29,7 @@ from dpdist.families.histogram.spec import CountsSpec
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.portable import log2
-from dpdist.publish.statistics import STATISTICS
+from dpdist.publish.parts import STATISTICS
 from dpdist.spec.schema import Attribute, Category, Schema
 
 Names = Literal["values", "labels", "codes"]

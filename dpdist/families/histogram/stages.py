@@ -16,9 +16,16 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.calibration import add_noise
 from dpdist.families.base.family import Stage, Truth
 from dpdist.families.base.passes import Passes
-from dpdist.families.histogram.binning import Chosen, choose
-from dpdist.families.histogram.curves import CurveMean, confirm_number, release_mean, value_unit
-from dpdist.families.histogram.cuts import Bins
+from dpdist.families.histogram.binning import Bins, Chosen, choose
+from dpdist.families.histogram.counts import histogram_operator
+from dpdist.families.histogram.curves import (
+    CurveMean,
+    confirm_number,
+    curve_operator,
+    long_curve_operator,
+    release_mean,
+    value_unit,
+)
 from dpdist.families.histogram.entropy import release_entropies, renyi
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.histogram.results import (
@@ -31,7 +38,6 @@ from dpdist.families.histogram.results import (
     tables,
 )
 from dpdist.families.histogram.spec import HistogramQuerySpec, HistogramSpec
-from dpdist.families.histogram.statistics import curve_operator, histogram_operator, long_curve_operator
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import part_name, write_part

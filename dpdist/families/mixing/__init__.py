@@ -2,4 +2,4 @@
 
 from dpdist.families.base.family import family_in
 
-FAMILY = family_in(__name__, "mixing", "spec:MixingSpec", solve="order:solve", as_released="plan:as_released")
+FAMILY = family_in(__name__, "mixing", "spec:MixingSpec", solve="budget:solve", as_released="plan:as_released")

@@ -21,12 +21,10 @@ from scipy.special import expit
 from dpdist.errors import SpecError
 from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.families.mixing.budget import ClassPlan
-from dpdist.families.mixing.classes import confirmed_classes
+from dpdist.families.mixing.classes import Mixtures, confirmed_classes
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import clip_rows
-from dpdist.families.mixing.moments import MomentPlan, moment_sums, noisy_moments
-from dpdist.families.mixing.results import Mixtures
-from dpdist.families.mixing.scaling import Encoding, declared_encoding
+from dpdist.families.mixing.scaling import Encoding, MomentPlan, declared_encoding, moment_sums, noisy_moments
 from dpdist.families.mixing.selection import OrderSelection, SelectionPlan
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.mixing.stages import stages

@@ -14,17 +14,13 @@ from typing import Any, ClassVar
 
 from dpdist.errors import AccountingError
 from dpdist.families.base.plan import Needs, Plan, core_seconds
-from dpdist.families.mixing.budget import ClassPlan, class_events, divide_budget
-from dpdist.families.mixing.mixture import BLOCK_BYTES
-from dpdist.families.mixing.moments import MomentPlan
-from dpdist.families.mixing.order import common_noise
-from dpdist.families.mixing.output import vector_reach, vector_schema
-from dpdist.families.mixing.scaling import Encoding
+from dpdist.families.mixing.budget import ClassPlan, class_events, common_noise, divide_budget
+from dpdist.families.mixing.mixture import BLOCK_BYTES, SHARD_BYTES
+from dpdist.families.mixing.scaling import Encoding, MomentPlan, vector_reach, vector_schema
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.mixing.statistics import SHARD_BYTES
 from dpdist.privacy.events import Event, Parallel
 from dpdist.privacy.formatting import Fact
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
 
 

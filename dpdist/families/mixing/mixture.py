@@ -227,6 +227,9 @@ def _distinct(noise: Noise, name: str, start: int, stop: int, *, size: int, orde
 BLOCK_BYTES = 1 << 26
 """Mixtures of a task, at most."""
 
+SHARD_BYTES = 1 << 28
+"""Vectors of a class that a task holds at a time."""
+
 _LEAST_BLOCK = 1 << 13
 _PIECE = 1 << 12
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import ValidationError
 
-from dpdist.errors import SpecError
+from dpdist.cluster.tasks import Deferred
+from dpdist.data.sizes import slices
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.writing import ReleasedRecords
+from dpdist.families.mixing.classes import MixingPlanT, Mixtures
 from dpdist.families.mixing.mixture import Rows, piece_of
-from dpdist.families.mixing.moments import LEAST_DEVIATION
 from dpdist.families.mixing.restore import Restoration
 from dpdist.families.mixing.scaling import Encoding
+from dpdist.families.mixing.spec import MixingSpec
+from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.spec.schema import Attribute, Schema
 
 LABEL_GRID = 2.0**-20
 """Grid of the published noise on labels."""
@@ -31,110 +32,88 @@ class Finishing:
     encoding: Encoding
     restoration: Restoration | None  # None releases mixtures as they are
     decode: bool  # whether to decode vectors into records
-    label: int  # place of the class attribute in the schema
     classes: tuple[int, ...]  # codes of all released classes
     place: int  # which of them this is
     label_sigma: float  # deviation of the published noise on labels; 0 for none
     name: str  # address of the class's noise
 
 
-@dataclass(frozen=True, eq=False)
-class Released:
-    """Released rows: vectors, or the codes of all attributes but the class; and the codes of the classes."""
-
-    vectors: Rows | None
-    codes: Codes | None
-    labels: NDArray[np.int64]
-
-
-def finish_block(finishing: Finishing, mixtures: Rows, noise: Noise, *, start: int) -> Released:
-    """What is released of mixtures `start` to ``start + t - 1`` of a class (float32[t, d]), made piece by piece to
-    bound the memory. The noise fills up the spread and is published on labels.
+def finish(attempt: Attempt[MixingSpec, MixingPlanT]) -> ReleasedRecords:
+    """Restore the spread, decode the mixtures or keep their vectors, and cut parts of a fixed number of rows: the stage
+    of central and federated releases alike.
     """
-    piece = piece_of(mixtures.shape[1])
-    pieces = [
-        _finish(finishing, mixtures[at : at + piece], noise, start=start + at) for at in range(0, len(mixtures), piece)
+    spec, plan, mixtures = attempt.spec, attempt.plan, attempt.result(Mixtures)
+    executor, decode = mixtures.executor or attempt.executor, spec.mixing.release == "records"
+    task = executor.tasks("release")
+    codes = tuple(plan.classes[one.place].code for one in mixtures.classes)
+    released: list[Deferred] = []
+    rows: list[int] = []
+    for number, one in enumerate(mixtures.classes):
+        part = plan.classes[one.place]
+        finishing = Finishing(
+            encoding=mixtures.encoding,
+            restoration=mixtures.restorations.by_class.get(one.place),
+            decode=decode,
+            classes=codes,
+            place=number,
+            label_sigma=mixtures.label_sigma,
+            name=f"mixing/{part.code}",
+        )
+        how = task.constant("how", (finishing, attempt.key))
+        starts = range(0, part.mixtures.records, one.block)
+        released += [task("block", finish_block, how, block, at) for block, at in zip(one.blocks, starts, strict=True)]
+        rows += [min(one.block, part.mixtures.records - start) for start in starts]
+    task = executor.tasks("parts")
+    parts = [
+        task("part", assemble, [released[number] for number, _, _ in pieces], [(a, b) for _, a, b in pieces])
+        for pieces in slices(rows, spec.output.rows_per_part)
     ]
-    return assemble(pieces, [(0, len(one.labels)) for one in pieces])
+    if decode:
+        label = spec.table.names.index(spec.mixing.label)
+        return ReleasedRecords([task("codes", _records, part, label, spec.label.dtype) for part in parts], executor)
+    reach = (plan.released.attributes[0].bounds or (0, 0))[1]
+    return ReleasedRecords([task("vectors", _vectors, part, reach, spec.label.dtype) for part in parts], executor)
 
 
-def _finish(finishing: Finishing, mixtures: Rows, noise: Noise, *, start: int) -> Released:
-    vectors = mixtures
+def finish_block(how: tuple[Finishing, KeyRef], mixtures: Rows, start: int) -> Codes:
+    """What is released of mixtures `start` to ``start + t - 1`` of a class (float32[t, d]), made piece by piece to
+    bound the memory: the codes of the classes, then float32[t, d] vectors, or the codes of all other attributes. The
+    noise fills up the spread and is published on labels.
+    """
+    finishing, noise, piece = how[0], load_noise(how[1]), piece_of(mixtures.shape[1])
+    pieces = [_finished(finishing, mixtures[a : a + piece], noise, start + a) for a in range(0, len(mixtures), piece)]
+    return assemble(pieces, [(0, piece)] * len(pieces))
+
+
+def _finished(finishing: Finishing, mixtures: Rows, noise: Noise, start: int) -> Codes:
+    vectors, classes = mixtures, finishing.classes
     if finishing.restoration is not None:
         vectors = finishing.restoration.apply(mixtures, noise, name=f"{finishing.name}/fill", start=start)
-    one_hot = np.zeros((len(mixtures), len(finishing.classes)))
+    one_hot = np.zeros((len(mixtures), len(classes)))
     one_hot[:, finishing.place] = 1.0
     if finishing.label_sigma:
-        drawn = noise.grid_gaussian(
-            f"{finishing.name}/label",
-            one_hot.size,
-            sigma=finishing.label_sigma,
-            grid=LABEL_GRID,
-            start=start * len(finishing.classes),
-        )
+        name, sigma, first = f"{finishing.name}/label", finishing.label_sigma, start * len(classes)
+        drawn = noise.grid_gaussian(name, one_hot.size, sigma=sigma, grid=LABEL_GRID, start=first)
         one_hot += drawn.reshape(one_hot.shape)
-    labels = np.array(finishing.classes, np.int64)[one_hot.argmax(axis=1)]
-    if not finishing.decode:
-        return Released(vectors, None, labels)
-    return Released(None, finishing.encoding.decode(vectors), labels)
+    labels = np.array(classes, np.int64)[one_hot.argmax(axis=1)]
+    return [labels, *(finishing.encoding.decode(vectors) if finishing.decode else [vectors])]
 
 
-def part_slices(rows: Sequence[int], rows_per_part: int) -> Iterator[list[tuple[int, int, int]]]:
-    """For each part the blocks it takes from, and which of their rows."""
-    ends = np.cumsum([0, *rows])
-    for start in range(0, int(ends[-1]), rows_per_part):
-        stop = min(start + rows_per_part, int(ends[-1]))
-        first, last = np.searchsorted(ends, start, side="right") - 1, np.searchsorted(ends, stop)
-        yield [
-            (n, max(start - int(ends[n]), 0), min(stop, int(ends[n + 1])) - int(ends[n]))
-            for n in range(int(first), int(last))
-        ]
-
-
-def assemble(blocks: Sequence[Released], spans: Sequence[tuple[int, int]]) -> Released:
+def assemble(blocks: Sequence[Codes], spans: Sequence[tuple[int, int]]) -> Codes:
     """The rows of some spans of blocks, in order."""
-    pairs = list(zip(blocks, spans, strict=True))
-    labels = np.concatenate([block.labels[a:b] for block, (a, b) in pairs])
-    vectors = [block.vectors[a:b] for block, (a, b) in pairs if block.vectors is not None]
-    if vectors:
-        return Released(np.concatenate(vectors), None, labels)
-    codes = [[column[a:b] for column in block.codes or []] for block, (a, b) in pairs]
-    return Released(None, [np.concatenate(columns) for columns in zip(*codes, strict=True)], labels)
+    pieces = [[column[a:b] for column in block] for block, (a, b) in zip(blocks, spans, strict=True)]
+    return [np.concatenate(columns) for columns in zip(*pieces, strict=True)]
 
 
-def with_label(part: Released, label: int, dtype: np.dtype[Any]) -> Codes:
+def _records(part: Codes, label: int, dtype: np.dtype[Any]) -> Codes:
     """Codes of all attributes, the class in its place in the schema."""
-    codes = list(part.codes or [])
-    codes.insert(label, part.labels.astype(dtype))
+    labels, *codes = part
+    codes.insert(label, labels.astype(dtype))
     return codes
 
 
-def vector_reach(encoding: Encoding, *, clip: float | None, order: int, sigma_over_clip: float) -> float:
-    """Bound of the coordinates of released vectors, from public numbers: a power of two far beyond what noise reaches.
-    `clip` is None where it follows from noisy moments.
-    """
-    norm = encoding.largest_norm / LEAST_DEVIATION if clip is None else clip
-    return 2.0 ** math.ceil(math.log2(norm * math.sqrt(order) * (2 + 40 * sigma_over_clip)))
-
-
-def vector_schema(encoding: Encoding, label: Attribute, *, reach: float) -> Schema:
-    """The attributes of released vectors: a number for each coordinate, and the class. Raises SpecError: two
-    coordinates would have the same name.
-    """
-    numbers = [{"name": name, "kind": "number", "bounds": (-reach, reach)} for name in encoding.names]
-    plain = label.model_dump(exclude={"buckets"}, exclude_defaults=True)
-    try:
-        return Schema.model_validate({"attributes": [*numbers, plain]})
-    except ValidationError:
-        raise SpecError(
-            "mixing.release: two columns of the vectors would have the same name, such as those of an attribute 'a=b' "
-            "and of the value 'b' of an attribute 'a'; rename one in the schema"
-        ) from None
-
-
-def vector_codes(part: Released, label: Attribute, *, reach: float) -> Codes:
+def _vectors(part: Codes, reach: float, dtype: np.dtype[Any]) -> Codes:
     """Vectors as columns of numbers, and the class."""
-    if part.vectors is None:
-        raise ValueError("these are records, not vectors")
-    numbers = np.clip(part.vectors.T.astype(np.float64), -reach, reach)
-    return [*(np.ascontiguousarray(column) for column in numbers), part.labels.astype(label.dtype)]
+    labels, vectors = part
+    numbers = np.clip(vectors.T.astype(np.float64), -reach, reach)
+    return [*(np.ascontiguousarray(column) for column in numbers), labels.astype(dtype)]

@@ -10,10 +10,9 @@ import numpy as np
 
 from dpdist.errors import SpecError
 from dpdist.families.base.family import AsReleased
-from dpdist.families.mixing.budget import ClassPlan, divide_budget, filled_noise, sampler_loss
+from dpdist.families.mixing.budget import ClassPlan, best_order, common_noise, divide_budget, filled_noise, sampler_loss
 from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.mixing_plan import MixingPlan
-from dpdist.families.mixing.order import best_order, common_noise
 from dpdist.families.mixing.restore import LARGEST_WIDTH
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.families.mixing.selection import plan_selection

@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.families.mixing.budget import MARGIN, BudgetShares, class_events
+from dpdist.families.mixing.budget import MARGIN, BudgetShares, class_events, common_noise
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Rows, clip_rows
-from dpdist.families.mixing.order import common_noise
 from dpdist.families.mixing.restore import MixtureSums
 from dpdist.families.mixing.scaling import Encoding
 from dpdist.families.mixing.spec import MOST_CANDIDATES

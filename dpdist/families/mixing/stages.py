@@ -11,18 +11,27 @@ from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage
 from dpdist.families.base.writing import write_records
-from dpdist.families.mixing.classes import confirm, gather, note_left_out
+from dpdist.families.mixing.classes import (
+    ChosenOrder,
+    ClassCodes,
+    Classes,
+    MixedClass,
+    Mixtures,
+    Restorations,
+    ScaledClasses,
+    class_sums,
+    confirm,
+    gather,
+    note_left_out,
+)
 from dpdist.families.mixing.federated.stages import stages as federated_stages
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer, Rows, block_of, piece_of
-from dpdist.families.mixing.moments import MomentPlan, Moments, noisy_moments
-from dpdist.families.mixing.records import finish
+from dpdist.families.mixing.output import finish
 from dpdist.families.mixing.restore import MixtureSums, join_sums, piece_sums, restoration, total_sums
-from dpdist.families.mixing.results import ChosenOrder, Classes, MixedClass, Mixtures, Restorations, ScaledClasses
-from dpdist.families.mixing.scaling import Encoding
+from dpdist.families.mixing.scaling import Encoding, MomentPlan, Moments, noisy_moments
 from dpdist.families.mixing.selection import Discriminant, SelectionPlan, discriminant, parameters_of, score
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.families.mixing.statistics import ClassCodes, class_mixtures
 from dpdist.ledger.keys import KeyRef, load_noise
 
 MixingAttempt = Attempt[MixingSpec, MixingPlan]
@@ -46,7 +55,7 @@ def confirm_classes(attempt: MixingAttempt) -> ScaledClasses:
     """
     plan = attempt.plan
     classes = gather(attempt)
-    confirmed = confirm(attempt, classes.statistics.sizes).outcomes
+    confirmed = confirm(attempt, classes.sizes).outcomes
     if not any(confirmed):
         raise CheckFailed(
             "no class of mixing.classes has its declared minimum confirmed, so nothing is published: declare less, "
@@ -66,10 +75,9 @@ def confirm_classes(attempt: MixingAttempt) -> ScaledClasses:
 
 
 def _draw_moments(attempt: MixingAttempt, moments: MomentPlan, classes: Classes) -> Moments:
-    plan, statistics = attempt.plan, classes.statistics
+    plan, records = attempt.plan, sum(classes.sizes)
     minimum = sum(part.mixtures.minimum for part in plan.classes)
-    records = sum(statistics.sizes)
-    return noisy_moments(attempt.noise, plan.encoding, records, statistics.sums, moments, minimum=minimum)
+    return noisy_moments(attempt.noise, plan.encoding, records, classes.sums, moments, minimum=minimum)
 
 
 def mix(attempt: MixingAttempt) -> Mixtures:
@@ -121,7 +129,8 @@ def _mixed(
 
 def _mix(how: tuple[Encoding, Mixer, KeyRef], codes: ClassCodes, place: int, start: int, stop: int) -> Rows:
     encoding, mixer, key = how
-    return class_mixtures(codes[place], encoding, mixer, load_noise(key), start, stop)
+    noise = load_noise(key)
+    return mixer.finish(noise, class_sums(codes[place], encoding, mixer, noise, start, stop), start)
 
 
 def _sums(attempt: MixingAttempt, classes: Sequence[MixedClass], encoding: Encoding) -> dict[int, MixtureSums]:

@@ -1,17 +1,304 @@
-"""The stages of a two-stage release: each variant has its own."""
+"""The stages of a release of the published method: read, synthesise the inputs, fit, predict and write.
+
+The table is cut into blocks of a fixed number of records, which the workers hold. Each task takes one block, and sums
+are added in the order of the blocks, so neither partitions nor workers change a bit of what is released. The stages of
+the private variant are in `dpdist.families.prediction.private.stages`.
+"""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict, dataclass
+from functools import cache, reduce
+from typing import TYPE_CHECKING, Any
 
+from dpdist.data.operators import Operator
+from dpdist.errors import CheckFailed
+from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage
-from dpdist.families.prediction.lid import stages as lid
+from dpdist.families.base.passes import Passes
+from dpdist.families.base.writing import ReleasedRecords, write_records
+from dpdist.families.prediction.columns import Columns, columns_of
+from dpdist.families.prediction.first_stage import correlation
+from dpdist.families.prediction.lid.inputs import (
+    Disclosed,
+    Distribution,
+    InputDistribution,
+    add_counts,
+    add_scores,
+    block_scores,
+    disclosed,
+    fit_marginals,
+    fold_counts,
+    mixed_rows,
+    near_counts,
+    synthetic_rows,
+)
+from dpdist.families.prediction.lid.method import (
+    Block,
+    BlockLayout,
+    Method,
+    check_records,
+    cut_block,
+    joined,
+    party_records,
+    shuffled,
+)
+from dpdist.families.prediction.lid.plan import LidPlan
+from dpdist.families.prediction.lid.regression import Features, Sample, fit_hook, fitted, predicted, sampled, tuning_of
+from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning
 from dpdist.families.prediction.private import stages as private
 from dpdist.families.prediction.private.plan import PrivatePlan
+from dpdist.families.prediction.second_stage import TUNING_ROWS
+from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
+from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.privacy.arrays import Codes, Floats
+
+if TYPE_CHECKING:
+    from dpdist.cluster.tasks import Deferred
+
+LidAttempt = Attempt[TwoStageSpec, LidPlan]
+
+LEAST_ROWS = 10
+"""Fewest records of a release of the published method."""
+
+
+# --- read -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class TableBlocks:
+    """The records of the table in blocks."""
+
+    blocks: Sequence[Deferred]
+    layout: BlockLayout
+    records: tuple[int, ...]  # of each party; of all together where no column names the party
+
+
+def read(attempt: LidAttempt) -> TableBlocks:
+    """Read and check the table; hold its records as blocks in the workers' memory. Raises DataError: the table breaks
+    its declared policies; CheckFailed: it or a party has fewer records than declared, or than a regression needs.
+    """
+    spec, executor, passes = attempt.spec, attempt.executor, Passes(attempt, repeated=True)
+    passes.run(Operator(name="records", chunk=_rows_of, combine=operator.add), stage="counting")
+    codes = passes.codes()
+    count = executor.tasks("sizes")
+    sizes = executor.compute([count("count", _rows_of, part) for part in codes])
+    layout = BlockLayout(sum(sizes), attempt.plan.method.block_rows)
+    if layout.rows < spec.data.minimum_records:
+        raise CheckFailed(
+            "the table has fewer records than data.minimum_records declares, so nothing is published: declare fewer"
+        )
+    if layout.rows < LEAST_ROWS:
+        raise CheckFailed(f"a regression needs at least {LEAST_ROWS} records, so nothing is published")
+    with attempt.stage("cutting blocks") as progress:
+        task = executor.tasks("blocks")
+        columns = task.constant("columns", columns_of(spec))
+        blocks = [
+            task("block", cut_block, columns, [codes[i] for i, _, _ in cut], [(a, b) for _, a, b in cut])
+            for cut in layout.pieces(sizes)
+        ]
+        held = executor.persist(blocks, progress=progress)
+    records = _party_records(attempt, held, layout)
+    attempt.public["records"] = layout.rows
+    return TableBlocks(held, layout, records)
+
+
+def _party_records(attempt: LidAttempt, blocks: Sequence[Deferred], layout: BlockLayout) -> tuple[int, ...]:
+    """The records of each party. Raises CheckFailed: a party has fewer than declared."""
+    parties = attempt.spec.prediction.parties
+    if parties is None:
+        return (layout.rows,)
+    task = attempt.executor.tasks("parties")
+    how = task.constant("method", attempt.plan.method)
+    counted = task.tree("add", _total, [task("count", party_records, how, block) for block in blocks])
+    records = tuple(attempt.executor.compute([counted])[0].tolist())
+    check_records(records, least=parties.minimum_records)
+    return records
+
+
+def _rows_of(codes: Codes) -> int:
+    return len(codes[0])
+
+
+# --- synthesise -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class SyntheticInputs:
+    """The synthetic rows of all blocks, and how they are mixed with the original ones."""
+
+    # sequence of Deferred of float64[n, synthesised inputs]: of each block, in the order of the records
+    rows: Sequence[Deferred]
+    alpha: float  # share of the original row
+    features: Features  # what the regression sees of rows
+
+
+def synthesise(attempt: LidAttempt) -> SyntheticInputs:
+    """Estimate the distribution of the inputs, draw and match synthetic rows, and choose the share of the original.
+    Raises CheckFailed: the disclosure would exceed its bound.
+    """
+    executor, table, method = attempt.executor, attempt.result(TableBlocks), attempt.plan.method
+    inputs = attempt.stored(InputDistribution, lambda: _distribution(attempt, table))
+    with attempt.stage("synthesising") as progress:
+        task = executor.tasks("synthesis")
+        how, drawn, key = task.constant("method", method), task.constant("inputs", inputs), attempt.key
+        tasks = [
+            task("match", synthetic_rows, how, drawn, key, block, number) for number, block in enumerate(table.blocks)
+        ]
+        rows = executor.persist(tasks, progress=progress)
+    found = attempt.stored(Disclosed, lambda: _disclosed(attempt, table, rows))
+    attempt.operator["disclosure"] = {"rows_near": found.near, "rows": table.layout.rows}
+    attempt.public["alpha"] = found.alpha
+    party = None if method.regression.hook is not None else method.party
+    return SyntheticInputs(rows, found.alpha, Features(method.scales, inputs.deviations, method.classes, party))
+
+
+def _distribution(attempt: LidAttempt, table: TableBlocks) -> InputDistribution:
+    executor, method, key = attempt.executor, attempt.plan.method, attempt.key
+    with attempt.stage("estimating densities") as progress:
+        task = executor.tasks("densities")
+        how, starts = task.constant("method", method), table.layout.starts
+        parts = [
+            task("count", fold_counts, how, key, block, start)
+            for block, start in zip(table.blocks, starts, strict=True)
+        ]
+        counts = executor.compute([task.tree("add", add_counts, parts)], progress=progress)[0]
+        marginals = fit_marginals(method, counts)
+    with attempt.stage("estimating correlations") as progress:
+        task = executor.tasks("correlations")
+        how, known = task.constant("method", method), task.constant("marginals", marginals)
+        sums = task.tree("add", add_scores, [task("scores", block_scores, how, known, block) for block in table.blocks])
+        found = executor.compute([sums], progress=progress)[0]
+    parties = zip(table.records, marginals, found, strict=True)
+    return InputDistribution(tuple(Distribution(n, known, correlation(scores)) for n, known, scores in parties))
+
+
+def _disclosed(attempt: LidAttempt, table: TableBlocks, rows: Sequence[Deferred]) -> Disclosed:
+    executor, method = attempt.executor, attempt.plan.method
+    with attempt.stage("measuring disclosure") as progress:
+        task = executor.tasks("disclosure")
+        how = task.constant("method", method)
+        parts = [task("near", near_counts, how, block, drawn) for block, drawn in zip(table.blocks, rows, strict=True)]
+        near = executor.compute([task.tree("add", _total, parts)], progress=progress)[0]
+    return disclosed(method, near, table.records)
+
+
+def _total(parts: Sequence[Any]) -> Any:
+    return reduce(operator.add, parts)
+
+
+# --- regress ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class FittedRegression:
+    """The regression of the original responses on the original inputs."""
+
+    model: Deferred  # with ``predict(features)``
+
+
+def regress(attempt: LidAttempt) -> FittedRegression:
+    """Tune and fit the regression."""
+    executor, table, key = attempt.executor, attempt.result(TableBlocks), attempt.key
+    features, regression, rows = (
+        attempt.result(SyntheticInputs).features,
+        attempt.plan.method.regression,
+        table.layout.rows,
+    )
+    attempt.before_noise()  # from here on the attempt can no longer be given back
+    task = executor.tasks("model")
+    if regression.hook is not None:
+        with attempt.stage("fitting the regression") as progress:
+            made = task("fit", fit_hook, regression.hook, features, list(table.blocks))
+            return FittedRegression(executor.persist([made], progress=progress)[0])
+
+    @cache
+    def sample() -> Sample:
+        size = max(TUNING_ROWS, regression.landmarks)
+        drawn: Sample = executor.compute([sampled(executor, table.blocks, table.layout, features, key, size=size)])[0]
+        return drawn
+
+    def tuned() -> Tuning:
+        with attempt.stage("tuning the regression") as progress:
+            made = task("tune", tuning_of, regression, task.constant("sample", sample()), attempt.plan.method.relation)
+            tuning: Tuning = executor.compute([made], progress=progress)[0]
+            return tuning
+
+    def fit() -> KernelRidge:
+        with attempt.stage("fitting the regression") as progress:
+            made = fitted(executor, table.blocks, regression, features, tuning, sample(), key, rows=rows)
+            model: KernelRidge = executor.compute([made], progress=progress)[0]
+            return model
+
+    tuning = attempt.stored(Tuning, tuned)
+    attempt.public["estimator"] = regression.estimator_for(rows)
+    attempt.operator["regression"] = asdict(tuning)
+    return FittedRegression(task.constant("model", attempt.stored(KernelRidge, fit)))
+
+
+# --- predict ----------------------------------------------------------------------------------------------------------
+
+
+def predict(attempt: LidAttempt) -> ReleasedRecords:
+    """Mix the inputs, predict the responses, and shuffle the records into the parts of the release."""
+    executor, spec, key = attempt.executor, attempt.spec, attempt.key
+    table, synthetic = attempt.result(TableBlocks), attempt.result(SyntheticInputs)
+    model = attempt.result(FittedRegression).model
+    with attempt.stage("predicting") as progress:
+        task = executor.tasks("release")
+        how = task.constant("how", (attempt.plan.method, synthetic.features, synthetic.alpha))
+        made = [
+            task("block", _shuffled_block, how, key, block, rows, model, number)
+            for number, (block, rows) in enumerate(zip(table.blocks, synthetic.rows, strict=True))
+        ]
+        held = executor.persist(made, progress=progress) if len(made) > 1 else made
+    task = executor.tasks("parts")
+    columns = task.constant("columns", columns_of(spec))
+    parts = [
+        task("part", _part, columns, key, [held[i] for i, _, _ in cut], [(a, b) for _, a, b in cut], number)
+        for number, cut in enumerate(table.layout.parts(spec.output.rows_per_part))
+    ]
+    return ReleasedRecords(parts)
+
+
+Released = tuple[Method, Features, float]
+"""The method, what the regression sees, and alpha."""
+
+
+def released_block(how: Released, block: Block, rows: Floats, model: Any) -> Block:
+    """Mixed inputs and predicted responses of a block, in the order of the records."""
+    method, features, alpha = how
+    inputs = mixed_rows(method, block[0], rows, alpha=alpha)
+    return inputs, predicted(model, features, inputs)
+
+
+def _shuffled_block(how: Released, key: KeyRef, block: Block, rows: Floats, model: Any, number: int) -> Block:
+    inputs, responses = released_block(how, block, rows, model)
+    order = shuffled(load_noise(key), f"prediction/order/block/{number}", len(inputs))
+    return inputs[order], responses[order]
+
+
+def _part(
+    columns: Columns, key: KeyRef, blocks: Sequence[Block], spans: Sequence[tuple[int, int]], number: int
+) -> Codes:
+    """A part of the release, shuffled again: codes of all attributes."""
+    pieces = [(inputs[a:b], responses[a:b]) for (inputs, responses), (a, b) in zip(blocks, spans, strict=True)]
+    inputs, responses = joined(pieces)
+    order = shuffled(load_noise(key), f"prediction/order/part/{number}", len(inputs))
+    return columns.codes(inputs[order], responses[order])
 
 
 def stages(plan: TwoStagePlan) -> Sequence[Stage[Any, Any]]:
     """The stages of a release, in order."""
-    return private.STAGES if isinstance(plan, PrivatePlan) else lid.STAGES
+    if isinstance(plan, PrivatePlan):
+        return private.STAGES
+    return (
+        Stage("read", read),
+        Stage("synthesise", synthesise),
+        Stage("regress", regress),
+        Stage("predict", predict),
+        Stage("write", write_records),
+    )

@@ -16,14 +16,12 @@ from dpdist.families.relational.draw import SPARE
 from dpdist.families.relational.exchange import ROUNDS
 from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.spec import MOST_MEMBERS, RelationalSpec
-from dpdist.families.synthesis.choices import Choices, choose, draws_at_most, without_triples
-from dpdist.families.synthesis.draw import LARGEST_PART
-from dpdist.families.synthesis.drawable import refuse_undrawable
-from dpdist.families.synthesis.expected import one_way_deviation
-from dpdist.families.synthesis.plan import parts_of
+from dpdist.model.choices import Choices, choose, without_triples
+from dpdist.model.draw import LARGEST_PART, parts_of
+from dpdist.model.forecast import draws_at_most, one_way_deviation, refuse_undrawable
 from dpdist.privacy.events import Event
 from dpdist.privacy.formatting import Fact, number_of
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.storage.stored import tree_of
 

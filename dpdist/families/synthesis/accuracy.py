@@ -8,10 +8,10 @@ from typing import Any
 
 from dpdist.errors import SpecError
 from dpdist.families.base.family import SolveRequest
-from dpdist.families.synthesis.expected import Expected
 from dpdist.families.synthesis.plan import SynthesisPlan, plan
 from dpdist.families.synthesis.spec import PrivacySpec, WholeSynthesisSpec
-from dpdist.spec.release import change
+from dpdist.model.forecast import Expected
+from dpdist.spec.overrides import change
 
 _LARGEST = 20.0
 _STEP = 1.25

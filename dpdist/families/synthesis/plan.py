@@ -15,25 +15,18 @@ from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 from dpdist.errors import SpecError
 from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.plan import EventPlan, Needs, core_seconds
-from dpdist.families.synthesis.choices import (
-    MOST_CODED_CELLS,
-    Choices,
-    choose,
-    draws_at_most,
-    is_wide,
-    reasons,
-    with_prior,
-    without_triples,
-)
-from dpdist.families.synthesis.draw import LARGEST_PART, MOST_REDRAWS
-from dpdist.families.synthesis.drawable import (
-    check_deviation,
-    refuse_undrawable,
-    regression_deviation,
-)
-from dpdist.families.synthesis.expected import Expected, expected, one_way_deviation
-from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of
+from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of, regression_deviation
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.model.choices import MOST_CODED_CELLS, Choices, choose, is_wide, reasons, with_prior, without_triples
+from dpdist.model.draw import LARGEST_PART, MOST_REDRAWS, parts_of
+from dpdist.model.forecast import (
+    Expected,
+    check_deviation,
+    draws_at_most,
+    expected,
+    one_way_deviation,
+    refuse_undrawable,
+)
 from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.privacy.noise import SAMPLER_DELTA
@@ -187,20 +180,6 @@ class SynthesisPlan(EventPlan):
             facts.append(Fact("Rules", text, {"rules": len(spec.table.rules)}))
         text = f"{spec.records:,} in {number_of(len(self.parts), 'part')}; any number costs the same"
         return [*facts, Fact("Records", text, {"records": spec.records, "parts": len(self.parts)})]
-
-
-def parts_of(records: int, rows_per_part: int) -> list[int]:
-    """Rows of each part; the last may have fewer.
-
-    Raises
-    ------
-    SpecError
-        There would be more than a million.
-    """
-    whole, rest = divmod(records, rows_per_part)
-    if whole > 1_000_000:
-        raise SpecError(f"output.rows_per_part: {records:,} records would be {whole:,} parts; put more rows in each")
-    return [rows_per_part] * whole + [rest] * bool(rest)
 
 
 def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:

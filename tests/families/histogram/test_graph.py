@@ -20,10 +20,9 @@ from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import OutOfDomain
 from dpdist.families.base.graph import table_pass
-from dpdist.families.histogram.counts import CountPlan, Query, histograms
-from dpdist.families.histogram.curves import sum_curves
+from dpdist.families.histogram.counts import CountPlan, Query, histogram_operator, histograms
+from dpdist.families.histogram.curves import curve_operator, long_curve_operator, sum_curves
 from dpdist.families.histogram.kernels import Kernel, eigenbasis
-from dpdist.families.histogram.statistics import curve_operator, histogram_operator, long_curve_operator
 from dpdist.spec.schema import Attribute, Schema
 
 TIMES = (0.0, 0.2, 0.5, 1.0)

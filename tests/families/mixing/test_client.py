@@ -17,19 +17,20 @@ import pytest
 from federations import NAMES, contract_of_client, federation, states, table
 
 from dpdist.errors import ColumnMismatch
-from dpdist.families.base.registry import build_spec, make_plan
+from dpdist.families.base.registry import make_plan
+from dpdist.families.mixing import classes
 from dpdist.families.mixing.federated import client, client_session
 from dpdist.families.mixing.federated.client import Joined
-from dpdist.families.mixing.federated.client_calls import session_of
 from dpdist.families.mixing.federated.client_session import ClientSession
-from dpdist.families.mixing.federated.correlated import Masks
-from dpdist.families.mixing.federated.messages import Message, average, check_message
+from dpdist.families.mixing.federated.messages import Masks, Message, average, check_message
+from dpdist.families.mixing.federated.stages import session_of
 from dpdist.families.mixing.mixture import clip_rows
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Ledger
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise
+from dpdist.spec.reader import load
 
 ORDER, SIGMA = 8, 0.3
 
@@ -103,7 +104,7 @@ def test_a_round_averages_the_mixtures_of_all(spec: MixingSpec, sessions: dict[s
 def test_shards_do_not_change_a_message(sessions: dict[str, ClientSession], monkeypatch: pytest.MonkeyPatch) -> None:
     members = joined(sessions)
     whole = steps(client.send(sessions["south"], 0, 0, members))
-    monkeypatch.setattr(client, "SHARD_BYTES", 4 * 3 * 500)
+    monkeypatch.setattr(classes, "SHARD_BYTES", 4 * 3 * 500)
     assert np.array_equal(steps(client.send(sessions["south"], 0, 0, members)), whole)
     client_session.forget(sessions["south"])  # as in another worker of the client
     assert np.array_equal(steps(client.send(sessions["south"], 0, 0, members)), whole)
@@ -297,7 +298,7 @@ def test_a_client_charges_no_other_data_set_for_its_files(spec: MixingSpec, sess
     Ledger.open(north.client.ledger or "").create_dataset("free", epsilon=1000, delta="1e-3")
     tree = spec.model_dump(mode="json", by_alias=True)
     tree["federated"]["clients"][0]["dataset"] = "free"
-    free = replace(north, spec=build_spec(tree))
+    free = replace(north, spec=load(tree))
     os.utime(north.client.paths[0])
     for task in (client.hello, client.join):
         assert task(free).error.startswith("ContractBroken")

@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from federations import federation
 
 from dpdist.errors import AccountingError, RoundFailed, SpecError
-from dpdist.families.mixing.federated.identity import (
+from dpdist.families.mixing.budget import compare
+from dpdist.families.mixing.federated.messages import (
     identity_text,
     load_identity,
     message_statement,
@@ -23,12 +24,11 @@ from dpdist.families.mixing.federated.identity import (
     require_signature,
 )
 from dpdist.families.mixing.federated.plan import FederatedPlan
-from dpdist.families.mixing.order import compare
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import FederatedPrivacy, from_json
-from dpdist.spec.release import override, validated
+from dpdist.spec.overrides import override, validated
 
 
 @pytest.fixture(scope="module")

@@ -12,21 +12,19 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from dpdist.errors import AccountingError, DataError, RoundFailed
-from dpdist.families.mixing.federated.correlated import (
-    CorrelatedNoise,
-    Masks,
-    correlated_noise,
-    leakage,
-    local_noise,
-    public_key,
-)
 from dpdist.families.mixing.federated.messages import (
     MESSAGES_HELD,
+    CorrelatedNoise,
+    Masks,
     Message,
     average,
     check_message,
+    correlated_noise,
     largest_step,
+    leakage,
+    local_noise,
     noisy_steps,
+    public_key,
 )
 from dpdist.families.mixing.mixture import Mixer, Rows, clip_rows
 from dpdist.privacy import accountant

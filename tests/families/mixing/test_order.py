@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpdist.errors import AccountingError
-from dpdist.families.mixing.order import best_order, common_noise, compare_orders
+from dpdist.families.mixing.budget import best_order, common_noise, compare_orders
 from dpdist.families.mixing.selection import OrderSelection
 from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.noise import Noise

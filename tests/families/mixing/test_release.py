@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,15 @@ from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.tasks import DaskTasks
 from dpdist.errors import AccountingError, CheckFailed, OutOfDomain, SpecError
 from dpdist.families.base.attempt import Attempt
+from dpdist.families.mixing import classes
+from dpdist.families.mixing.budget import ORDERS, compare
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import BLOCK_BYTES, Mixer, block_of, clip_rows, piece_of
-from dpdist.families.mixing.order import ORDERS, compare
 from dpdist.families.mixing.plan import plan
 from dpdist.families.mixing.plan import planned as planned_without_search
 from dpdist.families.mixing.scaling import declared_encoding
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.mixing.stages import sums_of_mixtures
-from dpdist.families.mixing.statistics import class_mixtures
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, Parallel
@@ -215,17 +215,20 @@ def test_plans_that_cannot_be_met_are_refused():
 
 
 @pytest.mark.parametrize("shard_rows", [10_000, 700, 97])
-def test_shards_and_blocks_do_not_change_the_mixtures(shard_rows):
+def test_shards_and_blocks_do_not_change_the_mixtures(shard_rows, monkeypatch):
     encoding = declared_encoding(Schema.model_validate(SCHEMA), class_attribute="class")
     rng = np.random.default_rng(0)
     codes = [[rng.integers(0, 60, 2000).astype(np.uint8), rng.integers(0, 3, 2000).astype(np.uint8)]]
     mixer = Mixer(order=16, clip=1.2, sigma=0.1, name="mixing/0")
     rows = clip_rows(encoding.encode(codes[0]), clip=1.2)
     expected = mixer.mixtures(load_noise(KeyRef.fixed(KEY)), rows, 0, 500)
-    made = partial(class_mixtures, codes[0], encoding, mixer, load_noise(KeyRef.fixed(KEY)))
+    monkeypatch.setattr(classes, "SHARD_BYTES", 4 * encoding.width * shard_rows)
+    noise = load_noise(KeyRef.fixed(KEY))
     for block in (500, 128):
         spans = [(at, min(at + block, 500)) for at in range(0, 500, block)]
-        blocks = [made(*span, shard_bytes=4 * encoding.width * shard_rows) for span in spans]
+        blocks = [
+            mixer.finish(noise, classes.class_sums(codes[0], encoding, mixer, noise, *span), span[0]) for span in spans
+        ]
         assert np.array_equal(np.concatenate(blocks), expected)
 
 

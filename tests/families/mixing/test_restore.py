@@ -5,11 +5,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from dpdist.families.mixing.classes import Restorations
 from dpdist.families.mixing.mixture import Mixer, clip_rows, piece_of
 from dpdist.families.mixing.output import Finishing, assemble, finish_block
 from dpdist.families.mixing.restore import mixture_sums, restoration
-from dpdist.families.mixing.results import Restorations
 from dpdist.families.mixing.scaling import declared_encoding
+from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 
@@ -89,24 +90,23 @@ def test_a_block_is_finished_piece_by_piece_in_little_more_memory_than_its_vecto
         encoding=ENCODING,
         restoration=made,
         decode=decode,
-        label=3,
         classes=(0, 1),
         place=1,
         label_sigma=0.0,
         name="mixing/1",
     )
+    how = (finishing, KeyRef.fixed(bytes(range(32)).hex()))
     tracemalloc.start()
-    released = finish_block(finishing, mixtures, NOISE, start=0)
+    released = finish_block(how, mixtures, 0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 * mixtures.nbytes
     whole = made.apply(mixtures, NOISE, name="mixing/1/fill")
     cut = 2 * piece_of(ENCODING.width)  # blocks hold whole pieces: bit for bit the same
-    parts = [finish_block(finishing, mixtures[a:b], NOISE, start=a) for a, b in ((0, cut), (cut, len(mixtures)))]
-    again = assemble(parts, [(0, len(part.labels)) for part in parts])
+    parts = [finish_block(how, mixtures[a:b], a) for a, b in ((0, cut), (cut, len(mixtures)))]
+    again = assemble(parts, [(0, len(part[0])) for part in parts])
+    assert all(map(np.array_equal, released, again))
     if decode:
-        assert all(map(np.array_equal, released.codes, ENCODING.decode(whole)))
-        assert all(map(np.array_equal, released.codes, again.codes))
+        assert all(map(np.array_equal, released[1:], ENCODING.decode(whole)))
     else:
-        assert np.abs(released.vectors - whole).max() < 1e-6
-        assert np.array_equal(released.vectors, again.vectors)
+        assert np.abs(released[1] - whole).max() < 1e-6

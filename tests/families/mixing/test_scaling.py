@@ -7,8 +7,14 @@ import pytest
 from scipy.stats import norm
 
 from dpdist.errors import AccountingError, SpecError
-from dpdist.families.mixing.moments import MOMENT_GRID, moment_plan, moment_sums, noisy_moments
-from dpdist.families.mixing.scaling import Encoding, declared_encoding
+from dpdist.families.mixing.scaling import (
+    MOMENT_GRID,
+    Encoding,
+    declared_encoding,
+    moment_plan,
+    moment_sums,
+    noisy_moments,
+)
 from dpdist.privacy import accountant
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema

@@ -19,18 +19,17 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.prediction.blocks import BlockLayout
-from dpdist.families.prediction.kernels import RadialKernel
+from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid import ridge
 from dpdist.families.prediction.lid.inputs import InputDistribution, disclosed, near_counts
-from dpdist.families.prediction.lid.method import Disclosure, Method
+from dpdist.families.prediction.lid.method import BlockLayout, Disclosure, Method
 from dpdist.families.prediction.lid.plan import LidPlan
 from dpdist.families.prediction.lid.regression import Features, fitted, sampled, tuning_of
-from dpdist.families.prediction.lid.stages import SyntheticInputs, TableBlocks
+from dpdist.families.prediction.lid.ridge import RadialKernel
 from dpdist.families.prediction.plan import plan
-from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.second_stage import RegressionSpec
 from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.families.prediction.stages import SyntheticInputs, TableBlocks
 from dpdist.ledger.keys import KeyRef
 
 HEX = bytes(range(32)).hex()

@@ -11,26 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError
-from dpdist.families.prediction.density import marginal_of_masses
-from dpdist.families.prediction.latin import standard_normal
-from dpdist.families.prediction.private.charge import Charge, cells_for, charge
-from dpdist.families.prediction.private.features import (
-    RESPONSE_CELLS,
-    WEIGHTS,
-    FeatureMap,
-    Window,
-    cross_products,
-    feature_map,
-    feature_products,
-    modelled_products,
-    response_window,
-    ridge_weights,
-)
+from dpdist.families.prediction.columns import Scale
+from dpdist.families.prediction.first_stage import marginal_of_masses, standard_normal
 from dpdist.families.prediction.private.mechanisms import (
     FEATURE_STEP,
     FINE,
     RANK_STEP,
+    Charge,
     PrivateColumn,
+    cells_for,
+    charge,
     histogram,
     noisy_total,
     private_column,
@@ -41,8 +31,19 @@ from dpdist.families.prediction.private.mechanisms import (
     rank_sensitivity,
     rank_table,
 )
-from dpdist.families.prediction.private.statistics import NoisyRegression
-from dpdist.families.prediction.scales import Scale
+from dpdist.families.prediction.private.statistics import (
+    RESPONSE_CELLS,
+    WEIGHTS,
+    FeatureMap,
+    NoisyRegression,
+    Window,
+    cross_products,
+    feature_map,
+    feature_products,
+    modelled_products,
+    response_window,
+    ridge_weights,
+)
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Composed, Gaussian
 from dpdist.privacy.noise import Noise

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from dpdist.cluster.executor import InProcess
-from dpdist.evaluate.utility.regression import (
+from dpdist.evaluation.utility.regression import (
     delta_mse,
     mse,
 )
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
-from dpdist.families.prediction.blocks import BlockLayout
-from dpdist.families.prediction.kernels import PROFILES, RadialKernel, reach
+from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid import ridge
+from dpdist.families.prediction.lid.method import BlockLayout
 from dpdist.families.prediction.lid.regression import Features, fitted, predicted, sampled, tuning_of
+from dpdist.families.prediction.lid.ridge import PROFILES, RadialKernel, reach
 from dpdist.families.prediction.plan import plan
-from dpdist.families.prediction.scales import Scale
 from dpdist.families.prediction.second_stage import RegressionSpec
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.ledger.keys import KeyRef

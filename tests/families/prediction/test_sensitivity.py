@@ -12,8 +12,8 @@ import pytest
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP
-from dpdist.families.prediction.private.model import design, input_model
 from dpdist.families.prediction.private.plan import PrivatePlan
+from dpdist.families.prediction.private.stages import design, input_model
 from dpdist.families.prediction.private.statistics import (
     NoisyMarginals,
     marginal_operator,

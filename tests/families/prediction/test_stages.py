@@ -10,34 +10,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import gaussian_kde, norm
 
+from dpdist.data.sizes import slices
 from dpdist.errors import CheckFailed, SpecError
 from dpdist.families.base import plugins
-from dpdist.families.prediction.blocks import BlockLayout, generator, shuffled, slices
-from dpdist.families.prediction.density import (
+from dpdist.families.prediction.columns import Scale, snapped, to_units
+from dpdist.families.prediction.first_stage import (
     BANDWIDTHS,
     CELLS,
+    FIRST_STAGES,
     FOLDS,
+    Target,
     cell_count,
     cell_counts,
+    correlation,
     fit_marginal,
+    generator,
+    latin_hypercube,
     likelihoods,
     marginal_of_masses,
+    nearest_correlation,
+    score_sums,
     silverman,
     smooth,
 )
-from dpdist.families.prediction.latin import (
-    FIRST_STAGES,
-    Target,
-    correlation,
-    latin_hypercube,
-    nearest_correlation,
-    score_sums,
+from dpdist.families.prediction.lid.inputs import (
+    checked_rows,
+    disclosed,
+    match,
+    match_blockwise,
+    match_exactly,
+    match_greedily,
+    mix,
+    mixed_rows,
+    near_counts,
 )
-from dpdist.families.prediction.lid.disclosure import ALPHAS, largest_alpha
-from dpdist.families.prediction.lid.hybrid import match, match_blockwise, match_exactly, match_greedily, mix
-from dpdist.families.prediction.lid.inputs import checked_rows, disclosed, mixed_rows, near_counts
-from dpdist.families.prediction.lid.method import Disclosure, Method
-from dpdist.families.prediction.scales import Scale, snapped, to_units
+from dpdist.families.prediction.lid.method import ALPHAS, BlockLayout, Disclosure, Method, largest_alpha, shuffled
 from dpdist.families.prediction.spec import FIRST_STAGE_NAMES
 from dpdist.privacy.noise import Noise
 

@@ -20,6 +20,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dpdist.data.source import fingerprint
 from dpdist.errors import DataError, DpdistError, LedgerError, ReleaseConflict, ResourceError, RoundFailed
+from dpdist.families.mixing.classes import Classes, Confirmed, class_sums
 from dpdist.families.mixing.classes import confirm as confirm_classes
 from dpdist.families.mixing.federated.client_session import (
     ClientSession,
@@ -38,11 +39,15 @@ from dpdist.families.mixing.federated.client_session import (
     table_of,
     work_of,
 )
-from dpdist.families.mixing.federated.correlated import Masks, public_key
-from dpdist.families.mixing.federated.identity import key_statement, message_statement, require_signature
-from dpdist.families.mixing.federated.messages import Message, noisy_steps
-from dpdist.families.mixing.results import Classes, Confirmed
-from dpdist.families.mixing.statistics import SHARD_BYTES, class_sums
+from dpdist.families.mixing.federated.messages import (
+    Masks,
+    Message,
+    key_statement,
+    message_statement,
+    noisy_steps,
+    public_key,
+    require_signature,
+)
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -140,7 +145,7 @@ def confirm(session: ClientSession) -> tuple[bool, ...]:
     """Whether each class has its declared minimum here, by a noisy count."""
     attempt = attempt_of(session)
     attempt.before_noise()
-    return confirm_classes(attempt, attempt.result(Classes).statistics.sizes).outcomes
+    return confirm_classes(attempt, attempt.result(Classes).sizes).outcomes
 
 
 @answering
@@ -161,7 +166,7 @@ def send(session: ClientSession, place: int, block: int, members: dict[str, Join
         raise RoundFailed("a block of mixtures that the plan does not have")
     masks = _masks(session, part.code, members) if shared.mask_sigma > 0 else Masks()
     codes, noise = attempt_of(session).result(Classes).codes[place], noise_of(session)
-    sums = class_sums(codes, plan.encoding, mixer, noise, start, stop, shard_bytes=SHARD_BYTES)
+    sums = class_sums(codes, plan.encoding, mixer, noise, start, stop)
     steps = noisy_steps(noise, masks, sums, mixer, shared, start)
     round, key = round_id(session.attempt, part.code, block), identity_of(session)
     statement = message_statement(steps, client=session.name, round=round)

@@ -12,8 +12,14 @@ from typing import Any
 
 from dpdist.errors import SpecError
 from dpdist.families.base.plan import Needs
-from dpdist.families.mixing.federated.correlated import CorrelatedNoise, correlated_noise, local_noise
-from dpdist.families.mixing.federated.messages import MESSAGES_HELD, block_rows, require_fine_grid
+from dpdist.families.mixing.federated.messages import (
+    MESSAGES_HELD,
+    CorrelatedNoise,
+    block_rows,
+    correlated_noise,
+    local_noise,
+    require_fine_grid,
+)
 from dpdist.families.mixing.federated.spec import FederatedSpec
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer

@@ -1,14 +1,124 @@
-"""What a release of the published method does: both stages and what they may disclose, as frozen records."""
+r"""What a release of the published method does: what it may disclose, its blocks of records, and its parties.
+
+**Local information disclosure** (LID): how often a released row shows a value near the original it came from,
+``LID = Pr[ some column j has |x*_j - x_j| <= eta ]``, eta as a share of the width of the column's scale.
+
+*The closed form.* ``x* - x = (1 - alpha)(s - x)``. If s is uniform and independent of x, a column is near with
+probability at most ``p = 2 eta / (1 - alpha)``, and with d independent columns ``LID <= 1 - (1 - p)^d``. Solved for
+alpha: ``alpha = 1 - 2 eta / (1 - (1 - LID)^(1/d))``. (The published formula has the exponent -d, a misprint.)
+
+*What it does not cover.* The published hybrid mixes x with its *nearest* synthetic row, which is not independent of
+x; then the closed form is no bound. So a release measures LID on the rows that it would publish, for every alpha of a
+grid, and takes the largest alpha within the target, at most that of the closed form; if there is none, nothing is
+published.
+
+**Blocks.** Everything that draws or sums floating-point numbers does so in blocks of `BLOCK_ROWS` records, counted over
+the records that the policies keep, in the order of the table; so what is released does not depend on partitions or
+workers. Rows are released in an order that says nothing of the table's: each block is shuffled by the key, every part
+of the release takes an even share of every block, and is shuffled again.
+
+**Parties.** Without a column that names the party, all records are one party's.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dpdist.families.prediction.blocks import BLOCK_ROWS
-from dpdist.families.prediction.lid.disclosure import ALPHAS, largest_alpha
-from dpdist.families.prediction.lid.hybrid import MATCHED_ROWS
-from dpdist.families.prediction.scales import Scale
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.data.sizes import slices
+from dpdist.errors import CheckFailed
+from dpdist.families.prediction.columns import Columns, Scale
 from dpdist.families.prediction.second_stage import RegressionSpec
+from dpdist.privacy.arrays import Codes, Counts, Floats, stable_order
+from dpdist.privacy.calibrate import shown
+from dpdist.privacy.noise import Noise
+
+ALPHAS = tuple(i / 100 for i in range(101))
+"""The grid on which alpha is chosen."""
+
+
+def largest_alpha(lid: float, *, eta: float, columns: int) -> float | None:
+    """The alpha at which the closed form bounds the disclosure by `lid` (above 0, at most 1); None where even alpha = 0
+    discloses more. `eta` is a share of the width of the scale.
+    """
+    if not 0 < lid <= 1 or not eta > 0 or columns < 1:
+        raise ValueError("expected a LID in (0, 1], a positive eta and at least one column")
+    alpha = 1 - 2 * eta * shown(-1 / math.expm1(math.log1p(-lid) / columns)) if lid < 1 else 1.0
+    return alpha if alpha >= 0 else None
+
+
+BLOCK_ROWS = 1 << 15
+"""Records of a block."""
+
+Piece = tuple[int, int, int]
+"""Number of a block or partition, first row, row after the last."""
+
+Block = tuple[Floats, Floats]
+"""Inputs float64[n, d] and responses float64[n] of some records, on the unit interval."""
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """So many records in blocks."""
+
+    rows: int
+    block_rows: int = BLOCK_ROWS
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Records of each block."""
+        return tuple(min(self.block_rows, self.rows - start) for start in self.starts)
+
+    @property
+    def starts(self) -> list[int]:
+        """Number of the first record of each block."""
+        return list(range(0, self.rows, self.block_rows))
+
+    def pieces(self, partitions: Sequence[int]) -> list[list[Piece]]:
+        """For each block, the rows of each partition (by their sizes) that it holds, in order."""
+        return slices(partitions, self.block_rows)
+
+    def parts(self, rows_per_part: int) -> list[list[Piece]]:
+        """For each part of the release, the rows that it takes of each shuffled block.
+
+        Parts have `rows_per_part` rows, but for the last; each takes rows evenly from all blocks.
+        """
+        sizes = self.sizes
+        where = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes]) if sizes else np.empty(0)
+        block = np.repeat(np.arange(len(sizes)), sizes)
+        sequence = block[np.argsort(where, kind="stable")]
+        taken = np.zeros(len(sizes), np.int64)
+        out = []
+        for start in range(0, self.rows, rows_per_part):
+            counts = np.bincount(sequence[start : start + rows_per_part], minlength=len(sizes))
+            out.append([(b, int(taken[b]), int(taken[b] + counts[b])) for b in np.flatnonzero(counts).tolist()])
+            taken += counts
+        return out
+
+
+def cut_block(columns: Columns, parts: Sequence[Codes], spans: Sequence[tuple[int, int]]) -> Block:
+    """A block from the rows of partitions that it holds."""
+    pieces = [[column[a:b] for column in part] for part, (a, b) in zip(parts, spans, strict=True)]
+    return columns.units([np.concatenate(column) for column in zip(*pieces, strict=True)])
+
+
+def joined(blocks: Sequence[Block]) -> Block:
+    """The records of several blocks."""
+    inputs, responses = zip(*blocks, strict=True)
+    return np.concatenate(inputs), np.concatenate(responses)
+
+
+def shuffled(noise: Noise, name: str, rows: int, *, start: int = 0) -> NDArray[np.int64]:
+    """A keyed permutation of `rows` rows; ``name`` and ``start`` are its address."""
+    return stable_order(noise.words(name, rows, start=start))
+
+
+MATCHED_ROWS = 2048
+"""Most rows that are assigned exactly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +139,7 @@ class Method:
     kept: tuple[int, ...] = ()  # places of the inputs that stay original; they are released with the row they stood in
     party: int | None = None  # place of the input that names the party, which is one of those kept
     correlation: float | None = None  # of the regressions of two parties; None: by cross-validation
-    first_stage: str = "lhs"  # of `dpdist.families.prediction.latin.FIRST_STAGES`, or a hook
+    first_stage: str = "lhs"  # of `dpdist.families.prediction.first_stage.FIRST_STAGES`, or a hook
     bandwidth: str = "cross-validated"
     matching: str = "nearest"
     alpha: float | None = None  # share of the original row; None: the largest within `disclosure`
@@ -73,3 +183,37 @@ class Method:
         """The alpha of the closed form, 0 where even that discloses too much."""
         form = largest_alpha(self.disclosure.lid, eta=self.disclosure.eta, columns=max(len(self.disclosure.columns), 1))
         return 0.0 if form is None else form
+
+
+Rows = slice | NDArray[np.int64]
+"""Rows of a block."""
+
+
+def codes(method: Method, inputs: Floats) -> NDArray[np.int64]:
+    """The party of each row of the unit cube, int64[n]."""
+    if method.party is None:
+        return np.zeros(len(inputs), np.int64)
+    return method.scales[method.party].codes(inputs[:, method.party])
+
+
+def rows_of_parties(method: Method, block: Block) -> list[Rows]:
+    """The rows of each party in a block, in their order."""
+    if method.party is None:
+        return [slice(None)]
+    found = codes(method, block[0])
+    return [np.flatnonzero(found == party) for party in range(method.parties)]
+
+
+def party_records(method: Method, block: Block) -> Counts:
+    """Records of each party in a block, int64[parties]."""
+    return np.bincount(codes(method, block[0]), minlength=max(method.parties, 1)).astype(np.int64)
+
+
+def check_records(records: Sequence[int], *, least: int) -> None:
+    """Raises CheckFailed: a party has fewer records than `least`. The error says neither which nor how many."""
+    if min(records) < least:
+        raise CheckFailed(
+            "a party has fewer records than prediction.parties.minimum_records, so nothing is published: declare fewer "
+            "(at least 10), or put small parties together or leave them out in the schema; every value of the column "
+            "is a party"
+        )

@@ -8,11 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from dpdist.families.base.plan import Needs, core_seconds
-from dpdist.families.prediction.blocks import BLOCK_ROWS
-from dpdist.families.prediction.density import FOLDS, cell_count
-from dpdist.families.prediction.lid.hybrid import BLOCK_ROWS as NEIGHBOURS
-from dpdist.families.prediction.lid.hybrid import MATCHED_ROWS
-from dpdist.families.prediction.lid.method import Disclosure, Method
+from dpdist.families.prediction.first_stage import FOLDS, cell_count
+from dpdist.families.prediction.lid.inputs import NEIGHBOURS
+from dpdist.families.prediction.lid.method import BLOCK_ROWS, MATCHED_ROWS, Disclosure, Method
 from dpdist.families.prediction.second_stage import DISTRIBUTED_ROWS, EXACT_ROWS
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan

@@ -18,15 +18,13 @@ from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
 from dpdist.families.base.plugins import load
-from dpdist.families.prediction.blocks import Block, BlockLayout, joined
-from dpdist.families.prediction.kernels import RadialKernel
+from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid import ridge
-from dpdist.families.prediction.lid.ridge import KernelRidge, NystroemSums, Tuning
-from dpdist.families.prediction.scales import Scale
+from dpdist.families.prediction.lid.method import Block, BlockLayout, joined
+from dpdist.families.prediction.lid.ridge import KernelRidge, NystroemSums, RadialKernel, Tuning
 from dpdist.families.prediction.second_stage import TUNING_ROWS, RegressionSpec
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.privacy.arrays import Floats
-from dpdist.privacy.order import stable_order
+from dpdist.privacy.arrays import Floats, stable_order
 
 if TYPE_CHECKING:
     from dpdist.cluster.executor import Executor

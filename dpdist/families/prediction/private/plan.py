@@ -7,22 +7,23 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dpdist.families.base.plan import Needs, core_seconds
-from dpdist.families.prediction.private.charge import (
+from dpdist.families.prediction.private.mechanisms import (
     CORRELATION_SHARE,
     MARGINAL_SHARE,
     PRODUCT_SHARE,
     Charge,
+    PrivateColumn,
     cells_for,
     charge,
+    private_column,
 )
-from dpdist.families.prediction.private.features import CHUNK_ROWS
-from dpdist.families.prediction.private.mechanisms import PrivateColumn, private_column
+from dpdist.families.prediction.private.statistics import CHUNK_ROWS
 from dpdist.families.prediction.second_stage import WIDTH
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.events import Composed
 from dpdist.privacy.formatting import Fact
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 
 @dataclass(frozen=True, kw_only=True)
