@@ -10,9 +10,8 @@ from dpdist.accuracy.intervals import CellErrors, sentence
 from dpdist.accuracy.measured import Accuracy, measure_accuracy
 from dpdist.accuracy.tables import Tables, tables_operator
 from dpdist.data.operators import Operator
-from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.attempt import Attempt, ReleasedRecords
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.writing import ReleasedRecords
 from dpdist.privacy.arrays import Codes
 from dpdist.storage.stored import Stored
 

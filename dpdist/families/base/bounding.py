@@ -25,8 +25,7 @@ from dpdist.data.read import EncodedBatch
 from dpdist.data.records import Records
 from dpdist.data.report import RowReport
 from dpdist.data.sizes import BATCH_ROWS
-from dpdist.families.base.graph import by_partition
-from dpdist.families.base.partitions import no_codes
+from dpdist.families.base.graph import by_partition, no_codes
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.keyed_hash import Hashes
