@@ -37,14 +37,8 @@ def count_tables(attempt: Attempt[Any, Any]) -> Tables:
 
 
 def accuracy_stage(attempt: Attempt[Any, Any], *, mu: float, records: int) -> ReleaseAccuracy:
-    """Measure the accuracy of the records that an earlier stage has drawn.
-
-    Parameters
-    ----------
-    mu : float
-        The measurement is mu-GDP.
-    records : int
-        Number of records at whose scale counts are compared: public, or released before.
+    """Measure the accuracy of the records that an earlier stage has drawn; it is mu-GDP. Counts are compared at the
+    scale of `records`, which is public or was released before.
     """
     released = _held(attempt)
 

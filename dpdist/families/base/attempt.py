@@ -63,51 +63,27 @@ def silent_commit(digest: str) -> None:
 
 @dataclass
 class Attempt(Generic[SpecT, PlanT]):
-    """What the stages of one attempt share.
+    """What the stages of one attempt share."""
 
-    Attributes
-    ----------
-    spec, plan, table, executor :
-        What is released, from what, and where it computes.
-    key : KeyRef
-        Where workers find the key of the attempt.
-    id : str
-        Id of the attempt.
-    work, output : Store
-        The confidential folder of the attempt, and the release.
-    operator : dict
-        What only the operator may see; ends in the run record.
-    public : dict
-        Public facts found on the way, such as the outcomes of noisy checks; they end in the manifest's parameters.
-    parts : tuple of PartRecord
-        The written parts of the release, once they are.
-    files : tuple of FileRecord
-        What is released beside them.
-    before_noise : callable
-        Tells the ledger that records are about to be read or noise to be drawn: the charge stays from then on.
-    before_commit : callable
-        Called with the manifest's SHA-256 before the ledger commits: where others must agree to it.
-    contract : str or None
-        Digest of the contract of the data set, which the spec is a part of; None where there is none.
-    public_tables : str or None
-        Digest of the public tables that the attempt is bound to besides its spec; None where there are none.
-    """
-
+    # what is released, from what, and where it computes
     spec: SpecT
     plan: PlanT
     table: Records
     executor: Executor
-    key: KeyRef
+    key: KeyRef  # where workers find the key of the attempt
     id: str
-    work: Store
-    output: Store
+    work: Store  # confidential
+    output: Store  # the release
     progress: Progress
-    before_noise: Callable[[], None]
-    operator: dict[str, Any] = field(default_factory=dict)
+    before_noise: Callable[[], None]  # tells the ledger that records are read or noise is drawn: the charge stays
+    operator: dict[str, Any] = field(default_factory=dict)  # what only the operator may see; ends in the run record
+    # public facts found on the way, such as the outcomes of noisy checks; they end in the manifest's parameters
     public: dict[str, Any] = field(default_factory=dict)
-    parts: tuple[PartRecord, ...] = ()
-    files: tuple[FileRecord, ...] = ()
+    parts: tuple[PartRecord, ...] = ()  # the written parts of the release, once they are
+    files: tuple[FileRecord, ...] = ()  # what is released beside them
+    # called with the manifest's SHA-256 before the ledger commits: where others must agree to it
     before_commit: Callable[[str], None] = silent_commit
+    # digests of the contract of the data set, which the spec is a part of, and of the public tables that are read
     contract: str | None = None
     public_tables: str | None = None
     _results: dict[type, object] = field(default_factory=dict)

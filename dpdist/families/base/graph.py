@@ -66,27 +66,10 @@ def table_pass(
 ) -> Deferred:
     """Graph of one pass over the files: read, encode, split, select, summarise.
 
-    Parameters
-    ----------
-    executor : Executor
-    table : Table
-        Located (see `locate`).
-    operator : Operator
-        What to compute; see `together` for several.
-    name : str
-        Stage name, the beginning of every task's name.
-    split : Split, optional
-        The split of the records.
-    label : int, optional
-        The part of the split to use; None for all records.
-    batch_rows : int
-        Rows read at a time.
-
-    Returns
-    -------
-    Deferred of (summary, RowReport)
-        The report covers all rows, whatever the label. Pass it to `dpdist.data.report.check` before the summary is
-        used: values under the policy ``refuse`` are counted as if they were the first of the domain.
+    `table` is located (see `locate`); `together` computes several operators at once; the names of tasks begin with
+    `name`. `label` is the part of the split to use, None for all records. Returns a Deferred of (summary, RowReport):
+    the report covers all rows, whatever the label. Pass it to `dpdist.data.report.check` before the summary is used:
+    values under the policy ``refuse`` are counted as if they were the first of the domain.
     """
     _check(table, split, label)
     task = executor.tasks(name)
@@ -180,19 +163,19 @@ def _tree(task: Tasks, operator: Operator, parts: list[Deferred]) -> Deferred:
     return task("finish", finish, operator, total)
 
 
-def _check(table: Records, split: Split | None, label: int | None) -> None:
-    if not table.is_located:
-        raise ValueError("the rows of a CSV table are located first: see locate")
-    if label is not None and (split is None or not 0 <= label < len(split.shares)):
-        raise ValueError("a label is the number of a part of the split")
-
-
 def _counted(table: Records, partition: int) -> list[int]:
     return table.counted(partition)
 
 
 def _located(table: Records, counts: list[list[int]]) -> Records:
     return table.located(counts)
+
+
+def _check(table: Records, split: Split | None, label: int | None) -> None:
+    if not table.is_located:
+        raise ValueError("the rows of a CSV table are located first: see locate")
+    if label is not None and (split is None or not 0 <= label < len(split.shares)):
+        raise ValueError("a label is the number of a part of the split")
 
 
 Result = tuple[Any, RowReport]

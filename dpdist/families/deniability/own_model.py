@@ -28,12 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
-from dpdist.families.base.plugins import load
 from dpdist.families.deniability.deniability import CandidateRecords, SeedSynthesis
 from dpdist.families.deniability.prefixes import SeedIndex
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.events import ApproximateDP, Event
 from dpdist.privacy.noise import Noise
+from dpdist.spec.kinds import load_hook
 from dpdist.spec.schema import Schema
 
 SETTING = "model.hook"
@@ -129,7 +129,7 @@ class OwnSynthesizer(SeedSynthesis):
     @classmethod
     def of(cls, hook: str, schema: Schema, *, gamma: float) -> OwnSynthesizer:
         """The model that a hook names."""
-        return cls(load(hook, setting=SETTING)(schema), schema, gamma)
+        return cls(load_hook(hook, setting=SETTING)(schema), schema, gamma)
 
     @property
     def order(self) -> tuple[int, ...]:
