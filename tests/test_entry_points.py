@@ -20,7 +20,7 @@ import yaml
 from commands import Command
 
 from dpdist.errors import SpecError
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.publish.verify import read_release
 from dpdist.spec.kinds import FAMILIES, GROUP, Families
 from dpdist.spec.reader import load
@@ -100,7 +100,7 @@ def test_the_command_line_plans_releases_verifies_and_audits_it(
     assert abs(number - 1_000) < 2 * 50  # e^-50
     (finding,) = dpdist("audit", "spec.yaml", "--json").json
     assert 0 < finding["lower_bound"] <= finding["epsilon"] == 0.5
-    with closing(Ledger.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+    with closing(Books.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
         assert len(ledger.show("people").attempts) == 1
 
 

@@ -321,8 +321,8 @@ class Parallel(Event):
     def piece(self) -> Piece:
         """The pointwise worst of the pairs."""
         from dpdist.privacy.composition import Piece
+        from dpdist.privacy.pair import parallel_pair
         from dpdist.privacy.pieces import dominating_pair
-        from dpdist.privacy.split import parallel_pair
 
         return Piece.of(parallel_pair([dominating_pair(event) for event in self.events]))
 
@@ -340,7 +340,7 @@ class RandomSplit(Event):
 
     type: ClassVar[str] = "random-split/1"
     # share of the split and what is done to it; ``None`` costs nothing. The shares sum to one. A later stage may see
-    # the outputs of earlier ones. `dpdist.privacy.split` proves the bound
+    # the outputs of earlier ones. `dpdist.privacy.pair` proves the bound
     stages: tuple[tuple[float, Event | None], ...]
 
     def __post_init__(self) -> None:
@@ -354,8 +354,8 @@ class RandomSplit(Event):
     def piece(self) -> Piece:
         """The mixture of the stages' pairs."""
         from dpdist.privacy.composition import Piece
+        from dpdist.privacy.pair import split_pair
         from dpdist.privacy.pieces import dominating_pair
-        from dpdist.privacy.split import split_pair
 
         return Piece.of(
             split_pair([(q, None if event is None else dominating_pair(event)) for q, event in self.stages])
@@ -363,7 +363,7 @@ class RandomSplit(Event):
 
     def extreme(self) -> tuple[float, float]:
         """The ends of the mixture."""
+        from dpdist.privacy.pair import extreme_of_split
         from dpdist.privacy.pieces import extreme
-        from dpdist.privacy.split import extreme_of_split
 
         return extreme_of_split([(q, *((0.0, 0.0) if e is None else extreme(e))) for q, e in self.stages])

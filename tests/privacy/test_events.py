@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant, events
+from dpdist.privacy.event import Event, covers
 from dpdist.privacy.events import (
     ApproximateDP,
     Composed,
     DiscreteLaplace,
-    Event,
     Gaussian,
     Parallel,
     RandomSplit,
@@ -24,7 +24,6 @@ from dpdist.privacy.events import (
     SeedRecords,
     SubsampledGaussian,
     SubsampledUnits,
-    covers,
 )
 
 positive = st.floats(1e-300, 1e300, allow_nan=False)

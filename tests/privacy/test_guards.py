@@ -19,9 +19,8 @@ from dpdist.ledger.account import Account as Sums
 from dpdist.ledger.account import Price
 from dpdist.lifecycle.preflight import refuse
 from dpdist.model.account import GaussianAccount
-from dpdist.privacy.filter import Cost, Filter
+from dpdist.privacy.filter import Cost, Filter, Portfolio
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.portfolio import Portfolio
 from dpdist.privacy.selection import Candidates
 
 ODD: list[Any] = [math.nan, math.inf, -math.inf]

@@ -12,7 +12,8 @@ from dpdist.errors import SpecError
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.calibrate import ABOVE
-from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 
 Mechanism = Literal["laplace", "gaussian"]

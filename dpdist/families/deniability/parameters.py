@@ -1,6 +1,9 @@
-"""What is counted in the splits P and S: the operators of the passes, and the count tables as arrays.
+"""Parameter learning: a noisy count table per attribute given its parents, from the split P.
 
-All pairs of attributes in T are counted by `dpdist.data.operators.pair_counts_operator`.
+One record is in one cell of each of the m tables. `parameter_plan` fixes the kind of noise, its total and its charge
+before a record is read; how the total is divided among the tables is decided when the structure is known
+(`ParameterPlan.scales`): larger tables get a larger share. A regressed attribute has the share of one table, too, for
+the counts of its codes and the sums of its scores in the buckets of its parents.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from dpdist.families.deniability.structure import MAX_CELLS, Structure
 from dpdist.privacy.accountant import calibrate_discrete_laplace, laplace_deviation
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.calibrate import ABOVE, round_up
-from dpdist.privacy.events import ApproximateDP, Event
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 from dpdist.storage.stored import Stored

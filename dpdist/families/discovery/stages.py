@@ -27,7 +27,7 @@ from dpdist.families.base.family import Stage
 from dpdist.families.base.graph import by_partition, table_pass
 from dpdist.families.base.passes import Passes
 from dpdist.families.discovery.plan import DiscoveryPlan
-from dpdist.families.discovery.spec import MISSING, DiscoverySpec
+from dpdist.families.discovery.spec import MISSING, MOST_VALUES, DiscoverySpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import STATISTICS, part_name, write_part
@@ -142,7 +142,7 @@ def _values(attempt: DiscoveryAttempt, passes: Passes) -> Iterator[Cell]:
     for column, name in enumerate(spec.texts):
         yield Cell(name, MISSING, "", int(noisy[column]))
         own = sorted((-count, value) for place, value, count in found if place == column)
-        yield from (Cell(name, "value", value, -count) for count, value in own[: spec.most_values])
+        yield from (Cell(name, "value", value, -count) for count, value in own[:MOST_VALUES])
 
 
 def _counted(attempt: DiscoveryAttempt, passes: Passes) -> tuple[Named, Any]:

@@ -40,7 +40,8 @@ from dpdist.families.histogram.kernels import Basis
 from dpdist.families.histogram.measurement import changed_cells, sampler_delta
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.calibrate import round_up
-from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
 from dpdist.privacy.grid import grid_below
 from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise

@@ -22,7 +22,8 @@ from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.calibration import GaussianPlan, Mechanism
 from dpdist.families.histogram.measurement import sampler_delta
 from dpdist.privacy import accountant
-from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Gaussian
 from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise

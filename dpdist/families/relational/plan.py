@@ -19,7 +19,7 @@ from dpdist.families.relational.spec import MOST_MEMBERS, RelationalSpec
 from dpdist.model.choices import Choices, choose, without_triples
 from dpdist.model.draw import LARGEST_PART, parts_of
 from dpdist.model.forecast import draws_at_most, one_way_deviation, refuse_undrawable
-from dpdist.privacy.events import Event
+from dpdist.privacy.event import Event
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.spec.overrides import change
 from dpdist.spec.schema import Attribute, Schema

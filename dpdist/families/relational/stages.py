@@ -40,7 +40,6 @@ from dpdist.model.learn import Learned, learn
 from dpdist.model.measure import Known
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
-from dpdist.storage.stored import Stored
 
 _FAN_IN = 16
 
@@ -102,13 +101,10 @@ def _total(reports: list[RowReport]) -> RowReport:
 RelationalAttempt = Attempt[RelationalSpec, RelationalPlan]
 
 
-@dataclass(frozen=True, eq=False)
-class LearnedMembers(Stored):
+class LearnedMembers(Learned):
     """The model of the members after the first."""
 
     FILE: ClassVar[str] = "members.npz"
-
-    learned: Learned
 
 
 def stages(plan: RelationalPlan) -> Sequence[Stage[RelationalSpec, RelationalPlan]]:
@@ -142,7 +138,7 @@ def learn_models(attempt: RelationalAttempt) -> None:
 
     attempt.stored(MeasuredMargins, margins)
     first = attempt.stored(Learned, lambda: make(0))
-    others = attempt.stored(LearnedMembers, lambda: LearnedMembers(make(1))).learned
+    others = attempt.stored(LearnedMembers, lambda: LearnedMembers(**vars(make(1))))
     tables = (("parents", first, layout.first), ("members", others, layout.others))
     attempt.public["learned"] = {
         name: _reported(learned, schema, share)
@@ -174,7 +170,7 @@ class _Source:
 def draw(attempt: RelationalAttempt) -> ReleasedRecords:
     """The members of the parents of each part, a function of the models, the public drawing key and its number."""
     attempt.before_noise()
-    first, others = attempt.result(Learned), attempt.result(LearnedMembers).learned
+    first, others = attempt.result(Learned), attempt.result(LearnedMembers)
     models = first.fitted, others.fitted
     plan, layout = attempt.plan, attempt.spec.layout
     targets = Targets.of(

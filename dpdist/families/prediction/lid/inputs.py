@@ -187,8 +187,7 @@ def add_counts(parts: Sequence[CellCounts]) -> CellCounts:
 def fit_marginals(method: Method, counts: CellCounts) -> tuple[tuple[Marginal, ...], ...]:
     """The marginals of all inputs of each party."""
     return tuple(
-        tuple(fit_marginal(one, scale, rule=method.bandwidth) for one, scale in zip(party, method.scales, strict=True))
-        for party in counts
+        tuple(fit_marginal(one, scale) for one, scale in zip(party, method.scales, strict=True)) for party in counts
     )
 
 

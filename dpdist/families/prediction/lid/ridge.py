@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.calibrate import shown
+from dpdist.privacy.formatting import shown
 from dpdist.privacy.portable import cholesky, exp, matmul, power, solve, solve_lower, squared_distances
 from dpdist.storage.stored import Stored
 

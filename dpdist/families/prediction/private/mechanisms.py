@@ -172,7 +172,7 @@ def private_correlation(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Charge:
+class Deviations:
     """Noise of each statistic."""
 
     marginal: float  # deviation of the noise on each cell of each histogram
@@ -199,7 +199,7 @@ def charge(
     product_share: float,
     draws: int,
     unit: int = 1,
-) -> Charge:
+) -> Deviations:
     """Divide the budget of a whole release of so many `inputs`, the response left out, for units of so many records.
 
     A share is 0 where a statistic is not measured; the cross products get the rest. `draws` is the noise drawn, at
@@ -211,9 +211,9 @@ def charge(
     shares = {name: share for name, share in {**shares, "cross products": rest}.items() if share > 0}
     whole = GaussianPlan.of(epsilon=epsilon, delta=delta, draws=draws, lost="samplers")
     multiplier = round_up(whole.sigma * ABOVE)
-    parts = (Gaussian(multiplier / math.sqrt(share), label=name) for name, share in shares.items())
     one = {name: unit * multiplier / math.sqrt(share) for name, share in shares.items()}
-    made = Charge(
+    parts = (Gaussian(multiplier / math.sqrt(share), label=name) for name, share in shares.items())
+    made = Deviations(
         marginal=one["marginals"] * math.sqrt(inputs + 1),
         correlation=one.get("correlations", 0.0) * rank_sensitivity(inputs),
         product=one.get("products", 0.0),
