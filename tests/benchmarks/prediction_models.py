@@ -16,8 +16,8 @@ from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid.method import joined
-from dpdist.families.prediction.lid.plan import LidPlan, plan_lid
 from dpdist.families.prediction.lid.regression import Features, Sample, fitted, tuning_of
+from dpdist.families.prediction.plan import LidPlan, plan_lid
 from dpdist.families.prediction.second_stage import RegressionSpec
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.stages import FittedRegression, SyntheticInputs, TableBlocks, released_block

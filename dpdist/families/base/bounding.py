@@ -29,23 +29,15 @@ from dpdist.privacy.arrays import Codes
 from dpdist.privacy.keyed_hash import Hashes
 from dpdist.spec.schema import Schema
 
-SHARD_ROWS = 1 << 22
-"""Rows of a shard, about: its task holds them at once."""
-
+SHARD_ROWS = 1 << 22  # of a shard, about: its task holds them at once
 MOST_SHARDS = 256
+MOST_BLOCKS = 1 << 16  # of all shards together: their numbers are sorted as 16 bits
 
+# Arrays below 128 KiB are taken from memory that workers have: Dask has them return larger ones to the system, which
+# clears the pages of each new one. A block is sorted with 16 bytes a row, in the cache of a processor; rows are read,
+# hashed and packed with 8.
 BLOCK_ROWS = 6_000
-"""Rows of a block of a shard, about: they are sorted in the cache of a processor.
-
-Arrays of 16 bytes a row stay below 128 KiB, so that workers take them from memory that they have: Dask has them return
-larger ones to the system, which clears the pages of each new one.
-"""
-
 READ_ROWS = 15_000
-"""Rows that are read, hashed and packed at a time: arrays of eight bytes a row stay below 128 KiB."""
-
-MOST_BLOCKS = 1 << 16
-"""Blocks of all shards together: their numbers are sorted as 16 bits."""
 
 PackedRows: TypeAlias = NDArray[np.uint64]
 """Packed records, uint64[records, words]; the first two words are the hash of the unit's id."""

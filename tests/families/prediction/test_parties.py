@@ -23,10 +23,9 @@ from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid import ridge
 from dpdist.families.prediction.lid.inputs import InputDistribution, disclosed, near_counts
 from dpdist.families.prediction.lid.method import BlockLayout, Disclosure, Method
-from dpdist.families.prediction.lid.plan import LidPlan
 from dpdist.families.prediction.lid.regression import Features, fitted, sampled, tuning_of
 from dpdist.families.prediction.lid.ridge import RadialKernel
-from dpdist.families.prediction.plan import plan
+from dpdist.families.prediction.plan import LidPlan, plan
 from dpdist.families.prediction.second_stage import RegressionSpec
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.stages import SyntheticInputs, TableBlocks

@@ -27,9 +27,8 @@ import numpy as np
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.worker_groups import Lost, WorkerGroups
 from dpdist.errors import CheckFailed, ClusterUnreachable, DpdistError, ResourceError, RoundFailed, SpecError
-from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.attempt import Attempt, write_records
 from dpdist.families.base.family import Stage
-from dpdist.families.base.writing import write_records
 from dpdist.families.mixing.classes import MixedClass, Mixtures, Restorations, note_left_out
 from dpdist.families.mixing.federated import client
 from dpdist.families.mixing.federated.client import ClientAnswer, Joined
