@@ -17,12 +17,8 @@ _MOST_STEPS = 100_000
 
 
 def refuse_contradictions(rules: Rules, schema: Schema) -> None:
-    """Refuse rules that leave no record at all, or none with some declared value.
-
-    Raises
-    ------
-    ValueError
-        They do, or whether they do takes too many steps to find out.
+    """Refuse rules that leave no record at all, or none with some declared value. Raises ValueError: they do, or
+    whether they do takes too many steps to find out.
     """
     search = _Search(rules)
     witnesses: list[dict[int, int]] = []

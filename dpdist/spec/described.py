@@ -15,44 +15,20 @@ _IDENTIFIER = re.compile(r"\b(?:[Ii]dentifiers?|[Ii]dentification|IDs?|(?:[Ss]er
 
 @dataclass(frozen=True)
 class Described:
-    """What a source says about one column.
-
-    Attributes
-    ----------
-    name, note : str
-        Name of the column, and what it is in words.
-    items : mapping of str to str
-        Code to label, in order; labels may be empty.
-    low, high : str
-        Ends of a range, empty where there is none.
-    integers : bool
-        Whether a range is of integers, or numbers without one are.
-    texts : bool
-        Whether values are texts, so that a column without codes has no range.
-    ordered : bool
-        Whether the codes are in an order.
-    absent : tuple of str
-        Texts that mean missing.
-    nullable : bool
-        Whether values may be missing.
-    nothing : str
-        What a missing value is called; empty where records without a value are left out.
-    others : str
-        What becomes of other values than these: clip, or a category that is called so; empty where they are refused.
-    """
+    """What a source says about one column."""
 
     name: str
-    note: str = ""
-    items: Mapping[str, str] | None = None
-    low: str = ""
+    note: str = ""  # what it is in words
+    items: Mapping[str, str] | None = None  # code to label, in order; labels may be empty
+    low: str = ""  # low, high: ends of a range, empty where there is none
     high: str = ""
-    integers: bool = True
-    texts: bool = False
-    ordered: bool = False
-    absent: tuple[str, ...] = ()
-    nullable: bool = False
-    nothing: str = "missing"
-    others: str = ""
+    integers: bool = True  # whether a range is of integers, or numbers without one are
+    texts: bool = False  # whether values are texts, so that a column without codes has no range
+    ordered: bool = False  # whether the codes are in an order
+    absent: tuple[str, ...] = ()  # texts that mean missing
+    nullable: bool = False  # whether values may be missing
+    nothing: str = "missing"  # what a missing value is called; empty where records without a value are left out
+    others: str = ""  # what becomes of other values: clip, or a category of that name; empty where they are refused
 
     @property
     def names_records(self) -> bool:

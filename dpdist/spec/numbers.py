@@ -23,25 +23,13 @@ _GIVEN = re.compile(rf"(.+?)(?:{MISSING_AS}(\S+))?", re.DOTALL)
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """Numbers of an attribute's codes.
+    """Numbers of an attribute's codes."""
 
-    Attributes
-    ----------
-    place : int
-        Of the attribute.
-    lows, highs : ndarray of float64, shape (cardinality,)
-        The ends of what each code stands for; 0 where it does not count.
-    counted : ndarray of bool, shape (cardinality,)
-        Which codes count: all but the category for missing values, unless it was given a number.
-    texts : tuple of str
-        Of an ordinal attribute of texts: its values, of which the numbers are the places.
-    """
-
-    place: int
-    lows: NDArray[np.float64]
+    place: int  # of the attribute
+    lows: NDArray[np.float64]  # lows, highs: the ends of what each code stands for; 0 where it does not count
     highs: NDArray[np.float64]
-    counted: Mask
-    texts: tuple[str, ...] = ()
+    counted: Mask  # which codes count: all but the category for missing values, unless it was given a number
+    texts: tuple[str, ...] = ()  # of an ordinal attribute of texts: its values, whose places are the numbers
 
     @property
     def middles(self) -> NDArray[np.float64]:
@@ -60,18 +48,9 @@ class Numbers:
 
 
 def numbers_in(text: str, schema: Schema, *, ordered: bool = False) -> Numbers:
-    """Read ``NAME`` or ``NAME with missing as NUMBER``.
-
-    Parameters
-    ----------
-    ordered : bool
-        Whether an order is enough, which texts of ordinal attributes have.
-
-    Raises
-    ------
-    SpecError
-        There is no such attribute, it has no numbers (or no order), or the number for missing values is none or has no
-        use.
+    """Read ``NAME`` or ``NAME with missing as NUMBER``. With `ordered`, an order is enough, which texts of ordinal
+    attributes have. Raises SpecError: there is no such attribute, it has no numbers (or no order), or the number for
+    missing values is no number or has no use.
     """
     match = _GIVEN.fullmatch(text.strip())
     name, given = match.groups() if match else (text, None)

@@ -36,23 +36,12 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """A number for each code of an attribute.
+    """A number for each code of an attribute."""
 
-    Attributes
-    ----------
-    text : str
-        As it was asked for.
-    attribute : int
-        Its place.
-    values : ndarray of float64, shape (cardinality,)
-    counted : ndarray of bool, shape (cardinality,)
-        Records with other codes are left out; their value is 0.
-    """
-
-    text: str
-    attribute: int
-    values: NDArray[np.float64]
-    counted: Mask
+    text: str  # as it was asked for
+    attribute: int  # its place
+    values: NDArray[np.float64]  # of shape (cardinality,)
+    counted: Mask  # records with other codes are left out; their value is 0
 
     @property
     def key(self) -> Key:
@@ -62,24 +51,13 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Regression:
-    """A regression.
-
-    Attributes
-    ----------
-    text : str
-    is_logistic : bool
-    outcome : Term
-    terms : tuple of Term
-        Without the constant.
-    where : Condition
-        Of which records, without those that a term leaves out; without boxes that ask for anything where it is of all.
-    """
+    """A regression."""
 
     text: str
     is_logistic: bool
     outcome: Term
-    terms: tuple[Term, ...]
-    where: Condition
+    terms: tuple[Term, ...]  # without the constant
+    where: Condition  # of which records, without those that a term leaves out
 
     @property
     def names(self) -> list[str]:
@@ -106,12 +84,8 @@ def asks_for_regression(text: str) -> bool:
 
 
 def parse_regression(text: str, schema: Schema) -> Regression:
-    """Read a regression.
-
-    Raises
-    ------
-    SpecError
-        It is not of the grammar, names no attribute, or one without numbers; the message says what to write.
+    """Read a regression. Raises SpecError: it is not of the grammar, names no attribute, or one without numbers; the
+    message says what to write.
     """
     found = _REGRESSION.fullmatch(hidden(text))
     if found is None:

@@ -81,23 +81,12 @@ class Rule(Frozen):
 
 @dataclass(frozen=True, eq=False)
 class Forbidden(OwnFields):
-    """The combinations of codes that a rule forbids.
-
-    Attributes
-    ----------
-    rule : Rule
-    attributes : tuple of int
-        Places of the attributes that it names, ascending.
-    shape : tuple of int
-        Their numbers of codes.
-    boxes : tuple of dict
-        A record breaks the rule if one of them admits all its codes.
-    """
+    """The combinations of codes that a rule forbids."""
 
     rule: Rule
-    attributes: tuple[int, ...]
-    shape: tuple[int, ...]
-    boxes: tuple[Box, ...]
+    attributes: tuple[int, ...]  # places of the attributes that it names, ascending
+    shape: tuple[int, ...]  # their numbers of codes
+    boxes: tuple[Box, ...]  # a record breaks the rule if one of them admits all its codes
 
     @cached_property
     def table(self) -> Mask | None:
@@ -129,17 +118,9 @@ def broken_by(rules: Rules, codes: Codes) -> Mask:
 
 
 def forbidden_cells(rules: Rules, attributes: tuple[int, ...], shape: tuple[int, ...]) -> Mask:
-    """Which cells of a table of some attributes a rule forbids.
+    """Which cells a rule forbids of a table of attributes (places, ascending) of a shape (numbers of codes).
 
     Rules that are too large for a table, and rules on other attributes, are left out.
-
-    Parameters
-    ----------
-    rules : Rules
-    attributes : tuple of int
-        Places of the attributes of the table, ascending.
-    shape : tuple of int
-        Their numbers of codes, which is the shape of what is returned.
     """
     found = np.zeros(shape, bool)
     for rule in rules:
@@ -150,13 +131,8 @@ def forbidden_cells(rules: Rules, attributes: tuple[int, ...], shape: tuple[int,
 
 
 def compiled(schema: Schema) -> Rules:
-    """What the rules of a schema forbid.
-
-    Raises
-    ------
-    ValueError
-        A rule names what is not in the schema, says nothing, or they leave no record with a declared value; the
-        message begins with the place of the rule.
+    """What the rules of a schema forbid. Raises ValueError: a rule names what is not in the schema, says nothing, or
+    they leave no record with a declared value; the message begins with the place of the rule.
     """
     found = []
     for place, rule in enumerate(schema.rules):
