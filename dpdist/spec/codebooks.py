@@ -15,8 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from dpdist.errors import SpecError
-from dpdist.spec.described import Described, is_number, is_whole, text_of, words
-from dpdist.spec.parquet import parquet
+from dpdist.spec.described import Described, is_number, is_whole, parquet, text_of, words
 
 FORMATS = (
     "Parquet (.parquet), Frictionless Table Schema, CSVW, NIST or Census data dictionary (.json, .csv), DDI-Codebook "
