@@ -38,7 +38,7 @@ def from_folder(
 
     Settings in `keep` stay as they are, by dotted path: those of the command line are relative to the working folder.
     """
-    return with_paths(tree, model, lambda path: _led(path, base), keep=keep)
+    return with_paths(tree, model, lambda path: led(path, base), keep=keep)
 
 
 def with_paths(
