@@ -49,6 +49,9 @@ from dpdist.privacy.portable import matmul
 MAX_CURVES = 1 << 31
 """Largest number of curves whose integer sums are exact."""
 
+COUNT_SHARE = 0.05
+"""Share of the budget of the number of curves, where it is private."""
+
 _EXTREMES = (1e-60, 1e60)  # of penalties and norms, so that no product overflows or vanishes
 _ROWS = 1 << 13  # curves at a time
 _VALUE_BITS = 30  # a clipped value has at most so many bits
@@ -268,32 +271,37 @@ def plan_mean(
     epsilon: float,
     delta: float,
     adjacency: Adjacency,
-    count_share: float = 0.05,
     unit: int = 1,
 ) -> CurvePlan:
     """The least Gaussian noise for the mean of curves, by the analytic calibration.
 
     `penalty`, rho, is above 0: a larger one smooths more and needs less noise. `clip`, tau, is in the unit of the
     curves. `curves` is public: their number (replacement), or a lower bound of it (add/remove). Under add/remove
-    `count_share` of the budget (of ``1 / sigma^2``) goes to the number of curves. `unit` is the most curves of a unit
-    (add/remove). Raises SpecError: unknown adjacency,
-    or a penalty, clip or share out of range; AccountingError: the budget is not valid (delta above 0).
+    `COUNT_SHARE` of the budget (of ``1 / sigma^2``) goes to the number of curves. `unit` is the most curves of a unit
+    (add/remove). Raises SpecError: a penalty, clip or number out of range; AccountingError: the budget is not valid
+    (delta above 0).
     """
-    changed = changed_cells(adjacency)
-    _check_settings(penalty, clip, curves, count_share)
+    least, most = _EXTREMES
+    if not least <= min(penalty, clip) <= max(penalty, clip) <= most:
+        raise SpecError(
+            f"penalty and clip of curves must be from {least:g} to {most:g}, got {penalty!r} and {clip!r}: "
+            "choose another unit"
+        )
+    if not 1 <= curves <= MAX_CURVES:
+        raise SpecError(f"the public number of curves must be from 1 to {MAX_CURVES:,}, got {curves}")
     terms = basis.eigenvalues.size
     sampler = sampler_delta(terms + 1)
-    least = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=max(delta - sampler, 0.0))
+    whole = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=max(delta - sampler, 0.0))
     matrix, matrix_unit = _integer_matrix(basis, penalty)
     norm = round_up(float(np.linalg.norm(matrix * matrix_unit / np.sqrt(basis.weights), 2)) * (1 + 1e-9), bits=20)
-    sensitivity = changed * clip * norm * unit
+    sensitivity = changed_cells(adjacency) * clip * norm * unit
     private = adjacency == "add/remove"
-    multiplier = least / math.sqrt(1 - count_share) if private else least
+    multiplier = whole / math.sqrt(1 - COUNT_SHARE) if private else whole
     grid = max(grid_below(multiplier * sensitivity * _FINE), matrix_unit * value_unit(basis, clip=clip))
     sigma = multiplier * (sensitivity + grid * math.sqrt(terms))
     events: list[Event] = [Gaussian(multiplier, label="curves")]
     if private:
-        events.append(Gaussian(least / math.sqrt(count_share), label="number of curves"))
+        events.append(Gaussian(whole / math.sqrt(COUNT_SHARE), label="number of curves"))
     return CurvePlan(
         basis=basis,
         penalty=penalty,
@@ -304,24 +312,11 @@ def plan_mean(
         sensitivity=sensitivity,
         grid=grid,
         sigma=sigma,
-        count_sigma=least * unit / math.sqrt(count_share) if private else None,
+        count_sigma=whole * unit / math.sqrt(COUNT_SHARE) if private else None,
         event=Composed((*events, ApproximateDP(0.0, sampler, label="sampler"))),
         matrix=matrix,
         matrix_unit=matrix_unit,
     )
-
-
-def _check_settings(penalty: float, clip: float, curves: int, count_share: float) -> None:
-    least, most = _EXTREMES
-    if not least <= min(penalty, clip) <= max(penalty, clip) <= most:
-        raise SpecError(
-            f"penalty and clip of curves must be from {least:g} to {most:g}, got {penalty!r} and {clip!r}: "
-            "choose another unit"
-        )
-    if not 1 <= curves <= MAX_CURVES:
-        raise SpecError(f"the public number of curves must be from 1 to {MAX_CURVES:,}, got {curves}")
-    if not 0 < count_share < 1:
-        raise SpecError(f"the share of the count must be between 0 and 1, got {count_share!r}")
 
 
 def _integer_matrix(basis: Basis, penalty: float) -> tuple[Counts, float]:

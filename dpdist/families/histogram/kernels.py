@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpdist.errors import SpecError
+from dpdist.families.histogram.spec import KernelSpec
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import eigh, exp, sin_turns
-
-KernelName = Literal["wiener", "gaussian", "matern"]
 
 MAX_TIMES = 2048
 PORTABLE_TIMES = 256  # beyond, eigenpairs are those of LAPACK, whose last bits depend on the processor
@@ -27,33 +25,17 @@ PORTABLE_TIMES = 256  # beyond, eigenpairs are those of LAPACK, whose last bits 
 _NEGLIGIBLE = 1e-12  # of the largest eigenvalue: what rounding leaves of zero
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kernel:
-    """A covariance kernel on [0, 1]. Raises SpecError: an unknown name, or a length or smoothness out of range."""
-
-    name: KernelName = "wiener"
-    length: float = 0.1  # length scale of the Gaussian and the Matern kernel, as a share of the domain
-    smoothness: float = 1.5  # of the Matern kernel
-
-    def __post_init__(self) -> None:
-        if self.name not in get_args(KernelName):
-            raise SpecError(f"the kernel must be one of {', '.join(get_args(KernelName))}, got {self.name!r}")
-        if not 0 < self.length < math.inf:
-            raise SpecError(f"the length scale of a kernel must be finite and above 0, got {self.length!r}")
-        if self.smoothness not in (0.5, 1.5, 2.5):
-            raise SpecError(f"the smoothness of a Matern kernel must be 0.5, 1.5 or 2.5, got {self.smoothness!r}")
-
-    def __call__(self, s: ArrayLike, t: ArrayLike) -> Floats:
-        """Covariance of every s with every t, shape (s, t)."""
-        first, second = np.asarray(s, np.float64)[:, None], np.asarray(t, np.float64)[None, :]
-        if self.name == "wiener":
-            return np.minimum(first, second)
-        distance = np.abs(first - second) / self.length
-        if self.name == "gaussian":
-            return np.asarray(exp(-(distance**2) / 2))
-        distance = math.sqrt(2 * self.smoothness) * distance
-        polynomial = {0.5: 1.0, 1.5: 1 + distance, 2.5: 1 + distance + distance**2 / 3}[self.smoothness]
-        return np.asarray(exp(-distance) * np.asarray(polynomial))
+def covariance(kernel: KernelSpec, s: ArrayLike, t: ArrayLike) -> Floats:
+    """Covariance of every s with every t on [0, 1], float64[s, t]."""
+    first, second = np.asarray(s, np.float64)[:, None], np.asarray(t, np.float64)[None, :]
+    if kernel.name == "wiener":
+        return np.minimum(first, second)
+    distance = np.abs(first - second) / kernel.length
+    if kernel.name == "gaussian":
+        return np.asarray(exp(-(distance**2) / 2))
+    distance = math.sqrt(2 * kernel.smoothness) * distance
+    polynomial = {0.5: 1.0, 1.5: 1 + distance, 2.5: 1 + distance + distance**2 / 3}[kernel.smoothness]
+    return np.asarray(exp(-distance) * np.asarray(polynomial))
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +63,7 @@ def quadrature(times: Floats) -> Floats:
     return np.diff(edges)
 
 
-def eigenbasis(kernel: Kernel, times: ArrayLike, *, terms: int | None = None) -> Basis:
+def eigenbasis(kernel: KernelSpec, times: ArrayLike, *, terms: int | None = None) -> Basis:
     """Eigenpairs of a kernel on a grid of ascending times in [0, 1]; by default as many `terms` as the grid can tell
     apart. Raises SpecError: the times do not form a grid, or there are more terms than that.
     """
@@ -106,10 +88,10 @@ def _orthonormal(functions: Floats, weights: Floats) -> bool:
     return np.allclose(functions * weights @ functions.T, np.eye(len(functions)), atol=1e-9)
 
 
-def _nystrom(kernel: Kernel, grid: Floats, weights: Floats) -> tuple[Floats, Floats]:
+def _nystrom(kernel: KernelSpec, grid: Floats, weights: Floats) -> tuple[Floats, Floats]:
     """Eigenpairs of the weighted matrix; one eigenvalue, 0, more than functions."""
     root = np.sqrt(weights)
-    matrix = root[:, None] * kernel(grid, grid) * root
+    matrix = root[:, None] * covariance(kernel, grid, grid) * root
     ascending, vectors = eigh(matrix) if len(grid) <= PORTABLE_TIMES else np.linalg.eigh(matrix)
     eigenvalues, functions = ascending[::-1], vectors.T[::-1] / root
     most = int((eigenvalues > _NEGLIGIBLE * eigenvalues[0]).sum())

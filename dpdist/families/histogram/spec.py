@@ -130,7 +130,9 @@ class KernelSpec(Section):
     """Covariance kernel of the noise of a function-valued mean."""
 
     name: Literal["wiener", "gaussian", "matern"] = Field(default="wiener", description="Kernel on [0, 1].")
-    length: float = Field(default=0.1, gt=0, description="Length scale of gaussian and matern, share of the domain.")
+    length: float = Field(
+        default=0.1, gt=0, allow_inf_nan=False, description="Length scale of gaussian and matern, share of the domain."
+    )
     smoothness: float = Field(default=1.5, description="Of matern: 0.5, 1.5 or 2.5.")
 
     @model_validator(mode="after")

@@ -30,9 +30,9 @@ from dpdist.families.histogram.curves import (
 from dpdist.families.histogram.entropy import release_entropies, renyi
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.histogram.results import (
+    Naming,
     Statistics,
     count_statistics,
-    curve_statistics,
     entropy_statistics,
     fit,
     released_entropies,
@@ -147,7 +147,8 @@ def write(attempt: HistogramAttempt) -> None:
     if plan.curves is not None and spec.curves is not None:
         mean = CurveMean(plan.curves.basis.times, arrays["values"], arrays["coefficients"], int(arrays["curves"]))
         low, high = spec.curves.domain
-        statistics = curve_statistics(mean, [low + (high - low) * t for t in mean.times.tolist()])
+        times = tuple(repr(low + (high - low) * t) for t in mean.times.tolist())
+        statistics = [Statistics("mean", "curves", (times,), mean.values, mean.values)]
     else:
         statistics = _statistics(attempt, arrays)
     with attempt.stage("writing"):
@@ -167,13 +168,12 @@ def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> l
     chosen = _chosen(plan, arrays)
     if chosen:
         attempt.public["chosen_bins"] = chosen_bins(chosen, spec)
-    counts, schema, names = plan.counts, spec.table, spec.output.values
-    statistics = count_statistics(noisy, fitted, errors, counts, schema, names=names, chosen=chosen)
+    naming = Naming(plan.counts, spec.table, spec.output.values, chosen)
+    statistics = count_statistics(naming, noisy, fitted, errors)
     if spec.counts.entropies:
-        statistics += released_entropies(fitted, spec.counts.entropies, counts, schema, chosen=chosen)
+        statistics += released_entropies(naming, fitted, spec.counts.entropies)
     if plan.entropies is not None:
-        drawn, targets = arrays["entropies"], spec.entropy_targets
-        statistics += entropy_statistics(drawn, targets, counts, schema, cells=plan.cells, chosen=chosen)
+        statistics += entropy_statistics(naming, arrays["entropies"], spec.entropy_targets, plan.cells)
     return statistics
 
 

@@ -65,9 +65,6 @@ LEAST_ROWS = 10
 """Fewest records of a release of the published method."""
 
 
-# --- read -------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class TableBlocks:
     """The records of the table in blocks."""
@@ -121,9 +118,6 @@ def _party_records(attempt: LidAttempt, blocks: Sequence[Deferred], layout: Bloc
 
 def _rows_of(codes: Codes) -> int:
     return len(codes[0])
-
-
-# --- synthesise -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,9 +184,6 @@ def _total(parts: Sequence[Any]) -> Any:
     return reduce(operator.add, parts)
 
 
-# --- regress ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class FittedRegression:
     """The regression of the original responses on the original inputs."""
@@ -237,9 +228,6 @@ def regress(attempt: LidAttempt) -> FittedRegression:
     attempt.public["estimator"] = regression.estimator_for(rows)
     attempt.operator["regression"] = asdict(tuning)
     return FittedRegression(task.constant("model", attempt.stored(KernelRidge, fit)))
-
-
-# --- predict ----------------------------------------------------------------------------------------------------------
 
 
 def predict(attempt: LidAttempt) -> ReleasedRecords:

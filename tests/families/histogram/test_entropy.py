@@ -176,8 +176,6 @@ class TestRelease:
     @pytest.mark.parametrize(
         ("orders", "change", "error", "message"),
         [
-            ([], {}, SpecError, "at least one entropy"),
-            ([1.0], {"mechanism": "none"}, SpecError, "mechanism must be"),
             ([1.0], {"adjacency": "none"}, SpecError, "adjacency must be"),
             ([1.0], {"delta": 1e-19}, AccountingError, "delta must be 0, or in"),
             ([1.0], {"delta": 2.0}, AccountingError, "delta"),

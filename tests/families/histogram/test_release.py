@@ -19,7 +19,7 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import build_spec
 from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.families.histogram.entropy import renyi, shannon
-from dpdist.families.histogram.results import Statistics, count_statistics, fit, released_entropies, tables
+from dpdist.families.histogram.results import Naming, Statistics, fit, released_entropies, tables
 from dpdist.families.histogram.spec import CountsSpec
 from dpdist.families.histogram.stages import NoisyStatistics
 from dpdist.privacy.noise import Noise
@@ -246,42 +246,28 @@ class TestTables:
         assert [row["of"] for row in whole] == ["a x b"] * 6 + ["a"] + ["c"] * 5
         assert all(table.schema.equals(STATISTICS) for table in made)
 
-    def test_cells_are_named_as_the_spec_says(self) -> None:
-        values = Attribute(
-            name="v",
-            kind="categorical",
-            values=(5, 7, 9),
-            labels=("a", "b", "c"),
-            buckets=(0, 0, 1),
-            missing=Category(category="?"),
-        )
+    @pytest.mark.parametrize(
+        ("names", "expected"),
+        [
+            ("values", [(("5", "7", "9", "?"),), (("5 .. 7", "9", "?"),)]),
+            ("labels", [(("a", "b", "c", "?"),), (("a .. b", "c", "?"),)]),
+            ("codes", [(("0", "1", "2", "3"),), (("0", "1", "2"),)]),
+        ],
+    )
+    def test_cells_are_named_as_the_spec_says(self, names: Any, expected: list[Any]) -> None:
+        own = {"values": (5, 7, 9), "labels": ("a", "b", "c"), "buckets": (0, 0, 1)}
+        values = Attribute(name="v", kind="categorical", missing=Category(category="?"), **own)  # type: ignore[arg-type]
         plan = CountPlan((Query((0,)), Query((0,), coarse=True)), (4,), ((0, 0, 1, 2),))
-        counts = [np.zeros(4, np.int64), np.zeros(3, np.int64)]
-        made = {
-            names: [
-                block.axes[0]
-                for block in count_statistics(
-                    counts, counts, [None] * len(counts), plan, Schema(attributes=(values,)), names=names
-                )
-            ]
-            for names in ("values", "labels", "codes")
-        }
-        assert made == {
-            "values": [("5", "7", "9", "?"), ("5 .. 7", "9", "?")],
-            "labels": [("a", "b", "c", "?"), ("a .. b", "c", "?")],
-            "codes": [("0", "1", "2", "3"), ("0", "1", "2")],
-        }
+        naming = Naming(plan, Schema(attributes=(values,)), names)
+        assert [naming.axes(number) for number in range(2)] == expected
 
     def test_labels_of_bins(self) -> None:
         bins = {"edges": [0, 0.5, 1]}
         number = Attribute.model_validate({"name": "x", "kind": "number", "bounds": [0, 2.5], "bins": bins})
         integer = Attribute.model_validate({"name": "n", "kind": "integer", "bounds": [0, 5], "bins": {"count": 2}})
-        plan = CountPlan((Query((0,)), Query((1,))), (3, 2))
-        schema = Schema(attributes=(number, integer))
-        counts = [np.zeros(3, np.int64), np.zeros(2, np.int64)]
-        numbers, integers = count_statistics(counts, counts, [None] * len(counts), plan, schema)
-        assert numbers.axes == (("0.0..0.5", "0.5..1.0", "1.0..2.5"),)
-        assert integers.axes == (("0..2", "3..5"),)
+        naming = Naming(CountPlan((Query((0,)), Query((1,))), (3, 2)), Schema(attributes=(number, integer)))
+        assert naming.axes(0) == (("0.0..0.5", "0.5..1.0", "1.0..2.5"),)
+        assert naming.axes(1) == (("0..2", "3..5"),)
 
 
 def test_entropies_of_the_released_counts(people: tuple[Path, np.ndarray], tmp_path: Path) -> None:
@@ -299,7 +285,7 @@ def test_entropies_of_the_released_counts(people: tuple[Path, np.ndarray], tmp_p
 def test_entropies_of_counts_that_are_all_zero() -> None:
     plan, zero = CountPlan((Query((0,)),), (8,)), [np.zeros(8, np.int64)]
     schema = Schema(attributes=(Attribute(name="n", kind="integer", bounds=(0, 7)),))
-    assert released_entropies(zero, (1.0, 0.5), plan, schema)[1].value == pytest.approx([3.0])
+    assert released_entropies(Naming(plan, schema), zero, (1.0, 0.5))[1].value == pytest.approx([3.0])
 
 
 def test_statistics_schema() -> None:

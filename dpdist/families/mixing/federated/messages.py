@@ -177,9 +177,6 @@ def correlated_noise(
     return CorrelatedNoise(sigma=own, mask_sigma=mask_ratio * sigma, clients=clients, honest=honest)
 
 
-# --- keys ---
-
-
 def public_key(private: bytes) -> bytes:
     """The public key of 32 bytes that belongs to a private key."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()

@@ -64,8 +64,6 @@ class Features:
         return np.clip((responses * self.classes).astype(np.int64), 0, self.classes - 1)
 
 
-# --- the sample that tuning and landmarks take ------------------------------------------------------------------------
-
 Sample = tuple[NDArray[np.uint64], Floats, Floats]
 """Words, features and targets of sampled records, the smallest words first."""
 
@@ -117,9 +115,6 @@ def tuning_of(regression: RegressionSpec, sample: Sample, relation: tuple[int, f
         parties=parties,
         correlations=ridge.CORRELATIONS if correlation is None else (correlation,),
     )
-
-
-# --- the fit ----------------------------------------------------------------------------------------------------------
 
 
 def fitted(
@@ -192,9 +187,6 @@ def _fit_nystroem(tuning: Tuning, landmarks: Floats, sums: NystroemSums) -> Kern
 
 def _total(parts: Sequence[NystroemSums]) -> NystroemSums:
     return reduce(operator.add, parts)
-
-
-# --- a regression of the user's ---------------------------------------------------------------------------------------
 
 
 def fit_hook(hook: str, features: Features, blocks: Sequence[Block]) -> Any:

@@ -60,9 +60,6 @@ FEATURE_STEP = 2.0**-12
 Cells = NDArray[np.int64]
 
 
-# --- records as cells -------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class PrivateColumn(OwnFields):
     """A column in public cells."""
@@ -101,9 +98,6 @@ def private_column(scale: Scale, *, cells: int) -> PrivateColumn:
     return PrivateColumn(scale=scale, cells=cells, fine=FINE)
 
 
-# --- marginals --------------------------------------------------------------------------------------------------------
-
-
 def histogram(column: PrivateColumn, fine: Cells) -> Counts:
     """Records in each cell, int64[cells]."""
     return np.bincount(fine // column.fine, minlength=column.cells).astype(np.int64)
@@ -129,9 +123,6 @@ def noisy_total(histograms: Sequence[Counts]) -> float:
 def private_marginal(column: PrivateColumn, noisy: Counts, *, total: float) -> Marginal:
     """The marginal of a noisy histogram: post-processing."""
     return marginal_of_masses(projected(noisy.astype(np.float64), total), discrete=column.is_discrete)
-
-
-# --- correlations -----------------------------------------------------------------------------------------------------
 
 
 def rank_table(column: PrivateColumn, marginal: Marginal) -> Counts:
