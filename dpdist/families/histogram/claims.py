@@ -57,9 +57,7 @@ def counts_claim(plan: HistogramPlan) -> Claim:
 
 
 def bins_claim(plan: BinningPlan, *, adjacency: Adjacency, delta: float) -> Claim:
-    """The noisy levels from which bins are chosen, at the nodes of two records: of the first code, and of one that is
-    in another node of every level. Epsilon is stated at `delta`.
-    """
+    """The noisy levels from which bins are chosen, at the nodes of two records that share none of them."""
     unit = plan.measurement.unit
     codes = [FAN_OUT ** (len(grid.levels) - 1) for grid in plan.grids]
     canary = [np.bincount([0], minlength=code + 1) * unit for code in codes]
@@ -130,9 +128,7 @@ def canaries(plan: HistogramPlan) -> tuple[Canaries, ...]:
 
 
 def entropies_claim(plan: EntropyPlan, *, delta: float) -> Claim:
-    """The noisy entropies of a table of the fewest records, one of them (or each of a unit's) alone in its bin or
-    with the others; epsilon is stated at `delta`.
-    """
+    """The noisy entropies of a table of the fewest records, each of a unit's alone in its bin or with the others."""
     n, own = plan.records, plan.unit
     alone = np.array([n - own] + [1] * own, np.int64)
     without = np.array([n - own if plan.adjacency == "add/remove" else n] + [0] * own, np.int64)

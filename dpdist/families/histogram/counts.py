@@ -30,9 +30,7 @@ _LARGE = 1 << 21  # cells; larger summaries are added two at a time
 
 @dataclass(frozen=True)
 class Query:
-    """One histogram: the joint counts of one or several attributes. Raises SpecError: no attribute, a negative one, or
-    one named twice.
-    """
+    """One histogram: joint counts. Raises SpecError: no attribute, a negative one, or one named twice."""
 
     # different attributes, by their place in the schema; the axes of the table in this order
     attributes: tuple[int, ...]
@@ -45,9 +43,7 @@ class Query:
 
 @dataclass(frozen=True)
 class CountPlan:
-    """What a pass over the table counts. Raises SpecError: a query names an attribute that is not there, or the counts
-    have more than `MAX_CELLS` cells.
-    """
+    """What a pass over the table counts. Raises SpecError: an attribute is not there, or too many cells."""
 
     queries: tuple[Query, ...]  # at least one
     cardinalities: tuple[int, ...]  # number of codes of each attribute
@@ -116,9 +112,7 @@ class CountPlan:
 
 
 def block_counts(codes: Codes, plan: CountPlan) -> Counts:
-    """Count the blocks of a plan over some rows: int64[plan.cells], the tables of the blocks one after another. Those
-    of disjoint sets of rows add up. Each code is below its attribute's cardinality.
-    """
+    """Count the blocks of a plan over some rows: int64[plan.cells], the tables of the blocks one after another."""
     blocks, sizes = plan.blocks, plan.cardinalities
     total = np.zeros(plan.cells, np.int64)
     tables, stop = [], 0
@@ -178,9 +172,7 @@ def histogram_operator(plan: CountPlan) -> Operator:
 
 
 def parent_cells(plan: CountPlan, fine: int, coarse: int) -> NDArray[np.intp]:
-    """For each cell of one query's table, the cell of another's that it adds to. Raises SpecError: the second is no sum
-    of cells of the first.
-    """
+    """The cell of the second query that each of the first adds to. Raises SpecError: it is no sum of them."""
     child, parent = plan.queries[fine], plan.queries[coarse]
     if not set(parent.attributes) <= set(child.attributes) or (child.coarse and not parent.coarse):
         raise SpecError(f"counts.hierarchies: histogram {coarse} is no sum of cells of histogram {fine}")

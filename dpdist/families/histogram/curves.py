@@ -345,9 +345,7 @@ def coefficient_steps(sums: CurveSums, plan: CurvePlan) -> list[int]:
 
 
 def confirm_number(sums: CurveSums, plan: CurvePlan) -> None:
-    """Compare a public number of curves with the table's; no noise is needed for that. Raises CheckFailed: the public
-    number of curves is not that of the table (replacement); OutOfDomain: there are more curves than `MAX_CURVES`.
-    """
+    """Check a public number of curves. Raises CheckFailed: it is another; OutOfDomain: more than `MAX_CURVES`."""
     if sums.count > MAX_CURVES:
         raise OutOfDomain(f"more than {MAX_CURVES:,} curves; release them in groups")
     if plan.count_sigma is None and sums.count != plan.curves:

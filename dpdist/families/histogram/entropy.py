@@ -41,9 +41,7 @@ def shannon(counts: ArrayLike) -> float:
 
 
 def renyi(counts: ArrayLike, *, order: float) -> float:
-    """Renyi entropy ``log2(sum p^a) / (1 - a)`` of a histogram, in bits; an `order` a of 1 is the Shannon entropy.
-    Raises SpecError: as in `shannon`, or the order is not positive and finite.
-    """
+    """Renyi entropy ``log2(sum p^a) / (1 - a)``, in bits. Raises SpecError: as `shannon`, or the order is not > 0."""
     if not 0 < order < math.inf:
         raise SpecError(f"the order of a Renyi entropy is finite and above 0, got {order!r}")
     if order == 1:

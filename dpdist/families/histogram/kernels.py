@@ -52,9 +52,7 @@ class Basis:
 
 
 def quadrature(times: Floats) -> Floats:
-    """Weights of the times on [0, 1]: the trapezoidal rule where both ends are among them. Raises SpecError: fewer than
-    two times, or not ascending in [0, 1].
-    """
+    """Trapezoidal weights of the times on [0, 1]. Raises SpecError: fewer than two times, or not ascending there."""
     if times.ndim != 1 or not 2 <= times.size <= MAX_TIMES:
         raise SpecError(f"curves need from 2 to {MAX_TIMES} times")
     if not (np.isfinite(times).all() and (np.diff(times) > 0).all() and times[0] >= 0 and times[-1] <= 1):
@@ -64,9 +62,7 @@ def quadrature(times: Floats) -> Floats:
 
 
 def eigenbasis(kernel: KernelSpec, times: ArrayLike, *, terms: int | None = None) -> Basis:
-    """Eigenpairs of a kernel on a grid of ascending times in [0, 1]; by default as many `terms` as the grid can tell
-    apart. Raises SpecError: the times do not form a grid, or there are more terms than that.
-    """
+    """Eigenpairs on a grid of ascending times in [0, 1]. Raises SpecError: no grid, or it has fewer than `terms`."""
     grid = np.asarray(times, np.float64)
     weights = quadrature(grid)
     pairs = _wiener(grid) if kernel.name == "wiener" else None

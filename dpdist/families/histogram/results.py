@@ -19,8 +19,7 @@ from dpdist.families.histogram.entropy import renyi
 from dpdist.families.histogram.postprocess import (
     common_total,
     fit_hierarchy,
-    largest_remainder,
-    project,
+    non_negative_integers,
     synthetic_counts,
 )
 from dpdist.families.histogram.spec import CountsSpec
@@ -69,8 +68,7 @@ def fit(
                 coarse, link = links[number]
                 done[number] = _below(tables[number], integers(coarse).ravel(), link)
             else:
-                total = max(round(float(tables[number].sum())), 0) if shared is None else shared
-                done[number] = largest_remainder(project(tables[number], total=total), total=total)
+                done[number] = non_negative_integers(tables[number], total=shared)
         return done[number]
 
     result = [integers(number) for number in range(len(tables))]
@@ -91,7 +89,7 @@ def _below(table: NDArray[Any], totals: NDArray[np.int64], link: NDArray[np.intp
     edges = np.searchsorted(link[order], np.arange(totals.size + 1))
     for parent, total in enumerate(totals.tolist()):
         children = order[edges[parent] : edges[parent + 1]]
-        result[children] = largest_remainder(project(table.ravel()[children], total=total), total=total)
+        result[children] = non_negative_integers(table.ravel()[children], total=total)
     return result.reshape(table.shape)
 
 
@@ -148,9 +146,7 @@ def tables(statistics: Sequence[Statistics], *, rows: int) -> Iterator[pa.Table]
 
 @dataclass(frozen=True)
 class Naming:
-    """How histograms and their cells are named: by the declared values, their labels or their codes, and chosen bins by
-    where they begin and end.
-    """
+    """How histograms and their cells are named: by values, labels or codes, and chosen bins by their ends."""
 
     plan: CountPlan
     schema: Schema

@@ -17,6 +17,7 @@ from dpdist.families.base.family import Stage, Truth
 from dpdist.families.base.noisy_counts import add_noise
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.stored import Stored
+from dpdist.families.histogram import results
 from dpdist.families.histogram.binning import Bins, Chosen, choose
 from dpdist.families.histogram.counts import histogram_operator
 from dpdist.families.histogram.curves import (
@@ -29,15 +30,6 @@ from dpdist.families.histogram.curves import (
 )
 from dpdist.families.histogram.entropy import release_entropies, renyi
 from dpdist.families.histogram.plan import HistogramPlan
-from dpdist.families.histogram.results import (
-    Naming,
-    Statistics,
-    count_statistics,
-    entropy_statistics,
-    fit,
-    released_entropies,
-    tables,
-)
 from dpdist.families.histogram.spec import HistogramQuerySpec, HistogramSpec
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
@@ -148,32 +140,32 @@ def write(attempt: HistogramAttempt) -> None:
         mean = CurveMean(plan.curves.basis.times, arrays["values"], arrays["coefficients"], int(arrays["curves"]))
         low, high = spec.curves.domain
         times = tuple(repr(low + (high - low) * t) for t in mean.times.tolist())
-        statistics = [Statistics("mean", "curves", (times,), mean.values, mean.values)]
+        statistics = [results.Statistics("mean", "curves", (times,), mean.values, mean.values)]
     else:
         statistics = _statistics(attempt, arrays)
     with attempt.stage("writing"):
         attempt.parts = tuple(
             write_part(attempt.output, part_name(attempt.id, index), table)
-            for index, table in enumerate(tables(statistics, rows=spec.output.rows_per_part))
+            for index, table in enumerate(results.tables(statistics, rows=spec.output.rows_per_part))
         )
 
 
-def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> list[Statistics]:
+def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> list[results.Statistics]:
     spec, plan = attempt.spec, attempt.plan
     if plan.counts is None:
         raise ValueError("a histogram release has histograms or curves")
     noisy = [arrays[f"table_{number}"] for number in range(len(plan.noise))]
     variances = [sd**2 for sd in plan.deviations]
-    fitted, errors = fit(noisy, spec.counts, plan.counts, variances=variances, noise=attempt.noise)
+    fitted, errors = results.fit(noisy, spec.counts, plan.counts, variances=variances, noise=attempt.noise)
     chosen = _chosen(plan, arrays)
     if chosen:
         attempt.public["chosen_bins"] = chosen_bins(chosen, spec)
-    naming = Naming(plan.counts, spec.table, spec.output.values, chosen)
-    statistics = count_statistics(naming, noisy, fitted, errors)
+    naming = results.Naming(plan.counts, spec.table, spec.output.values, chosen)
+    statistics = results.count_statistics(naming, noisy, fitted, errors)
     if spec.counts.entropies:
-        statistics += released_entropies(naming, fitted, spec.counts.entropies)
+        statistics += results.released_entropies(naming, fitted, spec.counts.entropies)
     if plan.entropies is not None:
-        statistics += entropy_statistics(naming, arrays["entropies"], spec.entropy_targets, plan.cells)
+        statistics += results.entropy_statistics(naming, arrays["entropies"], spec.entropy_targets, plan.cells)
     return statistics
 
 
@@ -186,9 +178,7 @@ def chosen_bins(chosen: Chosen, spec: HistogramSpec) -> list[dict[str, Any]]:
 
 
 def _stated_bins(plan: HistogramPlan, parameters: Mapping[str, Any]) -> Chosen:
-    """The chosen bins of a release, from the parameters in its manifest. Raises VerificationFailed: they are not there,
-    or no bins.
-    """
+    """The chosen bins that a manifest states. Raises VerificationFailed: they are not there, or no bins."""
     found: dict[tuple[int, int], Bins] = {}
     try:
         entries = parameters.get("chosen_bins", [])
@@ -208,9 +198,7 @@ def _stated_bins(plan: HistogramPlan, parameters: Mapping[str, Any]) -> Chosen:
 
 
 def truth(plan: HistogramPlan, parameters: Mapping[str, Any]) -> tuple[Operator, Callable[[Any], list[Truth]]]:
-    """What a release counts with, and what turns its summary into true values in the release's order; `parameters` are
-    those of the manifest, which states the chosen bins.
-    """
+    """What a release counts with, and what turns its summary into true values in the release's order."""
     if plan.counts is None:
         return operator_of(plan.spec, plan), partial(_of_curves, plan)
     return operator_of(plan.spec, plan), partial(_of_counts, plan, chosen=_stated_bins(plan, parameters))
@@ -218,16 +206,16 @@ def truth(plan: HistogramPlan, parameters: Mapping[str, Any]) -> tuple[Operator,
 
 def _of_counts(plan: HistogramPlan, tables: list[Counts], *, chosen: Chosen) -> list[Truth]:
     spec = plan.spec
-    tables = tables if plan.binning is None else plan.binning.merged(tables, chosen)
+    results.tables = results.tables if plan.binning is None else plan.binning.merged(results.tables, chosen)
     names = [_named(query) for query in spec.queries]
-    found: list[Truth] = [("count", names[i], table.ravel().astype(float)) for i, table in enumerate(tables)]
-    for i, table in enumerate(tables):
+    found: list[Truth] = [("count", names[i], table.ravel().astype(float)) for i, table in enumerate(results.tables)]
+    for i, table in enumerate(results.tables):
         found += [
             ("entropy", names[i], np.array([renyi(np.maximum(table, int(not table.any())), order=order)]))
             for order in spec.counts.entropies
         ]
     for number, order in spec.entropy_targets:
-        found.append(("entropy", names[number], np.array([renyi(tables[number], order=order)])))
+        found.append(("entropy", names[number], np.array([renyi(results.tables[number], order=order)])))
     return found
 
 

@@ -48,9 +48,7 @@ class BudgetShares:
 
 
 def divide_budget(spec: MixingSpec) -> BudgetShares:
-    """Divide the budget of a spec. Raises SpecError: nothing is left to the mixtures; AccountingError: a class is too
-    small for its check.
-    """
+    """Divide the budget. Raises SpecError: nothing is left to mix; AccountingError: a class is too small to check."""
     privacy, share, unit = spec.privacy, float(spec.privacy.check_share), spec.records_of_a_unit
     moments, left = None, 1 - share
     encoding = declared_encoding(spec.table, class_attribute=spec.mixing.label)
@@ -211,18 +209,14 @@ class Comparison:
 
 
 def compare(spec: MixingSpec, *, epsilon: float | None = None, orders: Sequence[int] = ORDERS) -> Comparison:
-    """The noise of each order at the budget of the spec, or at another epsilon; reads no record and spends nothing.
-    Errors as of `dpdist.families.mixing.plan.plan`.
-    """
+    """The noise of each order at the budget of the spec, or at another epsilon; spends nothing. Errors as of `plan`."""
     if epsilon is not None:
         spec = change(spec, {"privacy.epsilon": epsilon})
     return Comparison(spec=spec, choices=tuple(order_choices(divide_budget(spec), orders))[::-1])
 
 
 def solve(spec: MixingSpec, request: SolveRequest) -> Comparison:
-    """What ``dpdist plan --solve`` shows; errors as for `compare`. Raises SpecError: options are given that are not of
-    mixing.
-    """
+    """What ``dpdist plan --solve`` shows. Raises SpecError: options are given that are not of mixing; as `compare`."""
     other = "plausible deniability; of a mixing spec set mixing.order, or auto"
     request.refuse("accuracy", go_with="kind: synthesis")
     request.refuse("pass_rate", "public_table", "write", go_with=other)

@@ -45,9 +45,7 @@ _ALWAYS = 10**9  # noisy counts are above the negative of it
 def mixtures_claim(
     mixtures: ClassMixtures, sigma_over_clip: float, *, delta: float = _DELTA, name: str = "class 0"
 ) -> Claim:
-    """The mixtures of one small class, called `name`: `minimum` rows with the canary, more than a mixture takes.
-    Epsilon is stated at `delta`.
-    """
+    """The mixtures of one small class, called `name`: `minimum` rows with the canary, more than a mixture takes."""
     plan = _small_plan(mixtures, sigma_over_clip)
     other, canary = (float(row[0]) for row in clip_rows([[-1.0, 0.0], [1.0, 0.0]], clip=1.0))
     others = mixtures.minimum - mixtures.unit
@@ -147,9 +145,7 @@ def _chosen(choice: OrderSelection, scores: list[int], noise: Noise) -> Floats:
 
 
 def moments_claim(encoding: Encoding, plan: MomentPlan, *, delta: float, unit: int = 1) -> Claim:
-    """The noisy means and deviations of the declared encoding, with and without a record (or so many of a unit) at the
-    upper end of every attribute; epsilon is stated at `delta`.
-    """
+    """The noisy moments, with and without a record (or a unit's) at the upper end of every attribute."""
     many = max(2, round(_NOISES * plan.sigma))
     columns = [
         np.full(unit, float((attribute.bounds or (0, 1))[1]))
@@ -176,9 +172,7 @@ def _noisy_moments(encoding: Encoding, plan: MomentPlan, records: int, sums: lis
 
 
 def claims(plan: MixingPlan) -> tuple[Claim, ...]:
-    """Each mechanism of a plan, with its noise, on a small class made to contradict it. Raises SpecError: the release
-    is federated; what a client sends is audited in `tests/families/mixing`, not from a spec.
-    """
+    """Each mechanism of a plan, on a small class made to contradict it. Raises SpecError: the release is federated."""
     if plan.spec.federated is not None:
         raise SpecError(
             "federated releases are not audited from their spec; leave out `federated` to audit a central one"

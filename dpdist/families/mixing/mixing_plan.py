@@ -80,9 +80,7 @@ class MixingPlan(Plan):
         return (draws + (0 if self.moments is None else 2 * width + 1)) * SAMPLER_DELTA
 
     def filled(self, sigma: float) -> Self:
-        """This plan with the noise that fills the budget, `sigma` at most: stages cost less together than one by
-        one.
-        """
+        """This plan with noise that fills the budget, `sigma` at most: stages cost less together than one by one."""
 
         def cost(scale: float) -> float:
             events = replace(self, sigma_over_clip=scale).events
@@ -173,9 +171,7 @@ class MixingPlan(Plan):
         return self.bounding(needs)
 
     def noise_at(self, at_most: int) -> float:
-        """The noise that mixtures of this order need, before stages are composed; infinite where classes are too small
-        for so many records of a unit.
-        """
+        """The noise of this order before stages are composed; infinite where classes are too small."""
         try:
             return common_noise(divide_budget(change(self.spec, {"unit.at_most": at_most})), self.order)
         except AccountingError:

@@ -111,9 +111,7 @@ def parameters_of(plan: MixingPlan) -> dict[str, Any]:
 
 
 def plan_selection(drafts: Sequence[MixingPlan], divided: BudgetShares) -> SelectionPlan:
-    """Plan a release that tries orders: one draft of each, with any noise; the mixtures of all candidates cost the
-    budget together. Raises AccountingError: no noise meets the budget.
-    """
+    """Plan a release that tries orders, from a draft of each. Raises AccountingError: no noise meets the budget."""
     spec, count = drafts[0].spec, len(drafts)
     privacy, own = spec.privacy, replace(divided, epsilon=divided.epsilon / count, delta=divided.delta / count)
     drafts = [replace(draft, sigma_over_clip=common_noise(own, draft.order)) for draft in drafts]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpdist.errors import AccountingError, SpecError
 from dpdist.families.mixing.scaling import (
     MOMENT_GRID,
     Encoding,
@@ -116,20 +115,6 @@ def test_wide_domains_decode_exactly():
     assert np.array_equal(encoding.decode(encoding.encode(codes))[0], codes[0])
 
 
-def test_a_class_that_is_no_attribute_is_refused():
-    with pytest.raises(SpecError, match=r"mixing\.class"):
-        declared_encoding(SCHEMA, class_attribute="wage")
-
-
-def test_a_schema_of_the_class_alone_is_refused():
-    only = Schema(attributes=(SCHEMA.attributes[1],))
-    with pytest.raises(SpecError, match="besides the class"):
-        declared_encoding(only, class_attribute="sex")
-
-
-# --- charged moments --------------------------------------------------------------------------------------------------
-
-
 def sums_of(codes: list[np.ndarray], encoding: Encoding = ENCODING) -> list[np.ndarray]:
     return [moment_sums(encoding, place, column) for place, column in enumerate(codes)]
 
@@ -193,13 +178,6 @@ def test_moments_of_an_empty_table_are_usable():
     scaled = moments.scaled(ENCODING, divide=True)
     assert np.all(np.isfinite(scaled.encode(records(10))))
 
-
-def test_a_budget_that_is_none_is_refused():
-    with pytest.raises(AccountingError):
-        moment_plan(ENCODING, epsilon=0, delta=1e-6)
-
-
-# --- continuous numbers -----------------------------------------------------------------------------------------------
 
 INCOME = Schema.model_validate(
     {

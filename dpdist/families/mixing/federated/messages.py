@@ -84,9 +84,7 @@ def identity_text(key: Ed25519PrivateKey) -> str:
 
 
 def load_identity(path: str, *, pinned: str) -> Ed25519PrivateKey:
-    """The private key of a client, from a file on its own machine. Raises SpecError: the file is missing, may be read
-    by others, is no key, or not the one whose public half is pinned.
-    """
+    """A client's private key. Raises SpecError: its file is missing, readable by others, or not the pinned key."""
     key = load_signing_key(path)
     if key is None:
         raise SpecError(f"federated: a client without identity; {MAKE_ONE}")
@@ -122,14 +120,6 @@ def require_signature(signature: bytes, statement: bytes, *, client: str, pinned
 
 MASK_RATIO = 64.0
 """Deviation of the masks of a pair, in units of the noise that a message alone would need."""
-
-
-def leakage(*, sensitivity: float, sigma: float, mask_sigma: float, honest: int) -> float:
-    """mu of the Gaussian mechanism that the messages of H `honest` clients are, together (see the module), for Delta,
-    sigma_g and sigma_p in the same unit.
-    """
-    share = 1 / honest
-    return sensitivity * math.sqrt(share / sigma**2 + (1 - share) / (honest * mask_sigma**2 + sigma**2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,9 +257,7 @@ def noisy_steps(
 
 
 def require_fine_grid(mixer: Mixer, correlated: CorrelatedNoise) -> None:
-    """Refuse correlated noise of which too few steps are left to each client (see
-    `dpdist.families.mixing.federated.messages`). Raises AccountingError.
-    """
+    """Refuse correlated noise of too few steps. Raises AccountingError."""
     steps = correlated.sigma * mixer.order / mixer.grid
     if correlated.mask_sigma > 0 and steps < LEAST_STEPS * math.sqrt(correlated.honest):
         raise AccountingError("correlated noise is too small for the grid; raise the noise or use the local model")

@@ -43,9 +43,7 @@ ALPHAS = tuple(i / 100 for i in range(101))
 
 
 def largest_alpha(lid: float, *, eta: float, columns: int) -> float | None:
-    """The alpha at which the closed form bounds the disclosure by `lid` (above 0, at most 1); None where even alpha = 0
-    discloses more. `eta` is a share of the width of the scale.
-    """
+    """The alpha at which the closed form bounds the disclosure by `lid`; None where even alpha = 0 discloses more."""
     if not 0 < lid <= 1 or not eta > 0 or columns < 1:
         raise ValueError("expected a LID in (0, 1], a positive eta and at least one column")
     alpha = 1 - 2 * eta * shown(-1 / math.expm1(math.log1p(-lid) / columns)) if lid < 1 else 1.0
@@ -84,10 +82,7 @@ class BlockLayout:
         return slices(partitions, self.block_rows)
 
     def parts(self, rows_per_part: int) -> list[list[Piece]]:
-        """For each part of the release, the rows that it takes of each shuffled block.
-
-        Parts have `rows_per_part` rows, but for the last; each takes rows evenly from all blocks.
-        """
+        """For each part of the release, the rows that it takes of each shuffled block: evenly from all of them."""
         sizes = self.sizes
         where = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes]) if sizes else np.empty(0)
         block = np.repeat(np.arange(len(sizes)), sizes)

@@ -199,9 +199,7 @@ def tune(
 def _fold_errors(
     form: RadialKernel, inputs: Floats, responses: Floats, penalties: Sequence[float], folds: int
 ) -> Iterator[tuple[float, float]]:
-    """Each penalty and its mean squared error of the rows that are left out, to six digits: all of this decides between
-    few candidates, so that its last bits, which depend on the processor, say nothing.
-    """
+    """Each penalty and its mean squared error of the rows left out, to six digits: last bits decide nothing."""
     n, columns = len(inputs), (-1, *(1,) * (responses.ndim - 1))
     members = [np.arange(held, n, folds) for held in range(folds)]
     values, vectors = np.linalg.eigh(form(inputs, inputs))
@@ -221,9 +219,7 @@ def _fold_errors(
 def _centred(
     form: RadialKernel, inputs: Floats, responses: Floats, members: Sequence[NDArray[np.int64]]
 ) -> Iterator[Floats]:
-    """The responses as each fold sees them: less the mean of all; or of parties less the offsets of the other folds, as
-    a party of few rows would else be predicted by its own responses.
-    """
+    """The responses less their mean, as each fold sees them; of parties, less the offsets of the other folds."""
     codes = form.codes(inputs)
     for fold in members:
         others = np.delete(np.arange(len(inputs)), fold) if form.parties else slice(None)
@@ -283,10 +279,9 @@ def fit_group(inputs: Floats, responses: Floats, *, rows: int, kernel: RadialKer
     return fit_exact(inputs, responses, kernel=kernel, penalty=penalty * len(inputs) / rows)
 
 
-def average(parts: Sequence[KernelRidge]) -> KernelRidge:
-    """The estimator whose predictions are the mean of those of the parts. Raises ValueError: there is none, or their
-    kernels differ.
-    """
+def average(groups: Sequence[Sequence[KernelRidge]]) -> KernelRidge:
+    """The mean of groups of estimators. Raises ValueError: there is none, or their kernels differ."""
+    parts = [part for group in groups for part in group]
     if not parts or any(part.kernel != parts[0].kernel for part in parts):
         raise ValueError("estimators of one kernel are averaged, at least one")
     offset = np.apply_along_axis(math.fsum, 0, np.stack([part.offset for part in parts])) / len(parts)
@@ -335,10 +330,7 @@ def nystroem_sums(inputs: Floats, responses: Floats, *, landmarks: Floats, kerne
 
 
 def fit_nystroem(sums: NystroemSums, *, landmarks: Floats, kernel: RadialKernel, penalty: float) -> KernelRidge:
-    """The Nystroem estimator from the sums over all rows.
-
-    The landmarks' functions are orthonormalised first, which keeps the least squares well conditioned.
-    """
+    """The Nystroem estimator from the sums over all rows; the landmarks' functions are orthonormalised first."""
     offset = _offsets(kernel, sums.rows, sums.totals)
     own = kernel(landmarks, landmarks)
     lower = cholesky(own + _JITTER * len(own) * np.eye(len(own)))

@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import AccountingError
+from dpdist.families.base.noisy_counts import project
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.first_stage import Marginal, marginal_of_masses, nearest_correlation
 from dpdist.privacy import accountant
@@ -89,9 +90,7 @@ class PrivateColumn(OwnFields):
 
 
 def private_column(scale: Scale, *, cells: int) -> PrivateColumn:
-    """A column in at most so many cells; a discrete one of no more values has one for each. Raises ValueError: a
-    category has more values than cells: it cannot be binned.
-    """
+    """A column in at most so many cells; a discrete one of no more values has one for each."""
     count = scale.count
     if count is not None and (count <= cells or scale.nominal) and not scale.log:
         return PrivateColumn(scale=scale, cells=count, fine=1)
@@ -103,16 +102,6 @@ def histogram(column: PrivateColumn, fine: Cells) -> Counts:
     return np.bincount(fine // column.fine, minlength=column.cells).astype(np.int64)
 
 
-def projected(counts: Floats, total: float) -> Floats:
-    """The non-negative numbers of this total that are nearest to `counts` (Euclidean distance)."""
-    if total <= 0:
-        return np.full(len(counts), 1.0 / len(counts), np.float64)
-    ordered = np.sort(counts)[::-1]
-    excess = (np.cumsum(ordered) - total) / np.arange(1, len(counts) + 1)
-    last = int(np.flatnonzero(ordered > excess)[-1])
-    return np.asarray(np.maximum(counts - excess[last], 0.0), np.float64)
-
-
 def noisy_total(histograms: Sequence[Counts]) -> float:
     """The number of records, from the noisy histograms of all columns; at least 1."""
     weights = np.array([1 / len(counts) for counts in histograms])
@@ -122,7 +111,7 @@ def noisy_total(histograms: Sequence[Counts]) -> float:
 
 def private_marginal(column: PrivateColumn, noisy: Counts, *, total: float) -> Marginal:
     """The marginal of a noisy histogram: post-processing."""
-    return marginal_of_masses(projected(noisy.astype(np.float64), total), discrete=column.is_discrete)
+    return marginal_of_masses(project(noisy, total=total), discrete=column.is_discrete)
 
 
 def rank_table(column: PrivateColumn, marginal: Marginal) -> Counts:
@@ -133,9 +122,7 @@ def rank_table(column: PrivateColumn, marginal: Marginal) -> Counts:
 
 
 def rank_products(ranks: Counts) -> Counts:
-    """Sums of the products of the ranks (int64[n, d]) of each pair of columns, int64[d (d - 1) / 2], in steps of
-    ``RANK_STEP**2``.
-    """
+    """Sums of products of ranks (int64[n, d]) of each pair, int64[d (d - 1) / 2], in steps of ``RANK_STEP**2``."""
     upper = np.triu_indices(ranks.shape[1], 1)
     values = ranks.astype(np.float64)  # products below 2^14: sums of 2^38 records are exact
     return (values.T @ values)[upper].astype(np.int64)
@@ -181,26 +168,16 @@ MARGINAL_SHARE, CORRELATION_SHARE, PRODUCT_SHARE = 0.35, 0.15, 0.25
 cross products have the rest. Marginals decide how each column looks, so theirs is the largest."""
 
 
-def charge(
-    *,
-    inputs: int,
-    epsilon: float,
-    delta: float,
-    marginal_share: float,
-    correlation_share: float,
-    product_share: float,
-    draws: int,
-    unit: int = 1,
-) -> Charge:
+def charge(*, inputs: int, epsilon: float, delta: float, measured: bool, draws: int, unit: int = 1) -> Charge:
     """Divide the budget of a whole release of so many `inputs`, the response left out, for units of so many records.
 
-    A share is 0 where a statistic is not measured; the cross products get the rest. `draws` is the noise drawn, at
-    most. Raises AccountingError: the budget is not valid, or too small for what the samplers lose.
+    Products of features may be `measured`; what is not leaves its share to the cross products. `draws` is the noise
+    drawn, at most. Raises AccountingError: the budget is not valid, or too small for what the samplers lose.
     """
-    correlation_share = correlation_share if inputs > 1 else 0.0
-    rest = 1 - marginal_share - correlation_share - product_share
-    shares = {"marginals": marginal_share, "correlations": correlation_share, "products": product_share}
-    shares = {name: share for name, share in {**shares, "cross products": rest}.items() if share > 0}
+    correlations, products = CORRELATION_SHARE if inputs > 1 else 0.0, PRODUCT_SHARE if measured else 0.0
+    shares = {"marginals": MARGINAL_SHARE, "correlations": correlations, "products": products}
+    shares["cross products"] = 1 - MARGINAL_SHARE - correlations - products
+    shares = {name: share for name, share in shares.items() if share > 0}
     multiplier = least_scale(
         lambda multiplier: accountant.epsilon(_event(multiplier, shares, draws), delta=delta),
         epsilon=epsilon,

@@ -6,16 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dpdist.families.prediction.private.mechanisms import (
-    CORRELATION_SHARE,
-    MARGINAL_SHARE,
-    PRODUCT_SHARE,
-    Charge,
-    PrivateColumn,
-    cells_for,
-    charge,
-    private_column,
-)
+from dpdist.families.prediction.private.mechanisms import Charge, PrivateColumn, cells_for, charge, private_column
 from dpdist.families.prediction.private.statistics import CHUNK_ROWS
 from dpdist.families.prediction.second_stage import WIDTH
 from dpdist.families.prediction.spec import TwoStageSpec
@@ -102,9 +93,7 @@ def plan_private(spec: TwoStageSpec) -> PrivatePlan:
         inputs=inputs,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
-        marginal_share=MARGINAL_SHARE,
-        correlation_share=CORRELATION_SHARE,
-        product_share=PRODUCT_SHARE if measured else 0.0,
+        measured=measured,
         draws=4096 * (inputs + 1) + inputs**2 + width + (width * width if measured else 0),
         unit=spec.records_of_a_unit,
     )
