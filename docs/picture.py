@@ -14,12 +14,13 @@ from typing import Any
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
+from dpdist.api.display import folded
 from dpdist.api.progress import stage_bars
 from dpdist.cli import sample_table as sample
-from dpdist.cli.output import folded, guarantee_lines
-from dpdist.families.base.registry import load_spec
+from dpdist.cli.output import guarantee_lines
 from dpdist.ledger import Ledger
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
+from dpdist.spec.reader import load
 
 DOCS = Path(__file__).parent
 FORMAT = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
@@ -43,7 +44,7 @@ def main() -> None:
         ledger.close()
         settings: dict[str, Any] = {"ledger": f"sqlite:///{folder}/ledger.db", "data.path": f"{folder}/census"}
         settings |= {"work": f"{folder}/work", "output.path": f"{folder}/release"}
-        spec = load_spec(DOCS.parent / "deploy/releases/demo.yaml", settings)
+        spec = load(DOCS.parent / "deploy/releases/demo.yaml", settings)
         outcome = run_release(spec, progress=progress)
     console.print("[bold]$ dpdist release deploy/releases/demo.yaml[/bold]")
     console.print(display)

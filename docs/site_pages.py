@@ -55,7 +55,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 def spec_page() -> str:
     """Every setting of a spec: what all kinds share, then each kind, then the sections they have."""
-    from dpdist.families.base.registry import FAMILIES, json_schema
+    from dpdist.families.base.registry import FAMILIES
+    from dpdist.spec.reader import json_schema
 
     tree = json_schema()
     parts = tree["$defs"]
@@ -96,7 +97,7 @@ def schema_page() -> str:
 
 def contract_page() -> str:
     """Every setting of a contract."""
-    from dpdist.ledger.contract import Contract
+    from dpdist.spec.contract import Contract
 
     tree = Contract.model_json_schema(by_alias=True)
     for name in reached(tree["$defs"], "Schema"):

@@ -12,7 +12,6 @@ The public names are imported when they are used::
 from __future__ import annotations
 
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,27 +31,14 @@ _MODULES = {
     **dict.fromkeys(("open_release", "plan", "release", "verify"), "dpdist.api.calls"),
 }
 
-_ROOMS = ("errors", "evaluate", "release")
-
 __all__ = ["Ledger", "Schema", "Synthesizer", "errors", "evaluate", "open_release", "plan", "release", "verify"]
-
-
-class CallableRoom(ModuleType):
-    """A package that has the name of a public function: calling the package calls the function."""
-
-    def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        """Call the function of `dpdist.api`."""
-        name = self.__name__.rpartition(".")[2]
-        return getattr(import_module(_MODULES[name]), name)(*arguments, **settings)
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is used."""
-    if name not in _MODULES and name not in _ROOMS:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _ROOMS:
-        return import_module(f"{__name__}.{name}")
-    return getattr(import_module(_MODULES[name]), name)
+    return import_module(f"{__name__}.{name}") if name == "errors" else getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

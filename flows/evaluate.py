@@ -66,8 +66,8 @@ def evaluate(
     str
         Address of the page.
     """
-    from dpdist.evaluate.evaluation import Options
-    from dpdist.evaluate.run import Request
+    from dpdist.evaluation.report import Options
+    from dpdist.evaluation.run import Request
 
     @storage_of_block()
     def run() -> str:
@@ -94,7 +94,7 @@ def run_task(request: Any) -> str:
     """The evaluation as a task without parameters and without a result. Which of its stages it comes to depends on the
     table, so its progress is that it has begun and ended.
     """
-    from dpdist.evaluate.run import page_of_evaluation
+    from dpdist.evaluation.run import page_of_evaluation
 
     pages: list[str] = []
 

@@ -16,14 +16,14 @@ from prefect import get_client, runtime
 from prefect.events import emit_event
 
 from dpdist.errors import DpdistError, ResourceError
-from dpdist.evaluate.ledger_report import left_of
+from dpdist.evaluation.ledger_report import left_of
 from dpdist.ledger import Ledger
 from dpdist.ledger.tables import OPEN as OPEN_STATES
 from dpdist.privacy.formatting import downwards
 from flows.server import artifact_key
 
 if TYPE_CHECKING:
-    from dpdist.release.outcome import Outcome
+    from dpdist.lifecycle.outcome import Outcome
     from dpdist.spec.release import ReleaseSpec
 
 RELEASED: Final = "dpdist.release.published"

@@ -7,7 +7,7 @@ on the coordinator. The clients' workers find their own ledgers, keys and files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from prefect import flow
 from prefect.artifacts import create_table_artifact
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def federated(
     spec: str | dict[str, Any],
     settings: dict[str, Any] | None = None,
-    new_attempt: bool = False,
+    attempt: Literal["once", "replace"] = "once",
 ) -> str:
     """Run a federated release, or continue the one that was interrupted; parameters as of `flows.release.release`.
     Returns str: address of the release.
@@ -44,7 +44,7 @@ def federated(
             raise SpecError("the spec has no clients (section `federated`): use the flow `release`")
         show_clients(clients, key=artifact_key(loaded.dataset, loaded.name, "clients"))
         with told(loaded), one_at_a_time(loaded.dataset):
-            outcome = run_with_retries(loaded, new_attempt=new_attempt)
+            outcome = run_with_retries(loaded, attempt)
         show_round(outcome.parameters, key=artifact_key(loaded.dataset, loaded.name, "round"))
         return outcome.uri
 

@@ -44,8 +44,8 @@ def ledger(page: str = "ledger.html", budget_below: float = 0.2, open_hours: flo
 
 
 def _write(page: str, budget_below: float, open_for: timedelta) -> str:
-    from dpdist.evaluate.ledger_report import ledger_page
-    from dpdist.evaluate.page.files import pages_at
+    from dpdist.evaluation.ledger_report import ledger_page
+    from dpdist.evaluation.page.files import pages_at
     from dpdist.ledger import Ledger
     from dpdist.ledger.statement import ledger_rows
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from prefect import flow, get_client, get_run_logger, runtime, task
@@ -31,14 +31,15 @@ from prefect.exceptions import ObjectAlreadyExists
 
 from dpdist.cluster.logs import configure
 from dpdist.errors import DpdistError, ResourceError, SpecError, StorageUnavailable
-from dpdist.families.base.registry import build_spec, load_spec
-from dpdist.release.history import live_attempt
-from dpdist.release.outcome import Outcome
-from dpdist.release.run import Run
+from dpdist.lifecycle.history import live_attempt
+from dpdist.lifecycle.outcome import Outcome
+from dpdist.lifecycle.run import Run
+from dpdist.spec.reader import load
 from flows.events import tell_released, told
 from flows.server import StepProgress, artifact_key, inside, show_outcome, show_plan, storage_of_block
 
 if TYPE_CHECKING:
+    from dpdist.lifecycle.run import AttemptMode
     from dpdist.spec.release import ReleaseSpec
 
 DELAYS = (20, 60)
@@ -66,7 +67,7 @@ Answer = TypeVar("Answer")
 def release(
     spec: str | dict[str, Any],
     settings: dict[str, Any] | None = None,
-    new_attempt: bool = False,
+    attempt: Literal["once", "replace"] = "once",
 ) -> str:
     """Run a release, or continue the one that was interrupted.
 
@@ -76,8 +77,9 @@ def release(
         Path of a spec file in the folder of specs, or a whole spec with its schema.
     settings : dict, optional
         Values that replace those of the spec, by dotted path: ``{"synthesis.records": 1000}``.
-    new_attempt : bool
-        Give up an interrupted attempt; its charge stays, a new one is made.
+    attempt : {"once", "replace"}
+        Begin, continue what was interrupted, or end if it is published; or give an interrupted attempt up, whose charge
+        stays, and charge a new one.
 
     Returns
     -------
@@ -89,17 +91,17 @@ def release(
     def run() -> str:
         loaded = read_spec(spec, settings or {})
         with told(loaded), one_at_a_time(loaded.dataset):
-            return run_with_retries(loaded, new_attempt=new_attempt).uri
+            return run_with_retries(loaded, attempt).uri
 
     return without_private_text(run)
 
 
-def run_with_retries(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
+def run_with_retries(spec: ReleaseSpec, attempt: AttemptMode) -> Outcome:
     """Run a release, and continue it after a pause when cluster, ledger or storage was lost; repeat nothing else.
 
     Prefect's own retries would repeat a refusal as well.
     """
-    wanted = new_attempt and runtime.flow_run.run_count in (None, 0, 1)
+    replaces = attempt == "replace" and runtime.flow_run.run_count in (None, 0, 1)
 
     @cache
     def given_up() -> str | None:
@@ -107,7 +109,7 @@ def run_with_retries(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
         return live_attempt(spec)
 
     def run() -> Outcome:
-        return run_steps(spec, new_attempt=wanted and live_attempt(spec) == given_up())
+        return run_steps(spec, "replace" if replaces and live_attempt(spec) == given_up() else "once")
 
     for delay in DELAYS:
         try:
@@ -118,18 +120,17 @@ def run_with_retries(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
     return run()
 
 
-def run_steps(spec: ReleaseSpec, *, new_attempt: bool) -> Outcome:
+def run_steps(spec: ReleaseSpec, attempt: AttemptMode) -> Outcome:
     """Run the steps of a release, each as a task."""
     logger = get_run_logger()
-    resume = not new_attempt and live_attempt(spec) is not None
     reporter: list[StepProgress] = []
 
     def progress(stage: str, done: int, total: int) -> None:
         if reporter:
             reporter[-1].report(stage, done, total)
 
-    logger.info("release %s of data set %s: %s", spec.name, spec.dataset, "resumed" if resume else "begun")
-    with Run(spec, resume=resume, new_attempt=new_attempt, progress=progress, announce=logger.info) as run:
+    with Run(spec, attempt=attempt, progress=progress, announce=logger.info) as run:
+        logger.info("release %s of data set %s: %s", spec.name, spec.dataset, "resumed" if run.resumed else "begun")
         show_plan(run.plan)
         before: State | None = None
         for name, step in run.steps.items():
@@ -207,10 +208,10 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
             raise SpecError(f"`{name}` cannot be set for a run: the worker pins it ({PINNED} or DPDIST_LEDGER)")
     if isinstance(spec, str):
         path = inside(spec, FOLDER, "the path of the spec leaves the folder of specs")
-        loaded = load_spec(path, settings | fixed, day=day)
-        trusted = load_spec(path, fixed).plugins if loaded.plugins and settings else loaded.plugins
+        loaded = load(path, settings | fixed, day=day)
+        trusted = load(path, fixed).plugins if loaded.plugins and settings else loaded.plugins
     else:
-        loaded, trusted = build_spec(spec, settings | fixed, day=day), frozenset()
+        loaded, trusted = load(spec, settings | fixed, day=day), frozenset()
     if not loaded.plugins <= trusted:
         raise SpecError(
             "a parameter names code to run (module:function), which would run with the rights of the worker: name it "

@@ -27,8 +27,8 @@ from prefect.artifacts import (
 from dpdist.errors import SpecError
 
 if TYPE_CHECKING:
-    from dpdist.families.base.family import Plan
-    from dpdist.release.outcome import Outcome
+    from dpdist.families.base.plan import Plan
+    from dpdist.lifecycle.outcome import Outcome
 
 BLOCK = "DPDIST_STORAGE_BLOCK"
 """Environment variable of a worker: a block of prefect-aws, ``aws-credentials/NAME`` or ``minio-credentials/NAME``."""
@@ -39,7 +39,6 @@ default: the working directory.
 """
 
 _INTERVAL = 1.0
-_ITEMS = r"^(?!Resources)([A-Z][a-z]+) {2,}(.*)$"  # lines of a plan such as `Structure   ...`
 
 
 def artifact_key(*parts: str) -> str:
@@ -71,18 +70,8 @@ def page_address(path: str) -> str:
 
 
 def plan_rows(plan: Plan) -> list[dict[str, Any]]:
-    """The plan as the rows of a table, in the words of its `explain`."""
-    spec = plan.spec
-    return [
-        *({"item": "guarantee", "value": guarantee.sentence()} for guarantee in plan.guarantees),
-        {"item": "release", "value": spec.name},
-        {"item": "data set", "value": spec.dataset},
-        {"item": "kind", "value": spec.kind},
-        *(
-            {"item": name.lower(), "value": text.strip()}
-            for name, text in re.findall(_ITEMS, plan.explain(), re.MULTILINE)
-        ),
-    ]
+    """The facts of a plan as the rows of a table."""
+    return [{"item": fact.title.lower(), "value": fact.sentence} for fact in plan.facts()]
 
 
 def show_plan(plan: Plan) -> None:

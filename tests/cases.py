@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import releases
 
-from dpdist.data.inputs import contract_source
+from dpdist.data.inputs import source_of
 from dpdist.data.source import fingerprint
-from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
-from dpdist.spec.release import ReleaseSpec, override
+from dpdist.spec.contract import Contract
+from dpdist.spec.overrides import override
+from dpdist.spec.reader import load
+from dpdist.spec.release import ReleaseSpec
 
 MODES = ("in-process", "threads", "embedded", "address")
 """Executors, by the names that specs give them (`cluster.mode`)."""
@@ -67,7 +68,7 @@ class Case:
             "ledger": f"sqlite:///{folder}/ledger.db",
             "work": str(folder / "work"),
         }
-        return build_spec(override(tree, {**self.settings, **releases.dotted(changes)}))
+        return load(override(tree, {**self.settings, **releases.dotted(changes)}))
 
     def project(self, folder: Path, **changes: Any) -> ReleaseSpec:
         """Write the table and a ledger below `folder`; return the spec of a release."""
@@ -94,7 +95,7 @@ class Case:
         contract = Contract.model_validate(tree)
         with closing(Ledger.open(spec.ledger)) as ledger:
             ledger.amend(dataset, contract, reason="declared")
-            source = contract_source(contract.data, paths=contract.data.paths)
+            source = source_of(contract.data)
             ledger.admit_input(dataset, fingerprint=fingerprint(source), contract=contract.digest)
 
     def spoilt(self, table: pa.Table) -> pa.Table:

@@ -17,14 +17,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from distributed import Client, Security
 from releases import dotted
 
-from dpdist.families.base.registry import build_spec
 from dpdist.families.mixing.federated.messages import identity_text
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.signing import load_signing_key
-from dpdist.release.conformity import check_input
-from dpdist.spec.release import override
+from dpdist.lifecycle.conformity import check_input
+from dpdist.spec.contract import Contract
+from dpdist.spec.overrides import override
+from dpdist.spec.reader import load
 
 SCHEMA: dict[str, Any] = {
     "attributes": [
@@ -132,7 +132,7 @@ def federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> Mi
             "clients": [member(folder, name, seed=number) for number, name in enumerate(names)],
         },
     }
-    spec = build_spec(override(tree, dotted(changes)))
+    spec = load(override(tree, dotted(changes)))
     assert isinstance(spec, MixingSpec)
     return spec
 

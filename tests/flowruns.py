@@ -17,7 +17,7 @@ from releases import project
 
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger.key_encryption import KeyEncryptionKey
-from dpdist.release.run import Run, run_release
+from dpdist.lifecycle.run import Run, run_release
 from dpdist.storage.store import Store
 
 

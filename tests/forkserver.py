@@ -37,7 +37,7 @@ PRELOADED = (
     "dp_accounting.rdp",
     "flint",
     "dpdist.cli.commands",
-    "dpdist.release.run",
+    "dpdist.lifecycle.run",
     "dpdist.families.deniability.stages",
     "dpdist.families.histogram.stages",
     "dpdist.families.mixing.stages",

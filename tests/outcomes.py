@@ -12,8 +12,8 @@ from dpdist.errors import DpdistError
 from dpdist.families.base.attempt import Progress
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Ledger
+from dpdist.lifecycle import publication
 from dpdist.publish.verify import verify
-from dpdist.release import publication
 from dpdist.storage.store import Store
 
 MOMENTS = (

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow.parquet as pq
 from releases import SCHEMA, table
 
-from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
+from dpdist.spec.reader import load
 
 ROWS = 6_000
 """Records of the table, `releases.table(ROWS)`."""
@@ -39,6 +39,6 @@ def published(folder: Path, *, fixed_key: str | None = None, **changes: Any) -> 
         "model": {"rounds": 1, "balance": 10},
         "synthesis": {"records": 2_500},
     }
-    run_release(build_spec(spec | changes), fixed_key=fixed_key)
+    run_release(load(spec | changes), fixed_key=fixed_key)
     shutil.rmtree(made)
     return folder / "release"

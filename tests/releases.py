@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.families.base.family import Plan
-from dpdist.families.base.registry import build_spec, make_plan
+from dpdist.families.base.plan import Plan
+from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Ledger
-from dpdist.spec.release import override
+from dpdist.spec.overrides import override
+from dpdist.spec.reader import load
 
 SCHEMA: dict[str, Any] = {
     "attributes": [
@@ -92,6 +93,6 @@ def _spec(folder: Path, changes: dict[str, Any]) -> PlausibleDeniabilitySpec:
         "split": {"structure": 0.3, "parameters": 0.4, "seeds": 0.3},
         "synthesis": {"records": 2_500, "omega": [3, 4, 5], "minimum_pass_rate": 0.1},
     }
-    spec = build_spec(override(tree, dotted(changes)))
+    spec = load(override(tree, dotted(changes)))
     assert isinstance(spec, PlausibleDeniabilitySpec)
     return spec

@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
+from dpdist.data.count import PairCounts
 from dpdist.families.synthesis import plan
-from dpdist.families.synthesis.choices import MOST_TRIPLES, Choices, choose
+from dpdist.model import learn as model
+from dpdist.model.account import GaussianAccount
+from dpdist.model.choices import MOST_TRIPLES, Choices, choose
+from dpdist.model.learn import Learned
+from dpdist.model.measure import Known
+from dpdist.privacy.noise import Noise
 
 SHARES = (
     "one_way", "one_way_again", "tree", "pairs", "picks", "misfit", "rake", "triples", "triple_picks",
@@ -26,3 +32,11 @@ def choose_instead(monkeypatch: pytest.MonkeyPatch, shares: Mapping[str, float],
         return replace(found, triple_tables=triples, **whole, **others)
 
     monkeypatch.setattr(plan, "choose", chosen)
+
+
+def learn(
+    counts: PairCounts, *, choices: Choices, noise: Noise, drawing: Noise, prefix: str = "", **known: Any
+) -> Learned:
+    """A model in an account of its own; `known` are the fields of `Known`."""
+    account = GaussianAccount(choices.mu, noise, prefix)
+    return model.learn(counts, account, choices=choices, drawing=drawing, known=Known(**known))

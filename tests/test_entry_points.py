@@ -20,10 +20,10 @@ import yaml
 from commands import Command
 
 from dpdist.errors import SpecError
-from dpdist.families.base import registry
-from dpdist.families.base.registry import Families, build_spec
 from dpdist.ledger import Ledger
 from dpdist.publish.verify import read_release
+from dpdist.spec.kinds import FAMILIES, GROUP, Families
+from dpdist.spec.reader import load
 
 ROOT = Path(__file__).parent.parent
 SHIPPED = ("discovery", "histogram", "mixing", "plausible-deniability", "relational", "synthesis", "two-stage")
@@ -51,8 +51,8 @@ def headcount(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def families(monkeypatch: pytest.MonkeyPatch) -> Iterator[Families]:
     """The families of a process that has looked for none yet."""
-    monkeypatch.setattr(registry, "FAMILIES", Families())
-    yield registry.FAMILIES
+    monkeypatch.setattr(FAMILIES, "__dict__", vars(Families()))
+    yield FAMILIES
     sys.modules.pop("headcount", None)
 
 
@@ -61,7 +61,7 @@ def offer(folder: Path, name: str, line: str = "") -> None:
     metadata = folder / f"{name}-1.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{line}\n" if line else "")
+    (metadata / "entry_points.txt").write_text(f"[{GROUP}]\n{line}\n" if line else "")
 
 
 def test_a_process_finds_it_and_imports_no_family_to_list_the_kinds(headcount: Path) -> None:
@@ -88,7 +88,7 @@ def test_the_command_line_plans_releases_verifies_and_audits_it(
     assert unknown.code
     assert f"`kind` is 'headcount'; expected one of {', '.join(SHIPPED)}" in " ".join(unknown.err.split())
 
-    monkeypatch.setattr(registry, "FAMILIES", Families())
+    monkeypatch.setattr(FAMILIES, "__dict__", vars(Families()))
     monkeypatch.syspath_prepend(headcount)
     jsonschema.validate(SPEC, dpdist("schema", "json", "spec").json)
     assert dpdist("plan", "spec.yaml", "--json").json["epsilon"] == 0.5
@@ -130,7 +130,7 @@ def test_a_broken_offer_is_refused_by_name(
     monkeypatch.syspath_prepend(tmp_path)
     assert list(families) == [*SHIPPED, "there"]
     with pytest.raises(SpecError, match=message):
-        build_spec({**SPEC, "kind": "there"})
+        load({**SPEC, "kind": "there"})
 
 
 @pytest.mark.parametrize(
@@ -145,4 +145,4 @@ def test_code_without_its_installation_is_refused(
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     for kind in ("histogram", "there"):
         with pytest.raises(SpecError, match=f"{message}.*make setup"):
-            build_spec({**SPEC, "kind": kind})
+            load({**SPEC, "kind": kind})

@@ -21,9 +21,9 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from dpdist.families.base.registry import build_spec
 from dpdist.families.mixing.federated.messages import identity_text
 from dpdist.ledger import Ledger
+from dpdist.spec.reader import load
 
 
 def deal(table: Path, count: int) -> list[bytes]:
@@ -94,7 +94,7 @@ def main() -> None:
         make_client(folder / client["name"], client, content, name=arguments.table.name, budget=budget)
     tree |= {"ledger": make_ledger(folder, tree["dataset"], **budget), "work": str(folder / "work")}
     tree["output"]["path"] = str(folder / "release")
-    build_spec(tree)
+    load(tree)
     (folder / "spec.yaml").write_text(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
     print(f"{folder}/spec.yaml: {len(clients)} clients")
 

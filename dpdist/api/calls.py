@@ -13,9 +13,10 @@ from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.planned import PlannedRelease
 from dpdist.api.progress import bars
 from dpdist.api.released import Release
-from dpdist.api.specs import AnySpecification, specified
+from dpdist.api.specs import specified
 from dpdist.errors import LedgerError
 from dpdist.families.base.attempt import Progress, silent
+from dpdist.spec.reader import AnySpecification
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     from dpdist.cluster.cluster import Cluster
     from dpdist.data.inputs import Input
+    from dpdist.lifecycle.run import AttemptMode, Run
     from dpdist.publish.verify import VerifyReport
-    from dpdist.release.run import Run
     from dpdist.spec.release import ReleaseSpec
 
 AnyLedger = Ledger | str | None
@@ -79,9 +80,7 @@ def release(
     ledger: AnyLedger = None,
     client: Client | None = None,
     progress: bool | Progress = False,
-    resume: bool = False,
-    new_attempt: bool = False,
-    once: bool = False,
+    attempt: AttemptMode = "new",
     settings: Mapping[str, Any] | None = None,
     test_key: str | None = None,
 ) -> Release:
@@ -100,12 +99,10 @@ def release(
         tables.
     progress : bool or callable
         Show bars, or call ``progress(stage, done, total)``.
-    resume : bool
-        Continue the attempt that was interrupted; costs nothing more.
-    new_attempt : bool
-        Give up an interrupted attempt; its charge stays, and a new one is made.
-    once : bool
-        Begin, or continue what was interrupted, or return what is published: safe to repeat.
+    attempt : {"new", "resume", "once", "replace"}
+        Begin; or continue the attempt that was interrupted, which costs nothing more; or whichever is needed, and
+        return what is published: safe to repeat; or give an interrupted attempt up, whose charge stays, and charge a
+        new one.
     settings : mapping, optional
         Values that replace those of the spec, by dotted path.
     test_key : str, optional
@@ -117,7 +114,7 @@ def release(
         See `dpdist.errors`. Nothing is published, and unless the message says otherwise nothing was charged or the
         attempt can be resumed.
     """
-    options: dict[str, Any] = {"resume": resume, "new_attempt": new_attempt, "once": once, "test_key": test_key}
+    options: dict[str, Any] = {"attempt": attempt, "test_key": test_key}
     with opened_run(
         spec, data=data, ledger=ledger, client=client, progress=progress, settings=settings, **options
     ) as run:
@@ -142,7 +139,7 @@ def opened_run(
     **options: Any,
 ) -> Iterator[Run]:
     """A run of a release, opened; parameters as for `release`."""
-    from dpdist.release.run import Run
+    from dpdist.lifecycle.run import Run
 
     loaded = _loaded(spec, data, ledger, settings)
     executor, given = _given(data, client, extra_columns=loaded.data.extra_columns)

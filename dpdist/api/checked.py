@@ -14,7 +14,8 @@ from dpdist.cluster.executor import InProcess
 from dpdist.data.files import check_arrow
 from dpdist.data.inputs import Files, source_of
 from dpdist.errors import ColumnMismatch, EmptyTable, SpecError, UnreadableFile
-from dpdist.spec.release import DataSpec, validated
+from dpdist.spec.data import DataSpec
+from dpdist.spec.overrides import validated
 from dpdist.spec.schema import Schema
 
 NOT_READ = "no record was read: what records say is private; who keeps the table asks with custodian=True (--custodian)"
@@ -57,7 +58,7 @@ class SchemaCheck:
 
 def check_schema(schema: Schema, table: Any, *, custodian: bool, layout: Mapping[str, Any]) -> SchemaCheck:
     """See `dpdist.spec.schema.Schema.check`."""
-    from dpdist.release.conformity import check_records
+    from dpdist.lifecycle.conformity import check_records
 
     paths = paths_of(table)
     if paths is None and layout:

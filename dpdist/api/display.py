@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Iterable
 from html import escape
 
+from dpdist.privacy.formatting import Fact
+
 WIDTH = 80
 """Columns of text; words are never cut, so paths may be longer."""
 
@@ -16,7 +18,7 @@ _STYLE = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
 
 
 class Text(str):
-    """Lines of a label and what it is; a string that notebooks show as a table."""
+    """Lines of text; a string that notebooks show as a table."""
 
     __slots__ = ()
 
@@ -24,20 +26,16 @@ class Text(str):
         return str(self)
 
     def _repr_html_(self) -> str:
-        return html_table(self.splitlines())
+        return html_table(Fact("", line) for line in self.splitlines())
 
 
-def html_table(lines: Iterable[str], *, title: str = "") -> str:
-    """An HTML table of lines whose label ends at two blanks; all text is escaped."""
-    rows = []
-    for line in lines:
-        label, blanks, rest = line.partition("  ")
-        if not blanks:
-            label, rest = "", line
-        rows.append(
-            f'<tr><th style="{_STYLE}">{escape(label.strip())}</th>'
-            f'<td style="{_STYLE};white-space:pre-wrap">{escape(rest.strip())}</td></tr>'
-        )
+def html_table(facts: Iterable[Fact], *, title: str = "") -> str:
+    """An HTML table of facts; all text is escaped."""
+    rows = [
+        f'<tr><th style="{_STYLE}">{escape(fact.title)}</th>'
+        f'<td style="{_STYLE};white-space:pre-wrap">{escape(fact.sentence)}</td></tr>'
+        for fact in facts
+    ]
     caption = f'<caption style="text-align:left;font-weight:bold">{escape(title)}</caption>' if title else ""
     return f"<table>{caption}{''.join(rows)}</table>"
 

@@ -79,10 +79,10 @@ def discovered(
     Raises
     ------
     DpdistError
-        As `dpdist.release.run.run_release`.
+        As `dpdist.lifecycle.run.run_release`.
     """
-    from dpdist.families.base.registry import build_spec
-    from dpdist.release.run import run_release
+    from dpdist.lifecycle.run import run_release
+    from dpdist.spec.reader import load
 
     if not columns:
         raise SpecError("--discover looks at named columns, which share epsilon: --column SEX --column AGEP=integer")
@@ -91,7 +91,7 @@ def discovered(
         raise SpecError("--column: a column is named twice; keep one of them")
     if not dataset or min(budget) <= 0:
         raise SpecError("--discover is charged: give --dataset, --epsilon and --delta, such as 0.5 and 1e-9")
-    spec = build_spec(
+    spec = load(
         {
             "kind": "discovery",
             "name": Path(output).name,
@@ -102,9 +102,9 @@ def discovered(
             "output": {"path": output},
             "ledger": ledger,
         },
-        source="--discover",
+        title="--discover",
     )
-    run_release(spec, once=True, progress=progress, announce=announce)
+    run_release(spec, attempt="once", progress=progress, announce=announce)
     return draft_of(Path(output), public=False, columns=(), without=())
 
 

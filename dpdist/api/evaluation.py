@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 from dpdist.api.containers import as_input, is_partitioned, paths_of
 from dpdist.api.given import executor_for, key_of
 from dpdist.api.progress import bars
-from dpdist.api.specs import AnySpecification, specified
+from dpdist.api.specs import specified
 from dpdist.errors import SpecError
 from dpdist.families.base.attempt import Progress, silent
+from dpdist.spec.reader import AnySpecification
 
 if TYPE_CHECKING:
     from distributed import Client
 
     from dpdist.cluster.cluster import Cluster
-    from dpdist.evaluate.evaluation import Options
-    from dpdist.evaluate.run import Evaluated
+    from dpdist.evaluation.report import Options
+    from dpdist.evaluation.run import Evaluated
 
 
 def evaluate(
@@ -55,14 +56,14 @@ def evaluate(
         A live one, which stays open.
     public_key : Ed25519PublicKey or path of a PEM file, optional
     options : dict
-        Of `dpdist.evaluate.evaluation.Options`: ``target``, ``train``, ``test``, ``seed``, ``attacks``.
+        Of `dpdist.evaluation.report.Options`: ``target``, ``train``, ``test``, ``seed``, ``attacks``.
 
     Raises
     ------
     DpdistError
         A table cannot be read, or does not fit the schema of the release.
     """
-    from dpdist.evaluate.run import Request, run_evaluation
+    from dpdist.evaluation.run import Request, run_evaluation
 
     executor = executor_for(client, dask=is_partitioned(against) or is_partitioned(holdout))
     request = Request(
@@ -83,7 +84,7 @@ def evaluate(
 
 
 def _chosen(options: Mapping[str, Any]) -> Options:
-    from dpdist.evaluate.evaluation import Options
+    from dpdist.evaluation.report import Options
 
     try:
         return Options(**options)

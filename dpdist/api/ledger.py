@@ -14,8 +14,8 @@ from dpdist.ledger import Ledger as _Ledger
 
 if TYPE_CHECKING:
     from dpdist.ledger import Statement
-    from dpdist.ledger.contract import Contract
     from dpdist.ledger.records import Rational
+    from dpdist.spec.contract import Contract
 
 AnyContract = str | os.PathLike[str]
 
@@ -116,8 +116,8 @@ class Ledger:
         """
         from dpdist.api.containers import as_input, is_partitioned, paths_of
         from dpdist.cluster.cluster import Cluster
-        from dpdist.ledger.contract import Contract
-        from dpdist.release.conformity import check_input
+        from dpdist.lifecycle.conformity import check_input
+        from dpdist.spec.contract import Contract
 
         with self.opened() as ledger:
             text = ledger.dataset(name).contract
@@ -164,7 +164,7 @@ class Ledger:
 
     def contract_of(self, name: str) -> Contract | None:
         """The contract of a data set, if it has one."""
-        from dpdist.ledger.contract import Contract
+        from dpdist.spec.contract import Contract
 
         with self.opened() as ledger:
             text = ledger.dataset(name).contract
@@ -185,7 +185,7 @@ def url_of(ledger: Ledger | str | None) -> str | None:
 
 
 def _contract(path: AnyContract) -> Contract:
-    from dpdist.ledger.contract import Contract
+    from dpdist.spec.contract import Contract
 
     return Contract.from_yaml(Path(path))
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dpdist.api.display import folded, html_table
+from dpdist.privacy.formatting import Fact, lines_of
 
 if TYPE_CHECKING:
-    from dpdist.families.base.family import Plan
+    from dpdist.families.base.plan import Plan
 
 
 class PlannedRelease:
@@ -41,15 +42,21 @@ class PlannedRelease:
         """The plan as JSON values."""
         return self.plan.to_json()
 
-    def explain(self) -> str:
-        """The plan, the budget before and after it, and whether the contract is kept, in words."""
-        from dpdist.ledger.statement import budget_lines, contract_sentence
+    def facts(self, *, details: bool = True) -> list[Fact]:
+        """What the plan says, the budget before and after it, and whether the contract is kept; without `details`,
+        what people ask first.
+        """
+        from dpdist.ledger.statement import account_facts
 
-        lines = [self.plan.explain(), *budget_lines(self.plan), f"Contract    {contract_sentence(self.plan)}"]
-        return "\n".join(lines)
+        facts = sorted((*self.plan.facts(), *account_facts(self.plan)), key=lambda fact: fact.detail)
+        return [fact for fact in facts if details or not fact.detail]
+
+    def explain(self) -> str:
+        """All facts as text, a line for each."""
+        return "\n".join(lines_of(self.facts()))
 
     def __repr__(self) -> str:
-        return folded(self.explain())
+        return folded("\n".join(lines_of(self.facts(details=False))))
 
     def _repr_html_(self) -> str:
-        return html_table(self.explain().splitlines(), title=f"Plan of {self.plan.spec.name}")
+        return html_table(self.facts(details=False), title=f"Plan of {self.plan.spec.name}")

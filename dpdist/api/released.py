@@ -12,6 +12,7 @@ import pyarrow as pa
 from dpdist.api.display import html_table
 from dpdist.api.frames import to_pandas, typed
 from dpdist.errors import printable
+from dpdist.privacy.formatting import Fact, lines_of
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.parts import arrow_schema
 from dpdist.publish.verify import part_batches, read_manifest, read_release
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from pandas import DataFrame
 
-    from dpdist.evaluate.run import Evaluated
+    from dpdist.evaluation.run import Evaluated
     from dpdist.inference.answers import Answer
     from dpdist.inference.published import Published
     from dpdist.inference.replicates import Replicates
@@ -124,7 +125,7 @@ class Release:
 
     def to_dask(self, *, labels: bool = False) -> Any:
         """The records as a Dask DataFrame, with a partition for each part, which is read where it is computed."""
-        from dpdist.cluster.frames import frame_of_parts
+        from dpdist.cluster.tasks import frame_of_parts
 
         store = Store(self.path, self._options)
         form = self.manifest.format
@@ -189,24 +190,22 @@ class Release:
 
         return evaluate(self, against, holdout=holdout, **options)
 
-    def _lines(self) -> list[str]:
+    def _facts(self) -> list[Fact]:
         manifest = self.manifest
-        lines = ["NOT PRIVATE  made with a fixed test key"] if manifest.not_private else []
-        lines += [
-            f"Guarantee    {self.guarantee}",
-            f"Release      {self.path}",
-            f"{manifest.counted.capitalize():<13}{manifest.rows:,}",
+        facts = [Fact("NOT PRIVATE", "made with a fixed test key")] if manifest.not_private else []
+        facts += [
+            Fact("Guarantee", printable(self.guarantee)),
+            Fact("Release", printable(self.path)),
+            Fact(manifest.counted.capitalize(), f"{manifest.rows:,}"),
         ]
-        lines += [f"WARNING      {caution}" for caution in manifest.cautions]
-        if self.budget:
-            lines.append(f"Budget       {self.budget}")
-        return list(map(printable, lines))
+        facts += [Fact("WARNING", printable(caution)) for caution in manifest.cautions]
+        return [*facts, Fact("Budget", printable(self.budget))] if self.budget else facts
 
     def __repr__(self) -> str:
-        return "\n".join([printable(f"Release {self.name!r} ({self.manifest.kind})"), *self._lines()])
+        return "\n".join([printable(f"Release {self.name!r} ({self.manifest.kind})"), *lines_of(self._facts())])
 
     def _repr_html_(self) -> str:
-        return html_table(self._lines(), title=f"Release {self.name} ({self.manifest.kind})")
+        return html_table(self._facts(), title=f"Release {self.name} ({self.manifest.kind})")
 
 
 def _part(number: int, *, store: Store, manifest: Manifest, labels: bool) -> DataFrame:

@@ -1,4 +1,4 @@
-"""The spec of a call: a file, a mapping or a spec, with what the call sets."""
+"""The spec of a call: a file, a mapping or a spec, with what the call sets and the ledger of the environment."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpdist.errors import SpecError
-from dpdist.families.base.registry import build_spec, load_spec
-from dpdist.spec.release import ReleaseSpec, change, override
+from dpdist.spec.reader import AnySpecification, load
+from dpdist.spec.release import ReleaseSpec
 
-AnySpecification = str | os.PathLike[str] | Mapping[str, Any] | ReleaseSpec
-"""The path of a spec file, its settings as a mapping, or a spec that was read before."""
+__all__ = ["AnySpecification", "specified"]
 
 
 def specified(spec: AnySpecification, settings: Mapping[str, Any]) -> ReleaseSpec:
@@ -23,14 +21,5 @@ def specified(spec: AnySpecification, settings: Mapping[str, Any]) -> ReleaseSpe
     SpecError
         There is no such file, or it is no valid spec.
     """
-    overrides = dict(settings)
-    if "ledger" not in overrides and os.environ.get("DPDIST_LEDGER"):
-        overrides["ledger"] = os.environ["DPDIST_LEDGER"]
-    if isinstance(spec, ReleaseSpec):
-        return change(spec, overrides) if overrides else spec
-    if isinstance(spec, Mapping):
-        tree = {name: dict(part) if isinstance(part, Mapping) else part for name, part in spec.items()}
-        return build_spec(override(tree, overrides), base=Path.cwd())
-    if isinstance(spec, str | os.PathLike):
-        return load_spec(Path(spec), overrides)
-    raise SpecError(f"spec: expected the path of a spec file or a mapping, got {type(spec).__name__}")
+    url = os.environ.get("DPDIST_LEDGER")
+    return load(spec, ({"ledger": url} if url else {}) | dict(settings), base=Path.cwd())

@@ -14,7 +14,7 @@ from dpdist.api.frames import to_pandas
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.released import Release
 from dpdist.errors import SpecError
-from dpdist.spec.release import override
+from dpdist.spec.overrides import override
 from dpdist.spec.schema import Schema
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from dpdist.families.base.attempt import Progress
+    from dpdist.lifecycle.run import AttemptMode
 
 LEAST_RECORDS = 1_000
 """Records of the release that `fit` makes, unless `settings` says otherwise."""
@@ -116,7 +117,7 @@ class Synthesizer:
         *,
         client: Client | None = None,
         progress: bool | Progress = False,
-        resume: bool = False,
+        attempt: AttemptMode = "new",
         test_key: str | None = None,
     ) -> Synthesizer:
         """Charge the data set, learn the model and publish a small release of it.
@@ -127,7 +128,7 @@ class Synthesizer:
             As `data` of `dpdist.release`.
         y : None
             Ignored.
-        client, progress, resume, test_key
+        client, progress, attempt, test_key
             As for `dpdist.release`; to resume, give the synthesizer a name.
 
         Raises
@@ -135,7 +136,7 @@ class Synthesizer:
         DpdistError
             As `dpdist.release`.
         """
-        options: dict[str, Any] = {"client": client, "progress": progress, "resume": resume, "test_key": test_key}
+        options: dict[str, Any] = {"client": client, "progress": progress, "attempt": attempt, "test_key": test_key}
         with opened_run(self._spec(), data=X, ledger=self.ledger, **options) as run:
             if run.outcome is not None:
                 raise SpecError(f"release {run.spec.name!r} is published: draw from the synthesizer that made it")

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,14 +29,15 @@ from dpdist.cli.plan import plan
 from dpdist.cli.runs import runs_app
 from dpdist.cli.schema import schema_app
 from dpdist.cli.spec import spec_app
-from dpdist.errors import AccountingError, DpdistError
+from dpdist.errors import AccountingError, DpdistError, SpecError
 from dpdist.privacy.formatting import number_of, upwards
 
 if TYPE_CHECKING:
     from dpdist.inference.recompute import Recomputed
+    from dpdist.lifecycle.outcome import Outcome
+    from dpdist.lifecycle.run import AttemptMode
     from dpdist.publish.account import Account
     from dpdist.publish.verify import VerifyReport
-    from dpdist.release.outcome import Outcome
 
 app = typer.Typer(
     name="dpdist",
@@ -90,20 +92,39 @@ def main() -> None:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _terminated)
         app(standalone_mode=True)
-    except DpdistError as error:
-        say(error_text(f"dpdist: {error}", terminal=sys.stderr.isatty()), err=True)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        sys.exit(1)
     except Exception as error:
-        say(f"dpdist: internal error ({type(error).__name__}){_of_the_charge()}. {_details_of(error)}", err=True)
-        sys.exit(70)
+        sys.exit(_told(error))
     finally:
         gc.freeze()  # what is left goes with the process: looking through it once more takes a fifth of a second
 
 
+def _told(error: Exception) -> int:
+    """Say what ended the command; return its exit code."""
+    if _signals:  # it was said; what fails on the way out is no other end
+        return 128 + _signals[0]
+    if isinstance(error, DpdistError):
+        say(error_text(f"dpdist: {error}", terminal=sys.stderr.isatty()), err=True)
+        return error.exit_code
+    if isinstance(error, BrokenPipeError):
+        return 1
+    say(f"dpdist: internal error ({type(error).__name__}){_of_the_charge()}. {_details_of(error)}", err=True)
+    return 70
+
+
+_signals: list[int] = []
+"""What ends this process."""
+
+
 def _terminated(number: int, frame: object) -> None:
     """End with clusters closed and the attempt open; a second interrupt ends at once."""
+    try:
+        getattr(sys.stderr, "rich_proxied_file", sys.stderr).flush()
+    except RuntimeError:  # it came amid a write of this thread, and none is made inside another: once more after it
+        threading.Timer(0.02, os.kill, (os.getpid(), number)).start()
+        return
+    except (AttributeError, OSError, ValueError):
+        pass  # no standard error, or a closed one
+    _signals.append(number)
     signal.signal(number, signal.SIG_DFL if number == signal.SIGINT else signal.SIG_IGN)
     logging.getLogger("sqlalchemy").setLevel(logging.CRITICAL)  # its pool would log this exit with a traceback
     stop_bars()
@@ -130,7 +151,7 @@ def _details_of(error: Exception) -> str:
     """
     import traceback
 
-    from dpdist.storage.reports import write_report
+    from dpdist.storage.local import write_report
 
     details = "".join(traceback.format_exception(error))
     if _READERS.intersection(sys.argv[1:2]):
@@ -161,15 +182,18 @@ def release(
     as_json: AsJson = False,
 ) -> None:
     """Run a release: charge, compute, publish."""
-    from dpdist.release.run import run_release
+    from dpdist.lifecycle.run import run_release
 
+    modes: tuple[AttemptMode, ...] = ("resume", "replace", "once")
+    asked = [mode for mode, flag in zip(modes, (resume, new_attempt, once), strict=True) if flag]
+    if len(asked) > 1:
+        raise SpecError("give one of --resume, --new-attempt, --once")
+    attempt = asked[0] if asked else "new"
     loaded = load(spec, settings)
     with bars() as progress:
         outcome = run_release(
             loaded,
-            resume=resume,
-            new_attempt=new_attempt,
-            once=once,
+            attempt=attempt,
             fixed_key=test_key,
             progress=progress,
             announce=lambda text: say(text, err=True),

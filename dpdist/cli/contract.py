@@ -15,7 +15,7 @@ from dpdist.errors import OutOfDomain, SpecError
 from dpdist.privacy.formatting import upwards
 
 if TYPE_CHECKING:
-    from dpdist.ledger.contract import Contract
+    from dpdist.spec.contract import Contract
 
 contract_app = typer.Typer(
     help="The contract of a data set, declared by its custodian.", no_args_is_help=True, rich_markup_mode=None
@@ -40,7 +40,7 @@ def contract_draft(
     ] = None,
 ) -> None:
     """Print a contract made from a schema; write it to a file, and read it before you create the data set."""
-    from dpdist.ledger.contract import drafted
+    from dpdist.spec.contract import drafted
     from dpdist.spec.draft import notes_on
     from dpdist.spec.schema import Schema
     from dpdist.spec.strict_yaml import write_yaml
@@ -78,8 +78,8 @@ def contract_check(
 
     What is printed holds private counts.
     """
-    from dpdist.ledger.contract import Contract
-    from dpdist.release.conformity import check_input
+    from dpdist.lifecycle.conformity import check_input
+    from dpdist.spec.contract import Contract
 
     if (contract is None) == (dataset is None):
         raise SpecError("dpdist contract check: give a contract file, or --dataset")
@@ -128,7 +128,7 @@ def contract_amend(
 
     Inputs are checked again. A higher cap is then the guarantee of everything that was released before, too.
     """
-    from dpdist.ledger.contract import Contract
+    from dpdist.spec.contract import Contract
 
     read = Contract.from_yaml(contract)
     with open_ledger(ledger) as opened:
@@ -137,7 +137,7 @@ def contract_amend(
 
 
 def _contract_of(text: str | None, dataset: str) -> Contract:
-    from dpdist.ledger.contract import Contract
+    from dpdist.spec.contract import Contract
 
     if text is None:
         raise SpecError(f"data set {dataset!r} has no contract: give it one with dpdist contract amend")

@@ -81,8 +81,8 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Compare a release with the real table: one CONFIDENTIAL page with plots, and the figures as JSON."""
-    from dpdist.evaluate.evaluation import Options
-    from dpdist.evaluate.run import Request, run_evaluation
+    from dpdist.evaluation.report import Options
+    from dpdist.evaluation.run import Request, run_evaluation
     from dpdist.ledger.signing import load_public_key
 
     request = Request(

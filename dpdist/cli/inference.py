@@ -16,7 +16,7 @@ from dpdist.errors import OutputExists
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dpdist.families.base.family import Plan
+    from dpdist.families.base.plan import Plan
     from dpdist.inference.published import Published
 
 Release = Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")]

@@ -115,7 +115,7 @@ def _identity_lines(opened: Ledger, dataset: str) -> list[str]:
 
 
 def _create_from_contract(dataset: str, path: Path, ledger: str) -> None:
-    from dpdist.ledger.contract import Contract
+    from dpdist.spec.contract import Contract
     from dpdist.spec.unit import adjacency_words
 
     read = Contract.from_yaml(path)
@@ -256,7 +256,7 @@ def ledger_give_up(
 
     Its charge is given back if no record was read, and stays spent otherwise.
     """
-    from dpdist.release.history import find_attempt
+    from dpdist.lifecycle.history import find_attempt
 
     with open_ledger(ledger) as opened:
         meant = find_attempt(opened, attempt)

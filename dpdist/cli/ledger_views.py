@@ -24,8 +24,8 @@ def report(
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
     """Write a page that says what was spent on each data set, when, and under which guarantee; it works offline."""
-    from dpdist.evaluate.ledger_report import ledger_page
-    from dpdist.evaluate.page.files import write_private
+    from dpdist.evaluation.ledger_report import ledger_page
+    from dpdist.evaluation.page.files import write_private
     from dpdist.ledger.statement import ledger_rows
 
     with open_ledger(ledger) as opened:
@@ -48,7 +48,7 @@ def metrics(
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
     """Print what is left, open and released, in the text format of Prometheus. Nothing in it depends on a record."""
-    from dpdist.evaluate.page.files import write_private
+    from dpdist.evaluation.page.files import write_private
 
     if output is not None and listen is not None:
         raise SpecError("dpdist ledger metrics: give --output or --listen, not both")

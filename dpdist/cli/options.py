@@ -51,6 +51,6 @@ def moment(text: str) -> str:
 def load(path: Path, settings: list[str] | None) -> ReleaseSpec:
     """The spec of a command line: the file, its overrides, and the ledger of the environment."""
     from dpdist.api.specs import specified
-    from dpdist.spec.release import parse_overrides
+    from dpdist.spec.overrides import parse_overrides
 
     return specified(path, parse_overrides(settings or []))

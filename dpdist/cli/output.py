@@ -67,9 +67,10 @@ def _told(line: str) -> str:
 def guarantee_lines(guarantees: Sequence[Mapping[str, Any]]) -> list[str]:
     """The guarantees of a manifest for a terminal; of kinds that this version does not know, their sentences."""
     from dpdist.errors import AccountingError
+    from dpdist.privacy.formatting import Fact, lines_of
     from dpdist.privacy.guarantee import explained, from_json
 
     try:
-        return explained([from_json(item) for item in guarantees])
+        return lines_of(explained([from_json(item) for item in guarantees]))
     except AccountingError:
-        return [f"Guarantee   {item['sentence']}" for item in guarantees]
+        return lines_of(Fact("Guarantee", item["sentence"]) for item in guarantees)

@@ -34,6 +34,7 @@ Accuracy = Annotated[
     typer.Option(help="Synthesis: find the epsilon at which two-way tables are expected to be so close (0.01: 1 %)."),
 ]
 Write = Annotated[Path | None, typer.Option(help="With --solve or --accuracy: write the completed spec here.")]
+Details = Annotated[bool, typer.Option("--details", help="Say how it is done, too: noise, shares, choices, tasks.")]
 ForCluster = Annotated[
     bool, typer.Option("--cluster", help="Propose workers, memory and partitions for the declared number of records.")
 ]
@@ -50,10 +51,13 @@ def plan(
     accuracy: Accuracy = None,
     write: Write = None,
     cluster: ForCluster = False,
+    details: Details = False,
 ) -> None:
     """Say what a release would guarantee, cost and need. Reads no record of its table."""
+    from dpdist.api.planned import PlannedRelease
     from dpdist.families.base.registry import make_plan
-    from dpdist.ledger.statement import budget_lines, contract_sentence
+    from dpdist.ledger.statement import account_facts
+    from dpdist.privacy.formatting import lines_of
 
     options = {"epsilon": epsilon, "pass_rate": pass_rate, "public_table": public_table, "write": write}
     options["accuracy"] = accuracy
@@ -61,7 +65,7 @@ def plan(
     if found is not None:
         show(found, as_json=as_json)
         if found.plan is not None and not as_json:
-            say(folded("\n".join(budget_lines(found.plan))))
+            say(folded("\n".join(lines_of(account_facts(found.plan)))))
         return
     made = make_plan(load(spec, settings))
     if cluster:
@@ -71,8 +75,8 @@ def plan(
     elif as_json:
         show_json(made.to_json())
     else:
-        contract = f"Contract    {contract_sentence(made)}"
-        say(folded("\n".join([made.explain(), *budget_lines(made), contract, *_notes(spec)])))
+        facts = PlannedRelease(made).facts(details=details)
+        say(folded("\n".join([*lines_of(facts), *_notes(spec)])))
 
 
 def _notes(spec: Path) -> list[str]:

@@ -9,8 +9,8 @@ import typer
 
 from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, moment, storage_options
 from dpdist.cli.output import say, show_json
+from dpdist.lifecycle.history import find_attempt, list_runs, opened, run_record
 from dpdist.privacy.formatting import number_of
-from dpdist.release.history import find_attempt, list_runs, opened, run_record
 
 runs_app = typer.Typer(help="Runs of releases, finished or not.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -50,8 +50,8 @@ def runs_clean(
     endpoint_url: Endpoint = None,
 ) -> None:
     """Delete what killed runs left: probes, unfinished files, claims, parts and keys of attempts that were given up."""
-    from dpdist.release.leftovers import sweep_address, sweep_store
-    from dpdist.storage.reports import sweep_reports
+    from dpdist.lifecycle.leftovers import sweep_address, sweep_store
+    from dpdist.storage.local import sweep_reports
 
     with opened(ledger, work, storage_options(endpoint_url)) as (found, folder):
         swept = sweep_store(folder)

@@ -156,11 +156,11 @@ def schema_json(
 def json_schema_of(kind: str) -> dict[str, Any]:
     """The JSON schema of spec, schema or contract files, with the address at which the site has it."""
     if kind == "spec":
-        from dpdist.families.base.registry import json_schema
+        from dpdist.spec.reader import json_schema
 
         tree = json_schema()
     else:
-        from dpdist.ledger.contract import Contract
+        from dpdist.spec.contract import Contract
         from dpdist.spec.schema import Schema
 
         tree = (Schema if kind == "schema" else Contract).model_json_schema(by_alias=True)

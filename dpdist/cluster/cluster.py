@@ -30,22 +30,11 @@ SCHEDULER_LOST = "the connection to the Dask cluster was lost; start it again an
 
 
 class Cluster:
-    """Computes delayed graphs with progress.
-
-    Parameters
-    ----------
-    client : distributed.Client or None
-        The client of a cluster; None runs graphs in the threads of this process.
-
-    Attributes
-    ----------
-    attempt : str
-        Id of the attempt that computes, for the logs of the workers.
-    """
+    """Computes delayed graphs with progress, on the cluster of a client or in the threads of this process."""
 
     def __init__(self, client: Client | None = None) -> None:
         self._client = client
-        self.attempt = ""
+        self.attempt = ""  # id of the attempt that computes, for the logs of the workers
 
     @property
     def client(self) -> Client:

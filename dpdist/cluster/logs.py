@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from datetime import UTC, datetime
-from typing import IO
+from typing import IO, Any
 
 FIELDS = ("stage", "task", "attempt", "release", "dataset", "partitions", "files", "seconds", "error")
 """The fields that a message may have besides its text."""
@@ -47,3 +47,34 @@ def configure(form: str | None = None, *, stream: IO[str] | None = None) -> None
     handler.setFormatter(JsonFormatter())
     log.addHandler(handler)
     log.setLevel(logging.INFO)
+
+
+def task_log(form: str) -> Any:
+    """A plugin of Dask workers that logs the tasks with the annotation ``attempt``: their stage and seconds, neither
+    name nor error nor result. `form` holds if the worker's own ``DPDIST_LOG`` is not set.
+    """
+    from dask.utils import key_split
+    from distributed import Worker, WorkerPlugin
+
+    ends = {"memory": "task finished", "error": "task failed"}
+
+    class TaskLog(WorkerPlugin):  # type: ignore[misc]
+        name = "dpdist-tasklog"
+        idempotent = True
+
+        def setup(self, worker: Worker) -> None:
+            self._worker = worker
+            configure(os.environ.get("DPDIST_LOG") or form)
+
+        def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
+            if start not in ("executing", "long-running") or finish not in ends:
+                return
+            task = self._worker.state.tasks.get(key)
+            attempt = ((task.annotations if task else None) or {}).get("attempt")
+            if attempt is None:
+                return
+            seconds = sum(span["stop"] - span["start"] for span in task.startstops if span["action"] == "compute")
+            extra = {"task": key_split(key), "attempt": attempt, "seconds": round(seconds, 3)}
+            logging.getLogger("dpdist").info(ends[finish], extra=extra)
+
+    return TaskLog()

@@ -46,7 +46,8 @@ def open_cluster(
     resources: Sequence[str] = (),
     scheduler_file: str | None = None,
 ) -> Iterator[Executor]:
-    """Open an executor for the time of a release.
+    """Open an executor for the time of a release. Raises ClusterUnreachable: no scheduler answers at the address, or no
+    worker is behind it.
 
     Parameters
     ----------
@@ -54,7 +55,8 @@ def open_cluster(
     address : str, optional
         Scheduler address for ``mode="address"``.
     workers : int, optional
-        Number of embedded worker processes, by default one per core; with ``mode="address"`` the number to wait for.
+        Number of embedded worker processes, by default one per core; with ``mode="address"`` the number to wait
+        for.
     memory_limit : str
         Memory limit of each embedded worker.
     timeout : float
@@ -65,11 +67,6 @@ def open_cluster(
         Dask resources of the embedded workers, one worker for each; takes the place of `workers`.
     scheduler_file : str, optional
         File that a Dask scheduler wrote, instead of `address`.
-
-    Raises
-    ------
-    ClusterUnreachable
-        No scheduler answers at the address, or no worker is behind it.
     """
     if mode == "in-process":
         yield InProcess()
@@ -88,14 +85,8 @@ def open_cluster(
 
 
 def executor_of(client: Client) -> Cluster:
-    """The executor of a client of the caller, who keeps it.
-
-    Raises
-    ------
-    SpecError
-        It is no client, or an asynchronous one.
-    ClusterUnreachable
-        It is closed, or no worker is behind it.
+    """The executor of a client of the caller, who keeps it. Raises SpecError: it is no client, or an asynchronous one;
+    ClusterUnreachable: it is closed, or no worker is behind it.
     """
     from distributed import Client
 
@@ -192,12 +183,8 @@ def _embedded(*, workers: int | None, memory_limit: str, timeout: float, resourc
 
 
 def require_guard() -> None:
-    """Refuse to start processes from a script that each of them would run again.
-
-    Raises
-    ------
-    SpecError
-        The script that is running has no ``if __name__ == "__main__":``.
+    """Refuse to start processes from a script that each of them would run again. Raises SpecError: the script that is
+    running has no ``if __name__ == "__main__":``.
     """
     path = getattr(sys.modules["__main__"], "__file__", None)
     if path is None or Path(path).name == "__main__.py":
@@ -245,10 +232,10 @@ def _watched_scheduler(client: Client) -> Iterator[None]:
 def _logged(cluster: Cluster) -> Cluster:
     """The cluster; its workers write structured logs if this process does."""
     if os.environ.get("DPDIST_LOG") == "json":
-        from dpdist.cluster.task_log import TaskLog
+        from dpdist.cluster.logs import task_log
 
         with translated():
-            cluster.client.register_plugin(TaskLog("json"))
+            cluster.client.register_plugin(task_log("json"))
     return cluster
 
 

@@ -34,23 +34,10 @@ class Lost:
 
 
 class WorkerGroups:
-    """The groups of workers of a cluster.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        Of processes.
-    resources : mapping of str to str
-        The Dask resource of each group, by its name.
-    grace : float
-        Seconds for which a group may be without a worker: a killed worker may be restarted meanwhile.
-    patience : float
-        Seconds to wait for an answer.
-
-    Raises
-    ------
-    SpecError
-        The cluster has no processes of its own.
+    """The groups of workers of a cluster. Raises SpecError: the cluster has no processes of its own. `cluster`: of
+    processes; `resources` (mapping of str to str): the Dask resource of each group, by its name; `grace`: seconds for
+    which a group may be without a worker: a killed worker may be restarted meanwhile; `patience`: seconds to wait for
+    an answer.
     """
 
     def __init__(self, cluster: Cluster, resources: Mapping[str, str], *, grace: float, patience: float) -> None:

@@ -8,10 +8,10 @@ from typing import Protocol
 from dpdist.cluster.executor import Executor
 from dpdist.data.joined import JoinedTable, open_joined
 from dpdist.data.records import Records
-from dpdist.data.source import CsvOptions, ParentSource, TableSource, fingerprint, fingerprint_of
+from dpdist.data.source import TableSource, fingerprint, fingerprint_of
 from dpdist.data.table import Table
-from dpdist.ledger.contract import InputSpec
-from dpdist.spec.release import CsvSpec, DataSpec, ParentTable, ReleaseSpec
+from dpdist.spec.data import TableSpec
+from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
 
 
@@ -99,41 +99,13 @@ def table_source(spec: ReleaseSpec, *, checked: bool = False) -> TableSource:
     return source_of(spec.data, checked=checked)
 
 
-def source_of(data: DataSpec, *, checked: bool = False) -> TableSource:
-    """The table of a spec's section `data`; see `table_source`."""
+def source_of(data: TableSpec, *, paths: tuple[str, ...] = (), checked: bool = False) -> TableSource:
+    """The table of the section `data` of a spec or a contract, or `paths` that are read alike; see `table_source`."""
     return TableSource(
-        paths=(*data.paths, *(data.parent.paths if data.parent else ())),
-        parent=_parent(data.parent),
+        paths=(*(paths or data.paths), *(data.parent.paths if data.parent else ())),
+        parent=data.parent,
         format=data.format,
-        csv=csv_options(data.csv),
+        csv=data.csv,
         extra_columns="ignore" if checked else data.extra_columns,
         storage_options=data.storage.options,
-    )
-
-
-def contract_source(data: InputSpec, *, paths: tuple[str, ...]) -> TableSource:
-    """Files that the contract of a data set names, read as it says."""
-    return TableSource(
-        paths=(*paths, *(data.parent.paths if data.parent else ())),
-        parent=_parent(data.parent),
-        format=data.format,
-        csv=csv_options(data.csv),
-        extra_columns=data.extra_columns,
-        storage_options=data.storage.options,
-    )
-
-
-def _parent(parent: ParentTable | None) -> ParentSource | None:
-    return None if parent is None else ParentSource(parent.paths, parent.attributes)
-
-
-def csv_options(csv: CsvSpec) -> CsvOptions:
-    """How CSV files are read, from a spec or a contract."""
-    return CsvOptions(
-        header=csv.header,
-        columns=csv.columns,
-        delimiter=csv.delimiter,
-        strip=csv.strip,
-        comment=csv.comment,
-        skip_rows=csv.skip_rows,
     )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpdist.errors import ColumnMismatch, OutOfDomain
 from dpdist.spec.schema import Schema
-from dpdist.spec.weight import WeightSpec
+from dpdist.spec.unit import WeightSpec
 
 MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
 """Defects of a value: absent, a number below or above the domain, otherwise outside it, or of the wrong type."""

@@ -21,6 +21,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import glob_translate
 
 from dpdist.errors import DataNotFound, SpecError
+from dpdist.spec.data import CsvSpec, ParentTable
 from dpdist.storage.files import compression_of, is_local, storage_errors
 from dpdist.storage.s3 import filesystem, is_s3, require_plain
 
@@ -30,30 +31,6 @@ ExtraColumns = Literal["refuse", "ignore"]
 """What to do with columns that the schema does not name."""
 
 _SUFFIXES: Mapping[str, Format] = {".parquet": "parquet", ".parq": "parquet", ".pq": "parquet", ".csv": "csv"}
-
-
-@dataclass(frozen=True)
-class CsvOptions:
-    """How CSV files are laid out. Raises SpecError: the options contradict each other."""
-
-    header: bool = True  # whether the first line (after `skip_rows`, blank and comment lines) holds the column names
-    columns: tuple[str, ...] | None = None  # column names; needed without a header, instead of its names with one
-    delimiter: str = ","  # field separator, one character
-    strip: bool = True  # whether blanks around fields are removed
-    comment: str | None = None  # lines that start with this text are ignored
-    skip_rows: int = 0  # lines to skip at the top of each file
-
-    def __post_init__(self) -> None:
-        if not self.header and not self.columns:
-            raise SpecError("a CSV without header needs csv.columns")
-        if len(self.delimiter) != 1 or self.delimiter in '"\r\n' or not self.delimiter.isascii():
-            raise SpecError("csv.delimiter must be one ASCII character, neither a quote nor a line break")
-        if self.comment is not None and (not self.comment or "\n" in self.comment):
-            raise SpecError("csv.comment must be a text without line breaks, or absent")
-        if self.skip_rows < 0:
-            raise SpecError("csv.skip_rows must be 0 or more")
-        if self.columns is not None and len(set(self.columns)) != len(self.columns):
-            raise SpecError("csv.columns names a column twice")
 
 
 STORES = frozenset(
@@ -96,14 +73,6 @@ def _refuse_wrapped(path: str) -> None:
 
 
 @dataclass(frozen=True)
-class ParentSource:
-    """The files of the parents' table, and the attributes that it has."""
-
-    paths: tuple[str, ...]
-    attributes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class TableSource:
     """The files of a table."""
 
@@ -113,13 +82,13 @@ class TableSource:
     paths: tuple[str, ...]
     # inferred from the names of the files if absent. CSV files may be compressed (inferred from the suffix)
     format: Format | None = None
-    csv: CsvOptions = field(default_factory=CsvOptions)  # how CSV files are laid out
+    csv: CsvSpec = field(default_factory=CsvSpec)  # how CSV files are laid out
     extra_columns: ExtraColumns = "refuse"  # what to do with columns that the schema does not name
     # keyword arguments of the fsspec file system of remote paths (endpoint, profile); hidden in ``repr``
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     beside: str | None = None  # column read beside those of the schema: ids of units, or weights
     # where the attributes of units have a table of their own: its files, which are among `paths`, too
-    parent: ParentSource | None = None
+    parent: ParentTable | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.paths, str) or not self.paths:

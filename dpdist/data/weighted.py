@@ -20,7 +20,7 @@ from dpdist.data.sizes import BATCH_ROWS
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Counts
 from dpdist.spec.schema import Schema
-from dpdist.spec.weight import WeightSpec
+from dpdist.spec.unit import WeightSpec
 
 
 def copies_of(weights: pa.Array, at_most: int) -> tuple[Counts, NDArray[np.bool_], NDArray[np.bool_]]:

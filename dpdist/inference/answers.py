@@ -7,8 +7,8 @@ What follows only from several rules together is not found. A count over several
 attributes has the larger of two half widths: that of one cell with the same share, and the root of the sum of the
 squares of the cells' own, because the errors of cells that were fitted together are correlated in either direction.
 Where the cells were themselves measured and their noise adds up to less, the sum of the measurements is the estimate.
-Estimates and intervals are cut at 0 and, of shares, at 1. A quantile is between the values at which the interval
-of the distribution function holds its level (Woodruff 1952). Intervals of means are those of
+Estimates are cut at 0 and, of shares, at 1, and then the intervals around them. A quantile is between the values at
+which the interval of the distribution function holds its level (Woodruff 1952). Intervals of means are those of
 `dpdist.inference.comparisons`. Means and quantiles leave missing values out, unless the question gives them a number
 (`dpdist.spec.numbers`).
 
@@ -104,12 +104,13 @@ def tabulate(release: Published, names: list[str]) -> pa.Table:
     values = "labels" if any(a.labels for a in schema.attributes) else "values"
     cells = decode(schema, codes, form=PartFormat(values=values, bins="label"))
     estimates, half = table.cells()
-    columns = {"count": np.maximum(estimates, 0)[turned]}
+    estimates = np.maximum(estimates, 0)
+    columns = {"count": estimates[turned]}
     if half is not None:
         columns |= {
             "standard_error": half[turned] / NORMAL_95,
             "low": np.maximum(estimates - half, 0)[turned],
-            "high": np.maximum(estimates + half, 0)[turned],
+            "high": (estimates + half)[turned],
         }
     for name, column in columns.items():
         cells = cells.append_column(name, pa.array(column))
@@ -182,14 +183,14 @@ def _count(release: Published, asked: Quantity) -> Answer:
     estimate, half = table.total(condition.cells(attributes, table.shape))
     if half is None:
         return Answer(asked.text, estimate * scale, None, None, None, table.why)
-    ends = cut(np.array([estimate, estimate - half, estimate + half]) * scale, asked.range)
-    return Answer(asked.text, ends[0], half / NORMAL_95 * scale, ends[1], ends[2])
+    estimate, low, high = around(estimate * scale, half * scale, asked.range)
+    return Answer(asked.text, estimate, half / NORMAL_95 * scale, low, high)
 
 
-def cut(numbers: Floats, within: Range) -> list[float]:
-    """Move numbers outside of a range to its ends."""
-    found: list[float] = np.clip(numbers, *within).tolist()
-    return found
+def around(estimate: float, half: float, within: Range) -> tuple[float, float, float]:
+    """An estimate moved into its range, and the ends inside of it of the interval around it, which is no point then."""
+    inside = min(max(estimate, within[0]), within[1])
+    return inside, max(inside - half, within[0]), min(inside + half, within[1])
 
 
 def _of_values(release: Published, asked: Quantity) -> Answer:

@@ -5,7 +5,8 @@ over count where b = 1``, a regression as ``regression income = 2 on age, hours,
 ``logistic`` before it for a logistic one. An outcome or a term is an attribute with numbers, or a condition on one
 attribute (1 where it holds); the constant is always there. Records with missing values of what is averaged or
 regressed are left out (`dpdist.spec.numbers`). Intervals end where the schema says that the quantity does. An interval
-of a count, share or mean allows at least for the errors of cells of its table in which no record was released.
+of a count, share or mean allows at least for the errors of the cells of its table, as if they were independent:
+replicates move rare values less than noise does, which is equal in all cells, and values without a record not at all.
 
 What was measured are tables of up to three attributes. Sums over one attribute in another's classes are functions of
 these, and so are the normal equations of a linear regression; an estimate that needs more has no interval. A regression
@@ -24,7 +25,7 @@ import numpy as np
 from dpdist.accuracy.coefficients import linear, logistic
 from dpdist.data.count import table_counts
 from dpdist.errors import SpecError
-from dpdist.inference.answers import NORMAL_95, TOO_MANY, Answer, cut, infer
+from dpdist.inference.answers import NORMAL_95, TOO_MANY, Answer, around, infer
 from dpdist.inference.published import NO_ACCURACY, Declared, Published
 from dpdist.inference.quantities import ANY, Quantity, Range, difference_range, parse_quantity, ratio_range
 from dpdist.inference.replicates import Replicates, make_replicates, without_replicates
@@ -94,14 +95,14 @@ def by_replicates(replicates: Replicates, question: str) -> list[Answer]:
     between = _BETWEEN.search(shown)
     if between is None:
         asked, estimates = _quantity(replicates, question)
-        hidden_in = _unreleased(replicates, asked, estimates[0])
-        return [_answered(replicates, question, estimates, len(asked.attributes) <= 3, asked.range, least=hidden_in)]
+        of_cells = _of_cells(replicates, asked, estimates[0])
+        return [_answered(replicates, question, estimates, len(asked.attributes) <= 3, asked.range, least=of_cells)]
     if _BETWEEN.search(shown, between.end()):
         raise SpecError(f"the question {question!r} compares more than two quantities: ask for two at a time")
     sides = question[: between.start()], question[between.end() :]
     left, right = (_quantity(replicates, side) for side in sides)
     few = max(len(left[0].attributes), len(right[0].attributes)) <= 3
-    least = [_unreleased(replicates, asked, estimates[0]) for asked, estimates in (left, right)]
+    least = [_of_cells(replicates, asked, estimates[0]) for asked, estimates in (left, right)]
     if between.group(1) == "minus":
         within = difference_range(left[0].range, right[0].range)
         return [_answered(replicates, question, left[1] - right[1], few, within, least=sum(least))]
@@ -129,7 +130,7 @@ def _answered(
         return Answer(question, estimate, None, None, None, TOO_MANY if replicates.number else NO_ACCURACY)
     deviation = math.sqrt(max(float(replicates.variances(estimates[:1], estimates[None, 1:])[0]), least))
     half = replicates.multiple() * deviation
-    estimate, low, high = cut(np.array([estimate, estimate - half, estimate + half]), within)
+    estimate, low, high = around(estimate, half, within)
     return Answer(question, estimate, deviation, low, high, note)
 
 
@@ -151,8 +152,8 @@ def _quantity(replicates: Replicates, text: str) -> tuple[Quantity, Floats]:
     return asked, (rows[:, 0] * rows[:, 1]) @ weights / total
 
 
-def _unreleased(replicates: Replicates, asked: Quantity, estimate: float) -> float:
-    """Variance that the errors of cells without a released record give: no replicate moves these."""
+def _of_cells(replicates: Replicates, asked: Quantity, estimate: float) -> float:
+    """Variance that independent errors of the cells give, by the noisy tables where these are more exact."""
     release, attributes = replicates.release, asked.attributes
     if release.errors is None or not 1 <= len(attributes) <= 3:
         return 0.0
@@ -165,9 +166,12 @@ def _unreleased(replicates: Replicates, asked: Quantity, estimate: float) -> flo
         code = np.indices(shape)[attributes.index(asked.numbers.place)].ravel()
         cells &= asked.numbers.counted[code]
         slopes = (asked.numbers.middles[code] - estimate) / (counts[cells].sum() * replicates.weight)
-    empty = cells & (counts == 0)
-    half = release.errors.half_width(attributes, counts)
-    return float(((half * slopes)[empty] ** 2).sum()) / NORMAL_95**2
+    deviations = release.errors.half_width(attributes, counts) / NORMAL_95
+    measured = release.measured(attributes) if release.model.measurements and len(attributes) <= 2 else None
+    if measured is not None:
+        noisy, noise = measured
+        deviations = np.minimum(deviations, np.hypot(counts * replicates.weight - noisy, noise))
+    return float(((deviations * slopes)[cells] ** 2).sum())
 
 
 def _regression(replicates: Replicates, question: str) -> list[Answer]:

@@ -23,13 +23,13 @@ from dpdist.accuracy.measured import Accuracy
 from dpdist.data.count import pair_counts, table_counts
 from dpdist.errors import SpecError
 from dpdist.families.base.accuracy import STAGE, ReleaseAccuracy
-from dpdist.families.base.family import Plan
+from dpdist.families.base.plan import Plan
 from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.synthesis.learn import Learned
-from dpdist.families.synthesis.measurements import Measurements
 from dpdist.inference.published import Published
 from dpdist.inference.replicates import make_replicates
+from dpdist.model.learn import Learned
+from dpdist.model.measurements import Measurements
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema

@@ -20,9 +20,9 @@ from dpdist.accuracy.measured import Accuracy
 from dpdist.data.count import pair_counts
 from dpdist.data.released import ReleasedTable
 from dpdist.errors import DataNotFound, SpecError, VerificationFailed
-from dpdist.families.synthesis.measurements import Measurements
-from dpdist.families.synthesis.model_files import PublishedModel, read_model
 from dpdist.inference.law import Law
+from dpdist.model.files import PublishedModel, read_model
+from dpdist.model.measurements import Measurements
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release

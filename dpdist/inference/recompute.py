@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dpdist.errors import VerificationFailed
 from dpdist.families.base.attempt import drawing_key
-from dpdist.families.synthesis.draw import draw_records
-from dpdist.families.synthesis.model_files import PublishedModel, read_model
+from dpdist.model.draw import draw_records
+from dpdist.model.files import PublishedModel, read_model
 from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.part_format import PartRecord

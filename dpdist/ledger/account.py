@@ -18,18 +18,10 @@ from dpdist.privacy.portfolio import Portfolio
 
 @dataclass(frozen=True)
 class Price:
-    """What a release costs.
+    """What a release costs."""
 
-    Attributes
-    ----------
-    costs : tuple of Cost
-        What it takes from each filter.
-    epsilon : Fraction or None
-        Of the release by itself at the delta cap, rounded upwards; None when it is infinite.
-    """
-
-    costs: tuple[Cost, ...]
-    epsilon: Fraction | None
+    costs: tuple[Cost, ...]  # what it takes from each filter
+    epsilon: Fraction | None  # of the release by itself at the delta cap, rounded upwards; None when it is infinite
 
 
 PriceOf = Callable[[str, Portfolio], Price]
@@ -38,18 +30,10 @@ PriceOf = Callable[[str, Portfolio], Price]
 
 @dataclass(frozen=True)
 class Costs:
-    """What one charge takes from the filters of its data set.
+    """What one charge takes from the filters of its data set."""
 
-    Attributes
-    ----------
-    filters : tuple of Cost
-        From each filter of the portfolio.
-    alone : Fraction or None
-        The epsilon of a release that no filter admits and that has the data set for itself; None for all others.
-    """
-
-    filters: tuple[Cost, ...]
-    alone: Fraction | None = None
+    filters: tuple[Cost, ...]  # from each filter of the portfolio
+    alone: Fraction | None = None  # the epsilon of a release that no filter admits and that has the data set for itself
 
     def to_text(self) -> str:
         """Canonical JSON."""
@@ -66,21 +50,11 @@ class Costs:
 
 @dataclass(frozen=True)
 class Account:
-    """Sums over charges of a data set.
+    """Sums over charges of a data set."""
 
-    Attributes
-    ----------
-    taken : tuple of Cost
-        What is taken from each filter.
-    charges : int
-        Charges that are spent, those to the account of leakage included.
-    alone : Fraction or None
-        The epsilon of the release that has the data set for itself.
-    """
-
-    taken: tuple[Cost, ...]
-    charges: int = 0
-    alone: Fraction | None = None
+    taken: tuple[Cost, ...]  # from each filter
+    charges: int = 0  # that are spent, those to the account of leakage included
+    alone: Fraction | None = None  # the epsilon of the release that has the data set for itself
 
     @classmethod
     def of(cls, portfolio: Portfolio, costs: Iterable[str | None]) -> Account:
@@ -136,9 +110,8 @@ def _times(cost: Cost, count: int) -> Cost:
 
 @lru_cache(maxsize=256)
 def accountant_price(event: str, portfolio: Portfolio) -> Price:
-    """The price of an event by dpdist's accountant.
-
-    Raises AccountingError: the event is unknown, or no epsilon bounds it at the delta cap.
+    """The price of an event by dpdist's accountant. Raises AccountingError: the event is unknown, or no epsilon bounds
+    it at the delta cap.
     """
     from dpdist.privacy import accountant
     from dpdist.privacy.events import from_json
@@ -153,9 +126,8 @@ def accountant_price(event: str, portfolio: Portfolio) -> Price:
 
 
 def composed_leakage(events: Sequence[str]) -> Fraction | None:
-    """Return the leakage of charges together in nats as an exact number, None when it is infinite.
-
-    Raises AccountingError: a charge is not one of leakage.
+    """Return the leakage of charges together in nats as an exact number, None when it is infinite. Raises
+    AccountingError: a charge is not one of leakage.
     """
     from dpdist.privacy.events import from_json
     from dpdist.privacy.leakage import composed as leak

@@ -24,28 +24,14 @@ VARIABLE: Final = "DPDIST_LEDGER_ANCHOR"
 
 @dataclass(frozen=True)
 class Mark:
-    """How far a journal has been seen.
+    """How far a journal has been seen."""
 
-    Attributes
-    ----------
-    length : int
-        Its entries.
-    head : str
-        The digest of the last of them.
-    """
-
-    length: int
-    head: str
+    length: int  # its entries
+    head: str  # the digest of the last of them
 
 
 class Anchor:
-    """The marks of the data sets of a ledger.
-
-    Parameters
-    ----------
-    uri : str
-        A local folder or ``s3://bucket/prefix``.
-    """
+    """The marks of the data sets of a ledger. `uri`: a local folder or ``s3://bucket/prefix``."""
 
     def __init__(self, uri: str) -> None:
         from dpdist.storage.store import Store
@@ -59,10 +45,8 @@ class Anchor:
         return cls(address) if address else None
 
     def read(self, dataset: str) -> Mark:
-        """The mark of a data set.
-
-        Raises LedgerError: there is none, or it is not one of this data set; StorageUnavailable: the storage does not
-        answer.
+        """The mark of a data set. Raises LedgerError: there is none, or it is not one of this data set;
+        StorageUnavailable: the storage does not answer.
         """
         try:
             body = json.loads(self._store.read_bytes(_name(dataset)))
@@ -84,16 +68,12 @@ class Anchor:
         return self._store.exists(_name(dataset))
 
     def write(self, dataset: str, mark: Mark) -> None:
-        """Set the mark of a data set.
-
-        Raises OutputUnwritable, OutOfDisk, StorageUnavailable: it cannot be written.
-        """
+        """Set the mark of a data set. Raises OutputUnwritable, OutOfDisk, StorageUnavailable: it cannot be written."""
         self._store.write_bytes(_name(dataset), json.dumps({"dataset": dataset, **asdict(mark)}).encode())
 
     def begin(self, dataset: str, mark: Mark) -> None:
-        """Set the first mark of a data set; again, where nothing followed it.
-
-        Raises LedgerError: it has seen more of a data set of this name, which is in another database.
+        """Set the first mark of a data set; again, where nothing followed it. Raises LedgerError: it has seen more of a
+        data set of this name, which is in another database.
         """
         if self.is_set(dataset) and self.read(dataset).length > 1:
             raise LedgerError(

@@ -107,52 +107,23 @@ class _Replay:
 
 
 class Book:
-    """The row, the charges and the journal of one data set, in one transaction.
-
-    Attributes
-    ----------
-    connection : sqlalchemy.Connection
-    row : dict
-        The row of the data set.
-    dataset : Dataset
-        The same as a record.
-    charges : dict
-        The rows of its charges by attempt, in the order in which they were reserved.
-    inputs : list of tuple
-        Fingerprint of each admitted input, and digest of the contract that it keeps.
-    identities : list of dict
-        The rows of its signing identities, oldest first.
-    receipts : set of str
-        The digests of all entries.
-    at : str
-        The time of the transaction, which its entries carry.
-    """
+    """The row, the charges and the journal of one data set, in one transaction."""
 
     def __init__(self, connection: sa.Connection, row: Row) -> None:
+        # the row of the data set, and the time of the transaction, which its entries carry
         self.connection, self.row, self.at = connection, row, now()
-        self.receipts: set[str] = set()
-        self.charges: dict[str, Row] = {}
-        self.dataset: Dataset
-        self.inputs: list[tuple[str, str]] = []
+        self.receipts: set[str] = set()  # the digests of all entries
+        self.charges: dict[str, Row] = {}  # their rows by attempt, in the order in which they were reserved
+        self.dataset: Dataset  # the row as a record
+        self.inputs: list[tuple[str, str]] = []  # fingerprint of each admitted input, digest of the contract it keeps
+        # the rows of the signing identities, oldest first
         self.identities = self._rows(tables.identity)
 
     @classmethod
     def open(cls, connection: sa.Connection, name: str, *, mark: Mark | None = None, lock: bool = False) -> Book:
-        """Open and check the book of a data set; with `lock` nobody else writes it until the transaction ends.
-
-        Parameters
-        ----------
-        connection : sqlalchemy.Connection
-        name : str
-        mark : Mark, optional
-            What the anchor of the ledger has seen.
-        lock : bool
-
-        Raises
-        ------
-        DatasetUnknown
-        LedgerError
-            A row or an entry was changed outside of dpdist, or the database is older than the mark.
+        """Open and check the book of a data set; with `lock` nobody else writes it until the transaction ends. `mark`:
+        what the anchor of the ledger has seen. Raises DatasetUnknown; LedgerError: a row or an entry was changed
+        outside of dpdist, or the database is older than the mark.
         """
         book = cls(connection, dataset_row(connection, name, lock=lock))
         try:

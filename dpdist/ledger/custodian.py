@@ -19,12 +19,12 @@ from dpdist.ledger import tables, terms
 from dpdist.ledger.account import PriceOf, accountant_price
 from dpdist.ledger.anchor import VARIABLE, Anchor, Mark
 from dpdist.ledger.book import Book
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.database import Database, create_file
 from dpdist.ledger.key_encryption import KeyEncryptionKey
 from dpdist.ledger.records import Budget, Charge, Dataset, Rational, damaged
 from dpdist.ledger.signing import Identity
 from dpdist.ledger.terms import Period
+from dpdist.spec.contract import Contract
 
 T = TypeVar("T")
 
@@ -72,10 +72,8 @@ class Custodian:
         price : callable
             ``price(event, portfolio)``: what the JSON of a privacy event costs; by the accountant by default.
         anchor : str, optional
-            A local folder or ``s3://bucket/prefix`` outside of the database, where the heads of the journals are kept;
-            by default what ``DPDIST_LEDGER_ANCHOR`` says. A database that is older is refused.
-
-        Raises LedgerError: there is no usable ledger at `url`. The message never shows credentials.
+            A local folder or ``s3://bucket/prefix`` outside of the database, where the heads of the journals are
+            kept; by default what ``DPDIST_LEDGER_ANCHOR`` says. A database that is older is refused.
         """
         database = Database(url)
         if database.file and not database.file.exists():
@@ -115,24 +113,19 @@ class Custodian:
 
         Parameters
         ----------
-        name : str
         epsilon, delta : number or text
             The caps, kept exactly: ``4``, ``"1/3"``, ``1e-8`` (a float stands for the decimal it prints as).
         guarantees : iterable of str
             The kinds of guarantee a release may have, of `GUARANTEES`.
         pml : number or text, optional
-            The cap of an account of pointwise maximal leakage, in nats. With it, releases with the guarantee ``pml``
-            are charged there; without, they are charged their equal differential privacy.
-
-        Raises DatasetExists: the name is taken; LedgerError: a cap is out of range, a kind is unknown, or the anchor
-        knows a data set of this name that was used.
+            The cap of an account of pointwise maximal leakage, in nats. With it, releases with the guarantee
+            ``pml`` are charged there; without, they are charged their equal differential privacy.
         """
         return self._enter(terms.terms_of(name, epsilon, delta, guarantees, pml, None))
 
     def create_from_contract(self, name: str, contract: Contract) -> Dataset:
-        """Enter a data set with its contract, which has its caps and policy.
-
-        Raises DatasetExists, LedgerError: as `create_dataset`.
+        """Enter a data set with its contract, which has its caps and policy. Raises DatasetExists, LedgerError: as
+        `create_dataset`.
         """
         return self._enter(terms.terms_of_contract(name, contract.located()))
 
@@ -156,31 +149,21 @@ class Custodian:
 
     def amend(self, dataset: str, contract: Contract, *, reason: str) -> Dataset:
         """Give a data set another contract, with its caps: an act of its custodian, in the journal with its reason.
-
         Raises DatasetUnknown; LedgerError, BudgetExceeded: see `dpdist.ledger.terms.amend`.
         """
         self._write(lambda book: terms.amend(book, contract.located(), reason=reason), dataset)
         return self.dataset(dataset)
 
     def admit_input(self, dataset: str, *, fingerprint: str, contract: str, besides: Collection[str] = ()) -> None:
-        """Write down that an input keeps the contract with this digest: an act of the custodian, who checked it.
-
-        Raises DatasetUnknown; ContractBroken: see `dpdist.ledger.terms.admit_input`.
+        """Write down that an input keeps the contract with this digest: an act of the custodian, who checked it. Raises
+        DatasetUnknown; ContractBroken: see `dpdist.ledger.terms.admit_input`.
         """
         admit = partial(terms.admit_input, fingerprint=fingerprint, contract=contract, besides=besides)
         self._write(admit, dataset)
 
     def verify(self, dataset: str, *, receipts: Iterable[str] = ()) -> Statement:
-        """Check that the records of a data set are whole.
-
-        Parameters
-        ----------
-        dataset : str
-        receipts : iterable of str
-            Digests noted elsewhere (`Charge.receipt`, `Statement.head`) that must be in the journal.
-
-        Raises DatasetUnknown; LedgerError: a row was edited, added or deleted outside of dpdist, or a receipt is
-        missing.
+        """Check that the records of a data set are whole. `receipts`: digests noted elsewhere (`Charge.receipt`,
+        `Statement.head`) that must be in the journal.
         """
         book, besides = self._read(_with_others, dataset)
         missing = [f"receipt {one[:12]} is not in the journal" for one in receipts if one not in book.receipts]
@@ -189,9 +172,8 @@ class Custodian:
         return _statement(book, besides)
 
     def anchor(self, dataset: str) -> Mark:
-        """Set the anchor of a data set to the newest entry of its journal, once all of it is verified.
-
-        Raises DatasetUnknown; LedgerError: the ledger has no anchor, is damaged, or is older than its anchor.
+        """Set the anchor of a data set to the newest entry of its journal, once all of it is verified. Raises
+        DatasetUnknown; LedgerError: the ledger has no anchor, is damaged, or is older than its anchor.
         """
         if self._anchor is None:
             raise LedgerError(f"the ledger has no anchor: set {VARIABLE} to a folder or an S3 prefix outside of it")
@@ -201,9 +183,8 @@ class Custodian:
         return mark
 
     def new_identity(self, dataset: str) -> Ed25519PublicKey:
-        """Make a key pair with which the releases of a data set are signed from now on; return the public key.
-
-        Raises DatasetUnknown; KeyUnavailable: there is no key-encryption key that could protect the private key.
+        """Make a key pair with which the releases of a data set are signed from now on; return the public key. Raises
+        DatasetUnknown; KeyUnavailable: there is no key-encryption key that could protect the private key.
         """
         identity = Identity.new(self._kek(create=True))
 
@@ -215,17 +196,14 @@ class Custodian:
         return identity.public_key
 
     def public_keys(self, dataset: str) -> tuple[Ed25519PublicKey, ...]:
-        """Return the public keys of a data set, that of the present identity first; none where it has none.
-
-        Raises DatasetUnknown; LedgerError: the ledger is damaged.
+        """Return the public keys of a data set, that of the present identity first; none where it has none. Raises
+        DatasetUnknown; LedgerError: the ledger is damaged.
         """
         return tuple(identity.public_key for identity in self._identities(dataset))
 
     def signing_key(self, dataset: str) -> Ed25519PrivateKey | None:
-        """Return the private key of the present identity of a data set, None where it has none.
-
-        Raises DatasetUnknown; KeyUnavailable: the key-encryption key is missing or another one; LedgerError: the
-        ledger is damaged.
+        """Return the private key of the present identity of a data set, None where it has none. Raises DatasetUnknown;
+        KeyUnavailable: the key-encryption key is missing or another one; LedgerError: the ledger is damaged.
         """
         found = self._identities(dataset)
         return found[0].private_key(self._kek(), dataset) if found else None
@@ -236,17 +214,13 @@ class Custodian:
         return [Identity(row["public_key"], bytes(row["wrapped_key"])) for row in reversed(rows)]
 
     def period(self, dataset: str) -> Period | None:
-        """Return the present period of a data set; None where its contract does not limit what one may spend.
-
-        Raises DatasetUnknown; LedgerError: the ledger is damaged.
+        """Return the present period of a data set; None where its contract does not limit what one may spend. Raises
+        DatasetUnknown; LedgerError: the ledger is damaged.
         """
         return self._read(Period.of, dataset)
 
     def dataset(self, name: str) -> Dataset:
-        """Return a data set.
-
-        Raises DatasetUnknown.
-        """
+        """Return a data set. Raises DatasetUnknown."""
         return self.database.read(lambda connection: Dataset.of(books.dataset_row(connection, name)))
 
     def datasets(self) -> tuple[str, ...]:
@@ -255,10 +229,7 @@ class Custodian:
         return self.database.read(lambda connection: tuple(connection.execute(query).scalars()))
 
     def show(self, dataset: str) -> Statement:
-        """Return a data set with its budget and its charges.
-
-        Raises DatasetUnknown; LedgerError: the ledger is damaged.
-        """
+        """Return a data set with its budget and charges. Raises DatasetUnknown; LedgerError: the ledger is damaged."""
         return _statement(*self._read(_with_others, dataset))
 
     def _book(self, dataset: str) -> Book:

@@ -45,25 +45,12 @@ T = TypeVar("T")
 
 
 class Database:
-    """Transactions on one ledger database.
-
-    Parameters
-    ----------
-    url : str
-        ``sqlite:///path`` or ``postgresql+psycopg://…``.
-
-    Attributes
-    ----------
-    engine : sqlalchemy.Engine
-    name : str
-        The address without credentials, for messages.
-    file : Path or None
-        The SQLite file.
-    """
+    """Transactions on one ledger database, at ``sqlite:///path`` or ``postgresql+psycopg://…``."""
 
     def __init__(self, url: str) -> None:
         parsed = _parse(url)
-        self.name = masked(parsed)
+        self.name = masked(parsed)  # without credentials, for messages
+        # the SQLite file
         self.file = Path(str(parsed.database)).absolute() if parsed.drivername.startswith("sqlite") else None
         if self.file:
             parsed = parsed.set(database=str(self.file))  # whatever folder the process changes to
@@ -90,9 +77,8 @@ class Database:
         return self._run(work, {_BEGIN: "BEGIN IMMEDIATE"} if self.file else {})
 
     def migrate(self) -> None:
-        """Bring the tables to this version, under a lock; nothing to do is the common and fast case.
-
-        Raises LedgerError: the ledger was written by a newer dpdist.
+        """Bring the tables to this version, under a lock; nothing to do is the common and fast case. Raises
+        LedgerError: the ledger was written by a newer dpdist.
         """
         if self.revision() != tables.REVISION:
             self.write(self._upgrade)
@@ -157,9 +143,8 @@ _POSTGRES_SETTINGS: Final = sa.select(
 
 
 def create_file(path: Path) -> None:
-    """Make an empty SQLite file that only its owner may read, unless it is there.
-
-    Raises LedgerError: the folder cannot be written.
+    """Make an empty SQLite file that only its owner may read, unless it is there. Raises LedgerError: the folder cannot
+    be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from dpdist.errors import KeyUnavailable
-from dpdist.storage.locks import lock
+from dpdist.storage.local import lock
 
 KEY_BYTES: Final = 32
 FORMAT: Final = "dpdist attempt key 1"
@@ -34,40 +34,20 @@ _UNFINISHED_KEK: Final = ".kek-"
 
 @dataclass(frozen=True, eq=False)
 class KeyEncryptionKey:
-    """The secret that wraps attempt keys at rest.
+    """The secret that wraps attempt keys at rest."""
 
-    Parameters
-    ----------
-    secret : bytes
-        32 bytes; hidden in ``repr``, refused by ``pickle``.
-    source : str
-        Where it was found, for messages.
-    path : str
-        The file it was read from, empty when it came from the environment.
-    """
-
-    secret: bytes = field(repr=False)
-    source: str
-    path: str = ""
+    secret: bytes = field(repr=False)  # 32 bytes; never pickled
+    source: str  # where it was found, for messages
+    path: str = ""  # the file it was read from, empty when it came from the environment
 
     def __reduce__(self) -> str:
         raise TypeError("a key-encryption key is never pickled; every process finds it by itself")
 
     @classmethod
     def find(cls, default: str | Path | None = None, *, create: bool = False) -> KeyEncryptionKey:
-        """Find the key-encryption key of this process.
-
-        Parameters
-        ----------
-        default : path, optional
-            The file used when neither ``DPDIST_KEK`` nor ``DPDIST_KEK_FILE`` is set.
-        create : bool
-            Make the default file when it is missing (exclusively, mode 0600).
-
-        Raises
-        ------
-        KeyUnavailable
-            None is configured, or it cannot be read, has the wrong length or a file others may read.
+        """Find the key-encryption key of this process. `default`: the file used when neither ``DPDIST_KEK`` nor
+        ``DPDIST_KEK_FILE`` is set; `create`: make the default file when it is missing (exclusively, mode 0600). Raises
+        KeyUnavailable: none is configured, or it cannot be read, has the wrong length or a file others may read.
         """
         text = os.environ.get("DPDIST_KEK", "")
         if text:
@@ -89,10 +69,8 @@ class KeyEncryptionKey:
         return nonce + AESGCM(self.secret).encrypt(nonce, key, _context(attempt))
 
     def unwrap(self, wrapped: bytes, *, attempt: str) -> bytes:
-        """Return the key that `wrap` was given.
-
-        Raises KeyUnavailable: the bytes are damaged, belong to another attempt or were wrapped by another
-        key-encryption key.
+        """Return the key that `wrap` was given. Raises KeyUnavailable: the bytes are damaged, belong to another attempt
+        or were wrapped by another key-encryption key.
         """
         try:
             return AESGCM(self.secret).decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], _context(attempt))
@@ -134,8 +112,7 @@ def _read_secret_file(path: Path) -> str:
             if is_exposed(found):
                 raise KeyUnavailable(
                     f"the key-encryption key in {path} may be read or written by others (mode "
-                    f"{stat.S_IMODE(found.st_mode):04o}): "
-                    f"run chmod 600 {path}"
+                    f"{stat.S_IMODE(found.st_mode):04o}): run chmod 600 {path}"
                 )
             return file.read(4096).decode("ascii", errors="replace")
     except OSError as error:

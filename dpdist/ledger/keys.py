@@ -55,22 +55,12 @@ def require_test_keys() -> None:
 
 @dataclass(frozen=True, repr=False)
 class KeyRef:
-    """Where a worker finds the wrapped key of an attempt. It holds no secret and may enter a task graph.
+    """Where a worker finds the wrapped key of an attempt. It holds no secret and may enter a task graph."""
 
-    Parameters
-    ----------
-    attempt : str
-        The attempt's id.
-    uri : str
-        Address of the attempt's key file; on S3 with its endpoint, profile and region (see
-        `dpdist.storage.s3.address`).
-    kek_file : str
-        The key-encryption key's file on the driver, used by processes of the same machine that have neither
-        ``DPDIST_KEK`` nor ``DPDIST_KEK_FILE``; empty when there is none.
-    """
-
-    attempt: str
-    uri: str
+    attempt: str  # the attempt's id
+    uri: str  # of its key file; on S3 with endpoint, profile and region (`dpdist.storage.s3.address`)
+    # the key-encryption key's file on the driver, used by processes of the same machine that have neither
+    # ``DPDIST_KEK`` nor ``DPDIST_KEK_FILE``; empty when there is none
     kek_file: str = ""
 
     @classmethod
@@ -90,9 +80,8 @@ class KeyRef:
 
     @property
     def public_hex(self) -> str:
-        """The digits of a fixed key: for keys that are public by design.
-
-        Raises KeyUnavailable: it is the key of an attempt.
+        """The digits of a fixed key: for keys that are public by design. Raises KeyUnavailable: it is the key of an
+        attempt.
         """
         if not self.is_fixed:
             raise KeyUnavailable("the key of an attempt is secret: it has no public digits")
@@ -104,10 +93,8 @@ class KeyRef:
 
 
 def write_key_file(uri: str, *, attempt: str, wrapped: bytes, kek_file: str = "") -> KeyRef:
-    """Store the wrapped key of an attempt for its workers; return the reference to it.
-
-    Raises KeyUnavailable: the file cannot be written; StorageUnavailable, OutOfDisk: the storage does not answer or is
-    full.
+    """Store the wrapped key of an attempt for its workers; return the reference to it. Raises KeyUnavailable: the file
+    cannot be written; StorageUnavailable, OutOfDisk: the storage does not answer or is full.
     """
     content = _beginning(attempt) + json.dumps(base64.b64encode(wrapped).decode()).encode() + b"}"
     try:
@@ -148,19 +135,9 @@ def _require_key_file(content: bytes, uri: str, attempt: str) -> None:
 def erase_key_file(uri: str, *, attempt: str, patient: bool = True) -> bool:
     """Overwrite and delete the key file of an attempt and forget its key in this process; idempotent.
 
-    `patient` asks a storage that does not answer again, as often as any request; else once.
-
-    Returns
-    -------
-    bool
-        Whether there was one.
-
-    Raises
-    ------
-    KeyUnavailable
-        The file exists and cannot be deleted.
-    StorageUnavailable
-        The storage does not answer.
+    `patient` asks a storage that does not answer again, as often as any request; else once. Returns whether there
+    was one. Raises KeyUnavailable: the file exists and cannot be deleted; StorageUnavailable: the storage does not
+    answer.
     """
     forget_keys(attempt)
     try:
@@ -204,10 +181,9 @@ _cache_lock = threading.Lock()
 
 
 def load_noise(ref: KeyRef) -> Noise:
-    """Return the noise of an attempt, unwrapping its key once per process.
-
-    Raises KeyUnavailable: the key file or the key-encryption key cannot be read, or they do not belong together;
-    StorageUnavailable: the storage of the key file does not answer.
+    """Return the noise of an attempt, unwrapping its key once per process. Raises KeyUnavailable: the key file or the
+    key-encryption key cannot be read, or they do not belong together; StorageUnavailable: the storage of the key file
+    does not answer.
     """
     if ref.is_fixed:
         return Noise(bytes.fromhex(ref.uri.removeprefix(_FIXED)))

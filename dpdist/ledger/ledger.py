@@ -38,16 +38,7 @@ class Ledger(Custodian):
 
     def remaining(self, dataset: str, *, event: Any = None, guarantee: str = "dp") -> Budget:
         """Return the budget of a data set; with `event`, as it would be after that charge (nothing is charged).
-
-        Parameters
-        ----------
-        dataset : str
-        event : privacy event or JSON, optional
-        guarantee : str
-            Kind of guarantee of that charge, of `GUARANTEES`: it decides which account is charged.
-
-        Raises DatasetUnknown; LedgerError: the ledger is damaged; AccountingError: no epsilon bounds the event at the
-        data set's delta cap, or the charges compose to no finite leakage.
+        `guarantee`: kind of guarantee of that charge, of `GUARANTEES`: it decides which account is charged.
         """
         book, request = self._book(dataset), {"guarantee": guarantee, "event": canonical_event(event)}
         account, leakage, portfolio = book.account, book.leakage, book.dataset.portfolio
@@ -80,9 +71,8 @@ class Ledger(Custodian):
         The attempt is bound to `spec_hash` and `input_fingerprint`: a resume on anything else is refused. `event` is
         None only for the kind of guarantee that nothing composes (``lid``). `attempt` is a random UUID, made here by
         default; the same call with it gives the same attempt. With `new_attempt` an open attempt of the release becomes
-        void if it drew no noise, else abandoned. `contract` is the digest of the contract that it keeps.
-
-        Raises DatasetUnknown, BudgetExceeded, GuaranteeRefused; ContractBroken: the release was not compared with the
+        void if it drew no noise, else abandoned. `contract` is the digest of the contract that it keeps. Raises
+        DatasetUnknown, BudgetExceeded, GuaranteeRefused; ContractBroken: the release was not compared with the
         contract, or its input is not known to keep it; ReleaseConflict: the release is committed, has an open attempt,
         or was begun with another spec; KeyUnavailable: there is no key-encryption key.
         """
@@ -127,26 +117,22 @@ class Ledger(Custodian):
         return found.portfolio, None if free else self._price(request["event"], found.portfolio)
 
     def rehearse(self, **charge: Any) -> None:
-        """Refuse what `reserve` would refuse now, with the same arguments; nothing is written.
-
-        Raises DatasetUnknown, BudgetExceeded, GuaranteeRefused, ReleaseConflict, KeyUnavailable: as `reserve`, which
-        decides again.
+        """Refuse what `reserve` would refuse now, with the same arguments; nothing is written. Raises DatasetUnknown,
+        BudgetExceeded, GuaranteeRefused, ReleaseConflict, KeyUnavailable: as `reserve`, which decides again.
         """
         with suppress(_Rehearsed):
             self.reserve(**charge, rehearse=True)
 
     def attempt(self, attempt: Charge | str) -> Charge:
-        """Return the charge of an attempt as its row is now; `verify` and `find` check it.
-
-        Raises LedgerError: no such attempt.
+        """Return the charge of an attempt as its row is now; `verify` and `find` check it. Raises LedgerError: no such
+        attempt.
         """
         row = self._charge(_id(attempt))
         return Charge.of(row, row["dataset"])
 
     def find(self, dataset: str, release: str) -> Charge | None:
-        """Return the charge of the open or committed attempt of a release, None when it has none.
-
-        Raises DatasetUnknown; LedgerError: the ledger is damaged.
+        """Return the charge of the open or committed attempt of a release, None when it has none. Raises
+        DatasetUnknown; LedgerError: the ledger is damaged.
         """
 
         def find(book: Book) -> Charge | None:
@@ -156,10 +142,9 @@ class Ledger(Custodian):
         return self._read(find, dataset, anchored=False)
 
     def resume(self, *, dataset: str, release: str, spec_hash: str, input_fingerprint: str) -> Charge:
-        """Return the charge of the open attempt of a release, to go on with it at no new one.
-
-        Raises DatasetUnknown; ReleaseConflict: the release is committed, or its spec or input is not the one the
-        attempt began with; LedgerError: the release has no open attempt, or the ledger is damaged.
+        """Return the charge of the open attempt of a release, to go on with it at no new one. Raises DatasetUnknown;
+        ReleaseConflict: the release is committed, or its spec or input is not the one the attempt began with;
+        LedgerError: the release has no open attempt, or the ledger is damaged.
         """
 
         def resume(book: Book) -> Charge:
@@ -169,19 +154,17 @@ class Ledger(Custodian):
         return self._read(resume, dataset, anchored=False)
 
     def mark_drawing(self, attempt: Charge | str) -> Charge:
-        """Write down that noise is about to be drawn; `noise` comes only after it.
-
-        Raises ReleaseConflict: the attempt has ended: this run is stale.
+        """Write down that noise is about to be drawn; `noise` comes only after it. Raises ReleaseConflict: the attempt
+        has ended: this run is stale.
         """
         return self._move(_id(attempt), transitions.mark_drawing)
 
     def commit(self, attempt: Charge | str, *, manifest_sha256: str) -> Charge:
         """Make this attempt the release: the only one under its name, for ever. Then erase its key.
 
-        Repeating it with the same digest is harmless and finishes an interrupted erasure.
-
-        Raises ReleaseConflict: the attempt is stale, or committed with another manifest; LedgerError: the attempt is
-        not drawing; KeyUnavailable: the commit holds, but the key file could not be deleted.
+        Repeating it with the same digest is harmless and finishes an interrupted erasure. Raises ReleaseConflict:
+        the attempt is stale, or committed with another manifest; LedgerError: the attempt is not drawing;
+        KeyUnavailable: the commit holds, but the key file could not be deleted.
         """
         identity = _id(attempt)
         if not re.fullmatch("[0-9a-f]{64}", manifest_sha256):
@@ -191,9 +174,8 @@ class Ledger(Custodian):
         return made
 
     def void(self, attempt: Charge | str) -> Charge:
-        """Give the charge back and erase the key.
-
-        Raises LedgerError: noise was drawn (or may have been): the charge stays.
+        """Give the charge back and erase the key. Raises LedgerError: noise was drawn (or may have been): the charge
+        stays.
         """
         ended = self._move(_id(attempt), transitions.void)
         self.erase(ended)
@@ -203,20 +185,16 @@ class Ledger(Custodian):
         """End an open attempt that nobody will resume, and erase its key; idempotent.
 
         Its charge is given back if no noise was drawn, and stays spent otherwise. A run that still works on it finds
-        itself stale, draws nothing more and publishes nothing.
-
-        Raises ReleaseConflict: the attempt is committed; KeyUnavailable: the attempt has ended, but its key file
-        could not be deleted.
+        itself stale, draws nothing more and publishes nothing. Raises ReleaseConflict: the attempt is committed;
+        KeyUnavailable: the attempt has ended, but its key file could not be deleted.
         """
         ended = self._move(_id(attempt), transitions.give_up)
         self.erase(ended)
         return ended
 
     def noise(self, attempt: Charge | str) -> Noise:
-        """Return the noise of a drawing attempt, for this process.
-
-        Raises LedgerError: the attempt is not drawing; KeyUnavailable: the key-encryption key is missing or another
-        one.
+        """Return the noise of a drawing attempt, for this process. Raises LedgerError: the attempt is not drawing;
+        KeyUnavailable: the key-encryption key is missing or another one.
         """
         identity = _id(attempt)
         charge = self._read(lambda book: book.charges[identity], self._owner(identity), anchored=False)
@@ -229,10 +207,9 @@ class Ledger(Custodian):
     def share_key(self, attempt: Charge | str, uri: str) -> KeyRef:
         """Store the wrapped key of an open attempt at an fsspec address, for its workers; idempotent.
 
-        Before `mark_drawing` the key serves the coins of the split only, which are released in no form: a table that is
-        refused while it is counted costs nothing.
-
-        Raises ReleaseConflict: the attempt has ended; KeyUnavailable: the address cannot be written.
+        Before `mark_drawing` the key serves the coins of the split only, which are released in no form: a table that
+        is refused while it is counted costs nothing. Raises ReleaseConflict: the attempt has ended; KeyUnavailable: the
+        address cannot be written.
         """
         identity, kek = _id(attempt), self._kek()
 
@@ -253,10 +230,8 @@ class Ledger(Custodian):
         return ref
 
     def erase(self, attempt: Charge | str) -> None:
-        """Destroy the key of an attempt that has ended, its file included; idempotent.
-
-        Raises LedgerError: the attempt is open: its key is still needed; KeyUnavailable: the key file cannot be
-        deleted.
+        """Destroy the key of an attempt that has ended, its file included; idempotent. Raises LedgerError: the attempt
+        is open: its key is still needed; KeyUnavailable: the key file cannot be deleted.
         """
         self._erase(_id(attempt))
 

@@ -18,10 +18,6 @@ Rational = Fraction | Decimal | int | float | str
 GUARANTEES: Final = ("dp", "dp-declared", "pd-per-record", "pml", "lid")
 """Kinds of guarantee a data set's policy may allow (`docs/guarantees.md`)."""
 
-LEAST_CAP: Final = Fraction(1, 1_000_000)
-LARGEST_CAP: Final = 1_000_000
-"""Bounds on the caps of a data set, in epsilon and in nats: what is outside of them is a slip."""
-
 BUDGETED: Final = ("dp", "dp-declared", "pd-per-record", "pml")
 """Kinds whose charge always carries a privacy event."""
 
@@ -48,41 +44,22 @@ def damaged(name: str, problems: Sequence[str]) -> LedgerError:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set in the ledger: its caps and its policy.
-
-    Attributes
-    ----------
-    name : str
-    epsilon, delta : Fraction
-        The caps on everything that is ever released about the data set, add/remove adjacency.
-    guarantees : tuple of str
-        The kinds of guarantee the policy allows, of `GUARANTEES`.
-    created : str
-        ISO 8601, UTC.
-    portfolio : Portfolio
-        The filters of which one must hold after every charge; fixed with the caps.
-    pml : Fraction or None
-        The cap of the account of pointwise maximal leakage, in nats. With such an account, releases with the guarantee
-        ``pml`` are charged to it; without, they are charged their equal differential privacy.
-    contract : str or None
-        The contract as JSON (`dpdist.ledger.contract.Contract`); None for a data set without one.
-    """
+    """A data set in the ledger: its caps and its policy."""
 
     name: str
-    epsilon: Fraction
+    epsilon: Fraction  # epsilon, delta: the caps on everything that is ever released about the data set
     delta: Fraction
-    guarantees: tuple[str, ...]
-    created: str
-    portfolio: Portfolio
+    guarantees: tuple[str, ...]  # the kinds that the policy allows, of `GUARANTEES`
+    created: str  # ISO 8601, UTC
+    portfolio: Portfolio  # the filters of which one must hold after every charge; fixed with the caps
+    # the cap of the account of pointwise maximal leakage, in nats. With such an account, releases with the guarantee
+    # ``pml`` are charged to it; without, they are charged their equal differential privacy
     pml: Fraction | None = None
-    contract: str | None = None
+    contract: str | None = None  # JSON (`dpdist.spec.contract.Contract`)
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
-        """The record of a row.
-
-        Raises LedgerError: the row cannot be read.
-        """
+        """The record of a row. Raises LedgerError: the row cannot be read."""
         try:
             return cls(
                 name=row["name"],
@@ -104,47 +81,23 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Charge:
-    """The charge of one attempt at a release, as the ledger had it when it was read.
+    """The charge of one attempt at a release, as the ledger had it when it was read."""
 
-    Attributes
-    ----------
-    id : str
-        The attempt's, random (UUID 4). Every transition carries it, so that a stale attempt is detected.
-    dataset, release : str
-    state : str
-        ``reserved``, ``drawing``, ``committed``, ``abandoned`` (replaced after noise was drawn: still spent) or
-        ``void`` (given up before noise was drawn: not spent).
-    guarantee : str
-        The kind of guarantee, of `GUARANTEES`.
-    event : str or None
-        The charge as the canonical JSON of a privacy event; None when the release has no DP guarantee to compose.
-    epsilon : Fraction
-        The charge by itself at the data set's delta cap; of a charge to the account of leakage its nats.
-    spec_hash, input_fingerprint : str
-    manifest_sha256 : str or None
-        Of a committed attempt.
-    receipt : str
-        Digest of the reservation in the data set's journal; `Ledger.verify` can look for it later.
-    created, updated : str
-        ISO 8601, UTC.
-    costs : Costs or None
-        What it takes from each filter; None when it is charged to none.
-    """
-
-    id: str
+    id: str  # the attempt's, random (UUID 4). Every transition carries it, so that a stale attempt is detected
     dataset: str
     release: str
+    # reserved, drawing, committed, abandoned (ended after noise was drawn: still spent) or void (before: not spent)
     state: str
-    guarantee: str
-    event: str | None
-    epsilon: Fraction
+    guarantee: str  # the kind, of `GUARANTEES`
+    event: str | None  # the canonical JSON of a privacy event; None when the release has no DP guarantee to compose
+    epsilon: Fraction  # of the charge by itself at the delta cap; of one to the account of leakage its nats
     spec_hash: str
     input_fingerprint: str
-    manifest_sha256: str | None
-    receipt: str
-    created: str
+    manifest_sha256: str | None  # of a committed attempt
+    receipt: str  # digest of the reservation in the data set's journal; `Ledger.verify` can look for it later
+    created: str  # created, updated: ISO 8601, UTC
     updated: str
-    costs: Costs | None = None
+    costs: Costs | None = None  # what it takes from each filter; None when it is charged to none
 
     @classmethod
     def of(cls, row: Mapping[str, Any], dataset: str) -> Self:
@@ -161,39 +114,23 @@ class Charge:
 
 @dataclass(frozen=True)
 class Budget:
-    """What the charges of a data set take, and what its caps leave.
-
-    Attributes
-    ----------
-    epsilon_cap, delta_cap : Fraction
-    epsilon_spent : Fraction or None
-        The least epsilon at which the filters of the portfolio, with their deltas, would have admitted all charges
-        that are not void; None where there is none. A later charge may add less than it costs by itself.
-    charges : int
-        How many charges that is, those to the account of leakage included.
-    portfolio : Portfolio
-    account : Account
-        What the charges take from each filter.
-    pml_cap : Fraction or None
-        The cap of the account of leakage, None where there is none.
-    pml_spent : Fraction
-        What the charges to it compose to, in nats, rounded upwards.
-    """
+    """What the charges of a data set take, and what its caps leave."""
 
     epsilon_cap: Fraction
     delta_cap: Fraction
+    # the least epsilon at which the filters, with their deltas, would have admitted all charges that are not void; None
+    # where there is none. A later charge may add less than it costs by itself
     epsilon_spent: Fraction | None
-    charges: int
+    charges: int  # how many, those to the account of leakage included
     portfolio: Portfolio
-    account: Account
-    pml_cap: Fraction | None = None
-    pml_spent: Fraction = Fraction(0)
+    account: Account  # what the charges take from each filter
+    pml_cap: Fraction | None = None  # of the account of leakage, None where there is none
+    pml_spent: Fraction = Fraction(0)  # what the charges to it compose to, in nats, rounded upwards
 
     @classmethod
     def of(cls, dataset: Dataset, account: Account, leakage: Sequence[str] = ()) -> Self:
-        """What an account, and the events of leakage, leave of the caps of a data set.
-
-        Raises AccountingError: the charges to the account of leakage compose to no finite leakage.
+        """What an account, and the events of leakage, leave of the caps of a data set. Raises AccountingError: the
+        charges to the account of leakage compose to no finite leakage.
         """
         leaked = composed_leakage(leakage)
         if leaked is None:
@@ -227,9 +164,8 @@ class Budget:
 
 
 def rational(value: Rational, *, setting: str) -> Fraction:
-    """Read a number exactly; a float stands for the decimal it prints as (0.1 is 1/10).
-
-    Raises LedgerError: `value` is not a finite number, or has more than 400 digits before or after the point.
+    """Read a number exactly; a float stands for the decimal it prints as (0.1 is 1/10). Raises LedgerError: `value` is
+    not a finite number, or has more than 400 digits before or after the point.
     """
     try:
         if isinstance(value, float | str) and "/" not in str(value):
@@ -243,7 +179,6 @@ def rational(value: Rational, *, setting: str) -> Fraction:
 
 def canonical_event(event: Any) -> str:
     """Return the canonical JSON of a privacy event (an object with ``to_json`` or JSON itself); ``null`` for None.
-
     Raises LedgerError: it is no JSON.
     """
     value = event.to_json() if hasattr(event, "to_json") else event

@@ -55,10 +55,7 @@ class Identity:
         return cls(public, kek.wrap(private.private_bytes_raw(), attempt=_bound(public)))
 
     def private_key(self, kek: KeyEncryptionKey, dataset: str) -> Ed25519PrivateKey:
-        """Return the private key.
-
-        Raises KeyUnavailable: it was wrapped with another key-encryption key.
-        """
+        """Return the private key. Raises KeyUnavailable: it was wrapped with another key-encryption key."""
         try:
             secret = kek.unwrap(self.wrapped, attempt=_bound(self.public))
         except KeyUnavailable:

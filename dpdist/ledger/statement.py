@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dpdist.errors import AccountingError, DpdistError, LedgerError, LedgerUnavailable
 from dpdist.ledger.account import Account, Costs, accountant_price
-from dpdist.ledger.contract import adjacency_of, kept_contract
 from dpdist.ledger.custodian import Statement
 from dpdist.ledger.keys import WITH_TEST_KEY
 from dpdist.ledger.ledger import Ledger
@@ -20,10 +19,11 @@ from dpdist.ledger.signing import key_fingerprint
 from dpdist.ledger.tables import COMMITTED, OPEN, STATES
 from dpdist.ledger.terms import Period
 from dpdist.privacy.events import from_json, takes_size_for_public
-from dpdist.privacy.formatting import downwards, number_of, upwards
+from dpdist.privacy.formatting import Fact, downwards, number_of, upwards
+from dpdist.spec.contract import adjacency_of, kept_contract
 
 if TYPE_CHECKING:
-    from dpdist.families.base.family import Plan
+    from dpdist.families.base.plan import Plan
 
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -85,25 +85,31 @@ def uncovered(statement: Statement) -> list[str]:
     return words
 
 
-def budget_lines(plan: Plan) -> list[str]:
-    """What the budget is before a release and after it, and what the release takes from each filter."""
+def account_facts(plan: Plan) -> list[Fact]:
+    """What the budget is before a release and after it, what the release takes from each filter, and whether it keeps
+    the contract.
+    """
+    return [*_budget_facts(plan), Fact("Contract", contract_sentence(plan))]
+
+
+def _budget_facts(plan: Plan) -> list[Fact]:
     spec = plan.spec
     try:
         ledger = Ledger.open(spec.ledger, create=False)
     except DpdistError as error:
-        return [f"Budget      unknown; {error}"]
+        return [Fact("Budget", f"unknown; {error}")]
     try:
         before = budget_sentence(ledger, spec.dataset)
         now = ledger.remaining(spec.dataset)
         after = _after(ledger, plan)
         period = _period_outcome(ledger, plan, now)
     except DpdistError as error:
-        return [f"Budget      {error}"]
+        return [Fact("Budget", str(error))]
     finally:
         ledger.close()
-    lines = [f"Budget      {before}; {_outcome(plan, now, after)}{period}"]
+    facts = [Fact("Budget", f"{before}; {_outcome(plan, now, after)}{period}")]
     charged = plan.event is not None and not _is_leakage(plan, now)
-    return lines + filter_lines(now, after) if after is not None and charged else lines
+    return facts + _filter_facts(now, after) if after is not None and charged else facts
 
 
 def _after(ledger: Ledger, plan: Plan) -> Budget | None:
@@ -153,16 +159,16 @@ def _outcome(plan: Plan, now: Budget, after: Budget | None) -> str:
     return f"{downwards(after.epsilon_remaining)} after this release"
 
 
-def filter_lines(now: Budget, after: Budget) -> list[str]:
-    """What a release takes from each filter and what it leaves, as a table."""
-    lines = [f"Filters     {'one of them must hold':<24}{'it takes':>10}  {'then left':>10}"]
+def _filter_facts(now: Budget, after: Budget) -> list[Fact]:
+    """What a release takes from each filter and what it leaves."""
+    facts = [Fact("Filters", "one of them must hold after the release", detail=True)]
     for name, before in now.used.items():
         used = after.used[name]
         taken = None if used is None or before is None else used - before
-        shown = "too much" if taken is None or taken > 1 else f"{_percent(taken, ROUND_CEILING)} %"
-        left = "none" if used is None or used >= 1 else f"{_percent(1 - used, ROUND_FLOOR)} %"
-        lines.append(f"            {name:<24}{shown:>10}  {left:>10}")
-    return lines
+        share = "too much" if taken is None or taken > 1 else f"{_percent(taken, ROUND_CEILING)} %"
+        left = "nothing" if used is None or used >= 1 else f"{_percent(1 - used, ROUND_FLOOR)} %"
+        facts.append(Fact("Filters", f"{name}: takes {share}, leaves {left}", detail=True))
+    return facts
 
 
 def _percent(share: Fraction, rounding: str) -> Decimal:
@@ -177,7 +183,7 @@ def contract_sentence(plan: Plan) -> str:
     except DpdistError:
         return "unknown, as there is no ledger to ask"
     try:
-        digest = kept_contract(ledger.dataset(spec.dataset), spec, event=plan.event)
+        digest = kept_contract(ledger.dataset(spec.dataset).contract, spec, name=spec.dataset, event=plan.event)
     except DpdistError as error:
         return str(error)
     finally:

@@ -25,18 +25,10 @@ from dpdist.ledger import book as books
 from dpdist.ledger import tables
 from dpdist.ledger.account import Account, Costs, Price, composed_leakage, portfolio_text
 from dpdist.ledger.book import Book
-from dpdist.ledger.contract import Contract, PeriodSpec
-from dpdist.ledger.records import (
-    LARGEST_CAP,
-    LEAST_CAP,
-    NO_EVENT,
-    Rational,
-    checked_guarantees,
-    checked_name,
-    rational,
-)
+from dpdist.ledger.records import NO_EVENT, Rational, checked_guarantees, checked_name, rational
 from dpdist.privacy.formatting import downwards, number_of, upwards
 from dpdist.privacy.portfolio import Portfolio
+from dpdist.spec.contract import LARGEST_CAP, LEAST_CAP, Contract, PeriodSpec
 
 _LONGEST: Final = {"day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}
 
@@ -44,9 +36,8 @@ _LONGEST: Final = {"day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}
 def terms_of(
     name: str, epsilon: Rational, delta: Rational, guarantees: Iterable[str], pml: Rational | None, contract: str | None
 ) -> dict[str, str | None]:
-    """Return the checked columns of a new data set.
-
-    Raises LedgerError: a cap is out of range, a kind of guarantee is unknown, or the name is no name.
+    """Return the checked columns of a new data set. Raises LedgerError: a cap is out of range, a kind of guarantee is
+    unknown, or the name is no name.
     """
     kinds = checked_guarantees(guarantees)
     leakage = None if pml is None else rational(pml, setting="pml")
@@ -76,10 +67,9 @@ def terms_of_contract(name: str, contract: Contract) -> dict[str, str | None]:
 
 
 def amend(book: Book, contract: Contract, *, reason: str) -> None:
-    """Give a data set another contract, with its caps.
-
-    Raises LedgerError: delta is another one, an account of leakage would go, charges are about another unit, or there
-    is no reason; BudgetExceeded: more is spent than the new caps admit.
+    """Give a data set another contract, with its caps. Raises LedgerError: delta is another one, an account of leakage
+    would go, charges are about another unit, or there is no reason; BudgetExceeded: more is spent than the new caps
+    admit.
     """
     row, name, account = book.row, book.name, book.account
     terms = terms_of_contract(name, contract)
@@ -121,7 +111,6 @@ def admit_input(book: Book, *, fingerprint: str, contract: str, besides: Collect
     """Write down that an input keeps the contract with this digest; again, it finds its work done.
 
     `besides` are the data sets that charged the input before, or admit it: their charges are not in this account.
-
     Raises ContractBroken: the data set has another contract by now, or none; data sets that charge the input are not
     among `besides`.
     """
@@ -159,9 +148,7 @@ def others_of(book: Book, fingerprints: Collection[str]) -> list[str]:
 def refuse_unadmitted(book: Book, fingerprint: str, contract: str | None) -> None:
     """Refuse a charge that was not compared with the contract of its data set, or whose input was not checked.
 
-    `contract` is the digest of the contract that the release keeps.
-
-    Raises ContractBroken.
+    `contract` is the digest of the contract that the release keeps. Raises ContractBroken.
     """
     text, name = book.row["contract"], book.name
     if text is None:
@@ -268,9 +255,8 @@ def beginning(per: str, day: date) -> date:
 
 
 def refuse_beyond_period(book: Book, request: Mapping[str, Any], price: Price | None) -> None:
-    """Refuse a charge that is beyond what a period may spend.
-
-    Raises BudgetExceeded: the message names public numbers only.
+    """Refuse a charge that is beyond what a period may spend. Raises BudgetExceeded: the message names public numbers
+    only.
     """
     period = Period.of(book)
     if period is None or request["event"] == NO_EVENT:

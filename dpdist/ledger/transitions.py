@@ -95,9 +95,8 @@ def _admitted(book: Book, request: Mapping[str, str], price: Price | None) -> tu
 
 
 def _costs(dataset: Dataset, account: Account, price: Price, *, release: str) -> Costs:
-    """Return what a release is charged.
-
-    Raises BudgetExceeded: no filter would hold after it. The message names public numbers only.
+    """Return what a release is charged. Raises BudgetExceeded: no filter would hold after it. The message names public
+    numbers only.
     """
     portfolio = dataset.portfolio
     costs = account.costs_of(portfolio, price)
@@ -118,9 +117,8 @@ def _costs(dataset: Dataset, account: Account, price: Price, *, release: str) ->
 
 
 def _leakage(dataset: Dataset, events: Sequence[str], event: str, *, release: str) -> Fraction:
-    """Return the leakage of `event` by itself if all events and it compose to at most the cap of the account.
-
-    Raises BudgetExceeded: they do not.
+    """Return the leakage of `event` by itself if all events and it compose to at most the cap of the account. Raises
+    BudgetExceeded: they do not.
     """
     cap = dataset.pml or Fraction(0)
     alone, total = composed_leakage([event]), composed_leakage([*events, event])
@@ -130,10 +128,9 @@ def _leakage(dataset: Dataset, events: Sequence[str], event: str, *, release: st
         "infinite leakage" if value is None else f"leakage of {upwards(value)} nats" for value in (alone, total)
     )
     raise BudgetExceeded(
-        f"data set {dataset.name!r}: release {release!r} asks for {asked}; with "
-        f"{number_of(len(events), 'charge')} before it that composes to {together}, "
-        f"the cap of the account is {upwards(cap)} nats. Ask for less epsilon in the "
-        "spec's privacy section"
+        f"data set {dataset.name!r}: release {release!r} asks for {asked}; with {number_of(len(events), 'charge')} "
+        f"before it that composes to {together}, the cap of the account is {upwards(cap)} nats. Ask for less epsilon "
+        "in the spec's privacy section"
     )
 
 
@@ -265,7 +262,6 @@ def _committed(charge: Row) -> ReleaseConflict:
 
 def _other_spec(charge: Row) -> ReleaseConflict:
     return ReleaseConflict(
-        f"release {charge['release']!r} was begun with another spec, another public table under its "
-        f"model.prior, or another data.storage (attempt {charge['attempt']}): run it with that one, or choose another "
-        "release name"
+        f"release {charge['release']!r} was begun with another spec, another public table under its model.prior, or "
+        f"another data.storage (attempt {charge['attempt']}): run it with that one, or choose another release name"
     )

@@ -64,7 +64,7 @@ _UNDECIDED = np.iinfo(np.int16).min
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Table:
+class ThresholdTable:
     """A symmetric distribution on the integers, as thresholds on a 128-bit uniform word."""
 
     # high, low: uint64[2 * bound]: the thresholds ``high * 2**64 + low`` of the values ``-bound, ..., bound - 1``,
@@ -76,7 +76,7 @@ class Table:
     guide: NDArray[np.int16]
 
     @classmethod
-    def from_tail(cls, tail: Iterable[int]) -> Table:
+    def from_tail(cls, tail: Iterable[int]) -> ThresholdTable:
         """Build the table from ``floor(2**128 * P(Z > v))``, v = 0, 1, 2, ..."""
         packed = b"".join(value.to_bytes(16, "little") for value in tail)
         low, high = np.frombuffer(packed, dtype="<u8").astype(np.uint64).reshape(-1, 2).T
@@ -119,15 +119,15 @@ class Central:
     """
 
     sigma: Fraction
-    near: Table
+    near: ThresholdTable
 
     @classmethod
     def of(cls, sigma: Fraction) -> Central:
         """The table of the values up to `_NEAR` deviations."""
-        return cls(sigma, Table.from_tail(_tail_of_gaussian(sigma, most=math.ceil(_NEAR * sigma))))
+        return cls(sigma, ThresholdTable.from_tail(_tail_of_gaussian(sigma, most=math.ceil(_NEAR * sigma))))
 
     def draw(self, words: NDArray[np.uint64], second_words: Callable[[], NDArray[np.uint64]]) -> NDArray[np.int64]:
-        """As `Table.draw` of the whole table."""
+        """As `ThresholdTable.draw` of the whole table."""
         values = self.near.draw(words, second_words)
         beyond = np.flatnonzero(np.abs(values) == self.near.bound)  # it has this value or one that is further out
         if beyond.size:
@@ -136,7 +136,7 @@ class Central:
         return values
 
 
-Digits = tuple[tuple[int, Table | Central], ...]
+Digits = tuple[tuple[int, ThresholdTable | Central], ...]
 """Independent tables and the factor of each: the draw is the sum of factor times value."""
 
 
@@ -169,7 +169,7 @@ def gaussian(sigma: Fraction) -> Digits:
     return (*digits, (factor, discrete_gaussian_table(variance)))
 
 
-def laplace_table(scale: Fraction) -> Table:
+def laplace_table(scale: Fraction) -> ThresholdTable:
     """``P(z) ~ q**|z|`` with ``q = exp(-1 / scale)``: ``P(Z > v) = q**(v + 1) / (1 + q)``."""
 
     def tail(precision: int) -> Iterator[arb]:
@@ -179,10 +179,10 @@ def laplace_table(scale: Fraction) -> Table:
             yield probability
             probability *= q
 
-    return Table.from_tail([] if scale < _ALWAYS_ZERO else _certified_floors(tail))
+    return ThresholdTable.from_tail([] if scale < _ALWAYS_ZERO else _certified_floors(tail))
 
 
-def laplace_digit(scale: Fraction, base: int) -> Table:
+def laplace_digit(scale: Fraction, base: int) -> ThresholdTable:
     """The difference of two remainders: ``P(d) ~ q**|d| - q**(2*base - |d|)`` for ``|d| < base``."""
 
     def tail(precision: int) -> Iterator[arb]:
@@ -194,13 +194,13 @@ def laplace_digit(scale: Fraction, base: int) -> Table:
             yield (rising - to_base - to_base * q + falling) / norm
             rising, falling = rising * q, falling / q
 
-    return Table.from_tail(_certified_floors(tail))
+    return ThresholdTable.from_tail(_certified_floors(tail))
 
 
 @lru_cache(maxsize=KEPT)
-def rounded_gaussian_table(sigma: Fraction) -> Table:
+def rounded_gaussian_table(sigma: Fraction) -> ThresholdTable:
     """The integer nearest to ``N(0, sigma**2)``: ``P(Z > v) = erfc((v + 1/2) / (sigma * sqrt(2))) / 2``."""
-    return Table.from_tail(_tail_of_gaussian(sigma))
+    return ThresholdTable.from_tail(_tail_of_gaussian(sigma))
 
 
 def _tail_of_gaussian(sigma: Fraction, *, most: int | None = None) -> list[int]:
@@ -254,7 +254,7 @@ def _halves_of_erfc(centres: list[arb], powers: arb_mat) -> list[arb]:
 
 
 @lru_cache(maxsize=KEPT)
-def discrete_gaussian_table(variance: Fraction) -> Table:
+def discrete_gaussian_table(variance: Fraction) -> ThresholdTable:
     """``P(k) ~ exp(-k**2 / (2 * variance))`` on the integers."""
 
     def tail(precision: int) -> Iterator[arb]:
@@ -269,7 +269,7 @@ def discrete_gaussian_table(variance: Fraction) -> Table:
         norm = 2 * above[-1] - weights[0]
         return (mass / norm for mass in reversed(above[:-1]))
 
-    return Table.from_tail(_certified_floors(tail))
+    return ThresholdTable.from_tail(_certified_floors(tail))
 
 
 def exponential_weights(gaps: Sequence[int], scale: Fraction) -> list[int]:

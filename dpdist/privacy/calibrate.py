@@ -43,8 +43,6 @@ def round_up(value: float, *, bits: int = BITS) -> float:
     """The least number of so many significant bits that is not below a finite positive one. Raises AccountingError: it
     is none.
 
-    Examples
-    --------
     >>> round_up(1.0), round_up(1.0001), round_up(3000.2)
     (1.0, 1.00048828125, 3001.0)
     """
@@ -56,8 +54,6 @@ def round_up(value: float, *, bits: int = BITS) -> float:
 def shown(value: float) -> float:
     """A number of a guarantee as it is stated: rounded upwards to six significant digits.
 
-    Examples
-    --------
     >>> shown(0.12345612), shown(2.0)
     (0.123457, 2.0)
     """
@@ -73,7 +69,8 @@ def least_scale(
     least: float = 0.0,
     bits: int = BITS,
 ) -> float:
-    """Least scale on the grid of the noise whose cost is within epsilon.
+    """Least scale on the grid of the noise whose cost is within epsilon. Raises AccountingError: the budget is not
+    valid, or no scale up to 1e12 times `start` meets it.
 
     Parameters
     ----------
@@ -89,13 +86,6 @@ def least_scale(
     bits : int
         Significant bits of the answer.
 
-    Raises
-    ------
-    AccountingError
-        The budget is not valid, or no scale up to 1e12 times `start` meets it.
-
-    Examples
-    --------
     >>> least_scale(lambda scale: 3 / scale, epsilon=0.51, delta=0.0)
     5.8828125
     """

@@ -1,36 +1,20 @@
 r"""Checks of declared public lower bounds: a noisy count decides whether anything is published.
 
-The number of records is private (add/remove), but noise is scaled with a lower bound of it, and the
-guarantee of the released records needs a lower bound of their passing mass Z. The spec declares both; a
-check confirms them with noise and **only its outcome shows**. Where a check fails nothing is published.
+The number of records is private (add/remove), but noise is scaled with a lower bound of it, and the guarantee of the
+released records needs a lower bound of their passing mass Z. The spec declares both; a check confirms them with noise
+and **only its outcome shows**. Where a check fails nothing is published. A check that passes by mistake is a failure of
+the release, which the event of the check includes. ``docs/guarantees.md`` proves what follows.
 
-**Why a check is enough.** Let the part that follows be (epsilon, delta)-DP for the tables on which the
-declared bound holds (a number of records for the *larger* of two neighbours, a passing mass for the
-*smaller*). Both of two neighbours on which it does not hold pass with probability at most d. So whatever
-follows shows up with probability at most d there, and the whole is dominated by the check's own event
-composed with the part that follows and a failure of probability d. `CountCheck.event` and
-`PassCheck.event` include the failure.
+**Records of a split.** The count of a split has sensitivity 1. A count below the minimum passes only if the noise is at
+least ``t``, the smallest integer with ``Pr[L >= t] <= delta``.
 
-**Records of a split.** The count of a split has sensitivity 1. A count below the minimum passes only if the
-noise is at least ``t``, the smallest integer with ``Pr[L >= t] <= delta``.
-
-**Passing mass.** Among the first M candidates (M public, all of them drawn) N pass, N ~ Bin(M, p), p = Z/n.
-The records that are released are the first R that pass. *Which* candidates pass is independent of *what*
-those that pass look like, so N and the released records are independent, and checking the same candidates
-that are released costs nothing more.
-
-With D' = D + d': ``p' - p = (Z' - Z)/(n+1) - p/(n+1)`` lies in ``[-1/(n+1), h/(n+1)]``. Compare the same M
-uniform numbers with p and with p': N and N' differ by at most Bin(M, r), ``r = max(h, 1)/n_lo`` where ``n+1
->= n_lo``, hence by more than G, its (1 - delta) quantile, with probability at most delta. Given that they
-do not, noise of scale ``G/epsilon`` makes them epsilon-DP (a shift of log-concave noise by less than G is
-dominated by one by G), and H_alpha is jointly convex.
-
-If ``Z < Z_declared + h`` and ``n >= n_lo``, then ``p < p* = (Z_declared + h)/n_lo``. Let c be the least number
-with ``Pr[Bin(M, p*) >= c] <= beta``. Then N is at least c with probability at most beta, and ``noisy = N + L``
-reaches ``c + t - 1`` with probability at most ``beta + Pr[L >= t]``. The h in p* covers the neighbour: when the
-smaller table's Z is below ``Z_declared``, the larger one's is below ``Z_declared + h``, and both are refused.
-Turned round (Clopper and Pearson), a noisy count confirms every Z up to ``n_lo Beta_beta(c, M-c+1) - h``, with
-``c = noisy - t + 1``.
+**Passing mass.** Among the first M candidates (M public, all of them drawn) N pass, N ~ Bin(M, Z/n). One seed moves N
+by at most G, the (1 - delta) quantile of ``Bin(M, max(h, 1)/n_lo)``, but for a probability of delta; noise of scale
+``G/epsilon`` makes it epsilon-DP. With ``Z < Z_declared + h`` and ``n >= n_lo`` a candidate passes with less than
+``p* = (Z_declared + h)/n_lo``. Let c be the least number with ``Pr[Bin(M, p*) >= c] <= beta``: the noisy number reaches
+``c + t - 1`` with probability at most ``beta + Pr[L >= t]``. The h in p* covers the neighbour: when the smaller table's
+Z is below ``Z_declared``, the larger one's is below ``Z_declared + h``, and both are refused. Turned round (Clopper and
+Pearson), a noisy number confirms every Z up to ``n_lo Beta_beta(c, M-c+1) - h``, with ``c = noisy - t + 1``.
 """
 
 from __future__ import annotations
@@ -40,7 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dpdist.errors import AccountingError
-from dpdist.privacy.binomial import lower_quantile, trials_needed, upper_quantile
+from dpdist.privacy.balls import lower_quantile, trials_needed, upper_quantile
 from dpdist.privacy.deniability import growth
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
 
@@ -82,25 +66,11 @@ class CountCheck:
 def count_check(
     *, records: int, share: float = 1.0, epsilon: float, delta: float, failure: float = 1e-6, unit: int = 1
 ) -> CountCheck:
-    """The check of a split's size, from the declared minimum of records of the whole table.
-
-    Parameters
-    ----------
-    records : int
-        Declared minimum of records of the table.
-    share : float
-        Probability with which a record goes to the split; 1 for the whole table.
-    epsilon, delta : float
-        Budget of the check.
-    failure : float
-        Most that the probability may be that a table of `records` or more is refused.
-    unit : int
-        Records of a unit, at most.
-
-    Raises
-    ------
-    AccountingError
-        The parameters are out of range, or so few records cannot be confirmed with this budget.
+    """The check of a split's size, from the declared minimum of records of the whole table. Raises AccountingError: the
+    parameters are out of range, or so few records cannot be confirmed with this budget. `records`: declared minimum of
+    records of the table; `share`: probability with which a record goes to the split; 1 for the whole table; `epsilon`,
+    `delta`: budget of the check; `failure`: most that the probability may be that a table of `records` or more is
+    refused; `unit`: records of a unit, at most.
     """
     if not epsilon > 0 or not 0 < delta < 1 or not 0 < share <= 1 or not 0 < failure < 1 or records < 1:
         raise AccountingError(
@@ -207,23 +177,10 @@ def pass_check(
     epsilon: float,
     delta: float,
 ) -> PassCheck:
-    """The check of a declared passing mass.
-
-    Parameters
-    ----------
-    k, gamma, epsilon0, passing_mass :
-        As in `dpdist.privacy.events.SeedRecords`.
-    seeds : int
-        Confirmed lower bound of the number of seeds (`CountCheck.minimum`).
-    candidates : int
-        M.
-    epsilon, delta : float
-        Budget of the check.
-
-    Raises
-    ------
-    AccountingError
-        No outcome of the check could confirm so large a passing mass.
+    """The check of a declared passing mass. Raises AccountingError: no outcome of the check could confirm so large a
+    passing mass. `k`, `gamma`, `epsilon0`, `passing_mass`: as in `dpdist.privacy.events.SeedRecords`; `seeds`:
+    confirmed lower bound of the number of seeds (`CountCheck.minimum`); `candidates`: M; `epsilon`, `delta`: budget of
+    the check.
     """
     if not epsilon > 0 or not 0 < delta < 1:
         raise AccountingError(f"a pass check needs epsilon > 0 and delta in (0, 1), got {epsilon}, {delta}")

@@ -1,40 +1,27 @@
 r"""Plausible deniability: the dominating pair of one released record, and the published theorem.
 
-**The attempt.** D holds n seeds. One attempt picks a seed i uniformly, draws y with probability ``p_i(y)``,
-counts the seeds C in the seed's *bucket* (those with p(y) within the same power of gamma, itself included)
-and passes if ``C >= k + L``, ``P(L = z) ~ exp(-epsilon0 |z|)``. Write ``pt(C) = Pr[C >= k + L]``. A release
-shows the first R that pass and nothing of those that fail: R independent draws from ``A(D)(y) = Q(y)/Z``,
-``Q(y) = sum_i p_i(y) pt(C_i(y))``, ``Z = sum_y Q(y) = n Pr[pass]``.
-
-**Theorem.** Let ``D' = D + d'``. With the maxima over ``C >= 0`` and ``s in {C/gamma, C gamma}``, and
+An attempt draws a candidate from one of n seeds, counts the seeds C in the seed's bucket (p(y) within the same power of
+gamma, itself included) and passes if ``C >= k + L``, ``P(L = z) ~ exp(-epsilon0 |z|)``. A release shows the first R
+that pass and nothing of those that fail: R independent draws from a law A(D). With ``pt(C) = Pr[C >= k + L]``, Z the
+expected passing mass, ``D' = D + d'``, maxima over ``C >= 0`` and ``s in {C/gamma, C gamma}``, and
 
     h = max [ pt(C+1)(s+1) - pt(C) s ],    eta = ln(1 + h/Z):
 
 - added, alpha >= 1: ``H_alpha(A(D') || A(D)) <= max [ pt(C+1)(s+1) - alpha pt(C) s ]_+ / Z``;
 - removed: ``H_alpha(A(D) || A(D')) = 0`` for ``alpha >= e^eta``.
 
-*Proof.* Fix y, ``p' = p_d'(y)``. Only the bucket of d' changes, from C to C+1 seeds. Its seeds have p in
-``(p'/gamma, p' gamma)``, so their sum is ``s p'`` with ``C/gamma <= s <= C gamma``, and
+``docs/guarantees.md`` has the proof. Where all plausible seeds share one p (a fixed omega), s = C exactly: gamma = 1 in
+the accounting.
 
-    Q'(y) - Q(y) = p' [ pt(C+1)(s+1) - pt(C) s ]  in  [0, p' h].
+**The pair.** In alpha that is a point ``(e^-eta, 1 - e^-eta)`` (the removed direction, read backwards) and an upper
+envelope of lines for alpha >= 1. The true profile is convex and non-increasing, so the greatest convex minorant is
+still a bound; it is piecewise linear: B's masses are its changes of slope, A's are alpha times those, and its last
+value is A's infinite mass. Composed R times by `dpdist.privacy.accountant`.
 
-Summing, ``Z <= Z' <= Z + h``. So ``Q'/Z' - alpha Q/Z <= (Q' - alpha Q)/Z``, in which the other buckets
-contribute ``(1 - alpha) p_i pt <= 0``; what is left is ``p' [pt(C+1)(s+1) - alpha pt(C) s]/Z``, linear in
-s, and ``sum_y p' <= 1``. For the second, ``A(D)/A(D') = (Q/Q')(Z'/Z) <= 1 + h/Z``. QED
-
-Where all plausible seeds share one p (a fixed omega), s = C exactly: gamma = 1 in the accounting. Where
-every attribute is resampled (omega = m), candidates do not depend on the seeds and nothing is charged.
-
-**The pair.** In alpha the theorem is a point ``(e^-eta, 1 - e^-eta)`` (the removed direction, read
-backwards) and an upper envelope of lines for alpha >= 1. The true profile is convex and non-increasing, so
-the greatest convex minorant is still a bound; it is piecewise linear: B's masses are its changes of slope,
-A's are alpha times those, and its last value is A's infinite mass. Composed R times by
-`dpdist.privacy.accountant`.
-
-**C is bounded.** For ``C >= k - 1``, with ``a = e^-epsilon0``, ``j = C + 1 - k``, ``g in {gamma,
-1/gamma}``, ``s = g C``, the line at alpha = 1 is ``1 + a^j [g C (1-a) - a]/(1+a)``, which does not rise
-with C once ``C >= (1 + 1/g)/(e^epsilon0 - 1)``; and ``pt(C) s`` rises. So from ``max(k, (1 +
-gamma)/(e^epsilon0 - 1))`` on every line lies below the one before it for all alpha >= 1.
+**C is bounded.** For ``C >= k - 1``, with ``a = e^-epsilon0``, ``j = C + 1 - k``, ``g in {gamma, 1/gamma}``,
+``s = g C``, the line at alpha = 1 is ``1 + a^j [g C (1-a) - a]/(1+a)``, which does not rise with C once
+``C >= (1 + 1/g)/(e^epsilon0 - 1)``; and ``pt(C) s`` rises. So from ``max(k, (1 + gamma)/(e^epsilon0 - 1))`` on every
+line lies below the one before it for all alpha >= 1.
 """
 
 from __future__ import annotations
@@ -86,16 +73,10 @@ def growth(*, k: int, gamma: float, epsilon0: float) -> float:
 def certain_mass(*, seeds: int, combinations: int, k: int, epsilon0: float) -> float:
     """Lower bound of the passing mass Z of *every* table with so many seeds, for a fixed omega.
 
-    All seeds with the same kept values are plausible together, so ``Z = sum_c n_c pt(n_c)`` over the combinations c of
-    kept values, ``sum_c n_c = n``, and ``n - Z <= combinations * max_C C (1 - pt(C))``. For ``C >= k`` the maximand is
-    ``C e^{-epsilon0 (C + 1 - k)}`` up to a constant, which falls from ``1/epsilon0`` on.
-
-    Parameters
-    ----------
-    seeds : int
-        Lower bound of the number of seeds.
-    combinations : int
-        Of values that a candidate can keep.
+    All seeds with the same kept values are plausible together, so ``Z = sum_c n_c pt(n_c)`` over the combinations c
+    of kept values, ``sum_c n_c = n``, and ``n - Z <= combinations * max_C C (1 - pt(C))``. For ``C >= k`` the maximand
+    is ``C e^{-epsilon0 (C + 1 - k)}`` up to a constant, which falls from ``1/epsilon0`` on. `seeds` is a lower
+    bound of their number; `combinations` counts those of values that a candidate can keep.
     """
     SeedRecords(k=k, gamma=1.0, epsilon0=epsilon0, passing_mass=1.0, records=1)
     stop = max(k, 1 / epsilon0) + 2
@@ -154,19 +135,9 @@ def _theorem1(k: int, gamma: float, epsilon0: float) -> tuple[Floats, Floats]:
 
 def theorem1(*, k: int, gamma: float, epsilon0: float, delta: float) -> PlausibleDeniability:
     """PD Theorem 1 with its best t: one released record is ``(epsilon0 + ln(1 + gamma/t), e^{-epsilon0 (k-t)})``-DP.
+    `delta`: the record's delta must not exceed it; the largest such t < k is taken. Raises AccountingError: no t in 1
+    .. k-1 reaches delta: k or epsilon0 is too small.
 
-    Parameters
-    ----------
-    delta : float
-        The record's delta must not exceed it; the largest such t < k is taken.
-
-    Raises
-    ------
-    AccountingError
-        No t in 1 .. k-1 reaches delta: k or epsilon0 is too small.
-
-    Examples
-    --------
     >>> theorem1(k=50, gamma=4, epsilon0=1, delta=1e-12).epsilon
     1.16706
     """

@@ -257,8 +257,6 @@ def _float_below(value: Fraction) -> float:
 def exact_sum(event: Event) -> Cost | None:
     """Losses and failures added exactly, as the decimals they are written as; None where a loss has no end.
 
-    Examples
-    --------
     >>> exact_sum(Composed((ApproximateDP(0.1, 1e-10), DiscreteLaplace(5.0)))).amount
     Fraction(3, 10)
     """

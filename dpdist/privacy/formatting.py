@@ -1,14 +1,51 @@
-"""Numbers in sentences."""
+"""Numbers in sentences, and facts for people: a title, a sentence and the numbers in it."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
+from typing import Any
+
+LABEL = 12
+"""Columns of a title where facts are lines of text."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing that a plan or an account says."""
+
+    title: str
+    sentence: str  # without its full stop, or several sentences
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # those in the sentence, by name
+    detail: bool = False  # how it is done, rather than what people ask first
+
+    def to_json(self) -> dict[str, Any]:
+        """The fact as a JSON object; a number that is not finite is null."""
+        numbers = {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in self.numbers.items()}
+        return {"title": self.title, "sentence": self.sentence, "numbers": numbers, "detail": self.detail}
+
+
+def lines_of(facts: Iterable[Fact]) -> list[str]:
+    """Facts as lines of text: a title of `LABEL` columns, which consecutive facts share, and the sentence."""
+    lines, last = [], ""
+    for fact in facts:
+        title = "" if fact.title == last else f"{fact.title}  "
+        lines.append(f"{title:<{LABEL}}{fact.sentence}")
+        last = fact.title
+    return lines
 
 
 def number_of(count: int, what: str) -> str:
     """How many of something, in words: ``1 charge``, ``2,000 charges``."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def mebibytes(count: float) -> str:
+    """A number of bytes in MiB."""
+    return f"{count / 2**20:,.0f} MiB"
 
 
 def upwards(value: Fraction | float) -> str:

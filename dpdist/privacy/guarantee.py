@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 from dpdist.errors import AccountingError
-from dpdist.privacy.formatting import upwards
+from dpdist.privacy.formatting import Fact, upwards
 
 Adjacency = Literal["add/remove", "replacement"]
 Covers = Literal[
@@ -304,12 +304,14 @@ def from_json(data: Mapping[str, Any]) -> Guarantee:
         raise AccountingError(f"guarantee {kind}: {error}") from None
 
 
-def explained(guarantees: Sequence[Guarantee]) -> list[str]:
-    """Guarantees for a terminal: each in one sentence, then what they mean, then what all of them assume, once."""
-    statements = [f"{guarantee.statement()}." for guarantee in guarantees]
+def explained(guarantees: Sequence[Guarantee]) -> list[Fact]:
+    """Guarantees for people: each in one sentence, then what they mean, then what all of them assume, once."""
+    facts = []
+    for guarantee in guarantees:
+        numbers = {name: value for name, value in asdict(guarantee).items() if isinstance(value, int | float)}
+        facts.append(Fact("Guarantee", f"{guarantee.statement()}.", numbers))
     meanings = [meaning for guarantee in guarantees if (meaning := guarantee.meaning())]
-    details = [f"{meaning[0].upper()}{meaning[1:]}." for meaning in meanings]
+    facts += [Fact("Meaning", f"{meaning[0].upper()}{meaning[1:]}.") for meaning in meanings]
     if any(guarantee.computational for guarantee in guarantees):
-        details.append(_COMPUTATIONAL)
-    blocks = {"Guarantee": statements, "Details": details}
-    return [f"{'' if i else label:<12}{text}" for label, texts in blocks.items() for i, text in enumerate(texts)]
+        facts.append(Fact("Meaning", _COMPUTATIONAL))
+    return facts

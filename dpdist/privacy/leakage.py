@@ -1,34 +1,18 @@
-r"""Pointwise maximal leakage (PML) of a histogram with Laplace noise.
+r"""Pointwise maximal leakage (PML) of histograms with Laplace noise [1]_.
 
 Records are independent and each falls in every one of the k bins with probability at least alpha (``alpha k <= 1``).
-What one record's value x makes of the probability of an output y, against the average over the values the record might
-have, is at most
-
-    P(y|x) / P(y) <= 1 / (alpha + (1 - alpha) e^(-2/b)),
-
-since every other value changes ``P(y|x)`` by at most ``e^(2/b)``. Hence [1]_
+One histogram leaks at most
 
     eps_PML = 2/b - ln(1 - alpha + alpha e^(2/b)),    2/b = eps_PML - ln(1 - alpha (e^eps_PML - 1) / (1 - alpha)).
 
-The bound is attained, by the discrete Laplace on integers as by the continuous one: at outputs with a large count in
-bin x and small ones elsewhere, if x has probability alpha. It covers *one* histogram.
-
-Of several histograms of the same records, histogram j changes ``P(y|x)`` by at most ``e^(x_j)``, x_j = 2/b_j, and not
-at all between values in one of its bins. So with S the histograms in which a random value shares the bin of x,
-``P(y)/P(y|x) >= E exp(sum_S x_j - X)``, X = sum x_j; as ``exp(sum_S x_j) >= 1 + sum_S (e^(x_j) - 1)`` and each
-histogram is shared with probability alpha_j or more, together they leak at most
+Several histograms of the same records, with ``x_j = 2/b_j`` and ``X = sum x_j``, leak together at most
 
     X - ln(1 + sum_j alpha_j (e^(x_j) - 1)),
 
-for adaptive releases too, as each ratio holds given what was released before. A histogram without noise counts as
-``x_j -> infinity``: one of them adds ``ln(1/alpha_j)`` to the others' X, and two leave no bound.
-
-In a chain from fine to coarse each histogram is a sum of cells of the one before, so who shares a bin shares all
-coarser ones. With levels l = 1 (fine) to L of one x, and p_l >= alpha_l the probability of sharing the bin of level l,
-
-    E exp(sum_S x) = 1 + sum_l p_l e^((L-l)x) (e^x - 1),
-
-and a chain adds this, less 1, to the sum above in place of its histograms: ``e^(a+b) >= e^a + e^b - 1``.
+for adaptive releases too. A histogram without noise counts as ``x_j -> infinity``: one of them adds ``ln(1/alpha_j)``
+to the others' X, and two leave no bound. In a chain from fine to coarse each histogram sums cells of the one before.
+With levels l = 1 (fine) to L of one x, a chain adds ``sum_l alpha_l e^((L-l)x) (e^x - 1)`` to the sum above in place of
+its histograms. ``docs/guarantees.md`` has the proofs.
 
 References
 ----------
@@ -72,24 +56,11 @@ def noiseless_leakage(alpha: float) -> float:
 
 
 def scale_for(*, epsilon: float, alpha: float) -> float:
-    """Least Laplace scale with at most this leakage, rounded upwards.
+    """Least Laplace scale with at most this leakage, rounded upwards. `epsilon`: leakage, in nats; above 0 and below
+    ``ln(1/alpha)``; `alpha`: least probability of every bin, in (0, 1). Raises AccountingError: a parameter is out of
+    range; GuaranteeRefused: ``epsilon >= ln(1/alpha)``: no noise is needed, and without noise nothing but the
+    assumption protects.
 
-    Parameters
-    ----------
-    epsilon : float
-        Leakage, in nats; above 0 and below ``ln(1/alpha)``.
-    alpha : float
-        Least probability of every bin, in (0, 1).
-
-    Raises
-    ------
-    AccountingError
-        A parameter is out of range.
-    GuaranteeRefused
-        ``epsilon >= ln(1/alpha)``: no noise is needed, and without noise nothing but the assumption protects.
-
-    Examples
-    --------
     >>> round(scale_for(epsilon=0.5, alpha=0.05), 4)
     3.7402
     """
@@ -111,8 +82,6 @@ def common_scale(*, epsilon: float, alphas: Sequence[tuple[float, ...]]) -> floa
 
     The leakage of two or more grows without bound as the noise falls, so there is always noise. Raises as `scale_for`.
 
-    Examples
-    --------
     >>> round(common_scale(epsilon=0.5, alphas=[(0.05,)]), 4)
     3.7402
     >>> round(common_scale(epsilon=0.5, alphas=[(0.05,), (0.05,)]), 4)
@@ -187,8 +156,6 @@ def account(*, epsilon: float, alpha: float) -> dict[str, Any]:
 def composed(events: Sequence[Leaking]) -> float:
     """Leakage of several histograms of the same records together, in nats, rounded upwards; infinite if unbounded.
 
-    Examples
-    --------
     >>> one = LaplaceLeakage(scale=4.0, alpha=0.05)
     >>> round(composed([one]), 4), round(composed([one, one]), 4)
     (0.4681, 0.9371)

@@ -1,35 +1,20 @@
 r"""What the mixtures of a class cost, and the noise they need.
 
 One mixture is the mean of l rows, drawn without replacement from the N rows of its class and clipped to norm c, plus
-Gaussian noise of deviation sigma in each coordinate.
+Gaussian noise of deviation sigma in each coordinate. With ``Delta = 2c/l`` and ``q = l/N`` it is dominated, in both
+directions, by
 
-**One mixture.** Add a record x to a class of N - 1 rows. With probability ``q = l/N`` a mixture of the larger class
-holds x and l - 1 rows drawn from the others; without x it would hold one more of these in its place. So the mean moves
-by at most ``Delta = 2c/l``, and with the remaining probability not at all. For every alpha > 0 the hockey-stick
-divergence is jointly convex in the two laws, and it grows with the distance of two Gaussians, hence one mixture is
-dominated, in both directions, by
+    (1 - q) N(0, sigma^2) + q N(Delta, sigma^2)    against    N(0, sigma^2),
 
-    (1 - q) N(0, sigma^2) + q N(Delta, sigma^2)    against    N(0, sigma^2)
-
-(attained when all rows but x coincide, opposite to x). This is the pair of a Gaussian on a Poisson sample of rate q
-with noise multiplier ``z = sigma / Delta = sigma l / (2c)``; it grows with q, so a lower bound of N, confirmed with
-noise, serves. T mixtures compose T times; a record has one class, so classes compose in parallel.
-
-**A unit of c records.** Some of its records may be in one class, some in others. A mixture of a class holds each of
-those in it, whatever it holds of the others, with a probability of at most ``q = l/(N - c + 1)``; j of them move its
-mean by at most ``j Delta``. The mixtures of one number in all classes that have so many are dominated by
-
-    sum_j Bin(c, q)(j) N(j Delta, sigma^2)    against    N(0, sigma^2)
-
-with the largest q among these classes: `event_of_units`. ``docs/guarantees.md`` has the proof.
-
-Within a class the mean of one-hot labels is that class, whatever the rows: labels carry nothing and need no noise. The
-published noise on labels only flips some of them.
+the pair of a Gaussian on a Poisson sample of rate q with noise multiplier ``z = sigma l / (2c)``. It grows with q, so a
+lower bound of N, confirmed with noise, serves. T mixtures compose T times; a record has one class, so classes compose
+in parallel. Of a unit with c records in any classes, the mixtures of one number in all classes that have so many are
+dominated by ``sum_j Bin(c, q)(j) N(j Delta, sigma^2)`` against ``N(0, sigma^2)``, q the largest ``l/(N - c + 1)``
+among these classes. ``docs/guarantees.md`` has the proofs.
 
 **DP-CDA's own accounting** [1]_, Theorem 1, is **not a bound** for its Algorithm 1, and here for comparison only. It
 takes the rate l/(size of the table), composed over all records of the release, with the Renyi bound for sampling
-without replacement [2]_. Algorithm 1 samples from one class: its rate is l/N_k, over T_k mixtures. At the published
-settings the true epsilon is more than twice as large.
+without replacement [2]_. Algorithm 1 samples from one class: its rate is l/N_k, over T_k mixtures.
 
 References
 ----------
@@ -99,7 +84,7 @@ class ClassMixtures:
         """Least noise, in units of the clipping norm, that keeps the class within (epsilon, delta). Raises
         AccountingError: the budget is not valid, or no noise meets it.
         """
-        return _calibrated(self, epsilon, delta)
+        return noise_of_units((self,), epsilon=epsilon, delta=delta)
 
 
 def event_of_units(classes: Sequence[ClassMixtures], sigma_over_clip: float) -> tuple[SubsampledUnits, ...]:
@@ -124,24 +109,19 @@ def event_of_units(classes: Sequence[ClassMixtures], sigma_over_clip: float) -> 
     return tuple(events)
 
 
-def noise_of_units(classes: Sequence[ClassMixtures], *, epsilon: float, delta: float) -> float:
-    """Least noise, in units of the clipping norm, that keeps the mixtures of several classes within (epsilon, delta)
-    for a unit. Raises AccountingError: as `ClassMixtures.sigma_over_clip`.
-    """
-
-    def cost(multiplier: float) -> float:
-        return accountant.epsilon(Composed(event_of_units(classes, 2 * multiplier / order)), delta=delta)
-
-    order, unit = classes[0].order, classes[0].unit
-    return 2 / order * least_scale(cost, epsilon=epsilon, delta=delta, start=0.8 * unit)
-
-
 @lru_cache(maxsize=1024)
-def _calibrated(mixtures: ClassMixtures, epsilon: float, delta: float) -> float:
-    def cost(multiplier: float) -> float:
-        return mixtures.epsilon(2 * multiplier / mixtures.order, delta=delta)
+def noise_of_units(classes: tuple[ClassMixtures, ...], *, epsilon: float, delta: float) -> float:
+    """Least noise, in units of the clipping norm, that keeps mixtures of classes within the budget for a unit. Raises
+    AccountingError: as `ClassMixtures.sigma_over_clip`.
+    """
+    order, unit = classes[0].order, classes[0].unit
 
-    return 2 / mixtures.order * least_scale(cost, epsilon=epsilon, delta=delta, start=0.8)
+    def cost(multiplier: float) -> float:
+        noise = 2 * multiplier / order
+        event = classes[0].event(noise) if len(classes) == 1 else Composed(event_of_units(classes, noise))
+        return accountant.epsilon(event, delta=delta)
+
+    return 2 / order * least_scale(cost, epsilon=epsilon, delta=delta, start=0.8 * unit)
 
 
 def account_mixing(
@@ -156,30 +136,21 @@ def account_mixing(
     table_size: int | None = None,
     table_records: int | None = None,
 ) -> dict[str, Any]:
-    """What mixtures cost, or the noise they need, as a JSON object.
+    """What mixtures cost, or the noise they need, as a JSON object. Raises AccountingError: numbers are missing,
+    contradict each other or are out of range.
 
     Parameters
     ----------
     order : int
         Rows in a mixture.
-    delta : float
     class_size, records : int
         Lower bound of the rows of the class, and its mixtures.
-    sigma_over_clip : float
-        The noise; or else `epsilon`.
-    epsilon : float
-        The target.
+    sigma_over_clip, epsilon : float
+        The noise, or else the target.
     paper : bool
         Use the published formula, which takes `table_size` and `table_records` in place of the class's. Its answer
         is labelled; with the class's numbers too, `epsilon_true` says what that noise costs.
 
-    Raises
-    ------
-    AccountingError
-        Numbers are missing, contradict each other or are out of range.
-
-    Examples
-    --------
     >>> round(account_mixing(class_size=7841, order=64, records=16280, epsilon=10, delta=1e-5)["sigma_over_clip"], 4)
     0.0255
     """
@@ -194,55 +165,36 @@ def account_mixing(
         if table_size is None or table_records is None:
             raise AccountingError("mixing: the published formula needs the table size and the table records")
         table = {"table_size": table_size, "order": order, "table_records": table_records}
-        return _account_published(table, delta, sigma_over_clip, epsilon, mixtures)
+        if sigma_over_clip is None:
+            sigma_over_clip = published_sigma_over_clip(**table, epsilon=epsilon or 0.0, delta=delta)
+        answer = {
+            "accounting": "published (DP-CDA, Theorem 1): rate order / table size; not a bound, for comparison only",
+            **table,
+            "sigma_over_clip": sigma_over_clip,
+            "delta": delta,
+            "epsilon": published_epsilon(**table, sigma_over_clip=sigma_over_clip, delta=delta),
+        }
+        if mixtures is not None:
+            answer |= {"class_size": class_size, "records": records}
+            answer["epsilon_true"] = mixtures.epsilon(sigma_over_clip, delta=delta)
+        return answer
     if table_size is not None or table_records is not None:
         raise AccountingError("mixing: the table size and the table records are for the published formula (paper) only")
     if mixtures is None:
         raise AccountingError("mixing: give the class size and the records of the class")
-    return _account_class(mixtures, delta, sigma_over_clip, epsilon)
-
-
-def _account_class(
-    mixtures: ClassMixtures, delta: float, sigma_over_clip: float | None, epsilon: float | None
-) -> dict[str, Any]:
-    """One class of a table."""
     if sigma_over_clip is None:
         sigma_over_clip = mixtures.sigma_over_clip(epsilon=epsilon or 0.0, delta=delta)
     event = mixtures.event(sigma_over_clip)
     return {
         "accounting": "one class: rate order / class size, composed over its records (add/remove)",
-        "class_size": mixtures.minimum,
-        "order": mixtures.order,
-        "records": mixtures.records,
+        "class_size": class_size,
+        "order": order,
+        "records": records,
         "sampling_rate": mixtures.sampling_rate,
         "noise_multiplier": event.noise_multiplier,
         "sigma_over_clip": sigma_over_clip,
         **accountant.summary(event, delta=delta),
     }
-
-
-def _account_published(
-    table: dict[str, int],
-    delta: float,
-    sigma_over_clip: float | None,
-    epsilon: float | None,
-    mixtures: ClassMixtures | None,
-) -> dict[str, Any]:
-    """The published formula of a table, and what its noise costs in truth if the class is given."""
-    sigma = sigma_over_clip
-    if sigma is None:
-        sigma = published_sigma_over_clip(**table, epsilon=epsilon or 0.0, delta=delta)
-    out = {
-        "accounting": "published (DP-CDA, Theorem 1): rate order / table size; not a bound, for comparison only",
-        **table,
-        "sigma_over_clip": sigma,
-        "delta": delta,
-        "epsilon": published_epsilon(**table, sigma_over_clip=sigma, delta=delta),
-    }
-    if mixtures is not None:
-        out |= {"class_size": mixtures.minimum, "records": mixtures.records}
-        out["epsilon_true"] = mixtures.epsilon(sigma, delta=delta)
-    return out
 
 
 def published_epsilon(
@@ -254,7 +206,10 @@ def published_epsilon(
     from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
     from dp_accounting.rdp import RdpAccountant
 
-    _require(table_size, order, table_records, sigma_over_clip, delta)
+    if not 1 <= order <= table_size or table_records < 1 or not sigma_over_clip > 0 or not 0 < delta < 1:
+        raise AccountingError(
+            "the published formula needs 1 <= order <= table size, table records >= 1, noise > 0 and delta in (0, 1)"
+        )
     # The multiplier is in units of the replacement sensitivity 2c/l, as the paper has it.
     gaussian = GaussianDpEvent(sigma_over_clip * order / 2)
     one = SampledWithoutReplacementDpEvent(table_size, order, gaussian)
@@ -262,26 +217,11 @@ def published_epsilon(
     return float(rdp.compose(one, table_records).get_epsilon(delta))
 
 
-def published_sigma_over_clip(
-    *, table_size: int, order: int, table_records: int, epsilon: float, delta: float
-) -> float:
+def published_sigma_over_clip(*, epsilon: float, delta: float, order: int, **table: int) -> float:
     """The noise that DP-CDA's own formula asks for: **too little**; for comparison only."""
-    _require(table_size, order, table_records, 1.0, delta)
+    published_epsilon(**table, order=order, sigma_over_clip=1.0, delta=delta)  # the numbers are in their ranges
 
     def cost(multiplier: float) -> float:
-        return published_epsilon(
-            table_size=table_size,
-            order=order,
-            table_records=table_records,
-            sigma_over_clip=2 * multiplier / order,
-            delta=delta,
-        )
+        return published_epsilon(**table, order=order, sigma_over_clip=2 * multiplier / order, delta=delta)
 
     return 2 / order * least_scale(cost, epsilon=epsilon, delta=delta, start=0.8)
-
-
-def _require(table_size: int, order: int, table_records: int, sigma_over_clip: float, delta: float) -> None:
-    if not 1 <= order <= table_size or table_records < 1 or not sigma_over_clip > 0 or not 0 < delta < 1:
-        raise AccountingError(
-            "the published formula needs 1 <= order <= table size, table records >= 1, noise > 0 and delta in (0, 1)"
-        )

@@ -9,7 +9,7 @@ record and removing one. Only the law of the log-likelihood ratio ("loss") ``ln 
 finitely many values.
 
 Adaptive composition of dominated mechanisms is dominated by the product of their pairs (Zhu, Dong, Wang
-2022, Theorem 10), so the losses add. `dp_accounting` adds them, on a lattice. Rounding to the lattice moves
+2022, Theorem 10), so the losses add, on a lattice (`dpdist.privacy.composition`). Rounding to the lattice moves
 each loss to its two neighbours so that *both* masses are kept. That is a mean-preserving spread of dA/dB
 under B: it can only raise the convex function alpha -> H_alpha ("connect the dots", Doroshenko et al. 2022,
 Algorithm 1), so every number is a bound.
@@ -19,16 +19,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpdist.privacy.arrays import Floats
-
-if TYPE_CHECKING:
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
 
 LARGEST_EPSILON = 700.0
 """Largest loss of a profile's side: beyond it ``e^epsilon`` is no float."""
@@ -122,22 +117,6 @@ class DominatingPair:
         scale = math.sqrt(self.variance) / 8
         return self.onto(scale * np.sinh(np.linspace(math.asinh(low / scale), math.asinh(high / scale), size)))
 
-    def pld(self, interval: float, *, room: int = 0) -> PrivacyLossDistribution:
-        """The pair as a pessimistic `dp_accounting` privacy-loss distribution, both directions.
-
-        The library seeks the window of an n-fold sum by a Chernoff bound of orders 1/len .. 20/len: ``room`` (zeros
-        added) makes the length that of the sum's deviation.
-        """
-        from dp_accounting.pld.pld_pmf import DensePLDPmf
-        from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
-        offset, pair = self.on_lattice(interval)
-        stop, zeros = offset + len(pair.losses) - 1, np.zeros(max(room - len(pair.losses), 0))
-        return PrivacyLossDistribution(
-            DensePLDPmf(interval, offset, np.append(pair.upper, zeros), min(pair.upper_infinite, 1.0), True),
-            DensePLDPmf(interval, -stop, np.append(pair.lower[::-1], zeros), min(pair.lower_infinite, 1.0), True),
-        )
-
     @classmethod
     def from_sides(cls, up: Side, down: Side) -> DominatingPair:
         """One pair from the positive losses of both directions.
@@ -157,23 +136,6 @@ class DominatingPair:
             up.infinite,
             down.infinite,
         )
-
-    @classmethod
-    def from_pld(cls, pld: PrivacyLossDistribution) -> DominatingPair:
-        """One pair from the two directions of a `dp_accounting` privacy-loss distribution."""
-        sides = []
-        for pmf in (pld._pmf_remove, pld._pmf_add):
-            dense: Any = pmf.to_dense_pmf()
-            index = dense._lower_loss + np.arange(dense.size)
-            kept = index > 0
-            sides.append(
-                Side(
-                    index[kept] * dense._discretization,
-                    np.maximum(dense._probs[kept], 0.0),
-                    float(dense._infinity_mass),
-                )
-            )
-        return cls.from_sides(*sides)
 
 
 NOTHING = DominatingPair(np.zeros(1), np.ones(1), np.ones(1))  # a mechanism that reads no record

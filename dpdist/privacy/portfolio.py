@@ -1,13 +1,8 @@
 """The portfolio of filters: a release is admitted while, after it, at least one of them holds.
 
-**Theorem.** Let F_1 .. F_K be filters (`dpdist.privacy.filter`), F_j at ``(epsilon, delta_j)``. Admitting a release
-while at least one of them holds after it is a filter at ``(epsilon, sum_j delta_j)``. *Proof.* Sums only grow, so a
-filter that does not hold never holds again, and the transcript says which ones hold at its end. Split an event S by the
-first of those: S_1 .. S_K. A transcript of S_j is as probable, for either table, as under the process that stops where
-F_j alone would be exceeded. So ``P(S_j) <= e^epsilon Q(S_j) + delta_j``; add up. QED
-
-So a portfolio is near the best of its filters whatever is released: a smaller delta costs the Gaussian and the Renyi
-filters a logarithm only.
+Let F_1 .. F_K be filters (`dpdist.privacy.filter`), F_j at ``(epsilon, delta_j)``. Then that rule is a filter at
+``(epsilon, sum_j delta_j)``: ``docs/guarantees.md`` has the proof. So a portfolio is near the best of its filters
+whatever is released: a smaller delta costs the Gaussian and the Renyi filters a logarithm only.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,26 +59,10 @@ def _size(n: int) -> int:
     return max(int(n), 2)  # two neighbouring tables of at most one record have entropy 0
 
 
-def _check_adjacency(adjacency: str) -> None:
-    if adjacency not in ("add/remove", "replacement"):
-        raise AccountingError(f"adjacency must be add/remove or replacement, got {adjacency!r}")
-
-
 def shannon(n: int) -> float:
-    """Exact sensitivity of the Shannon entropy, in bits, for add/remove and for replacement.
+    """Exact sensitivity of the Shannon entropy, in bits, for add/remove and for replacement. `n` is a lower bound
+    of the larger of the two adjacent numbers of records. Rounded upwards.
 
-    Parameters
-    ----------
-    n : int
-        Lower bound of the larger of the two adjacent numbers of records.
-
-    Returns
-    -------
-    float
-        Rounded upwards.
-
-    Examples
-    --------
     >>> round(shannon(10_000), 6)
     0.001473
     """
@@ -101,32 +85,13 @@ def renyi_published(n: int, *, order: float) -> float:
 
 
 def renyi(n: int, *, order: float, adjacency: Adjacency = "add/remove") -> float:
-    """Exact sensitivity of the Renyi entropy of the given order, in bits.
-
-    Parameters
-    ----------
-    n : int
-        Lower bound of the larger of the two adjacent numbers of records; up to 1e9 and beyond.
-    order : float
-        Positive; 1 is the Shannon entropy. Orders within 1e-6 of 1, but not 1, are refused: they are ill-conditioned.
-    adjacency : {"add/remove", "replacement"}
-
-    Returns
-    -------
-    float
-        Rounded upwards.
-
-    Raises
-    ------
-    AccountingError
-        The order is not positive, too near to 1 or above 64.
-
-    Examples
-    --------
-    >>> round(renyi(10_000, order=2, adjacency="replacement"), 4)
-    0.0144
+    """Exact sensitivity of the Renyi entropy of the given order, in bits, rounded upwards. Raises AccountingError: the
+    order is not positive, too near to 1 or above 64. `n` is a lower bound of the larger of the two adjacent
+    numbers of records, up to 1e9 and beyond. Order 1 is the Shannon entropy; other orders within 1e-6 of 1 are
+    refused: they are ill-conditioned.
     """
-    _check_adjacency(adjacency)
+    if adjacency not in get_args(Adjacency):
+        raise SpecError(f"adjacency must be one of {', '.join(get_args(Adjacency))}, got {adjacency!r}")
     if order == 1:
         return shannon(n)
     if not 0 < order <= 64 or abs(order - 1) < 1e-6:
@@ -203,26 +168,6 @@ def _peak(function: Callable[[NDArray[np.float64]], NDArray[np.float64]], stop: 
     return float(np.max(function(np.arange(low, high + 1, dtype=np.float64))))
 
 
-def entropies(count: int, *, n: int, norm: Literal["l1", "l2"]) -> float:
-    """Sensitivity of ``count`` Shannon entropies of the same n records, in bits."""
-    return _norm(count, norm) * shannon(n)
-
-
-def tables(count: int, *, norm: Literal["l1", "l2"], adjacency: Adjacency = "add/remove") -> float:
-    """Sensitivity of ``count`` tables of counts over the same records.
-
-    One record adds 1 to one cell of each table; a replacement also takes 1 from another cell of each.
-    """
-    _check_adjacency(adjacency)
-    return _norm(count * (1 if adjacency == "add/remove" else 2), norm)
-
-
-def _norm(count: int, norm: str) -> float:
-    if count < 1 or norm not in ("l1", "l2"):
-        raise AccountingError(f"expected a positive number of statistics and the norm l1 or l2, got {count}, {norm!r}")
-    return float(count) if norm == "l1" else math.sqrt(count) * ABOVE
-
-
 BITS: Final = 20
 """Significant bits of a sensitivity that logarithms decide."""
 
@@ -245,8 +190,6 @@ def bounds(*, records: int, order: float, adjacency: Adjacency) -> Bounds:
     >>> round(both.sensitivity, 4), round(both.published_bound, 5)
     (0.0144, 0.00058)
     """
-    if adjacency not in get_args(Adjacency):
-        raise SpecError(f"adjacency must be one of {', '.join(get_args(Adjacency))}, got {adjacency!r}")
     published = shannon_published(records) if order == 1 else renyi_published(records, order=order)
     exact = renyi_from(records, order=order, adjacency=adjacency)
     return Bounds(sensitivity=round_up(exact, bits=BITS), published_bound=shown(published))

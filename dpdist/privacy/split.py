@@ -50,8 +50,6 @@ def split_pair(stages: Sequence[tuple[float, DominatingPair | None]]) -> Dominat
 
     Losses are kept exactly while they are few, and rounded upwards (mean-preserving spreads) beyond that.
 
-    Examples
-    --------
     Randomised response on a tenth of the records: amplified by sampling.
 
     >>> response = DominatingPair(np.log([1 / 3, 3]), np.array([0.25, 0.75]), np.array([0.75, 0.25]))

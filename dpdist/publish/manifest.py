@@ -13,11 +13,11 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
@@ -25,13 +25,14 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from dpdist.errors import OutputExists, OutputUnwritable, VerificationFailed
 from dpdist.ledger.signing import sign
 from dpdist.limits import JSON_VALUES, MANIFEST_BYTES
-from dpdist.privacy.guarantee import Guarantee
-from dpdist.publish.cautions import cautions_of
-from dpdist.publish.extra import FileRecord
-from dpdist.publish.part_format import PartFormat, PartRecord
+from dpdist.publish.part_format import FileRecord, PartFormat, PartRecord, cautions_of
 from dpdist.spec.schema import Schema
 from dpdist.spec.validation import validation_message
 from dpdist.storage.store import Store
+
+if TYPE_CHECKING:
+    from dpdist.families.base.attempt import Attempt
+    from dpdist.families.base.plan import Plan
 
 MANIFEST = "_manifest.json"
 SIGNATURE = "_manifest.sig"
@@ -114,6 +115,39 @@ class Manifest(BaseModel):
                 raise ValueError(f"{place}: {problem}")
         return self
 
+    @classmethod
+    def of(cls, plan: Plan, attempt: Attempt[Any, Any], *, created: date) -> Manifest:
+        """The manifest of an attempt whose parts are written.
+
+        `created` is the day of the attempt in the ledger, not of this call, so that a resumed attempt writes the same
+        manifest. Raises ValueError: a field is not public, or the parts do not match; a mistake of the family.
+        """
+        spec, form = plan.spec, plan.form
+        numbers = [guarantee.to_json() for guarantee in plan.guarantees]
+        rows = sum(part.rows for part in attempt.parts)
+        records, cells = (rows, None) if form.layout == "records" else (0, rows)
+        parameters, public = {**plan.public_parameters(), **attempt.public}, spec.public()
+        return cls(
+            not_private=NOT_PRIVATE if attempt.key.is_fixed else None,
+            guarantee=" ".join(item["sentence"] for item in numbers),
+            guarantees=tuple(numbers),
+            kind=spec.kind,
+            name=spec.name,
+            attempt=attempt.id,
+            created=created,
+            records=records,
+            cells=cells,
+            cautions=cautions_of(public, parameters, records),
+            parameters=parameters,
+            spec_sha256=spec.fingerprint,
+            spec=public,
+            table=plan.released,
+            format=form,
+            parts=tuple(attempt.parts),
+            files=tuple(attempt.files),
+            packages=package_versions(),
+        )
+
     @property
     def counted(self) -> Literal["records", "cells"]:
         """What the rows of the parts are."""
@@ -165,64 +199,6 @@ class Manifest(BaseModel):
         if not same:
             raise VerificationFailed(f"{MANIFEST} was edited after it was written: {advice}")
         return manifest
-
-
-def build_manifest(
-    *,
-    guarantees: Sequence[Guarantee],
-    kind: str,
-    name: str,
-    attempt: str,
-    created: date,
-    parameters: Mapping[str, Any],
-    spec_sha256: str,
-    spec: Mapping[str, Any],
-    table: Schema,
-    form: PartFormat,
-    parts: Sequence[PartRecord],
-    files: Sequence[FileRecord] = (),
-    fixed_key: bool = False,
-) -> Manifest:
-    """Make the manifest of a release.
-
-    Parameters
-    ----------
-    guarantees : sequence of Guarantee
-        The one about the whole release first: its sentence opens the manifest.
-    created : date
-        Day of the attempt in the ledger, not of this call, so that a resumed attempt writes the same manifest.
-    parameters, spec : mapping
-        Public parameters, and the public part of the spec: what JSON holds.
-    fixed_key : bool
-        Whether the noise key was a fixed test key.
-
-    Raises
-    ------
-    ValueError
-        A field is not public, or the parts do not match; a mistake of the caller.
-    """
-    numbers = [guarantee.to_json() for guarantee in guarantees]
-    rows = sum(part.rows for part in parts)
-    return Manifest(
-        not_private=NOT_PRIVATE if fixed_key else None,
-        guarantee=" ".join(item["sentence"] for item in numbers),
-        guarantees=tuple(numbers),
-        kind=kind,
-        name=name,
-        attempt=attempt,
-        created=created,
-        records=rows if form.layout == "records" else 0,
-        cells=rows if form.layout == "statistics" else None,
-        cautions=cautions_of(spec, parameters, rows if form.layout == "records" else 0),
-        parameters=dict(parameters),
-        spec_sha256=spec_sha256,
-        spec=dict(spec),
-        table=table,
-        format=form,
-        parts=tuple(parts),
-        files=tuple(files),
-        packages=package_versions(),
-    )
 
 
 def require_vacant(store: Store) -> None:

@@ -1,15 +1,26 @@
-"""What a plan and a manifest say of the parts of a release: their format, and each part's name, size and checksum."""
+"""The entries of a manifest: the format of the parts, each part and file, and what a reader should hear first."""
 
 from __future__ import annotations
 
-from typing import Literal
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dpdist.errors import VerificationFailed
 from dpdist.limits import PART_BYTES, PART_ROWS
+
+if TYPE_CHECKING:
+    from dpdist.storage.store import Store
 
 PART_NAME = r"^data/[0-9a-zA-Z]{1,8}/part-[0-9]{5,}\.parquet$"
 """What the name of a part looks like, as a regular expression."""
+
+FILE_NAME = r"^_model/[0-9a-zA-Z]{1,8}/[a-z]+\.(json|parquet)$"
+
+FAR: Final = 2
+"""From this factor on, more released records than the table has are worth a word."""
 
 
 class PartFormat(BaseModel):
@@ -42,3 +53,55 @@ class PartRecord(BaseModel):
     rows: int = Field(ge=0, le=PART_ROWS, description="Number of records.")
     bytes: int = Field(ge=0, le=PART_BYTES, description="Size of the file.")
     sha256: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the file, in hexadecimal.")
+
+
+class FileRecord(BaseModel):
+    """One file beside the parts, as the manifest lists it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=FILE_NAME, description="Name of the file, from the manifest's folder.")
+    bytes: int = Field(ge=0, le=PART_BYTES, description="Size of the file.")
+    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the file, in hexadecimal.")
+
+
+def write_file(store: Store, attempt: str, name: str, content: bytes) -> FileRecord:
+    """Write a file of an attempt; the errors are those of `Store.write_bytes`."""
+    record = FileRecord(
+        name=f"_model/{attempt[:8]}/{name}", bytes=len(content), sha256=hashlib.sha256(content).hexdigest()
+    )
+    store.write_bytes(record.name, content)
+    return record
+
+
+def read_file(store: Store, record: FileRecord) -> bytes:
+    """The content of a file, after its SHA-256 was found right. Raises VerificationFailed: it is not what the manifest
+    says; DataNotFound, StorageUnavailable: as `Store.read_bytes`.
+    """
+    content = store.read_bytes(record.name, most=record.bytes)
+    if hashlib.sha256(content).hexdigest() != record.sha256:
+        raise VerificationFailed(
+            f"{record.name} was changed, its SHA-256 is not that of the manifest: copy the release again from its "
+            "publisher"
+        )
+    return content
+
+
+def cautions_of(spec: Mapping[str, Any], parameters: Mapping[str, Any], records: int) -> tuple[str, ...]:
+    """Compare the noisy number of records of the table, where a manifest has one, with what was declared and released.
+    `spec`, `parameters` (mapping): of a manifest; `records`: released records.
+    """
+    learned, data = parameters.get("learned"), spec.get("data")
+    counted = learned.get("records") if isinstance(learned, Mapping) else None
+    least = data.get("minimum_records") if isinstance(data, Mapping) else None
+    if not isinstance(counted, int) or not isinstance(least, int) or spec.get("weight"):
+        return ()
+    found, about = [], f"the table has about {max(counted, 0):,} records (a noisy count)"
+    if counted < least:
+        found.append(
+            f"{about}, and its spec declares at least {least:,} (data.minimum_records): ask its publisher whether it "
+            "is the right table"
+        )
+    if records >= FAR * max(counted, 1):
+        found.append(f"{about}, and {records:,} are released: their number says nothing about how exact they are")
+    return tuple(found)

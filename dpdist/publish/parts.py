@@ -1,4 +1,4 @@
-"""From codes to Parquet: what a reader of a release of records finds in its columns.
+"""From codes and statistics to Parquet: what a reader of a release finds in its columns.
 
 The parts of a release are Parquet files of equal numbers of rows under ``data/<attempt>/``. Nothing is moved at commit:
 they are part of a release once its manifest names them. The bytes of a part depend on its rows and on the version of
@@ -22,9 +22,7 @@ from dpdist.errors import OutputUnwritable
 from dpdist.limits import MODEL_VALUES, PART_BYTES
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.publish.arrow_arrays import numbers, texts
 from dpdist.publish.part_format import PartFormat, PartRecord
-from dpdist.publish.statistics import StatisticColumn, statistic_columns
 from dpdist.spec.schema import Attribute, Category, Schema
 from dpdist.storage.store import Store
 
@@ -33,6 +31,48 @@ ROW_GROUP = 1 << 17
 
 UNREADABLE = (pa.ArrowException, OSError, KeyError, ValueError)
 """What reading the Parquet file of somebody else may raise."""
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+
+STATISTICS = pa.schema(
+    [
+        pa.field("statistic", _TEXT, nullable=False),
+        pa.field("of", _TEXT, nullable=False),
+        pa.field("cell", _TEXT, nullable=False),
+        pa.field("noisy", pa.float64(), nullable=False),
+        pa.field("value", pa.float64(), nullable=False),
+        pa.field("standard_error", pa.float64()),
+    ]
+)
+"""``statistic``: count, entropy of an order, or mean. ``of``: the columns. ``cell``: a value, values of several columns
+joined by a bar between blanks (a bar or backslash of a value has a backslash before it), or a time. ``noisy``: as
+drawn, which carries the guarantee. ``value``: fitted to it (non-negative, consistent). ``standard_error``: of a fitted
+count, before negative ones were set to zero; null where none is known."""
+
+
+def numbers(values: NDArray[Any], *, missing: NDArray[np.bool_] | None = None) -> pa.Array:
+    """An Arrow array of the type of `values` (integers or floating point), null where `missing` is true.
+
+    `pyarrow.array` does the same, and imports pandas first: a quarter of a second in each process that writes a part.
+    """
+    held = np.ascontiguousarray(values)
+    valid = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(held.dtype), len(held), [valid, pa.py_buffer(held)])
+
+
+def texts(values: Sequence[str]) -> pa.Array:
+    """An array of strings."""
+    encoded = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, encoded)]).astype(np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
+
+
+def lists(values: Sequence[NDArray[Any]]) -> pa.Array:
+    """An array of lists of integers."""
+    ends = np.cumsum([0, *map(len, values)]).astype(np.int32)
+    whole = np.concatenate([np.zeros(0, np.int64), *(np.asarray(value, np.int64) for value in values)])
+    return pa.ListArray.from_arrays(numbers(ends), numbers(whole))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +148,24 @@ class Column:
         return bool(pc.all(pc.is_in(distinct, known), min_count=0).as_py())
 
 
+@dataclass(frozen=True, eq=False)
+class StatisticColumn:
+    """A column of a table of statistics."""
+
+    field: pa.Field  # name and type
+    non_negative: bool = False  # whether the release promises that no number is negative
+
+    def admits(self, values: pa.Array | pa.ChunkedArray) -> bool:
+        """Whether the values are of the type, present where they must be, finite and, where promised, not negative."""
+        if values.type != self.field.type or (values.null_count and not self.field.nullable):
+            return False
+        if not pa.types.is_floating(values.type):
+            return True
+        if not pc.all(pc.is_finite(values), min_count=0).as_py():
+            return False
+        return not self.non_negative or bool(pc.all(pc.greater_equal(values, 0.0), min_count=0).as_py())
+
+
 def columns(schema: Schema, form: PartFormat) -> tuple[Column, ...]:
     """The columns of a release of records, in order of the schema."""
     return tuple(_column(attribute, form) for attribute in schema.attributes)
@@ -116,7 +174,7 @@ def columns(schema: Schema, form: PartFormat) -> tuple[Column, ...]:
 def released_columns(schema: Schema, form: PartFormat) -> tuple[Column | StatisticColumn, ...]:
     """The columns of a release, whatever its layout: each has a ``field`` and ``admits`` values."""
     if form.layout == "statistics":
-        return statistic_columns(non_negative=form.non_negative)
+        return tuple(StatisticColumn(field, form.non_negative and field.name == "value") for field in STATISTICS)
     return columns(schema, form)
 
 
@@ -133,25 +191,17 @@ def decode(schema: Schema, codes: Codes, *, form: PartFormat, noise: Noise | Non
     ``lowest..highest`` or one drawn uniformly in the bin: post-processing, from word ``start + row`` of the stream
     ``decode/<attribute index>``. Continuous numbers stay as they are.
 
+    The schema of the table is ``arrow_schema(schema, form)``. Raises ValueError: the codes do not fit the schema, or
+    noise is missing.
+
     Parameters
     ----------
     codes : sequence of unsigned arrays
         One per attribute, all of the same length; float64 where the attribute is continuous.
-    form : PartFormat
     noise : Noise, optional
         Needed if bins are drawn from.
     start : int
         Index of the first record in the release.
-
-    Returns
-    -------
-    pyarrow.Table
-        Of schema ``arrow_schema(schema, form)``.
-
-    Raises
-    ------
-    ValueError
-        The codes do not fit the schema, or noise is missing.
     """
     if len(codes) != len(schema.attributes) or len({len(array) for array in codes}) != 1:
         raise ValueError(f"expected {len(schema.attributes)} arrays of codes of the same length, one per attribute")
@@ -193,21 +243,9 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 
 def write_part(store: Store, name: str, table: pa.Table) -> PartRecord:
-    """Write one part and return its record for the manifest.
-
-    Parameters
-    ----------
-    name : str
-        As made by `part_name`.
-
-    Raises
-    ------
-    OutputUnwritable
-        The place cannot be written, or the part exceeds `PART_BYTES`.
-    OutOfDisk
-        No space is left.
-    StorageUnavailable
-        The storage does not answer.
+    """Write one part and return its record for the manifest. `name`: as made by `part_name`. Raises OutputUnwritable:
+    the place cannot be written, or the part exceeds `PART_BYTES`; OutOfDisk: no space is left; StorageUnavailable: the
+    storage does not answer.
     """
     content = parquet_bytes(table)
     if len(content) > PART_BYTES:
@@ -269,7 +307,6 @@ def _intervals(attribute: Attribute) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def read_parquet(content: bytes, texts: Sequence[str] = (), *, columns: list[str] | None = None) -> pa.Table:
     """The table of a Parquet file in memory, or some of its columns; those named in `texts` are read as dictionaries.
-
     Raises ValueError: it says that a column has more than `MODEL_VALUES` values, before any is read.
 
     No thread takes part: after `pyarrow.parquet.read_table` a thread of Arrow may free `content` while Python exits,

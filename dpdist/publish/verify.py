@@ -20,10 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from dpdist.errors import DataNotFound, SpecError, VerificationFailed
 from dpdist.ledger.signing import SIGNATURE_BYTES, check_signature, key_fingerprint
 from dpdist.limits import MANIFEST_BYTES
-from dpdist.publish.cautions import cautions_of
-from dpdist.publish.extra import read_file
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
-from dpdist.publish.part_format import PartRecord
+from dpdist.publish.part_format import PartRecord, cautions_of, read_file
 from dpdist.publish.parts import UNREADABLE, arrow_schema, released_columns
 from dpdist.publish.statement import check_statement
 from dpdist.storage.store import Store
@@ -51,7 +49,7 @@ class VerifyReport:
     cells: int | None  # released statistics; None where records are released
     parts: int
     bytes: int
-    cautions: tuple[str, ...]  # what to hear before the numbers (`dpdist.publish.cautions`)
+    cautions: tuple[str, ...]  # what to hear before the numbers (`dpdist.publish.part_format`)
     # not checked: there is one, but no public key was given. Foreign: the ledger has no key that made it
     signature: Literal["valid", "not checked", "foreign", "none"]
     signer: str | None  # fingerprint of the key of a valid signature
@@ -111,6 +109,9 @@ def verify(
     storage_options: Mapping[str, Any] | None = None,
 ) -> VerifyReport:
     """Check a release: manifest, guarantee, signature, and of every part the size, SHA-256, columns, rows and values.
+    Raises SpecError: the attempt is shorter; VerificationFailed: it is another release; or a file is not what the
+    manifest or the signature says; the message names the file; DataNotFound: there is no release, or no access to it;
+    StorageUnavailable: the storage does not answer.
 
     Parameters
     ----------
@@ -121,17 +122,6 @@ def verify(
     name, attempt : str, optional
         The release that is expected: its name, and the id of its attempt or at least 8 characters of its beginning.
         Another release of the same publisher is whole and signed, too.
-
-    Raises
-    ------
-    SpecError
-        The attempt is shorter.
-    VerificationFailed
-        It is another release; or a file is not what the manifest or the signature says; the message names the file.
-    DataNotFound
-        There is no release, or no access to it.
-    StorageUnavailable
-        The storage does not answer.
     """
     store = Store(uri, storage_options)
     manifest, signature = _open(store, public_key)
@@ -190,17 +180,9 @@ def iter_release(
     batch_rows: int = BATCH_ROWS,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a release, batch by batch and in order, through its manifest only.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        Of schema `arrow_schema`, at most `batch_rows` rows.
-
-    Raises
-    ------
-    VerificationFailed, DataNotFound, StorageUnavailable
-        As `verify`; values are not compared with their domains.
+    """The records of a release, batch by batch and in order, through its manifest only. Yields batches of the schema
+    `arrow_schema`, of at most `batch_rows` rows. Raises VerificationFailed, DataNotFound, StorageUnavailable: as
+    `verify`; values are not compared with their domains.
     """
     store = Store(uri, storage_options)
     manifest, _ = _open(store, public_key)
@@ -210,17 +192,9 @@ def iter_release(
 def part_batches(
     store: Store, manifest: Manifest, part: int, *, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of one part of a release whose manifest was read, for tasks that read a part each.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        At most `batch_rows` rows.
-
-    Raises
-    ------
-    VerificationFailed, DataNotFound, StorageUnavailable
-        As `verify`, for this part; values are not compared with their domains.
+    """The batches of one part of a release whose manifest was read, for tasks that read a part each. Yields batches of
+    at most `batch_rows` rows. Raises VerificationFailed, DataNotFound, StorageUnavailable: as `verify`, for this part;
+    values are not compared with their domains.
     """
     yield from _batches(store, manifest.parts[part], arrow_schema(manifest.table, manifest.format), batch_rows)
 

@@ -9,154 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from fractions import Fraction
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
-from dpdist.errors import SpecError
 from dpdist.limits import PART_ROWS
+from dpdist.spec.data import DataSpec, StorageSpec
+from dpdist.spec.overrides import change
 from dpdist.spec.paths import PATH, without_paths
 from dpdist.spec.schema import Schema
-from dpdist.spec.strict import StrictModel
-from dpdist.spec.strict_yaml import LONGEST_NUMBER, check_characters, parse_yaml
-from dpdist.spec.unit import UnitSpec, protected, refuse_released_ids
-from dpdist.spec.validation import NAME, setting_names, validation_message
-from dpdist.spec.weight import WeightSpec, refuse_released_weights
+from dpdist.spec.strict import Section
+from dpdist.spec.unit import UnitSpec, WeightSpec, protected, refuse_released_ids, refuse_released_weights
+from dpdist.spec.validation import NAME
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
 
-_VAST = re.compile(r"[eE][-+]?0*[1-9][0-9]{3}")
-"""An exponent of four digits: the exact number would fill the memory."""
-
-
-def _exact(value: object) -> object:
-    """A share or a budget as an exact rational: 0.1 means one tenth, not the nearest double."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str | Fraction):
-        return value
-    try:
-        text = str(value)  # ValueError for thousands of digits
-        if isinstance(value, str) and (
-            not text.isascii() or "_" in text or len(text) > LONGEST_NUMBER or _VAST.search(text)
-        ):
-            raise ValueError
-        return Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise ValueError("expected a number such as 0.25 or a fraction such as 1/3") from None
-
-
-Exact = Annotated[
-    Fraction,
-    BeforeValidator(_exact, json_schema_input_type=float | str),
-    PlainSerializer(str, return_type=str),
-]
-
-
 Epsilon = Annotated[float, Field(ge=1e-6, le=20, allow_inf_nan=False, description="Epsilon of the whole release.")]
 Delta = Annotated[float, Field(ge=1e-15, lt=0.1, allow_inf_nan=False, description="Delta of the whole release.")]
-
-MOST_RECORDS = 100_000_000_000
-"""Largest number of records, of the table or of a release."""
-
-
-class Section(StrictModel):
-    """Part of a spec: frozen, without unknown settings."""
-
-    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
-
-
-class StorageSpec(Section):
-    """How to reach object storage; credentials come from the environment or the named profile."""
-
-    endpoint_url: str | None = Field(default=None, description="Endpoint of an S3-compatible store.")
-    profile: str | None = Field(default=None, description="Profile of the AWS configuration files.")
-    region: str | None = Field(default=None, description="Region name.")
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Keyword arguments for an fsspec S3 file system."""
-        options: dict[str, Any] = {}
-        if self.endpoint_url:
-            options["endpoint_url"] = self.endpoint_url
-        if self.profile:
-            options["profile"] = self.profile
-        if self.region:
-            options["client_kwargs"] = {"region_name": self.region}
-        return options
-
-
-class CsvSpec(Section):
-    """How a CSV file is laid out."""
-
-    header: bool = Field(default=True, description="Whether the first row holds the column names.")
-    columns: tuple[str, ...] | None = Field(default=None, description="Column names of files without header.")
-    delimiter: str = Field(default=",", min_length=1, max_length=1, description="Field separator.")
-    strip: bool = Field(default=True, description="Whether blanks around fields are removed.")
-    comment: str | None = Field(default=None, description="Lines that start with this text are passed over.")
-    skip_rows: int = Field(default=0, ge=0, le=1_000_000_000, description="Lines to skip at the top of each file.")
-
-    @model_validator(mode="after")
-    def _named(self) -> CsvSpec:
-        if not self.header and not self.columns:
-            raise ValueError("a CSV without header needs `columns`")
-        return self
-
-
-Paths = Annotated[str, Field(min_length=1)] | Annotated[tuple[str, ...], Field(min_length=1)]
-"""A file, a folder or a glob, or several."""
-
-
-class ParentTable(Section):
-    """A table with a row for each unit; its attributes are those of all records with the same id."""
-
-    path: Annotated[Paths, PATH] = Field(description="Files, folders or globs, laid out as those of the records.")
-    attributes: tuple[str, ...] = Field(min_length=1, description="Attributes of the schema that it has.")
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The paths as a tuple."""
-        return (self.path,) if isinstance(self.path, str) else self.path
-
-
-class FilesSpec(Section):
-    """The files of a table."""
-
-    path: Annotated[Paths, PATH] = Field(
-        description="Files, folders or globs; local, from the folder of the spec, or s3://."
-    )
-    format: Literal["parquet", "csv"] | None = Field(default=None, description="Inferred from the name if absent.")
-    csv: CsvSpec = CsvSpec()
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The paths as a tuple."""
-        return (self.path,) if isinstance(self.path, str) else self.path
-
-
-class DataSpec(FilesSpec):
-    """The table a release reads."""
-
-    extra_columns: Literal["refuse", "ignore"] = Field(
-        default="refuse", description="What to do with columns the schema does not name."
-    )
-    minimum_records: int = Field(
-        ge=1,
-        le=MOST_RECORDS,
-        description="Declared public lower bound on the number of records; checked with a noisy count.",
-    )
-    storage: StorageSpec = StorageSpec()
-    parent: ParentTable | None = Field(
-        default=None,
-        description="Where attributes of the units are in a table of their own, with the ids of `unit`.",
-    )
 
 
 class OutputSpec(Section):
@@ -417,88 +286,3 @@ class ReleaseSpec(Section):
         for name in ("storage", "signing_key", "path"):
             del tree["output"][name]
         return tree
-
-
-AnySpec = TypeVar("AnySpec", bound=ReleaseSpec)
-
-
-def _set(tree: dict[str, Any], path: str, value: Any) -> None:
-    *parents, last = path.split(".")
-    node = tree
-    for name in parents:
-        child = node.setdefault(_key(node, name), {})
-        if not isinstance(child, dict):
-            raise SpecError(f"--set {path}: `{name}` is not a section")
-        node = child
-    node[_key(node, last)] = value
-
-
-def _key(node: Mapping[Any, Any], name: str) -> Any:
-    """The key of a section whose text is a name; YAML reads a key such as 3 as a number."""
-    return next((key for key in node if str(key) == name), name)
-
-
-def override(tree: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping itself, with values set by dotted path. Raises SpecError: a path leads through something that is not
-    a section.
-    """
-    for path, value in settings.items():
-        _set(tree, path, value)
-    return tree
-
-
-def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
-    """Turn ``a.b=c`` texts into a mapping from dotted path to value (parsed as YAML). Raises SpecError: a text has no
-    ``=``, its value is not YAML, or a path is given twice or stands inside
-    of another one.
-    """
-    out: dict[str, Any] = {}
-    for setting in settings:
-        try:
-            check_characters(setting)
-        except SpecError as error:
-            raise SpecError(f"--set: {error}") from None
-        sign = re.search(r"(?<![<>])=", setting)  # not that of a name such as <=50K
-        path, text = (setting[: sign.start()], setting[sign.end() :]) if sign else (setting, "")
-        if not sign or not all(path.split(".")):
-            name = "" if "://" in path else f" {path}"  # an address may hold a password
-            raise SpecError(f"--set{name}: expected a.b=value")
-        if path in out:
-            raise SpecError(f"--set {path}: given twice; keep one")
-        for other in out:
-            if f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}."):
-                raise SpecError(
-                    f"--set {path}: a part of the other, or the whole of it, is set by --set {other}: keep one"
-                )
-        if path == "date":  # YAML would read a date, or refuse it
-            out[path] = text.strip("\"'")
-            continue
-        try:
-            out[path] = parse_yaml(text)
-        except SpecError as error:
-            raise SpecError(f"--set {path}: {error}") from None
-        plain = isinstance(out[path], str) and out[path].isascii() and "_" not in out[path]
-        if plain:  # YAML 1.1 reads 1e-9 as text
-            try:
-                out[path] = float(out[path])
-            except ValueError:
-                out[path] = out[path]
-    return out
-
-
-def change(spec: AnySpec, settings: Mapping[str, Any]) -> AnySpec:
-    """A spec with changed values at some dotted paths. Raises SpecError: the changed spec is not valid."""
-    return validated(type(spec), override(spec.model_dump(mode="json", by_alias=True), settings))
-
-
-AnySection = TypeVar("AnySection", bound=Section)
-
-
-def validated(kind: type[AnySection], tree: Mapping[str, Any], source: str = "the spec") -> AnySection:
-    """A spec of the given class from a mapping. Raises SpecError: the mapping is not valid; the message names each
-    setting.
-    """
-    try:
-        return kind.model_validate(tree)
-    except ValidationError as error:
-        raise SpecError(f"{source} is not a valid spec:\n{validation_message(error, setting_names(kind))}") from None

@@ -6,13 +6,17 @@ hold the fields alone, so nothing derived travels with other fields or from anot
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import fields
+from fractions import Fraction
 from functools import cache, cached_property
 from typing import Annotated, Any, ClassVar, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+
+from dpdist.spec.strict_yaml import LONGEST_NUMBER
 
 Value = Annotated[int | str, Field(union_mode="smart")]
 
@@ -125,3 +129,38 @@ class Frozen(StrictModel):
 
     def __hash__(self) -> int:
         return hash((type(self), self.model_dump_json()))
+
+
+class Section(StrictModel):
+    """Part of a spec or a contract."""
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+
+_VAST = re.compile(r"[eE][-+]?0*[1-9][0-9]{3}")
+"""An exponent of four digits: the exact number would fill the memory."""
+
+
+def _exact(value: object) -> object:
+    """A share or a budget as an exact rational: 0.1 means one tenth, not the nearest double."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Fraction):
+        return value
+    try:
+        text = str(value)  # ValueError for thousands of digits
+        if isinstance(value, str) and (
+            not text.isascii() or "_" in text or len(text) > LONGEST_NUMBER or _VAST.search(text)
+        ):
+            raise ValueError
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError("expected a number such as 0.25 or a fraction such as 1/3") from None
+
+
+Exact = Annotated[
+    Fraction,
+    BeforeValidator(_exact, json_schema_input_type=float | str),
+    PlainSerializer(str, return_type=str),
+]
+
+MOST_RECORDS = 100_000_000_000
+"""Largest number of records, of the table or of a release."""

@@ -17,15 +17,15 @@ import stat
 import uuid
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import fsspec
 
-from dpdist.errors import DataNotFound, SpecError, VerificationFailed
+from dpdist.errors import DataNotFound, SpecError
+from dpdist.storage import local
 from dpdist.storage.failures import s3_code, translated
-from dpdist.storage.locks import lock
 from dpdist.storage.s3 import address, s3_filesystem
 
 _SINGLE_PUT = 3 * 2**30  # s3fs uploads in parts from twice this size, and a PUT holds 5 GiB at most
@@ -33,10 +33,6 @@ _COMPONENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]{0,199}")
 _SECRETS = {"key", "secret", "token", "username", "password"} | {
     f"aws_{name}" for name in ("access_key_id", "secret_access_key", "session_token")
 }
-PROBE = ".probe-"
-"""How the names of files begin that only try whether a place can be written."""
-
-_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{32}")
 _TAKEN = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 
 
@@ -46,19 +42,17 @@ class Store:
     Names are relative: components of letters, digits and ``. _ = -`` with ``/`` between them. A component never starts
     with a dot, and no name leads out of the store, not even through a symbolic link.
 
+    Raises SpecError: the address is neither local nor S3, or holds credentials or components that are dotted or
+    empty.
+
     Parameters
     ----------
     uri : str or path
-        A local path, or ``s3://bucket/prefix``. The folder is made when first written to. Missing folders above it are
-        made for a relative path only, because an absolute one may lead to a file system that is not mounted.
+        A local path, or ``s3://bucket/prefix``. The folder is made when first written to. Missing folders above it
+        are made for a relative path only, because an absolute one may lead to a file system that is not mounted.
     storage_options : mapping, optional
-        Options of `s3fs.S3FileSystem`, such as ``endpoint_url``. Credentials belong in the environment or in a profile,
-        where every worker finds its own; a store whose options hold credentials cannot be pickled.
-
-    Raises
-    ------
-    SpecError
-        The address is neither local nor S3, or holds credentials or components that are dotted or empty.
+        Options of `s3fs.S3FileSystem`, such as ``endpoint_url``. Credentials belong in the environment or in a
+        profile, where every worker finds its own; a store whose options hold credentials cannot be pickled.
     """
 
     def __init__(self, uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> None:
@@ -134,7 +128,7 @@ class Store:
         top = self._path("")
         with self._reading(""):
             if self.is_local:
-                found = dict(_local_sizes(top, links=hidden))
+                found = dict(local.sizes(top, links=hidden))
             else:
                 try:
                     found = {path: int(info["size"]) for path, info in self._fs.find(top, detail=True).items()}
@@ -148,23 +142,16 @@ class Store:
         return tuple(self.sizes())
 
     def read_bytes(self, name: str, *, most: int | None = None) -> bytes:
-        """The content of a file, by one GET; with `most` only if it is not longer, which is found out before.
-
-        Raises
-        ------
-        DataNotFound
-            There is no such file, no access to it, or it is something else, such as a pipe.
-        VerificationFailed
-            It is longer than `most`.
-        StorageUnavailable
-            The storage does not answer.
+        """The content of a file, by one GET; with `most` only if it is not longer, which is found out before. Raises
+        DataNotFound: there is no such file, no access to it, or it is something else, such as a pipe;
+        VerificationFailed: it is longer than `most`; StorageUnavailable: the storage does not answer.
         """
         path = self._path(name)
         with self._reading(name):
             if self.is_local:
-                return _read_local(path, self._shown(name), most)
+                return local.read(path, self._shown(name), most)
             if most is not None:
-                _require_short(self._shown(name), self._fs.size(path), most)
+                local.require_short(self._shown(name), self._fs.size(path), most)
             content: bytes = self._fs.cat_file(path, max_concurrency=1)
         return content
 
@@ -205,7 +192,7 @@ class Store:
 
         Locally the file is written exclusively, which needs hard links. Raises as `write_bytes`.
         """
-        path = f"{self._path('')}/{PROBE}{uuid.uuid4().hex}"
+        path = f"{self._path('')}/{local.PROBE}{uuid.uuid4().hex}"
         with self._writing(""):
             self._put(path, b"dpdist", exclusive=self.is_local)
             with suppress(FileNotFoundError):  # another run has swept it
@@ -226,16 +213,16 @@ class Store:
         top = self._path("")
         if not self.is_local:
             with self._reading(""):
-                found = [path for path in self._fs.find(top, prefix=PROBE) if posixpath.dirname(path) == top]
+                found = [path for path in self._fs.find(top, prefix=local.PROBE) if posixpath.dirname(path) == top]
             with self._writing(""):
                 for path in found:
                     with suppress(FileNotFoundError):
                         self._fs.rm_file(path)
         else:
             with self._reading(""):
-                files = [path for path, _ in _local_sizes(top, links=True)]
+                files = [path for path, _ in local.sizes(top, links=True)]
             with self._writing(""):
-                found = [path for path in files if _sweep_local(path)]
+                found = [path for path in files if local.sweep(path)]
         return tuple(posixpath.relpath(path, top) for path in found)
 
     def _inside(self, inner: str) -> Store:
@@ -275,7 +262,7 @@ class Store:
         """Write a whole file; if `exclusive`, leave one that is there as it is."""
         if self.is_local:
             self._make_folder(Path(path).parent)
-            while not _write_local(path, data, exclusive=exclusive):
+            while not local.write(path, data, exclusive=exclusive):
                 pass  # another run swept the file before it was locked
             return
         mode = "create" if exclusive else "overwrite"
@@ -298,7 +285,7 @@ class Store:
         root.mkdir(parents=self._parents, exist_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         for above in (folder, *folder.parents):
-            _flush_folder(above)
+            local.flush(above)
             if above == root.parent:
                 return
 
@@ -337,88 +324,42 @@ def _secrets(options: Mapping[str, Any]) -> Iterator[str]:
             yield name
 
 
-def _local_sizes(top: str, *, links: bool) -> Iterator[tuple[str, int]]:
-    """Files below a folder, with `links` also links to folders; skips those that another process removes meanwhile."""
+class MemoryStore(Store):
+    """A store in the memory of this process, for releases that nobody publishes, such as those of an audit."""
 
-    def refuse(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise error
+    def __init__(self) -> None:
+        self._files: dict[str, bytes] = {}
+        self._options, self._root, self._inner, self._parents = {}, "memory", "", False
+        self.is_local = False
 
-    for folder, folders, names in os.walk(top, onerror=refuse):
-        linked = [name for name in folders if links and os.path.islink(os.path.join(folder, name))]
-        for path in (os.path.join(folder, name) for name in names + linked):
-            with suppress(FileNotFoundError):
-                yield path, (os.lstat if links else os.stat)(path).st_size
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a store in memory belongs to one process and is never pickled")
 
+    def sizes(self, *, hidden: bool = False) -> dict[str, int]:
+        """Names of all files below the store and their sizes in bytes, sorted by name."""
+        top = f"{self._path('')}/"
+        return {path.removeprefix(top): len(self._files[path]) for path in sorted(self._files) if path.startswith(top)}
 
-def _read_local(path: str, shown: str, most: int | None) -> bytes:
-    """Read a whole file; opening anything else does not wait for whoever writes it."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise DataNotFound(f"cannot read {shown}: it is no regular file")
-        if most is None:
-            return file.read()
-        _require_short(shown, found.st_size, most)
-        return file.read(most)
-
-
-def _require_short(shown: str, size: int, most: int) -> None:
-    if size > most:
-        raise VerificationFailed(f"{shown} has {size:,} bytes, and {most:,} are expected at most: do not use it")
-
-
-def _write_local(path: str, data: bytes, *, exclusive: bool) -> bool:
-    """Write a whole file; False if it was swept before this process locked it."""
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
-    try:
-        with open(temporary, "xb") as file:
-            with suppress(OSError):  # a file system without locks
-                lock(file, wait=True)  # for `_sweep_local`: this process still writes it
-            if not os.path.exists(temporary):
-                return False
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            if exclusive:
-                with suppress(FileExistsError):
-                    os.link(temporary, path)
-            else:
-                os.replace(temporary, path)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-    _flush_folder(Path(folder))
-    return True
-
-
-def _sweep_local(path: str) -> bool:
-    """Delete a probe, or a file that was not finished by a process that has ended; whether it was one.
-
-    The system drops the lock of a process that is killed. The file is deleted under the lock: a writer that gets it
-    afterwards sees that its file is gone.
-    """
-    name = os.path.basename(path)
-    if not name.startswith(PROBE) and not _UNFINISHED.fullmatch(name):
-        return False
-    with ExitStack() as stack:
+    def read_bytes(self, name: str, *, most: int | None = None) -> bytes:
+        """The content of a file. Raises DataNotFound: there is no such file."""
         try:
-            if not stat.S_ISREG(os.lstat(path).st_mode):  # opening a pipe would wait for its writer
-                return False
-            lock(stack.enter_context(open(path, "rb")), wait=False)
-        except OSError:
-            return False
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-    return True
+            return self._files[self._path(name)]
+        except KeyError:
+            raise DataNotFound(f"{self._shown(name)} does not exist") from None
 
+    def delete(self, name: str) -> None:
+        """Delete a file; nothing happens if there is none."""
+        self._files.pop(self._path(name), None)
 
-def _flush_folder(folder: Path) -> None:
-    """Make new entries of a folder survive a power failure, where the system supports it."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    def check_writable(self) -> None:
+        """It always is."""
+
+    def _shown(self, name: str) -> str:
+        return self._path(name)
+
+    def _has(self, path: str) -> bool:
+        return path in self._files
+
+    def _put(self, path: str, data: bytes, *, exclusive: bool) -> None:
+        if not exclusive or path not in self._files:
+            self._files[path] = data

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -150,9 +152,9 @@ def test_an_attempt_is_bound_to_the_rows_of_its_table(ledger: dpdist.Ledger, mon
         dpdist.release(spec("first"), data=table, ledger=ledger, progress=interrupt, test_key=releases.KEY)
     other = releases.table(ROWS, seed=1)
     with pytest.raises(dpdist.errors.ReleaseConflict):
-        dpdist.release(spec("first"), data=other, ledger=ledger, resume=True, test_key=releases.KEY)
+        dpdist.release(spec("first"), data=other, ledger=ledger, attempt="resume", test_key=releases.KEY)
     rows = pa.Table.from_batches(table.to_batches(max_chunksize=100))
-    resumed = dpdist.release(spec("first"), data=rows, ledger=ledger, resume=True, test_key=releases.KEY)
+    resumed = dpdist.release(spec("first"), data=rows, ledger=ledger, attempt="resume", test_key=releases.KEY)
     whole = dpdist.release(spec("second"), data=table, ledger=ledger, test_key=releases.KEY)
     assert digests(resumed) == digests(whole)
     assert len(ledger.show("people").attempts) == 2
@@ -208,3 +210,10 @@ def test_the_public_names_are_there() -> None:
     assert dir(dpdist) == sorted([*dpdist.__all__, "__version__"])
     for name in dpdist.__all__:
         assert getattr(dpdist, name).__doc__
+
+
+def test_public_functions_are_functions_that_no_package_replaces() -> None:
+    rooms = {module.name for module in pkgutil.iter_modules(dpdist.__path__)}
+    for name in ("evaluate", "open_release", "plan", "release", "verify"):
+        assert name not in rooms
+        assert inspect.get_annotations(getattr(dpdist, name))["return"]

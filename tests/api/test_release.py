@@ -221,5 +221,6 @@ def test_settings_and_files_as_on_the_command_line(ledger: dpdist.Ledger) -> Non
     release = dpdist.release(spec(), data=Path("table.parquet"), ledger=ledger.url, settings=settings)
     assert len(release) == 1_500
     assert (
-        dpdist.release(spec(), data="table.parquet", ledger=ledger, settings=settings, once=True).path == release.path
+        dpdist.release(spec(), data="table.parquet", ledger=ledger, settings=settings, attempt="once").path
+        == release.path
     )

@@ -163,7 +163,7 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[Place], Any]]] = {
         "'region'",
         lambda p: p.ledger.check("bound", changed("region", ["planted-value"] * 3_000)),
     ),
-    "nothing to resume": (errors.LedgerError, "first", lambda p: p.release(resume=True)),
+    "nothing to resume": (errors.LedgerError, "first", lambda p: p.release(attempt="resume")),
     "an output that is taken": (
         errors.OutputExists,
         "already holds",

@@ -32,10 +32,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from dpdist.families.base.noisy_counts import add_noise, project
-from dpdist.families.base.registry import build_spec, make_plan
+from dpdist.families.base.registry import make_plan
 from dpdist.families.histogram.binning import choose, fitted_masses, noisy_levels
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.privacy.noise import Noise
+from dpdist.spec.reader import load
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
@@ -88,7 +89,7 @@ def planned(codes: int, bins: int, epsilon: float, share: float = SHARE) -> Hist
         "privacy": {"epsilon": epsilon, "bins_share": str(share)},
         "histograms": [{"columns": ["x"], "adaptive": {"x": bins}}],
     }
-    plan = make_plan(build_spec(tree))
+    plan = make_plan(load(tree))
     if not isinstance(plan, HistogramPlan) or plan.binning is None:
         raise TypeError("no plan with adaptive bins")
     return plan

@@ -29,22 +29,22 @@ import numpy as np
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
-from dpdist.evaluate.attacks import Generator, attack_sections
-from dpdist.evaluate.attacks.mechanisms import mechanism_of
-from dpdist.evaluate.attacks.records import halves, size, take
+from dpdist.evaluation.attacks import Generator, attack_sections
+from dpdist.evaluation.attacks.mechanisms import mechanism_of
+from dpdist.evaluation.attacks.records import halves, size, take
 from dpdist.families.base.graph import located_table, run_pass
-from dpdist.families.base.registry import load_spec, stages_of
+from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
-from dpdist.families.deniability.candidates import SeedSynthesizer, seed_ranks
+from dpdist.families.deniability.deniability import SeedSynthesizer, seed_ranks
 from dpdist.families.deniability.estimation import estimate_network
-from dpdist.families.deniability.parameters import exact_tables
+from dpdist.families.deniability.parameters import count_tables, exact_tables
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.families.deniability.statistics import count_tables
 from dpdist.families.deniability.structure import Structure
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def spec_of(name: str, rows: int, **settings: Any) -> PlausibleDeniabilitySpec:
         "data.minimum_records": int(0.95 * rows),
         "synthesis.records": rows,
     }
-    spec = load_spec(ROOT / f"deploy/releases/{name}.yaml", changes | settings)
+    spec = load(ROOT / f"deploy/releases/{name}.yaml", changes | settings)
     assert isinstance(spec, PlausibleDeniabilitySpec)
     return spec
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.families.base.registry import build_spec, make_plan
-from dpdist.families.deniability.candidates import SeedSynthesizer
+from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.claims import (
     alike,
     even_network,
@@ -29,7 +28,7 @@ from dpdist.families.deniability.claims import (
     tables_canaries,
     tables_claim,
 )
-from dpdist.families.deniability.deniability import PrivacyTest
+from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesizer
 from dpdist.families.deniability.parameters import parameter_plan
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.structure import Score, independent_structure, structure_plan
@@ -39,6 +38,7 @@ from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.mixing.claims import mixtures_claim
 from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run, table_of
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 
 KEY = bytes(range(32))
@@ -59,7 +59,7 @@ def schema(*cardinalities: int) -> Schema:
 
 def whole_release(records: int, split: dict[str, float]) -> Any:
     """A release of a table of 4,000 records and its canary."""
-    spec = build_spec(
+    spec = load(
         {
             "kind": "plausible-deniability",
             "name": "small",
@@ -139,7 +139,7 @@ def histogram_plan(largest: int = 5, **changes: Any) -> HistogramPlan:
         **({} if "curves" in changes else {"histograms": queries}),
         **changes,
     }
-    made = make_plan(build_spec(tree))
+    made = make_plan(load(tree))
     assert isinstance(made, HistogramPlan)
     return made
 

@@ -21,14 +21,12 @@ import numpy as np
 
 from dpdist.data.count import pair_counts
 from dpdist.families.base.network import Network
-from dpdist.families.deniability.candidates import SeedSynthesizer, seed_ranks
-from dpdist.families.deniability.deniability import PrivacyTest
-from dpdist.families.deniability.dependence import pair_distances
+from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesizer, seed_ranks
 from dpdist.families.deniability.estimation import estimate_network
-from dpdist.families.deniability.parameters import exact_tables
+from dpdist.families.deniability.expectations import Reference
+from dpdist.families.deniability.parameters import count_tables, exact_tables
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
-from dpdist.families.deniability.reference import Reference
-from dpdist.families.deniability.statistics import count_tables
+from dpdist.families.deniability.search import pair_distances
 from dpdist.families.deniability.structure import StructureStatistics, learn_structure
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise

@@ -43,18 +43,18 @@ from dpdist.data.count import pair_counts, table_counts
 from dpdist.families.base.accuracy import ReleaseAccuracy
 from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.synthesis.learn import Learned
-from dpdist.families.synthesis.measurements import Measurements
 from dpdist.inference.answers import Answer
 from dpdist.inference.comparisons import answer, by_replicates
 from dpdist.inference.coverage import Rehearsed, coverage_of
 from dpdist.inference.published import Published
 from dpdist.inference.replicates import Replicates, make_replicates
+from dpdist.model.learn import Learned
+from dpdist.model.measurements import Measurements
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import ends_of
+from dpdist.spec.overrides import change
 from dpdist.spec.regression import listed_in, parse_term
-from dpdist.spec.release import change
 from dpdist.spec.schema import Schema
 
 TRIPLES = 150

@@ -26,9 +26,9 @@ from dpdist.data.count import pair_counts
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse
-from dpdist.families.synthesis.learn import Learned
-from dpdist.families.synthesis.model_files import PublishedModel
 from dpdist.inference.law import Law
+from dpdist.model.files import PublishedModel
+from dpdist.model.learn import Learned
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import parse_condition

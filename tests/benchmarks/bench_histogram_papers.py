@@ -361,8 +361,7 @@ def pass_rates(spec: Record, data: Path) -> list[Record]:
     """REAEDP's Figure 1 with the real test: pass rate against gamma, on ACS 2024, four to eight of eleven resampled."""
     from bench_privacy_test import SCHEMA, learn, read
 
-    from dpdist.families.deniability.candidates import SeedSynthesizer
-    from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
+    from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesizer, candidate_batch
     from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
     from dpdist.spec.schema import Schema
 

@@ -17,13 +17,13 @@ from bench_households import SPEC, declare
 
 from dpdist.cluster.executor import InProcess
 from dpdist.data.released import ReleasedTable
-from dpdist.evaluate.linked.attacks import ATTACKS, CONTROL, attacked
-from dpdist.evaluate.linked.parents import ParentRecords
-from dpdist.evaluate.linked.sections import open_linked
-from dpdist.evaluate.run import Request, linked_rows
-from dpdist.families.base.registry import load_spec
+from dpdist.evaluation.linked.attacks import ATTACKS, CONTROL, attacked
+from dpdist.evaluation.linked.parents import ParentRecords
+from dpdist.evaluation.linked.sections import open_linked
+from dpdist.evaluation.run import Request, linked_rows
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import open_release
-from dpdist.release.run import run_release
+from dpdist.spec.reader import load
 
 TABLES = ("persons", "households")
 
@@ -73,7 +73,7 @@ def release(folder: Path, epsilon: float, at_most: int) -> str:
     settings |= {"ledger": f"sqlite:///{folder}/{epsilon:g}.db", "work": str(folder / "work")}
     settings |= {"data.path": str(folder / "members-persons.parquet")}
     settings |= {"data.parent.path": str(folder / "members-households.parquet")}
-    spec = load_spec(SPEC, settings)
+    spec = load(SPEC, settings)
     declare(spec)
     run_release(spec)
     return path

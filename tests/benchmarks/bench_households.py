@@ -17,12 +17,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 import yaml
 
-from dpdist.families.base.registry import build_spec, load_spec
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
+from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import read_release, verify
-from dpdist.release.conformity import check_input
-from dpdist.release.run import run_release
+from dpdist.spec.contract import Contract
+from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 
 SPEC = Path(__file__).resolve().parents[2] / "deploy" / "releases" / "acs2024-households.yaml"
@@ -81,7 +81,7 @@ def release(data: Path, folder: Path, epsilon: float, at_most: int) -> pd.DataFr
     settings |= {"ledger": f"sqlite:///{folder}/ledger.db", "work": str(folder / "work")}
     settings |= {"data.path": str((data / "acs2024_persons.parquet").absolute())}
     settings |= {"data.parent.path": str((data / "acs2024_households.parquet").absolute())}
-    spec = load_spec(SPEC, settings)
+    spec = load(SPEC, settings)
     declare(spec)
     start = time.process_time()
     run_release(spec)
@@ -97,7 +97,7 @@ def separate(data: Path, folder: Path, epsilon: float, real: pd.DataFrame) -> di
     found = {}
     tables = {"persons": (PERSON, real, {"unit": {"by": "household", "at_most": int(real.place.max())}})}
     tables |= {"households": (HOUSEHOLD, real[real.place == 1], {})}
-    schema = load_spec(SPEC).table
+    schema = load(SPEC).table
     for name, (own, table, unit) in tables.items():
         attributes = [a.model_dump(mode="json", exclude_defaults=True) for a in schema.attributes if a.name in own]
         made = synthesis(folder, name, data / f"acs2024_{name}.parquet", attributes, len(table), epsilon, unit)
@@ -110,7 +110,7 @@ def flat(folder: Path, epsilon: float, real: pd.DataFrame) -> pd.DataFrame:
     """A release of the reference persons alone, with their households' attributes and numbers of persons."""
     own = [*HOUSEHOLD, *PERSON]
     table = real[real.place == 1].assign(persons=real.groupby("household").place.transform("max"))
-    schema = load_spec(SPEC).table
+    schema = load(SPEC).table
     attributes = [a.model_dump(mode="json", exclude_defaults=True) for a in schema.attributes if a.name in own]
     attributes.append({"name": "persons", "kind": "integer", "bounds": [1, int(real.place.max())]})
     table[[*own, "persons"]].astype("Int64").to_parquet(folder / "flat.parquet", index=False)
@@ -127,7 +127,7 @@ def synthesis(
     tree |= {"data": {"path": str(path.absolute()), "extra_columns": "ignore", "minimum_records": 95 * records // 100}}
     tree |= {"output": {"path": name}, "work": "work", "ledger": f"sqlite:///{folder}/{name}.db"}
     tree |= {"privacy": {"epsilon": epsilon, "delta": 1e-9}, "synthesis": {"records": records}} | unit
-    spec = build_spec(tree, base=folder)
+    spec = load(tree, base=folder)
     declare(spec)
     run_release(spec)
     return read_release(folder / name).to_pandas()
@@ -205,7 +205,7 @@ def distances(table: pd.DataFrame, other: pd.DataFrame, *, tops: bool = False) -
     """Mean total variation distances of one- and two-way tables of persons and households, and across; of households
     only, where the table has no other persons (`tops`).
     """
-    schema = load_spec(SPEC).table
+    schema = load(SPEC).table
     edges = {a.name: [*a.bin_edges.tolist(), 10**9] for a in schema.attributes if a.is_binned}
     coded = []
     for one in (table, other):

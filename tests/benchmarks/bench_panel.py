@@ -30,11 +30,12 @@ from bench_synthesis import DATA, RARE, table_of
 from wide_tables import schema_of_codes
 
 from dpdist.families.base.accuracy import ReleaseAccuracy
-from dpdist.families.base.registry import build_spec, make_plan, stages_of
+from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.synthesis.learn import Learned
+from dpdist.model.learn import Learned
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 
 PAIRS, TRIPLES, TRIPLE_CELLS = 250, 100, 300_000
@@ -185,7 +186,7 @@ def plan_of(cards: tuple[int, ...], rows: int, epsilon: float, *, independent: b
         "synthesis": {"records": rows},
         "privacy": {"epsilon": epsilon, "delta": 1e-9},
     }
-    plan = make_plan(build_spec(tree))
+    plan = make_plan(load(tree))
     shares = {"one_way": 0.3, "one_way_again": 0.7, "tree": 0.0, "pairs": 0.0, "picks": 0.0, "rake": 0.0, "misfit": 0.0}
     none = {"triples": 0.0, "triple_picks": 0.0, "triple_tables": 0, "rounds": 0, "balance": 0}
     return replace(plan, choices=replace(plan.choices, **shares, **none)) if independent else plan

@@ -33,16 +33,15 @@ from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.split import split_labels
 from dpdist.data.table import open_table
-from dpdist.evaluate.attacks import distinguish
-from dpdist.evaluate.attacks.intervals import proportion
-from dpdist.evaluate.binning import view_of
-from dpdist.evaluate.utility.models import CLASSIFIERS, Encoder, ModelPredictions, fit, labels_of
+from dpdist.evaluation.attacks import distinguish
+from dpdist.evaluation.attacks.intervals import proportion
+from dpdist.evaluation.binning import view_of
+from dpdist.evaluation.utility.models import CLASSIFIERS, Encoder, ModelPredictions, fit, labels_of
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.network import Network
-from dpdist.families.base.registry import load_spec, stages_of
+from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
-from dpdist.families.deniability.candidates import SeedSynthesizer, seed_ranks
-from dpdist.families.deniability.deniability import plausible_seeds
+from dpdist.families.deniability.deniability import SeedSynthesizer, plausible_seeds, seed_ranks
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
@@ -50,6 +49,7 @@ from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.deniability import pass_probability
 from dpdist.privacy.noise import Noise
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,7 @@ def release_spec(rows: int, records: int, table: str = "acs2013", **settings: An
         "synthesis.minimum_pass_rate": 0.01,
         "privacy.deniability.k": min(50, max(2, rows * 50 // 80_000)),  # the paper's k, less for a quick look
     }
-    spec = load_spec(ROOT / f"deploy/releases/{table}-paper.yaml", changes | settings)
+    spec = load(ROOT / f"deploy/releases/{table}-paper.yaml", changes | settings)
     assert isinstance(spec, PlausibleDeniabilitySpec)
     return spec
 

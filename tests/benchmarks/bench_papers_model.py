@@ -27,7 +27,7 @@ from dpdist.data.split import split_labels
 from dpdist.families.base.network import Network
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse
-from dpdist.families.deniability.candidates import SeedSynthesizer
+from dpdist.families.deniability.deniability import SeedSynthesizer
 from dpdist.families.deniability.plan import plan
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Floats

@@ -26,7 +26,7 @@ import yaml
 from distributed import Client, Scheduler
 
 import dpdist
-from dpdist.families.base.registry import load_spec
+from dpdist.spec.reader import load
 
 ROOT = Path(__file__).parents[2]
 SPECS = {"synthesis": "demo", "with seeds": "demo-seeds"}
@@ -87,7 +87,7 @@ def measure(kind: str, folder: Path, options: argparse.Namespace) -> dict[str, A
         "ledger": f"sqlite:///{folder / 'ledger.db'}",
         "cluster": {"partitions": options.files},
     }
-    spec = load_spec(ROOT / f"deploy/releases/{SPECS[kind]}.yaml", settings)
+    spec = load(ROOT / f"deploy/releases/{SPECS[kind]}.yaml", settings)
     with cluster(folder, options.workers) as (client, processes):
         before = {name: cpu(process) for name, process in processes.items()}
         wall = time.perf_counter()

@@ -22,10 +22,11 @@ import pyarrow.parquet as pq
 from bench_synthesis import Distances, table_of
 from wide_tables import schema_of_codes, write_codes
 
-from dpdist.families.base.registry import build_spec, make_plan, stages_of
+from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
+from dpdist.spec.reader import load
 
 ROWS = 100_000
 
@@ -81,7 +82,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
                     if prior
                     else {},
                 }
-                plan, rows = make_plan(build_spec(tree)), []
+                plan, rows = make_plan(load(tree)), []
                 for seed in range(options.keys):
                     key = key_from(Noise(np.random.default_rng([seed, 3]).bytes(32)))
                     rows.append(distances.of(released_codes(rehearse(plan, stages_of(plan), codes, key=key))))

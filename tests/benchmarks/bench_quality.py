@@ -28,13 +28,11 @@ from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.network import Network
-from dpdist.families.base.registry import load_spec
-from dpdist.families.deniability.dependence import entropies, pair_distances
 from dpdist.families.deniability.estimation import estimate_network
-from dpdist.families.deniability.parameters import exact_tables, measure_tables
+from dpdist.families.deniability.parameters import count_tables, exact_tables, measure_tables
 from dpdist.families.deniability.plan import plan
+from dpdist.families.deniability.search import entropies, pair_distances
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.families.deniability.statistics import count_tables
 from dpdist.families.deniability.structure import (
     StructureStatistics,
     independent_structure,
@@ -43,6 +41,7 @@ from dpdist.families.deniability.structure import (
 )
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
+from dpdist.spec.reader import load
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
@@ -69,7 +68,7 @@ def release_spec(table: str, options: argparse.Namespace, **model: Any) -> Plaus
         "synthesis.omega": "all",
         "model": model,
     }
-    return load_spec(ROOT / f"deploy/releases/{table}-paper.yaml", settings)
+    return load(ROOT / f"deploy/releases/{table}-paper.yaml", settings)
 
 
 def distance(a: PairCounts, b: PairCounts) -> float:

@@ -32,13 +32,12 @@ from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.network import Network
-from dpdist.families.deniability.candidates import SeedSynthesizer
-from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
+from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesizer, candidate_batch
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 ORDERED = {
     "acs2013": ("age", "edu", "hpw"),

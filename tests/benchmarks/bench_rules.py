@@ -23,11 +23,12 @@ from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.families.base.graph import located_table, run_pass
-from dpdist.families.base.registry import load_spec, make_plan, stages_of
+from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.synthesis.learn import Learned
+from dpdist.model.learn import Learned
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
+from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.rules import broken_by
 from dpdist.spec.schema import Schema
@@ -70,9 +71,9 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=1_000_000)
     options = parser.parse_args()
     data = str(DATA / "acs2024_persons.parquet")
-    spec = load_spec(SPEC, {"data.path": data, "synthesis.records": options.records})
+    spec = load(SPEC, {"data.path": data, "synthesis.records": options.records})
     bare = {"attributes": [attribute.model_dump() for attribute in spec.table.attributes]}
-    without = load_spec(SPEC, {"data.path": data, "synthesis.records": options.records, "schema": bare})
+    without = load(SPEC, {"data.path": data, "synthesis.records": options.records, "schema": bare})
     table, report = run_pass(located_table(open_table(table_source(spec), spec.table)), gather_operator())
     print(json.dumps({"records of the table that break a rule": int(report.broken.sum())}), flush=True)
     truth, rows = pair_counts(table, spec.table.cardinalities), []

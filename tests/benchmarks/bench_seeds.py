@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 from bench_synthesis import ROOT, Distances, table_of
 
-from dpdist.families.base.registry import load_spec, make_plan, stages_of
+from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.privacy.noise import Noise
+from dpdist.spec.reader import load
 
 MODELS: dict[str, dict[str, Any]] = {
     "network": {"model.structure": "learned", "split": {"structure": "2/25", "parameters": "18/25", "seeds": "1/5"}},
@@ -39,7 +40,7 @@ def measure(keys: int) -> Iterator[dict[str, Any]]:
         for model, settings in MODELS.items():
             limit = {"privacy.limit": None} if records > 10_000 else {}
             changes = {"data.path": "unused", "synthesis.records": records, **limit, **settings}
-            plan = make_plan(load_spec(ROOT / "deploy/releases/acs2024-whole.yaml", changes))
+            plan = make_plan(load(ROOT / "deploy/releases/acs2024-whole.yaml", changes))
             found = []
             for seed in range(keys):
                 key = key_from(Noise(np.random.default_rng([seed, 2]).bytes(32)))

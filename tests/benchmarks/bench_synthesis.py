@@ -28,11 +28,12 @@ from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.families.base.graph import located_table, run_pass
-from dpdist.families.base.registry import build_spec, load_spec, make_plan, stages_of
+from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
+from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +50,7 @@ RARE = (20, 0.005)
 
 def table_of(name: str) -> tuple[Codes, Codes, ReleaseSpec]:
     """The codes of a public table, those of rows held out, and its shipped spec."""
-    spec = load_spec(ROOT / f"deploy/releases/{name}.yaml", {"data.path": [str(DATA / file) for file in FILES[name]]})
+    spec = load(ROOT / f"deploy/releases/{name}.yaml", {"data.path": [str(DATA / file) for file in FILES[name]]})
     codes, _ = run_pass(located_table(open_table(table_source(spec), spec.table)), gather_operator())
     kept = len(codes[0]) * 4 // 5 if name == "adult" else len(codes[0])
     order = np.random.default_rng(0).permutation(len(codes[0])) if name == "adult" else np.arange(kept)
@@ -111,9 +112,9 @@ def spec_of(spec: ReleaseSpec, kind: str, *, epsilon: float, records: int, targe
     }
     if kind == "synthesis":
         model = {"target": target} if target in spec.table.names else {}
-        return build_spec({**tree, "privacy": {"epsilon": epsilon, "delta": 1e-9}, "model": model})
+        return load({**tree, "privacy": {"epsilon": epsilon, "delta": 1e-9}, "model": model})
     split = {"structure": "3/20", "parameters": "17/20", "seeds": 0}
-    return build_spec({**tree, "privacy": {"model": {"epsilon": epsilon, "delta": 1e-9}}, "split": split})
+    return load({**tree, "privacy": {"model": {"epsilon": epsilon, "delta": 1e-9}}, "split": split})
 
 
 def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:

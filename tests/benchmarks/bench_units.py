@@ -26,9 +26,9 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
+from dpdist.spec.reader import load
 
 FILE_ROWS = 10_000_000
 GROUP_ROWS = 1 << 20
@@ -76,7 +76,7 @@ def spec_of(kind: str, folder: Path, visits: int, *, unit: bool, name: str, memo
     """The spec of a release."""
     privacy = {"epsilon": 1, "delta": 1e-9}
     names = list(SIZES)
-    return build_spec(
+    return load(
         {
             "kind": kind,
             "name": name,

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 import dpdist
-from dpdist.families.base.registry import load_spec
+from dpdist.spec.reader import load
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")) / "acs2024_persons.parquet"
@@ -33,7 +33,7 @@ TOTAL = 39_859_108
 
 def settings(kind: str, at_most: int | None, epsilon: float) -> dict[str, Any]:
     """A release of all attributes, or of the totals alone."""
-    spec = load_spec(SPEC, {"data.path": str(DATA)})
+    spec = load(SPEC, {"data.path": str(DATA)})
     tree = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     tree["privacy"] = {"epsilon": epsilon, "delta": 1e-9}
     if kind == "histogram":

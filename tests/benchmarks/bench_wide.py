@@ -29,8 +29,8 @@ from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.families.base.graph import located_table, run_pass
-from dpdist.families.base.registry import load_spec
 from dpdist.privacy.arrays import Codes
+from dpdist.spec.reader import load
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
@@ -78,7 +78,7 @@ def released(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def codes_of(spec: Path) -> tuple[Codes, tuple[int, ...]]:
     """The codes of the table of a spec."""
-    loaded = load_spec(spec)
+    loaded = load(spec)
     codes, _ = run_pass(located_table(open_table(table_source(loaded), loaded.table)), gather_operator())
     return codes, loaded.table.cardinalities
 

@@ -17,11 +17,11 @@ from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.families.base.graph import located_table, run_pass
-from dpdist.families.base.registry import load_spec
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.plan import plan_lid
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.privacy.arrays import Codes
+from dpdist.spec.reader import load
 
 ROWS = 5_000
 ALPHAS = (0.0, 0.5, 1.0)
@@ -40,7 +40,7 @@ USERS = {
 
 def spec(keep: bool) -> TwoStageSpec:
     """Adult with numbers as they are; without fnlwgt, and without the education that education-num says."""
-    mixing = load_spec(ROOT / "deploy" / "releases" / "adult.yaml", {"data.path": str(DATA / "adult.data")})
+    mixing = load(ROOT / "deploy" / "releases" / "adult.yaml", {"data.path": str(DATA / "adult.data")})
     schema = mixing.table.model_dump(mode="json", exclude_none=True)["attributes"]
     attributes: list[dict[str, Any]] = []
     for one in schema:

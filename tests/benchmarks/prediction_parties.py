@@ -25,15 +25,15 @@ from scipy.stats import ks_2samp
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
-from dpdist.evaluate.utility.regression import mse
+from dpdist.evaluation.utility.regression import mse
 from dpdist.families.base.graph import located_table, run_pass
-from dpdist.families.base.registry import load_spec
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.plan import plan_lid
 from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.stages import SyntheticInputs
 from dpdist.privacy.arrays import Codes, Floats
+from dpdist.spec.reader import load
 
 METHODS = ("apart", "pooled", "indicator", "correlated")
 ALPHA = 0.2
@@ -216,7 +216,7 @@ def whole(name: str) -> tuple[dict[str, Any], Codes]:
     """The tree of a spec and all records of a public table."""
     column, parties, *_ = REAL[name]
     path = ROOT / "deploy" / "releases" / f"{name}.yaml"
-    spec = load_spec(path, {"data.path": str(DATA / FILES[name]), "data.minimum_records": 10})
+    spec = load(path, {"data.path": str(DATA / FILES[name]), "data.minimum_records": 10})
     tree = spec.model_dump(mode="json", by_alias=True)
     for one in tree["schema"]["attributes"]:
         if one["name"] == column:

@@ -14,7 +14,7 @@ from prediction_models import FILES, Rows, Synthesis, errors, key
 from prediction_simulated import g, inputs, simulated
 from prediction_tables import Task
 
-from dpdist.families.base.registry import build_spec, stages_of
+from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.plan import plan_lid
@@ -22,7 +22,8 @@ from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.plan import plan
 from dpdist.ledger import Ledger
 from dpdist.ledger.keys import KeyRef
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
+from dpdist.spec.reader import load
 
 EPSILONS = (1.0, 3.0, 10.0)
 
@@ -56,7 +57,7 @@ class SimulatedTask(Task):
         attributes = [{"name": f"x{i}", "kind": "number", "bounds": [0, 1]} for i in range(3)]
         attributes.append({"name": "y", "kind": "number", "bounds": [-3, 6]})
         self.name = "simulation"
-        self.spec = build_spec(
+        self.spec = load(
             {
                 "kind": "two-stage",
                 "name": "simulation",
@@ -100,7 +101,7 @@ def private_spec(task: Task, epsilon: float, products: str, count: int) -> Any:
         "features": {"products": products},
     }
     tree["data"]["minimum_records"] = round(0.9 * count)
-    return build_spec(tree)
+    return load(tree)
 
 
 def deniable(task: Task, epsilon: float, count: int) -> Rows:
@@ -128,7 +129,7 @@ def deniable(task: Task, epsilon: float, count: int) -> Rows:
         ledger = Ledger.open(f"sqlite:///{folder}/ledger.db")
         ledger.create_dataset("d", epsilon=100, delta="1e-5", guarantees=("dp",))
         ledger.close()
-        spec = build_spec(
+        spec = load(
             {
                 "kind": "plausible-deniability",
                 "name": "r",

@@ -14,15 +14,15 @@ from scipy.spatial import KDTree
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
-from dpdist.evaluate.utility.regression import delta_mse
+from dpdist.evaluation.utility.regression import delta_mse
 from dpdist.families.base.graph import located_table, run_pass
-from dpdist.families.base.registry import load_spec
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.plan import plan_lid
 from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.stages import SyntheticInputs
 from dpdist.privacy.arrays import Floats
+from dpdist.spec.reader import load
 
 
 class Task:
@@ -32,7 +32,7 @@ class Task:
         path = ROOT / "deploy" / "releases" / f"{name}.yaml"
         self.name, self.spec = (
             name,
-            load_spec(path, {"data.path": str(DATA / FILES[name]), "data.minimum_records": 100}),
+            load(path, {"data.path": str(DATA / FILES[name]), "data.minimum_records": 100}),
         )
         table = located_table(open_table(table_source(self.spec), self.spec.table, partitions=1))
         codes, _ = run_pass(table, gather_operator())

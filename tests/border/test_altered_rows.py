@@ -14,10 +14,10 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpdist.errors import KeyUnavailable, LedgerError
-from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger, tables
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy.events import DiscreteLaplace
-from dpdist.release.run import run_release
+from dpdist.spec.reader import load
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_forged_manifest_is_not_signed_by_the_next_run(tmp_path: Path, monkeyp
     pq.write_table(pa.table({"ill": ["yes", "no"] * 100}), "people.parquet")
     ledger = Ledger.open("sqlite:///ledger.db")
     ledger.create_dataset("acs", epsilon=1, delta="1e-6")
-    spec = build_spec(
+    spec = load(
         {
             "kind": "histogram",
             "name": "counts",
@@ -104,5 +104,5 @@ def test_a_forged_manifest_is_not_signed_by_the_next_run(tmp_path: Path, monkeyp
     _alter(ledger, tables.charge, manifest_sha256=hashlib.sha256(forged).hexdigest())
     before = signature.read_bytes()
     with pytest.raises(LedgerError, match="was altered: manifest_sha256"):
-        run_release(spec, once=True)
+        run_release(spec, attempt="once")
     assert signature.read_bytes() == before

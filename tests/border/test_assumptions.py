@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dpdist.errors import SpecError
-from dpdist.families.base.registry import build_spec
-from dpdist.ledger.contract import Contract
+from dpdist.spec.contract import Contract
+from dpdist.spec.reader import load
 
 SCHEMA = {
     "attributes": [
@@ -30,7 +30,7 @@ TERMS = {
 
 def _departures(alpha: float, columns: list[str], **declared: float) -> list[str]:
     privacy: dict[str, Any] = {"mechanism": "pml", "adjacency": "replacement", "epsilon": 0.7, "alpha": alpha}
-    spec = build_spec(
+    spec = load(
         {
             "kind": "histogram",
             "name": "counts",

@@ -9,14 +9,14 @@ import pytest
 from federations import federation
 
 from dpdist.errors import SpecError
-from dpdist.families.base.registry import build_spec
+from dpdist.spec.reader import load
 
 
 def _with_paths(folder: Path, *paths: Any, **changes: Any) -> None:
     tree = federation(folder).model_dump(mode="json", by_alias=True)
     for client, path in zip(tree["federated"]["clients"], paths, strict=False):
         client["path"] = path
-    build_spec({**tree, **changes})
+    load({**tree, **changes})
 
 
 def test_two_clients_of_one_machine_name_different_files(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from releases import SCHEMA, table
 
 import dpdist
 from dpdist.errors import EmptyTable, SpecError, VerificationFailed
-from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger
-from dpdist.publish.cautions import cautions_of
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.manifest import MANIFEST
+from dpdist.publish.part_format import cautions_of
 from dpdist.publish.verify import read_manifest, verify
-from dpdist.release.run import run_release
+from dpdist.spec.reader import load
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +108,6 @@ def test_a_file_of_no_bytes_is_refused_before_the_charge(tmp_path: Path, name: s
         with pyarrow.CompressedOutputStream(str(tmp_path / name), "gzip"):
             pass
     with pytest.raises(EmptyTable, match="0 bytes"):
-        run_release(build_spec(_spec(tmp_path, data=data)))
+        run_release(load(_spec(tmp_path, data=data)))
     with closing(Ledger.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
         assert ledger.show("people").attempts == ()

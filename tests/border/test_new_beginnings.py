@@ -11,8 +11,8 @@ from charges import add_up
 from dpdist.errors import BudgetExceeded, LedgerError
 from dpdist.ledger import Ledger
 from dpdist.ledger.anchor import VARIABLE
-from dpdist.ledger.contract import Contract
 from dpdist.privacy.events import Gaussian
+from dpdist.spec.contract import Contract
 
 SCHEMA = {"attributes": [{"name": "sex", "kind": "categorical", "values": ["f", "m"]}]}
 

@@ -12,8 +12,8 @@ from cases import HISTOGRAM, MIXING, RELATIONAL
 from dpdist.data.encode import ColumnEncoder
 from dpdist.errors import ReleaseConflict
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
-from dpdist.release.run import Run, run_release
+from dpdist.lifecycle.run import Run, run_release
+from dpdist.spec.contract import Contract
 from dpdist.spec.schema import Attribute
 
 
@@ -33,7 +33,7 @@ def test_classes_in_another_order_are_the_same_release(tmp_path: Path) -> None:
     with Run(first) as run:
         run.steps["charge"]()
         run.steps["classes"]()
-    outcome = run_release(second, resume=True)
+    outcome = run_release(second, attempt="resume")
     assert outcome.parameters["classes_left_out"] == ["high"]
 
 
@@ -62,7 +62,7 @@ def test_a_resume_reads_the_same_store(tmp_path: Path) -> None:
     with Run(spec) as run:
         run.steps["charge"]()
     with pytest.raises(ReleaseConflict, match=r"another data\.storage"):
-        run_release(other, resume=True)
+        run_release(other, attempt="resume")
     contract = Contract.model_validate(
         {
             "schema": spec.table,

@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from dpdist.cli.commands import verify
 from dpdist.errors import ContractBroken, SpecError
-from dpdist.families.base.registry import build_spec
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.statement import budget_sentence
-from dpdist.release.conformity import check_input
-from dpdist.release.run import run_release
+from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.run import run_release
+from dpdist.spec.contract import Contract
+from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 from tests.buckets import s3_server
 
@@ -64,7 +64,7 @@ def _spec(path: str | list[str], **more: Any) -> ReleaseSpec:
         "privacy": {"epsilon": 1},
         "histograms": [{"columns": ["ill"]}],
     }
-    return build_spec({key: value for key, value in (tree | more).items() if value is not None})
+    return load({key: value for key, value in (tree | more).items() if value is not None})
 
 
 @pytest.mark.parametrize("path", ["people/a.parquet", "people/*.parquet", "links", "hard", "./hard/../people"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dpdist.storage.store import PROBE, Store
+from dpdist.storage.local import PROBE
+from dpdist.storage.store import Store
 
 
 def test_the_sweeper_does_not_open_pipes(tmp_path: Path) -> None:

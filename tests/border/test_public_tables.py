@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dpdist.families.base.registry import build_spec
-from dpdist.ledger.contract import Contract
+from dpdist.spec.contract import Contract
+from dpdist.spec.reader import load
 
 SCHEMA = {
     "attributes": [
@@ -20,7 +20,7 @@ SCHEMA = {
 
 def _departures(folder: Path, prior: str) -> list[str]:
     data: dict[str, Any] = {"path": f"{folder}/private/2026.csv", "minimum_records": 1000}
-    spec = build_spec(
+    spec = load(
         {
             "kind": "synthesis",
             "name": "people",

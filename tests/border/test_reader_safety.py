@@ -25,20 +25,20 @@ import dpdist
 from dpdist import limits
 from dpdist.api.released import Release
 from dpdist.errors import AccountingError, DataNotFound, GuaranteeRefused, SpecError, VerificationFailed
-from dpdist.families.base.event_plan import EventPlan
+from dpdist.families.base.plan import EventPlan
 from dpdist.families.base.registry import make_plan
 from dpdist.inference.answers import tabulate
 from dpdist.inference.comparisons import answer
 from dpdist.inference.draw import draw_table
 from dpdist.inference.published import Published
 from dpdist.inference.replicates import make_replicates
+from dpdist.lifecycle.preflight import refuse
 from dpdist.limits import within
 from dpdist.privacy import accountant
 from dpdist.privacy.composition import MOST_DRAWS
 from dpdist.privacy.events import Composed, DiscreteLaplace, Gaussian
 from dpdist.publish.manifest import MANIFEST
 from dpdist.publish.verify import read_release, verify
-from dpdist.release.preflight import refuse
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.storage.store import Store
 

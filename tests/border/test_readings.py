@@ -7,7 +7,8 @@ from fractions import Fraction
 import pytest
 
 from dpdist.errors import SpecError
-from dpdist.spec.release import Exact, Section, parse_overrides
+from dpdist.spec.overrides import parse_overrides
+from dpdist.spec.strict import Exact, Section
 from dpdist.spec.strict_yaml import parse_yaml
 
 

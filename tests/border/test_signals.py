@@ -21,8 +21,8 @@ from releases import SCHEMA, table
 
 from dpdist.errors import OutOfDomain
 from dpdist.ledger import Ledger
-from dpdist.release.history import list_runs
-from dpdist.release.run import run_release
+from dpdist.lifecycle.history import list_runs
+from dpdist.lifecycle.run import run_release
 from dpdist.storage.store import Store
 
 MOVES = re.compile(rb"\x1b\[[0-9;]*[AKJ]")
@@ -92,3 +92,42 @@ def test_a_refused_attempt_is_not_shown_as_drawing(tmp_path: Path) -> None:
         assert attempt.state == "drawing"  # its charge stays
         (run,) = list_runs(ledger, Store(tmp_path / "work"))
         assert run.state == "refused"
+
+
+AMID_A_WRITE = r"""
+import io, os, signal, sys, time
+from dpdist.api.progress import bars
+from dpdist.cli import commands
+
+class Terminal(io.FileIO):
+    pressed = False
+    def write(self, data):
+        written = super().write(data)
+        if b"counting" in bytes(data) and not self.pressed:
+            self.pressed = True
+            os.kill(os.getpid(), signal.SIGINT)
+        return written
+
+def app(**_):
+    with bars() as progress:
+        progress("counting", 0, 10)
+        try:
+            time.sleep(20)
+        finally:
+            raise ValueError("what fails on the way out")
+
+sys.stderr = io.TextIOWrapper(io.BufferedWriter(Terminal(2, "wb", closefd=False)), line_buffering=True)
+sys.argv = ["dpdist", "release", "spec.yaml"]
+commands.app = app
+commands.main()
+"""
+
+
+def test_ctrl_c_amid_a_write(tmp_path: Path) -> None:
+    """Python lets no handler write to a stream that its thread writes to; and what fails on the way out is no end."""
+    code, said = on_a_terminal([sys.executable, "-c", AMID_A_WRITE], tmp_path, until=b"never")
+    assert code == 130, said
+    message, after = said.split(b"dpdist: ")[1:], said.rpartition(b"dpdist: ")[2]
+    assert len(message) == 1, said
+    assert after.startswith(b"terminated; what was charged stays charged")
+    assert not MOVES.search(after), after

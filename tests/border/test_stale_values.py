@@ -24,9 +24,9 @@ from dpdist.families.base.registry import make_plan
 from dpdist.families.mixing.federated import client
 from dpdist.families.mixing.federated.client_session import ClientSession
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
+from dpdist.lifecycle.run import Run
 from dpdist.publish.verify import read_manifest
-from dpdist.release.run import Run
+from dpdist.spec.contract import Contract
 
 STALE = "f" * 64
 
@@ -138,9 +138,9 @@ def test_an_attempt_is_not_resumed_with_another_spec(tmp_path: Path) -> None:
     other.__dict__["fingerprint"] = spec.fingerprint
     for asked in (other, pickle.loads(pickle.dumps(other))):
         with pytest.raises(ReleaseConflict):
-            dpdist.release(asked, resume=True)
+            dpdist.release(asked, attempt="resume")
     assert not (tmp_path / "release" / "manifest.json").exists()
-    dpdist.release(spec, resume=True)
+    dpdist.release(spec, attempt="resume")
     assert read_manifest(tmp_path / "release").spec_sha256 == HISTOGRAM.spec(tmp_path).fingerprint
     with closing(Ledger.open(spec.ledger)) as ledger:
         assert [one.state for one in ledger.show("people").attempts] == ["committed"]

@@ -15,7 +15,7 @@ from cryptography import x509
 from dpdist import errors
 from dpdist.cli.kubernetes_secrets import chart_settings, secret_manifests
 from dpdist.ledger import keys
-from dpdist.ledger.keys import KeyEncryptionKey
+from dpdist.ledger.key_encryption import KeyEncryptionKey
 
 ENVIRONMENT = {
     "DPDIST_LEDGER": "postgresql+psycopg://dpdist:planted@db/ledger",

@@ -40,7 +40,7 @@ def test_the_guarantee_is_one_sentence_and_what_all_assume_is_said_once() -> Non
     lines = guarantee_lines([MODEL.to_json(), RECORD.to_json()])
     assert lines[0] == "Guarantee   (1, 1e-9)-differential privacy for the model (add/remove)."
     assert sum("computational" in line for line in lines) == 1
-    assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["Guarantee", "Details"]
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["Guarantee", "Meaning"]
     assert "computational" not in " ".join(guarantee_lines([LID(bound=0.3).to_json()]))
 
 

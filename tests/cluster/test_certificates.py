@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from dpdist import errors
 from dpdist.cli.cluster import cluster_app
 from dpdist.cluster.certificates import ROLES, write_certificates
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 
 
 @pytest.fixture(scope="module")

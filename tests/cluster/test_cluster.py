@@ -17,9 +17,9 @@ import pytest
 from dask.system import CPU_COUNT
 from distributed import LocalCluster
 
-from dpdist.cluster.cluster import Cluster
+from dpdist.cluster.cluster import Cluster, translated
 from dpdist.cluster.executor import Executor, InProcess
-from dpdist.cluster.opening import open_cluster, translated
+from dpdist.cluster.opening import open_cluster
 from dpdist.cluster.tasks import DaskTasks
 from dpdist.errors import ClusterUnreachable, ResourceError
 

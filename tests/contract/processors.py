@@ -1,8 +1,9 @@
 """Releases where NumPy, OpenBLAS and the C library take the code of other processors than this one.
 
-``processors.py`` runs every case of `test_digests` under each setting that this machine has, in processes of their own,
-and compares the digests with the recorded ones. Then a release and a federated round begin under one setting and are
-resumed under the next, and `dpdist verify` recomputes them under a third. Each has one charge and the recorded digests.
+``processors.py`` runs every case of `test_digests` under each setting that this machine has, and where functions and
+costs err (`perturbed.py`), in processes of their own, and compares the digests with the recorded ones. Then a release
+and a federated round begin under one setting and are resumed under the next, and `dpdist verify` recomputes them under
+a third. Each has one charge and the recorded digests.
 """
 
 from __future__ import annotations
@@ -56,7 +57,23 @@ def differing(setting: Setting) -> list[str]:
     """The cases whose digests are others under a setting."""
     import test_digests
 
-    found = json.loads(run(setting, __file__, "digests", *test_digests.CASES))
+    return others(json.loads(run(setting, __file__, "digests", *test_digests.CASES)))
+
+
+def differing_by_errors(part: int) -> list[str]:
+    """The cases of a half whose digests are others where functions and costs err."""
+    import test_digests
+
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "digests.json"
+        run({}, str(HERE / "perturbed.py"), str(out), *list(test_digests.CASES)[part::2])
+        return others(json.loads(out.read_text()))
+
+
+def others(found: dict[str, object]) -> list[str]:
+    """The cases whose digests are not the recorded ones."""
+    import test_digests
+
     expected = test_digests.recorded()
     return [name for name in found if found[name] != expected[name]]
 
@@ -79,6 +96,11 @@ def main() -> None:
         for setting, names in zip(every, pool.map(differing, every), strict=True):
             print(f"{setting}: {f'other digests of {names}' if names else 'the recorded digests'}", flush=True)
             failed += names
+        names = [name for half in pool.map(differing_by_errors, range(2)) for name in half]
+        print(
+            f"functions and costs err: {f'other digests of {names}' if names else 'the recorded digests'}", flush=True
+        )
+        failed += names
     for place, (name, stage) in enumerate(RESUMED.items()):
         order = [every[(place + step) % len(every)] for step in range(3)]
         same = resumed(name, stage, order)

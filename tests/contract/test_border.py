@@ -25,15 +25,16 @@ from dpdist.data.sizes import BATCH_ROWS
 from dpdist.errors import AccountingError, CheckFailed, DpdistError, GuaranteeRefused, SpecError
 from dpdist.families.base.attempt import silent
 from dpdist.families.base.graph import run_pass
-from dpdist.families.base.registry import build_spec, make_plan, stages_of
+from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import Rehearsal
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise
+from dpdist.spec.contract import Contract
 from dpdist.spec.part import departures
+from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
-from dpdist.storage.memory import MemoryStore
+from dpdist.storage.store import MemoryStore
 
 JOB: dict[str, Any] = {"name": "job", "kind": "categorical", "values": ["nurse", "cook", "clerk"]}
 AGE: dict[str, Any] = {"name": "age", "kind": "integer", "bounds": [0, 1], "missing": "drop"}
@@ -163,7 +164,7 @@ class Ended:
 
 
 def ended(spec: ReleaseSpec, plan: Any, table: Encoded) -> Ended:
-    """Run the stages of a release, as `dpdist.release.run.Run` does, but for files and ledger."""
+    """Run the stages of a release, as `dpdist.lifecycle.run.Run` does, but for files and ledger."""
     told, drawn = list[bool](), list[str]()
     attempt = Rehearsal(
         spec=spec,
@@ -205,7 +206,7 @@ def admitted() -> tuple[list[tuple[ReleaseSpec, Any]], Counter[str]]:
             outcomes["no part"] += 1
             continue
         try:
-            spec = build_spec(tree)
+            spec = load(tree)
         except SpecError:
             outcomes["no spec"] += 1
             continue

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,24 +28,27 @@ from jsonschema import Draft202012Validator
 from reading import readable
 from releases import KEY, SCHEMA
 
+from dpdist.api.planned import PlannedRelease
 from dpdist.cluster.executor import Executor
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.sizes import BATCH_ROWS
 from dpdist.errors import CheckFailed, DataError, DataNotFound, DpdistError, OutOfDomain, PrivacyError, RoundFailed
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.base.family import Family, Stage
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.registry import FAMILIES, json_schema, make_plan, register
+from dpdist.families.base.plan import EventPlan
+from dpdist.families.base.registry import FAMILIES, make_plan, register
 from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.ledger import Charge, Ledger
 from dpdist.ledger.keys import load_noise
 from dpdist.ledger.records import canonical_event
+from dpdist.lifecycle.run import Run, run_release
 from dpdist.privacy.events import DiscreteLaplace
+from dpdist.privacy.formatting import LABEL
 from dpdist.privacy.noise import Noise
 from dpdist.publish import manifest
 from dpdist.publish.verify import read_manifest, verify
-from dpdist.release.run import Run, run_release
+from dpdist.spec.reader import json_schema
 from dpdist.spec.release import PrivacyLimit, ReleaseSpec
 
 # --- a family of ten lines --------------------------------------------------------------------------------------------
@@ -194,7 +198,22 @@ def test_a_plan_reads_no_record(case: Case, tmp_path: Path) -> None:
     assert nowhere.event == here.event
     assert nowhere.explain() == here.explain()
     json.dumps(here.to_json(), allow_nan=False)
-    assert here.resources()["task_bytes"] > 0
+    assert here.needs().task_bytes > 0
+
+
+@families
+def test_the_facts_of_a_plan_are_the_same_everywhere(case: Case, tmp_path: Path) -> None:
+    plan = make_plan(case.spec(tmp_path))
+    facts, first = plan.facts(), PlannedRelease(plan).facts(details=False)
+    titles = [fact.title for fact in first]
+    assert titles[:2] == ["Release", "Guarantee"]
+    assert titles[-2:] == ["Budget", "Contract"]
+    assert {"Memory", "Time", "Charge"} < set(titles)
+    assert all(fact in first for fact in facts if not fact.detail)
+    assert [line[LABEL:] for line in plan.explain().splitlines()] == [fact.sentence for fact in facts]
+    assert plan.to_json()["facts"] == [fact.to_json() for fact in facts]
+    page = PlannedRelease(plan)._repr_html_()
+    assert all(escape(fact.sentence) in page for fact in first)
 
 
 @families
@@ -269,7 +288,7 @@ def test_chunks_workers_and_resumed_runs_change_no_bit(
     stages = calm(case).stages
     spec = case.project(tmp_path, cluster__partitions=5)
     interrupted(spec, executors.of(mode, spec), stages[len(stages) // 2])
-    run(case.spec(tmp_path, cluster__partitions=2), executors.of(mode, spec), resume=True)
+    run(case.spec(tmp_path, cluster__partitions=2), executors.of(mode, spec), attempt="resume")
     assert content(spec) == calm(case).content
     assert states(spec) == ["committed"]
 
@@ -282,8 +301,8 @@ def test_a_run_that_ends_in_every_stage_changes_no_bit(
     spec = case.project(tmp_path, cluster__partitions=3)
     for number, stage in enumerate(calm(case).stages):
         parted = case.spec(tmp_path, cluster__partitions=5 - number % 4)
-        interrupted(parted, executors.of(case.modes[0], spec), stage, resume=number > 0)
-    run(spec, executors.of(case.modes[0], spec), resume=True)
+        interrupted(parted, executors.of(case.modes[0], spec), stage, attempt="resume" if number else "new")
+    run(spec, executors.of(case.modes[0], spec), attempt="resume")
     assert content(spec) == calm(case).content
     assert states(spec) == ["committed"]
 
@@ -324,7 +343,7 @@ def test_tasks_stay_within_the_memory_of_the_plan(case: Case, tmp_path: Path) ->
     rows = 2 * BATCH_ROWS + 1
     spec = replace(case, rows=rows).project(tmp_path, cluster__partitions=2)
     run(spec, measured := Measured())
-    planned, largest = make_plan(spec).resources()["task_bytes"], max(measured.peaks.values())
+    planned, largest = make_plan(spec).needs().task_bytes, max(measured.peaks.values())
     assert BATCH_ROWS < largest < planned, measured.peaks
 
 
@@ -413,7 +432,7 @@ def test_fewer_records_than_declared_are_told_by_noise_alone(
     assert states(spec) == ["drawing"]
     if make_plan(spec).event is None:  # it may say why, and says it without a charge
         return
-    told = readable(str(refused(spec, executors.of(case.modes[0], spec), caplog, resume=True)), caplog.text)
+    told = readable(str(refused(spec, executors.of(case.modes[0], spec), caplog, attempt="resume")), caplog.text)
     assert "minimum_records" in told
     assert not numbers_of(case) & set(re.findall(r"\d+", told.replace(",", "")))
 

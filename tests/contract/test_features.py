@@ -28,10 +28,12 @@ import dpdist
 from dpdist import errors
 from dpdist.cli.commands import app
 from dpdist.cli.schema import json_schema_of
+from dpdist.evaluation.linked.within import statistics
 from dpdist.families.base.family import Family
-from dpdist.families.base.registry import FAMILIES, json_schema
+from dpdist.families.base.registry import FAMILIES
 from dpdist.families.prediction.spec import FIRST_STAGE_NAMES
-from dpdist.publish import manifest, statistics
+from dpdist.publish import manifest
+from dpdist.spec.reader import json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 LISTED, REMOVED = (Path(__file__).with_name(name) for name in ("features.json", "removed.json"))
@@ -107,7 +109,7 @@ def outputs() -> Iterator[str]:
     tree = manifest.json_schema()
     yield from (f"manifest: {path}" for path in settings(tree, tree.get("$defs", {})) if not path.startswith("table."))
     yield from (f"statistics: {name}" for name in statistics.STATISTICS.names)
-    for file in (ROOT / "dpdist" / "evaluate").rglob("*.py"):
+    for file in (ROOT / "dpdist" / "evaluation").rglob("*.py"):
         yield from (f"evaluation: {name}" for name in SECTION.findall(file.read_text()))
     yield from (f"first stage: {name}" for name in FIRST_STAGE_NAMES)
 

@@ -24,12 +24,13 @@ import numpy as np
 import pytest
 
 from dpdist.errors import AccountingError, CheckFailed, DpdistError
-from dpdist.families.base.family import Plan
-from dpdist.families.base.registry import build_spec, make_plan, stages_of
+from dpdist.families.base.plan import Plan
+from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Attribute
 
 Tree = dict[str, Any]
@@ -238,7 +239,7 @@ def spec_of(seed: int, kind: str | None = None) -> Tree:
 def outcome(seed: int, kind: str | None = None) -> str:
     """How the spec of a seed ends: refused, run, or not confirmed; any other error is raised."""
     try:
-        plan = make_plan(build_spec(spec_of(seed, kind)))
+        plan = make_plan(load(spec_of(seed, kind)))
     except DpdistError:
         return "refused"
     rng = np.random.default_rng(seed)
@@ -287,7 +288,7 @@ def test_a_guarantee_that_cannot_be_stated_is_refused_by_the_plan() -> None:
         test = {"k": k, "gamma": 4, "epsilon0": 1}
         tree["privacy"] = {"model": {"epsilon": 1, "delta": 1e-3}, "deniability": test, "accept_per_record": True}
         with nullcontext() if fits else pytest.raises(AccountingError, match="raise k to at least 8"):
-            make_plan(build_spec(tree))
+            make_plan(load(tree))
 
 
 def _stop(*_: object) -> None:

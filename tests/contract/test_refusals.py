@@ -15,10 +15,12 @@ from releases import KEY
 
 from dpdist.cluster.executor import InProcess
 from dpdist.errors import DpdistError, OutOfDomain, SpecError
-from dpdist.families.base.registry import build_spec, make_plan
+from dpdist.families.base.registry import make_plan
 from dpdist.ledger import Ledger
-from dpdist.release.run import run_release
-from dpdist.spec.release import ReleaseSpec, override
+from dpdist.lifecycle.run import run_release
+from dpdist.spec.overrides import override
+from dpdist.spec.reader import load
+from dpdist.spec.release import ReleaseSpec
 
 PRIVATE_CASES = [case for case in CASES if "in-process" in case.modes and case not in (LID, PARTIES, RELATIONAL)]
 """Those that a data set without a contract admits."""
@@ -65,7 +67,7 @@ def ask(folder: Path, people: list[tuple[str, int, int]], **person: Any) -> tupl
         "privacy": {"epsilon": "0.003"},
         "histograms": "each column",
     }
-    return status(build_spec(tree))
+    return status(load(tree))
 
 
 def test_policies_that_leave_nobody_do_not_tell(tmp_path: Path) -> None:
@@ -92,7 +94,7 @@ def look(folder: Path, lines: list[str], *, epsilon: str, **csv: Any) -> tuple[s
         "privacy": {"epsilon": epsilon},
         "histograms": "each column",
     }
-    return status(build_spec(tree), epsilon="1")
+    return status(load(tree), epsilon="1")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_a_value_outside_its_domain_is_refused_at_the_charge(case: Case, tmp_pat
     spec = case.spec(tmp_path)
     assert status(spec) == ("OutOfDomain", ["drawing"])
     with pytest.raises(OutOfDomain, match="The charge stays spent"), runs_use(InProcess()):
-        run_release(spec, fixed_key=KEY, resume=True)
+        run_release(spec, fixed_key=KEY, attempt="resume")
     assert status(spec)[1] == ["drawing"]
 
 
@@ -163,5 +165,5 @@ def test_the_number_of_kept_records_is_not_compared_exactly(tmp_path: Path) -> N
         "entropies": {"orders": [1], "share": "1/2"},
     }
     with pytest.raises(SpecError, match="'region'"):
-        make_plan(build_spec(tree))
-    make_plan(build_spec(override(tree, {"privacy": {"epsilon": 1, "adjacency": "add/remove", "delta": 1e-6}})))
+        make_plan(load(tree))
+    make_plan(load(override(tree, {"privacy": {"epsilon": 1, "adjacency": "add/remove", "delta": 1e-6}})))

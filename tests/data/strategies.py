@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from dpdist.data.source import CsvOptions, TableSource
+from dpdist.data.source import TableSource
+from dpdist.spec.data import CsvSpec
 from dpdist.spec.schema import Attribute, Category, Count, Edges, Schema
 
 Value = int | float | str | None
@@ -34,7 +35,7 @@ class Case:
     file_rows: tuple[int, ...]
     row_group: int
     types: tuple[pa.DataType, ...]
-    csv: CsvOptions
+    csv: CsvSpec
     noisy_lines: bool
     line_break: str
     compression: str
@@ -235,7 +236,7 @@ def cases(draw: st.DrawFn, *, max_rows: int = 60) -> Case:
     delimiter = draw(st.sampled_from([",", ";", "\t"]))
     has_commas = any("a,b" in (a.values or ()) for a in schema.attributes)
     strip = draw(st.booleans()) and not (has_commas and delimiter == ",")
-    csv = CsvOptions(
+    csv = CsvSpec(
         header=header,
         columns=None if header else schema.names,
         delimiter=delimiter,

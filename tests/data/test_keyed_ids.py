@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from dpdist.data.keyed_ids import UnitHashes, canonical, check_type_beside, ids_of
 from dpdist.errors import ColumnMismatch
-from dpdist.ledger.contract import Contract
+from dpdist.lifecycle.conformity import Conformity, check_input
 from dpdist.privacy.noise import Noise
-from dpdist.release.conformity import Conformity, check_input
+from dpdist.spec.contract import Contract
 
 HASHES = UnitHashes.of(Noise(bytes(range(32))))
 

@@ -21,12 +21,13 @@ from dpdist.data.encode import TableEncoder, check_type
 from dpdist.data.numbers import _NUMBER, NumberEncoder
 from dpdist.data.operators import gather_operator
 from dpdist.data.report import check
-from dpdist.data.source import CsvOptions, TableSource
+from dpdist.data.source import TableSource
 from dpdist.data.split import Split
 from dpdist.data.table import open_table
 from dpdist.errors import ColumnMismatch, DataError, OutOfDomain
 from dpdist.families.base.graph import encoded_partitions, locate, located_table, partition_codes, run_pass, table_pass
 from dpdist.ledger.keys import KeyRef
+from dpdist.spec.data import CsvSpec
 from dpdist.spec.schema import Attribute, Category, Count, Edges, Schema
 
 MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
@@ -284,7 +285,7 @@ def test_any_layout_gives_the_same_numbers(tmp_path: Path, form: str) -> None:
     kept = ~np.isnan(x) & (b <= 1)
     expected = [np.clip(x, -1, 1)[kept], k[kept], np.minimum((b * 4).astype(int), 3)[kept]]
     split = Split(KeyRef.fixed("5a" * 32), ("1/2", "1/2"))
-    source = TableSource((str(tmp_path / ("t.csv" if form == "csv" else "t.parquet")),), csv=CsvOptions(strip=True))
+    source = TableSource((str(tmp_path / ("t.csv" if form == "csv" else "t.parquet")),), csv=CsvSpec(strip=True))
     halves: list[Any] = []
     for partitions in (1, 4, 25):
         table_ = located_table(open_table(source, SCHEMA, partitions=partitions))

@@ -13,17 +13,18 @@ import pytest
 
 from dpdist.data.operators import gather_operator, pair_counts_operator, together
 from dpdist.data.report import check
-from dpdist.data.source import CsvOptions, TableSource
+from dpdist.data.source import TableSource
 from dpdist.data.split import Split
 from dpdist.data.table import open_table
 from dpdist.errors import ColumnMismatch
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.ledger.keys import KeyRef
+from dpdist.spec.data import CsvSpec
 from dpdist.spec.schema import Schema
 
 SCHEMAS = Path(__file__).parents[2] / "deploy" / "releases" / "schemas"
 SPLIT = Split(KeyRef.fixed("ab" * 32), ("0.1", "0.4", "0.5"))
-ADULT = CsvOptions(
+ADULT = CsvSpec(
     header=False,
     comment="|",
     columns=(

@@ -12,8 +12,6 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from dpdist.data.source import (
-    CsvOptions,
-    ParentSource,
     TableSource,
     beginnings,
     find_files,
@@ -22,6 +20,8 @@ from dpdist.data.source import (
     would_find,
 )
 from dpdist.errors import DataNotFound, DpdistError, SpecError, StorageUnavailable, UnreadableFile
+from dpdist.spec.data import CsvSpec, ParentTable
+from dpdist.spec.overrides import validated
 from dpdist.storage.files import storage_errors
 
 
@@ -101,7 +101,10 @@ def test_the_fingerprint_tells_which_files_are_the_parents(tmp_path: Path) -> No
     paths = [str(tmp_path / name) for name in ("persons.csv", "households.csv")]
     for path in paths:
         Path(path).write_text("id,region\n1,north\n")
-    found = {fingerprint(TableSource(tuple(paths), parent=ParentSource((path,), ("region",)))) for path in paths}
+    found = {
+        fingerprint(TableSource(tuple(paths), parent=ParentTable(path=(path,), attributes=("region",))))
+        for path in paths
+    }
     assert len(found | {fingerprint(TableSource(tuple(paths)))}) == 3
 
 
@@ -258,19 +261,19 @@ def test_an_unknown_protocol() -> None:
     ("options", "message"),
     [
         ({"header": False}, "needs csv.columns"),
-        ({"delimiter": ""}, "csv.delimiter"),
+        ({"delimiter": ""}, "delimiter"),
         ({"delimiter": '"'}, "csv.delimiter"),
-        ({"delimiter": "||"}, "csv.delimiter"),
+        ({"delimiter": "||"}, "delimiter"),
         ({"delimiter": "§"}, "csv.delimiter"),
         ({"comment": ""}, "csv.comment"),
         ({"comment": "a\nb"}, "csv.comment"),
-        ({"skip_rows": -1}, "csv.skip_rows"),
+        ({"skip_rows": -1}, "skip_rows"),
         ({"columns": ("a", "a")}, "csv.columns names a column twice"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        CsvOptions(**options)
+        validated(CsvSpec, options)
 
 
 @pytest.mark.parametrize("paths", [(), "a.csv"])

@@ -20,7 +20,7 @@ from dpdist.data import read
 from dpdist.data.files import TableFile
 from dpdist.data.operators import gather_operator
 from dpdist.data.report import check
-from dpdist.data.source import CsvOptions, FoundFile, TableSource, fingerprint
+from dpdist.data.source import FoundFile, TableSource, fingerprint
 from dpdist.data.table import Table, _layout, open_table
 from dpdist.errors import (
     ColumnMismatch,
@@ -32,6 +32,7 @@ from dpdist.errors import (
     WrongFormat,
 )
 from dpdist.families.base.graph import located_table, run_pass
+from dpdist.spec.data import CsvSpec
 from dpdist.spec.schema import Attribute, Schema
 
 SCHEMA = Schema(
@@ -185,9 +186,9 @@ def test_columns_by_name_in_every_file(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("age;sex\n3;m\n")
     table = located_table(open_table(source(tmp_path / "[ab].csv", extra_columns="ignore"), SCHEMA))
     assert [column.tolist() for column in read_all(table)] == [[1, 2], [1, 0]]
-    table = located_table(open_table(source(tmp_path / "c.csv", csv=CsvOptions(delimiter=";")), SCHEMA))
+    table = located_table(open_table(source(tmp_path / "c.csv", csv=CsvSpec(delimiter=";")), SCHEMA))
     assert [column.tolist() for column in read_all(table)] == [[3], [1]]
-    renamed = CsvOptions(columns=("sex", "age"))
+    renamed = CsvSpec(columns=("sex", "age"))
     (tmp_path / "d.csv").write_text("Geschlecht,Alter\nf,4\n")
     table = located_table(open_table(source(tmp_path / "d.csv", csv=renamed), SCHEMA))
     assert [column.tolist() for column in read_all(table)] == [[4], [0]]
@@ -236,8 +237,8 @@ CSV = "age,sex\n1,f\n2,m\n"
         ("t.csv", "age\n1\n", {}, ColumnMismatch, "does not have the column 'sex' once"),
         ("t.csv", "age,sex,zip\n1,f,9\n", {}, ColumnMismatch, "columns that the schema does not name.*extra_columns"),
         ("t.csv", "age,sex,sex\n1,f,9\n", {}, ColumnMismatch, "a name appears more than once"),
-        ("t.csv", CSV, {"csv": CsvOptions(columns=("age",))}, ColumnMismatch, "has 2 columns, csv.columns has 1"),
-        ("t.csv", "1,f\n", {"csv": CsvOptions(header=False, columns=("sex", "x"))}, ColumnMismatch, "'age' is missing"),
+        ("t.csv", CSV, {"csv": CsvSpec(columns=("age",))}, ColumnMismatch, "has 2 columns, csv.columns has 1"),
+        ("t.csv", "1,f\n", {"csv": CsvSpec(header=False, columns=("sex", "x"))}, ColumnMismatch, "'age' is missing"),
         ("t.csv", "age;sex\n1;f\n", {}, ColumnMismatch, "'age', 'sex' once each; fields .* ',', see data.csv"),
         ("t.parquet", columns(3).drop_columns("sex"), {}, ColumnMismatch, "the column 'sex' is missing"),
         ("t.parquet", columns(3).append_column("zip", [[1] * 3]), {}, ColumnMismatch, "does not name the column 'zip'"),

@@ -593,11 +593,11 @@ def test_groups_of_clients() -> None:
 
 
 def test_the_federated_example_is_a_spec_whose_clients_have_workers() -> None:
-    from dpdist.families.base.registry import build_spec
     from dpdist.families.mixing.spec import MixingSpec
+    from dpdist.spec.reader import load
 
     tree = yaml.safe_load(example("federated")["release"]["spec"])
-    spec = build_spec(tree, base=ROOT / "deploy" / "releases")
+    spec = load(tree, base=ROOT / "deploy" / "releases")
     assert isinstance(spec, MixingSpec)
     offered = {name for group in example("federated")["dask"]["groups"] for name in group["resources"]}
     assert set(spec.worker_resources) == offered

@@ -12,8 +12,8 @@ from charts import ROOT, example, merge, need_tools, pod_specs, render
 from typer.testing import CliRunner
 
 from dpdist.cli.commands import app
-from dpdist.families.base.registry import load_spec
-from dpdist.spec.release import parse_overrides
+from dpdist.spec.overrides import parse_overrides
+from dpdist.spec.reader import load
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_helm_installs_a_job_that_kubectl_waits_for_and_dpdist_verifies(commands
     assert verify[1:] == ["verify", settings["output.path"]]
 
     files = dict(text.split("=") for option, text in options if option == "--set-file")
-    spec = load_spec(ROOT / files["release.spec"])
+    spec = load(ROOT / files["release.spec"])
     assert commands[1][1:4] == ["ledger", "create", spec.dataset]
 
 

@@ -170,9 +170,9 @@ def test_every_secret_of_the_compose_file_must_be_given() -> None:
 
 
 def test_the_spec_of_the_compose_file_is_where_its_services_are() -> None:
-    from dpdist.families.base.registry import load_spec
+    from dpdist.spec.reader import load
 
-    spec = load_spec(DEPLOY / "releases" / "compose.yaml")
+    spec = load(DEPLOY / "releases" / "compose.yaml")
     services = compose()["services"]
     host, port = str(spec.cluster.address).removeprefix("tls://").split(":")
     assert host in services

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from federations import SCHEMA, table
 
-from dpdist.families.base.registry import load_spec
 from dpdist.families.mixing.scaling import declared_encoding
 from dpdist.families.mixing.spec import MixingSpec
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ RECIPES = ROOT / "deploy" / "recipes"
 
 @pytest.mark.parametrize(("name", "width"), [("adult-mixing", 108), ("adult-federated", 108), ("mnist-mixing", 784)])
 def test_shipped_specs_load(name: str, width: int) -> None:
-    spec = load_spec(ROOT / "deploy" / "releases" / f"{name}.yaml")
+    spec = load(ROOT / "deploy" / "releases" / f"{name}.yaml")
     assert isinstance(spec, MixingSpec)
     assert declared_encoding(spec.table, class_attribute=spec.mixing.label).width == width
 
@@ -51,7 +51,7 @@ def test_a_table_is_dealt_to_clients(tmp_path: Path) -> None:
     again = forkserver.run(*command)
     assert again.returncode == 2
     assert "is there already" in again.stderr
-    spec = load_spec(tmp_path / "out" / "spec.yaml")
+    spec = load(tmp_path / "out" / "spec.yaml")
     assert isinstance(spec, MixingSpec)
     assert spec.federated is not None
     parts = [pq.read_table(client.paths[0]) for client in spec.federated.clients]

@@ -30,8 +30,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from wires import Ran, WiredClients  # noqa: E402
 
 from dpdist.cluster.certificates import write_certificates  # noqa: E402
-from dpdist.families.base.registry import build_spec  # noqa: E402
 from dpdist.ledger import Ledger  # noqa: E402
+from dpdist.spec.reader import load  # noqa: E402
 
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")) / "adult.data"
 NAMES = tuple(f"c{number}" for number in range(1, 9))
@@ -113,7 +113,7 @@ class Users(WiredClients):
 
 def isolate(folder: Path, processes: Users, spec: dict[str, Any]) -> bool:
     """Make users; whether that is possible here."""
-    python = [sys.executable, "-c", "import distributed, dpdist.release.run"]
+    python = [sys.executable, "-c", "import distributed, dpdist.lifecycle.run"]
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         return False
     if subprocess.run([*as_user(FIRST_USER), *python], cwd="/", capture_output=True).returncode != 0:
@@ -147,7 +147,7 @@ def release(folder: Path, processes: Users, spec: dict[str, Any], *, isolated: b
         shutil.move(folder / "federation" / name, home / name)
     spec |= {"ledger": f"sqlite:///{home}/ledger.db", "work": str(home / "work")}
     spec["output"]["path"] = str(home / "release")
-    build_spec(spec)
+    load(spec)
     (home / "spec.yaml").write_text(yaml.safe_dump(spec))
     user: list[str] = []
     if isolated:

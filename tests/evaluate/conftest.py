@@ -11,7 +11,7 @@ from releases import project, table
 
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import keys
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from releases import table
 
-from dpdist.evaluate.attacks.records import stacked, take
-from dpdist.evaluate.evaluation import Options
-from dpdist.evaluate.run import Request, run_evaluation
-from dpdist.evaluate.utility.holdout import holdout_section
+from dpdist.evaluation.attacks.records import stacked, take
+from dpdist.evaluation.report import Options
+from dpdist.evaluation.run import Request, run_evaluation
+from dpdist.evaluation.utility.holdout import holdout_section
 from dpdist.privacy.arrays import Codes
 from tests.evaluate.conftest import Made
 

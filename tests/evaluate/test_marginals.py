@@ -17,9 +17,9 @@ from dpdist.data.count import pair_counts
 from dpdist.data.operators import pair_counts_operator, through, together
 from dpdist.data.released import ReleaseDecoder
 from dpdist.errors import VerificationFailed
-from dpdist.evaluate.binning import view_of
-from dpdist.evaluate.utility.correlations import cramers_v, pearson
-from dpdist.evaluate.utility.marginals import (
+from dpdist.evaluation.binning import view_of
+from dpdist.evaluation.utility.correlations import cramers_v, pearson
+from dpdist.evaluation.utility.marginals import (
     Marginals,
     chosen_triples,
     distances,

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from dpdist.errors import SpecError
-from dpdist.evaluate.attacks.records import independent
-from dpdist.evaluate.binning import view_of
-from dpdist.evaluate.evaluation import made_for
-from dpdist.evaluate.utility.learning import _judged_losses, attribute_section, training_section
-from dpdist.evaluate.utility.models import fit
-from dpdist.evaluate.utility.regression import regression_section
-from dpdist.evaluate.utility.trial import Trial, default_target, make_trial, named_target
+from dpdist.evaluation.attacks.records import independent
+from dpdist.evaluation.binning import view_of
+from dpdist.evaluation.report import made_for
+from dpdist.evaluation.utility.learning import _judged_losses, attribute_section, training_section
+from dpdist.evaluation.utility.models import fit
+from dpdist.evaluation.utility.regression import regression_section
+from dpdist.evaluation.utility.trial import Trial, default_target, make_trial, named_target
 from dpdist.families.base.attempt import silent
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from dpdist import errors
 from dpdist.cli import app
 from dpdist.data.count import MAX_PAIR_CELLS, pair_cells
-from dpdist.evaluate.binning import view_of
-from dpdist.evaluate.evaluation import Options
-from dpdist.evaluate.run import Evaluated, Request, run_evaluation
-from dpdist.families.base.registry import build_spec
+from dpdist.evaluation.binning import view_of
+from dpdist.evaluation.report import Options
+from dpdist.evaluation.run import Evaluated, Request, run_evaluation
 from dpdist.ledger import Ledger
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 from tests.evaluate.conftest import Made
 
@@ -52,7 +52,7 @@ def released(folder: Path, attributes: list[dict[str, Any]], columns: dict[str, 
         "split": {"structure": 0, "parameters": 1, "seeds": 0},
         "synthesis": {"records": records},
     }
-    run_release(build_spec(tree), fixed_key=KEY)
+    run_release(load(tree), fixed_key=KEY)
     return folder / "release"
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from needs import left_out
 
-from dpdist.evaluate.page import page as page_module
-from dpdist.evaluate.page import plots
-from dpdist.evaluate.page.page import About, render, text_of
-from dpdist.evaluate.page.sections import PageSection, PageTable, Plot
+from dpdist.evaluation.page import page as page_module
+from dpdist.evaluation.page import plots
+from dpdist.evaluation.page.page import About, render, text_of
+from dpdist.evaluation.page.sections import PageSection, PageTable, Plot
 from tests.evaluate.browser import chromium, visit
 
 EVIL = "</td></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}$\\foo^{"

@@ -23,10 +23,9 @@ from dpdist.cluster.opening import open_cluster
 from dpdist.data.count import pair_counts
 from dpdist.data.inputs import input_of
 from dpdist.data.released import ReleasedTable
-from dpdist.evaluate.evaluation import Options
-from dpdist.evaluate.inputs import Inputs, open_inputs
-from dpdist.evaluate.page.files import Folder
-from dpdist.evaluate.publishable import (
+from dpdist.evaluation.inputs import Inputs, open_inputs
+from dpdist.evaluation.page.files import Folder
+from dpdist.evaluation.publishable import (
     FILE,
     STEPS,
     FiguresPlan,
@@ -35,14 +34,15 @@ from dpdist.evaluate.publishable import (
     refuse_another_reading,
     steps_of_distance,
 )
-from dpdist.evaluate.run import Request, charged, run_evaluation
-from dpdist.evaluate.utility.marginals import Marginals, chosen_triples, distances, marginals_of, triples_operator
+from dpdist.evaluation.report import Options
+from dpdist.evaluation.run import Request, charged, run_evaluation
+from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, distances, marginals_of, triples_operator
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import open_release
-from dpdist.release.run import run_release
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 from dpdist.storage.store import Store
 from tests.evaluate.conftest import Made
 

@@ -28,16 +28,16 @@ from dpdist.cli import app
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.released import ReleasedTable
-from dpdist.evaluate import run as module
-from dpdist.evaluate.evaluation import Options
-from dpdist.evaluate.inputs import Inputs, open_inputs
-from dpdist.evaluate.page.page import WORDS
-from dpdist.evaluate.run import Evaluated, Request, run_evaluation
-from dpdist.evaluate.utility.marginals import chosen_triples, distances
+from dpdist.evaluation import run as module
+from dpdist.evaluation.inputs import Inputs, open_inputs
+from dpdist.evaluation.page.page import WORDS
+from dpdist.evaluation.report import Options
+from dpdist.evaluation.run import Evaluated, Request, run_evaluation
+from dpdist.evaluation.utility.marginals import chosen_triples, distances
 from dpdist.families.base.graph import run_pass, table_pass
-from dpdist.families.base.registry import build_spec
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import open_release, read_release
-from dpdist.release.run import run_release
+from dpdist.spec.reader import load
 from tests.evaluate.conftest import Made
 
 SMALL = Options(train=60, test=60, attacks=False)
@@ -149,7 +149,7 @@ def test_samples_are_random_bounded_and_repeatable(made: Made, monkeypatch: pyte
     with open_cluster(mode="threads") as cluster:
         inputs = opened(made, cluster)
         everything = inputs.samples()
-        monkeypatch.setattr("dpdist.evaluate.inputs.LARGEST_SAMPLE", 1_000)
+        monkeypatch.setattr("dpdist.evaluation.inputs.LARGEST_SAMPLE", 1_000)
         first, again = inputs.samples(), opened(made, cluster).samples()
     assert {name: len(codes[0]) for name, codes in everything.items()} == {
         "released": 2_500,
@@ -173,7 +173,7 @@ def test_csv_is_read_as_the_spec_says(made: Made, tmp_path: Path) -> None:
         "path": str(text),
         "csv": {"header": False, "delimiter": ";", "columns": list(columns.column_names)},
     }
-    done = run_evaluation(request(made, tmp_path / "page", against=(), spec=build_spec(tree)))
+    done = run_evaluation(request(made, tmp_path / "page", against=(), spec=load(tree)))
     assert json.loads(Path(done.figures).read_text())["facts"]["real records"] == "3,000"
     with pytest.raises(errors.DataError):  # without the spec its first line would be names
         run_evaluation(request(made, tmp_path / "page", against=(str(text),)))
@@ -283,7 +283,7 @@ def test_a_damaged_release_is_refused(made: Made, tmp_path: Path) -> None:
 
 
 def test_missing_packages_are_named(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpdist.evaluate.evaluation.find_spec", lambda name: None if name == "sklearn" else object())
+    monkeypatch.setattr("dpdist.evaluation.report.find_spec", lambda name: None if name == "sklearn" else object())
     with pytest.raises(errors.SpecError, match=r"scikit-learn: pip install 'dpdist\[evaluate\]'"):
         run_evaluation(request(made, tmp_path / "page"))
 
@@ -321,7 +321,7 @@ def test_labels_of_a_schema_do_not_run_in_the_page(made: Made, tmp_path: Path) -
     tree["data"]["path"] = str(tmp_path / "evil.parquet")
     tree |= {"name": "evil", "work": str(tmp_path / "work")}
     tree["output"]["path"] = str(tmp_path / "release")
-    run_release(build_spec(tree), fixed_key=KEY)
+    run_release(load(tree), fixed_key=KEY)
     done = run_evaluation(
         request(made, tmp_path / "page", release=str(tmp_path / "release"), against=(str(tmp_path / "evil.parquet"),))
     )
@@ -347,7 +347,7 @@ def test_statistics_are_compared_with_the_table(made: Made, tmp_path: Path) -> N
         "histograms": [{"columns": ["region"]}, {"columns": ["score", "sex"]}, {"columns": ["age"], "buckets": True}],
         "entropies": {"of": "all", "orders": [1.0, 2.0]},
     }
-    run_release(build_spec(tree))
+    run_release(load(tree))
     done = run_evaluation(request(made, tmp_path / "page", release=str(tmp_path / "release")))
     figures = json.loads(Path(done.figures).read_text())["sections"]
     assert set(figures) == {"counts", "entropies", "records"}

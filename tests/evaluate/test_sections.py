@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpdist.evaluate.page.sections import PageSection, PageTable, does_not_apply, plain
+from dpdist.evaluation.page.sections import PageSection, PageTable, does_not_apply, plain
 
 
 def test_a_section_is_json() -> None:

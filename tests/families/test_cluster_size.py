@@ -13,14 +13,15 @@ from typer.testing import CliRunner
 
 from dpdist.cli.commands import app
 from dpdist.families.base.cluster_size import DRIVER, ClusterSize, size_cluster
-from dpdist.families.base.family import Plan
-from dpdist.families.base.registry import build_spec, load_spec, make_plan
+from dpdist.families.base.plan import Plan
+from dpdist.families.base.registry import make_plan
+from dpdist.spec.reader import load
 
 RELEASES = Path(__file__).parents[2] / "deploy" / "releases"
 
 
 def planned(name: str, rows: int, **settings: Any) -> Plan:
-    return make_plan(load_spec(RELEASES / f"{name}.yaml", {"data.minimum_records": rows, **settings}))
+    return make_plan(load(RELEASES / f"{name}.yaml", {"data.minimum_records": rows, **settings}))
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +30,11 @@ def billion() -> Plan:
 
 
 def test_workers_have_room_for_their_tasks_and_hold_the_codes(billion: Plan) -> None:
-    needs, size = billion.resources(), size_cluster(billion)
-    assert size.partitions == needs["partitions"]
+    needs, size = billion.needs(), size_cluster(billion)
+    assert size.partitions == needs.partitions
     assert size.workers == 64
-    assert size.memory << 30 > needs["task_bytes"] + needs["encoded_bytes"] / size.partitions
-    assert needs["encoded_bytes"] <= size.workers * size.memory * 2**30 / 4  # so that they stay there between passes
+    assert size.memory << 30 > needs.task_bytes + needs.held_bytes / size.partitions
+    assert needs.held_bytes <= size.workers * size.memory * 2**30 / 4  # so that they stay there between passes
     assert size.fits
 
 
@@ -47,7 +48,7 @@ def test_workers_have_about_eight_partitions_each(rows: int, settings: dict[str,
 
 @pytest.mark.parametrize("name", ["acs2024-histograms", "eia", "acs2024-households"])
 def test_every_kind_is_sized(name: str) -> None:
-    size = size_cluster(make_plan(load_spec(RELEASES / f"{name}.yaml")))
+    size = size_cluster(make_plan(load(RELEASES / f"{name}.yaml")))
     assert size.workers == 1
     assert size.fits
 
@@ -94,9 +95,9 @@ def test_a_driver_that_publishes_many_cells_is_larger(billion: Plan) -> None:
         "privacy": {"epsilon": 1, "delta": 1e-9},
         "histograms": [{"columns": ["a", "b"]}],
     }
-    wide = make_plan(build_spec(tree))
+    wide = make_plan(load(tree))
     size = size_cluster(wide)
-    assert size.driver << 30 > wide.resources()["publisher_bytes"] > DRIVER << 29
+    assert size.driver << 30 > wide.needs().driver_bytes > DRIVER << 29
     assert size.helm.endswith(f",driver.memory={size.driver}Gi")
     assert "driver" not in size_cluster(billion).helm
 

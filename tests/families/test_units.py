@@ -27,12 +27,12 @@ from dpdist.data.arrow import PartitionedTable, TableInMemory
 from dpdist.data.inputs import input_of
 from dpdist.data.operators import gather_operator
 from dpdist.errors import ColumnMismatch, ContractBroken, SpecError, VerificationFailed
-from dpdist.evaluate.evaluation import Options
-from dpdist.evaluate.publishable import FILE
-from dpdist.evaluate.run import Request, run_evaluation
+from dpdist.evaluation.publishable import FILE
+from dpdist.evaluation.report import Options
+from dpdist.evaluation.run import Request, run_evaluation
 from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import located_table, run_pass
-from dpdist.families.base.registry import build_spec, family_of, make_plan
+from dpdist.families.base.registry import family_of, make_plan
 from dpdist.families.base.rehearsal import EXECUTOR
 from dpdist.families.histogram.curves import coefficient_steps, sum_curves
 from dpdist.families.histogram.entropy import plan_entropies, renyi
@@ -40,15 +40,17 @@ from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.mixing.claims import mixtures_claim
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
+from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.testing import Claim, audit
 from dpdist.publish.statement import check_statement
 from dpdist.publish.verify import read_manifest, verify
-from dpdist.release.conformity import check_input
-from dpdist.release.run import run_release
-from dpdist.spec.release import ReleaseSpec, change
+from dpdist.spec.contract import Contract
+from dpdist.spec.overrides import change
+from dpdist.spec.reader import load
+from dpdist.spec.release import ReleaseSpec
 
 BITS: dict[str, Any] = {"attributes": [{"name": n, "kind": "categorical", "values": [0, 1]} for n in "ab"]}
 RECORDS = list(product(range(2), repeat=2))
@@ -66,7 +68,7 @@ def spec(folder: Path, settings: dict[str, Any], **changes: Any) -> ReleaseSpec:
         "work": str(folder / "work"),
         "unit": UNIT,
     }
-    return build_spec({**tree, **settings, **changes})
+    return load({**tree, **settings, **changes})
 
 
 def histogram(folder: Path, **privacy: Any) -> HistogramPlan:
@@ -352,7 +354,9 @@ def test_mixtures_of_units_are_the_same_wherever_their_records_are(tmp_path: Pat
 
 def published(asked: Request) -> None:
     """Publish the figures of an evaluation, without the rest of it."""
-    with mock.patch("dpdist.evaluate.run.record_sections", lambda inputs, _, made: [made.publish(inputs.marginals())]):
+    with mock.patch(
+        "dpdist.evaluation.run.record_sections", lambda inputs, _, made: [made.publish(inputs.marginals())]
+    ):
         run_evaluation(asked)
 
 

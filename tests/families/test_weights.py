@@ -23,20 +23,22 @@ from dpdist.data.operators import gather_operator
 from dpdist.data.report import RowReport, check_weights
 from dpdist.data.weighted import WeightedRecords, copies_of
 from dpdist.errors import ColumnMismatch, OutOfDomain, SpecError
-from dpdist.evaluate.evaluation import Options
-from dpdist.evaluate.run import Request, run_evaluation
+from dpdist.evaluation.report import Options
+from dpdist.evaluation.run import Request, run_evaluation
 from dpdist.families.base.graph import located_table, run_pass, table_pass
-from dpdist.families.base.registry import build_spec, make_plan
+from dpdist.families.base.registry import make_plan
 from dpdist.families.base.rehearsal import EXECUTOR
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.keys import KeyRef
-from dpdist.release.conformity import check_input
-from dpdist.release.run import run_release
-from dpdist.spec.release import ReleaseSpec, change
-from dpdist.spec.weight import WeightSpec
+from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.run import run_release
+from dpdist.spec.contract import Contract
+from dpdist.spec.overrides import change
+from dpdist.spec.reader import load
+from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.unit import WeightSpec
 
 BITS: dict[str, Any] = {"attributes": [{"name": n, "kind": "categorical", "values": [0, 1]} for n in "ab"]}
 WEIGHT = {"by": "w", "at_most": 5}
@@ -65,7 +67,7 @@ def spec(folder: Path, kind: str = "histogram", **changes: Any) -> ReleaseSpec:
         "privacy": {"epsilon": 1, "delta": 1e-6},
         "weight": WEIGHT,
     }
-    return build_spec(tree | ({"histograms": QUERIES} if kind == "histogram" else {}) | changes)
+    return load(tree | ({"histograms": QUERIES} if kind == "histogram" else {}) | changes)
 
 
 def funded(folder: Path) -> closing[Ledger]:

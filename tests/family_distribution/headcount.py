@@ -10,18 +10,17 @@ import pyarrow as pa
 
 from dpdist.data.operators import table_counts_operator
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.base.family import Family, Stage
 from dpdist.families.base.noisy_counts import add_noise, deviation
 from dpdist.families.base.passes import Passes
+from dpdist.families.base.plan import EventPlan
 from dpdist.families.base.stored import Stored
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.events import DiscreteLaplace
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
 from dpdist.publish.part_format import PartFormat
-from dpdist.publish.parts import part_name, write_part
-from dpdist.publish.statistics import STATISTICS
+from dpdist.publish.parts import STATISTICS, part_name, write_part
 from dpdist.spec.release import PrivacyLimit, ReleaseSpec
 
 SCALE = 2.0
@@ -42,6 +41,12 @@ class Headcount(Stored):
     FILE: ClassVar[str] = "headcount.json"
 
     noisy: int
+
+
+class HeadcountPlan(EventPlan):
+    """The plan of a release of one statistic."""
+
+    form = PartFormat(layout="statistics", non_negative=True)
 
 
 def noisy_number(number: int, noise: Noise) -> Counts:
@@ -76,9 +81,7 @@ def audited(number: int, noise: Noise) -> Floats:
 FAMILY = Family(
     kind="headcount",
     spec=HeadcountSpec,
-    plan=lambda spec: EventPlan(
-        spec=spec, event=DiscreteLaplace(scale=SCALE), form=PartFormat(layout="statistics", non_negative=True)
-    ),
+    plan=lambda spec: HeadcountPlan(spec=spec, event=DiscreteLaplace(scale=SCALE)),
     stages=lambda plan: (Stage("count", count), Stage("write", write)),
     claims=lambda plan: (
         Claim(

@@ -8,7 +8,7 @@ import pytest
 from clusters import DaskProcesses, parts
 from releases import KEY, project
 
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import dpdist.release.publication
-import dpdist.release.run
+import dpdist.lifecycle.publication
+import dpdist.lifecycle.run
 from dpdist import cli
 from dpdist.ledger import Ledger
 
@@ -42,11 +42,11 @@ def arm(point: str) -> None:
     if point == "before-commit":
         Ledger.commit = before(Ledger.commit)  # type: ignore[method-assign]
     elif point == "before-manifest":
-        dpdist.release.publication.publish = before(dpdist.release.publication.publish)
+        dpdist.lifecycle.publication.publish = before(dpdist.lifecycle.publication.publish)
     elif point == "after-manifest":
-        dpdist.release.publication.publish = after(dpdist.release.publication.publish)
+        dpdist.lifecycle.publication.publish = after(dpdist.lifecycle.publication.publish)
     else:
-        plain = dpdist.release.run.run_release
+        plain = dpdist.lifecycle.run.run_release
         calls: list[str] = []
 
         def progress(stage: str, done: int, total: int) -> None:
@@ -54,7 +54,7 @@ def arm(point: str) -> None:
             if calls.count(point) == 2:  # the first call is before the stage's graph runs
                 die()
 
-        dpdist.release.run.run_release = lambda spec, **options: plain(spec, **{**options, "progress": progress})
+        dpdist.lifecycle.run.run_release = lambda spec, **options: plain(spec, **{**options, "progress": progress})
 
 
 if __name__ == "__main__":

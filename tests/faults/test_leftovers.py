@@ -148,7 +148,7 @@ def test_the_details_of_internal_errors(dpdist: Command, tmp_path: Path, monkeyp
     for path in (old, new):
         path.write_text("secret")
     os.utime(old, (time.time() - 8 * 24 * 3600,) * 2)
-    from dpdist.storage.reports import sweep_reports
+    from dpdist.storage.local import sweep_reports
 
     assert sweep_reports() == [str(old)]
     Ledger.open(f"sqlite:///{tmp_path}/ledger.db").close()

@@ -14,7 +14,7 @@ from releases import KEY, project
 
 from dpdist import errors
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 
 ACTOR = Path(__file__).with_name("release_actor.py")
 STAGES = {  # stage: the beginning of the names of its tasks, and the state in which a fault strikes
@@ -65,7 +65,7 @@ def test_a_killed_scheduler_ends_the_run_and_a_resume_finishes_it(
         run_release(spec, fixed_key=KEY)
     assert dask_cluster.carried_out("scheduler")
     dask_cluster.start()
-    run_release(spec, fixed_key=KEY, resume=True)
+    run_release(spec, fixed_key=KEY, attempt="resume")
     whole(spec, calm)
 
 
@@ -95,7 +95,7 @@ def test_a_killed_run_is_resumed(point: str, tmp_path: Path, dask_cluster: DaskP
     spec = project(tmp_path, cluster=on(dask_cluster))
     died = command(spec, tmp_path, "--test-key", KEY, point=point)
     assert died.returncode == -9, died.stderr
-    run_release(spec, fixed_key=KEY, resume=True)
+    run_release(spec, fixed_key=KEY, attempt="resume")
     whole(spec, calm)
 
 

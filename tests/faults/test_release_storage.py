@@ -19,8 +19,8 @@ from releases import KEY, project
 
 from dpdist import errors
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import verify
-from dpdist.release.run import run_release
 from dpdist.storage import s3 as objects
 from dpdist.storage.store import Store
 
@@ -84,7 +84,7 @@ def test_one_attempt_survives_an_outage_at_each_moment(
     spec = in_bucket(tmp_path, flaky_s3.bucket)
 
     def run(progress: Any, resume: bool) -> None:
-        run_release(spec, fixed_key=KEY, progress=progress, resume=resume)
+        run_release(spec, fixed_key=KEY, progress=progress, attempt="resume" if resume else "new")
 
     def break_() -> None:
         flaky_s3.fail(fault, forever=True)
@@ -101,7 +101,7 @@ def test_one_attempt_survives_an_outage_at_each_moment(
             flaky_s3.struck.clear()
             with pytest.raises(errors.DataNotFound):
                 verify(spec.output.path)
-    run_release(spec, fixed_key=KEY, resume=True)
+    run_release(spec, fixed_key=KEY, attempt="resume")
     whole(spec, calm)
 
 
@@ -127,7 +127,7 @@ def test_an_outage_after_the_commit_leaves_nothing_behind(request_of: str, tmp_p
     assert flaky_s3.struck
     flaky_s3.fail()
     assert states(spec) == ["committed"]
-    run_release(spec, resume=True)
+    run_release(spec, attempt="resume")
     verify(spec.output.path)
     assert states(spec) == ["committed"]
     left = [*Store(spec.work).names(), *Store(spec.output.path).names()]
@@ -175,7 +175,7 @@ def test_a_refusal_in_the_middle_is_told_and_the_next_run_goes_on(
     assert "planted" not in str(caught.value)
     flaky_s3.fail()
     assert states(spec) == between
-    run_release(spec, fixed_key=KEY, once=True)
+    run_release(spec, fixed_key=KEY, attempt="once")
     whole(spec, calm)
 
 

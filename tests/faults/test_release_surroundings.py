@@ -20,8 +20,8 @@ from releases import KEY, project
 
 from dpdist import errors
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import read_release, verify
-from dpdist.release.run import run_release
 
 SERVER = Path(__file__).parents[1] / "servers" / "postgres.sh"
 STAGES = MOMENTS[1:]
@@ -51,7 +51,7 @@ def test_without_its_ledger_a_release_stops_and_is_resumed(tmp_path: Path, calm:
     assert not (tmp_path / "release" / "_manifest.json").exists()
     ledger.unlink(missing_ok=True)
     away.rename(ledger)
-    run_release(spec, fixed_key=KEY, resume=True)
+    run_release(spec, fixed_key=KEY, attempt="resume")
     whole(spec, calm)
 
 
@@ -76,7 +76,7 @@ def test_a_resume_of_a_run_that_is_still_alive_publishes_once(stage: str, tmp_pa
     records: list[str] = []
 
     def overtake() -> None:
-        records.append(Path(run_release(spec, resume=True).run_record).read_text())
+        records.append(Path(run_release(spec, attempt="resume").run_record).read_text())
         published.append(parts(tmp_path / "release"))
 
     late = stage in ("commit", "manifest")  # both have the same bytes to publish
@@ -85,7 +85,7 @@ def test_a_resume_of_a_run_that_is_still_alive_publishes_once(stage: str, tmp_pa
     verify(spec.output.path)
     assert [parts(tmp_path / "release")] == published
     assert states(spec) == ["committed"]
-    again = run_release(spec, resume=True)
+    again = run_release(spec, attempt="resume")
     assert again.records == 2_500
     assert late or [Path(again.run_record).read_text()] == records
 
@@ -96,7 +96,7 @@ def test_a_new_attempt_shuts_the_old_one_out(stage: str, tmp_path: Path) -> None
     published: list[list[bytes]] = []
 
     def replace() -> None:
-        run_release(spec, new_attempt=True)
+        run_release(spec, attempt="replace")
         published.append(parts(tmp_path / "release"))
 
     with at(stage, replace) as progress, pytest.raises(errors.DpdistError):
@@ -143,7 +143,7 @@ def test_a_full_disk_is_a_clear_error_and_resumable(
     with at("counting", lambda: fill(small_disk)) as progress, full:
         run_release(spec, fixed_key=KEY, progress=progress)
     (small_disk / "filler").unlink()
-    run_release(spec, fixed_key=KEY, resume=True)
+    run_release(spec, fixed_key=KEY, attempt="resume")
     whole(spec, calm)
 
 
@@ -158,7 +158,7 @@ def test_a_full_disk_under_the_ledger_is_a_clear_error_and_resumable(
     with at("writing", lambda: fill(small_disk)) as progress, pytest.raises(errors.OutOfDisk, match="resume"):
         run_release(spec, fixed_key=KEY, progress=progress)
     (small_disk / "filler").unlink()
-    run_release(spec, fixed_key=KEY, resume=True)
+    run_release(spec, fixed_key=KEY, attempt="resume")
     whole(spec, calm)
 
 
@@ -168,7 +168,7 @@ def test_a_run_without_memory_is_a_clear_error_and_resumable(stage: str, tmp_pat
     starved = pytest.raises(errors.OutOfMemory, match="resumed")
     with at(stage, lambda: np.empty(1 << 58, np.uint8)) as progress, starved:
         run_release(spec, fixed_key=KEY, progress=progress)
-    run_release(spec, fixed_key=KEY, resume=True)
+    run_release(spec, fixed_key=KEY, attempt="resume")
     whole(spec, calm)
 
 
@@ -181,7 +181,7 @@ def test_workers_without_memory_are_a_clear_error_and_resumable(tmp_path: Path, 
         with pytest.raises(errors.OutOfMemory, match=r"partitions.*resumed"):
             run_release(spec, fixed_key=KEY)
         cluster.cancel()
-        run_release(spec, fixed_key=KEY, resume=True)
+        run_release(spec, fixed_key=KEY, attempt="resume")
     finally:
         cluster.stop()
     whole(spec, calm)

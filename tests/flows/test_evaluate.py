@@ -14,7 +14,7 @@ import pytest
 from flowruns import shown_artifacts
 from releases import project, table
 
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -21,9 +21,10 @@ from releases import project
 
 from dpdist import errors
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.registry import load_spec, make_plan
+from dpdist.families.base.registry import make_plan
 from dpdist.ledger import Ledger
 from dpdist.publish.verify import verify
+from dpdist.spec.reader import load
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -205,7 +206,7 @@ def test_a_new_attempt_is_made_once_however_often_the_flow_is_retried(
     monkeypatch.setattr(Attempt, "stored", lost)
     with pytest.raises(errors.ClusterUnreachable):
         release(inline(spec))
-    release(inline(spec), new_attempt=True)
+    release(inline(spec), attempt="replace")
     assert states(spec) == ["abandoned", "committed"]
 
 
@@ -292,7 +293,7 @@ def test_a_new_attempt_stays_wanted_until_it_is_made(
 
     monkeypatch.setattr(flows.release.Run, "__enter__", enter)
     monkeypatch.setattr(Ledger, "find", find)
-    release(inline(spec), new_attempt=True)
+    release(inline(spec), attempt="replace")
     assert (silent, away) == ([], [])
     assert states(spec) == ["abandoned", "committed"]
 
@@ -374,7 +375,7 @@ def test_the_plan_says_what_is_charged_in_the_words_of_the_plan(name: str) -> No
     from flows.server import plan_rows
 
     root = Path(__file__).resolve().parents[2]
-    plan = make_plan(load_spec(root / "deploy" / "releases" / f"{name}.yaml"))
+    plan = make_plan(load(root / "deploy" / "releases" / f"{name}.yaml"))
     (charge,) = (row["value"] for row in plan_rows(plan) if row["item"] == "charge")
     assert f"Charge      {charge}\n" in plan.explain()
     adjacency = getattr(plan.guarantees[0], "adjacency", None)

@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 from dpdist.cli import app
 from dpdist.data.released import ReleasedTable
 from dpdist.errors import SpecError
-from dpdist.evaluate.utility.coverage import coverage_section
-from dpdist.families.base.registry import build_spec, make_plan
+from dpdist.evaluation.utility.coverage import coverage_section
+from dpdist.families.base.registry import make_plan
 from dpdist.inference.coverage import against_law, made_up
 from dpdist.publish.verify import open_release
+from dpdist.spec.reader import load
 
 SPEC = {
     "kind": "synthesis",
@@ -41,7 +42,7 @@ def test_made_up_records_are_of_one_law() -> None:
 
 
 def test_intervals_cover_the_table_and_the_law() -> None:
-    found = against_law(make_plan(build_spec(SPEC)), records=6_000, runs=2)
+    found = against_law(make_plan(load(SPEC)), records=6_000, runs=2)
     assert [one.of for one in found["table"]] == ["one-way cells", "two-way cells", "three-way cells", "regression"]
     for covered in found.values():
         assert all(one.coverage > 0.85 for one in covered), covered

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import chisquare
+from syntheses import learn
 
 from dpdist.data.count import pair_counts
 from dpdist.errors import SpecError
-from dpdist.families.synthesis.choices import choose
-from dpdist.families.synthesis.draw import draw_part
-from dpdist.families.synthesis.fitted import UNIT
-from dpdist.families.synthesis.learn import learn
-from dpdist.families.synthesis.model_files import PublishedModel
 from dpdist.inference.law import Law
+from dpdist.model.choices import choose
+from dpdist.model.draw import draw_part
+from dpdist.model.files import PublishedModel
+from dpdist.model.fitted import UNIT
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import parse_condition
 from dpdist.spec.schema import Attribute, Category, Schema

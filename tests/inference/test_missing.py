@@ -200,15 +200,16 @@ def test_intervals_end_where_the_quantity_does(noisy: Published, question: str, 
 
 
 def test_estimates_are_within_their_intervals(noisy: Published, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A measurement below zero is no answer: the count is 0, with an interval around the measurement."""
-    below = np.full(4, -3.0), np.full(4, 4.0)  # of the cells of region
+    """A measurement below zero is no answer: the count is 0, with an interval around 0, however far below it was."""
+    below = np.full(4, -3.0), np.full(4, 1.0)  # of the cells of region
     monkeypatch.setattr(Published, "measured", lambda release, attributes: below)
     for kind in ("count", "share"):
         (found,) = answer(noisy, f"{kind} where region = 'west'")
-        assert found.low == found.estimate == 0 < found.high
+        assert found.low == found.estimate == 0
+        assert found.high == pytest.approx(1.96 * found.deviation)
     cells = tabulate(noisy, ["region"])
     assert cells["count"].to_pylist() == cells["low"].to_pylist() == [0] * 4
-    assert pc.min(cells["high"]).as_py() > 0
+    assert pc.min(cells["high"]).as_py() == pytest.approx(1.96)
 
 
 def test_wide_intervals_are_cut(noisy: Published) -> None:

@@ -15,9 +15,9 @@ from syntheses import choose_instead
 
 from dpdist.errors import DataNotFound, VerificationFailed
 from dpdist.families.base.attempt import drawing_key
-from dpdist.families.synthesis.draw import FORMAT
-from dpdist.families.synthesis.model_files import read_model
 from dpdist.inference.recompute import recompute
+from dpdist.model.draw import FORMAT
+from dpdist.model.files import read_model
 from dpdist.publish.manifest import MANIFEST, Manifest
 from dpdist.publish.parts import parquet_bytes
 from dpdist.publish.verify import open_release, verify

@@ -124,6 +124,27 @@ def test_values_of_which_no_record_was_released_are_in_the_interval(opened: Publ
         assert found.high > 1.9 * least
 
 
+def test_a_mean_counts_the_noise_of_rare_values(opened: Published, replicates: Replicates) -> None:
+    """Noise is equal in all cells of a table, and replicates move the weights of each by a share of its own."""
+    place, errors = opened.schema.names.index("age"), opened.errors
+    assert errors is not None
+    column = np.zeros_like(replicates.codes[place])
+    column[::500] = 19
+    codes = [column if i == place else other for i, other in enumerate(replicates.codes)]
+    alone, counts = replace(replicates, codes=codes), np.bincount(column, minlength=20)
+    ages = 2.0 + 5 * np.arange(20)
+    slopes = (ages - ages @ counts / counts.sum()) / opened.records
+    measured, noise = opened.model.measurements.combined((place,), (20,))
+    away = np.hypot(counts * replicates.weight - measured, noise)  # what the noisy table knows better
+    deviations = np.minimum(errors.half_width((place,), counts) / 1.96, away)
+    least = np.sqrt(((deviations * slopes) ** 2).sum())
+    (found,) = by_replicates(alone, "mean age")
+    assert found.deviation >= least
+    unmoved = replace(alone, ratios=np.ones_like(alone.ratios[:, :1]))
+    (found,) = by_replicates(unmoved, "mean age")
+    assert found.deviation == pytest.approx(least, rel=1e-9)
+
+
 def test_a_product_with_more_than_three_attributes_has_no_interval(opened: Published) -> None:
     question = "regression score on employed = 'yes', sex = 1 where region = 'north' and age >= 40"
     assert {found.low for found in answer(opened, question)} == {None}

@@ -15,11 +15,11 @@ from charges import add_up
 
 from dpdist.errors import BudgetExceeded, LedgerError, SpecError
 from dpdist.ledger import Charge, Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.ledger.statement import budget_sentence, ledger_rows
 from dpdist.ledger.terms import beginning
 from dpdist.privacy.accountant import epsilon
 from dpdist.privacy.events import DiscreteLaplace, Gaussian, LaplaceLeakage
+from dpdist.spec.contract import Contract
 
 INPUT = "f" * 64
 Clock = Callable[[str], None]

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, assume, given, settings
 
 from dpdist.errors import DpdistError
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
 from dpdist.privacy.events import LaplaceLeakage
+from dpdist.spec.contract import Contract
 
 FREE = {("dpdist_charge", "id"), ("dpdist_charge", "wrapped_key"), ("dpdist_charge", "key_uri")}
 FREE |= {("dpdist_identity", column) for column in ("id", "wrapped_key", "created")}

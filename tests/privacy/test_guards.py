@@ -14,15 +14,15 @@ from cases import HISTOGRAM
 
 from dpdist.errors import AccountingError, GuaranteeRefused, SpecError
 from dpdist.families.base.registry import make_plan
-from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.choices import draws_lost
 from dpdist.ledger.account import Account as Sums
 from dpdist.ledger.account import Price
-from dpdist.privacy.candidates import Candidates
+from dpdist.lifecycle.preflight import refuse
+from dpdist.model.account import GaussianAccount
+from dpdist.model.forecast import draws_lost
 from dpdist.privacy.filter import Cost, Filter
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.portfolio import Portfolio
-from dpdist.release.preflight import refuse
+from dpdist.privacy.selection import Candidates
 
 ODD: list[Any] = [math.nan, math.inf, -math.inf]
 

@@ -217,10 +217,10 @@ def test_records_of_a_unit_in_two_classes_cost_no_more_than_in_one(sizes):
 
 def test_mixtures_of_one_number_are_charged_together():
     """The largest rate among the classes that have so many mixtures."""
-    classes = [
+    classes = (
         ClassMixtures(minimum=1_000, order=10, records=50, unit=4),
         ClassMixtures(minimum=500, order=10, records=20, unit=4),
-    ]
+    )
     short, long = event_of_units(classes, 0.5)
     assert (short.sampling_rate, short.count) == (10 / 497, 20)
     assert (long.sampling_rate, long.count) == (10 / 997, 30)

@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from dpdist.privacy import _thresholds
-from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.selection import Candidates
 
 NOISE = Noise(bytes(range(32)))
 RUNS = 8_000
@@ -86,7 +86,7 @@ def test_weights_that_are_kept_or_computed_again_give_the_same_picks(
 
     expected = picks()
     often, computed[:] = len(computed), []
-    monkeypatch.setattr("dpdist.privacy.candidates._KEPT", kept)
+    monkeypatch.setattr("dpdist.privacy.selection._KEPT", kept)
     assert picks() == expected
     assert (len(computed) > 5 * often) == (kept < 1 << 20)
 

@@ -9,12 +9,13 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.choices import Choices, draws_at_most
-from dpdist.privacy import candidates as module
-from dpdist.privacy.candidates import Candidates, draws_of_pick
+from dpdist.lifecycle.preflight import LARGEST_EPSILON
+from dpdist.model.account import GaussianAccount
+from dpdist.model.choices import Choices
+from dpdist.model.forecast import draws_at_most
+from dpdist.privacy import selection as module
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
-from dpdist.release.preflight import LARGEST_EPSILON
+from dpdist.privacy.selection import Candidates, draws_of_pick
 
 PAIRS = math.comb(300, 2)
 

@@ -19,7 +19,7 @@ from mpmath import mpf
 from scipy import stats
 
 from dpdist.privacy import _thresholds
-from dpdist.privacy._thresholds import Table
+from dpdist.privacy._thresholds import ThresholdTable
 from dpdist.privacy.balls import ball
 from dpdist.privacy.noise import SAMPLER_DELTA
 
@@ -37,11 +37,11 @@ def exact(value: Fraction) -> mpf:
 
 
 @cache
-def thresholds(table: Table) -> list[int]:
+def thresholds(table: ThresholdTable) -> list[int]:
     return [(high << 64) + low for high, low in zip(table.high.tolist(), table.low.tolist(), strict=True)]
 
 
-def probabilities(table: Table) -> dict[int, int]:
+def probabilities(table: ThresholdTable) -> dict[int, int]:
     """``2**128 * P(Z = v)``, as drawn."""
     edges = [0, *thresholds(table), UNIT]
     return {v - table.bound: edges[v + 1] - edges[v] for v in range(2 * table.bound + 1)}
@@ -75,7 +75,7 @@ def discrete_gaussian_tail(variance: Fraction) -> Callable[[int], mpf]:
     return lambda v: mpmath.fsum(weights[v + 1 :]) / total
 
 
-CASES: dict[str, tuple[Table, Callable[[int], mpf]]] = {}
+CASES: dict[str, tuple[ThresholdTable, Callable[[int], mpf]]] = {}
 with mpmath.workdps(90):
     for _scale in map(Fraction, ["1/50", "0.1", "0.5", "1", "17.3", "1000", "1024"]):
         CASES[f"laplace {_scale}"] = _thresholds.laplace_table(_scale), laplace_tail(_scale)
@@ -95,7 +95,7 @@ every_table = pytest.mark.parametrize(("table", "tail"), CASES.values(), ids=CAS
 
 class TestThresholds:
     @every_table
-    def test_right_to_the_last_unit(self, table: Table, tail: Callable[[int], mpf]) -> None:
+    def test_right_to_the_last_unit(self, table: ThresholdTable, tail: Callable[[int], mpf]) -> None:
         edges = thresholds(table)
         # all of a small table; of a large one the centre, the end and a sample
         chosen = {*range(60), *range(table.bound - 20, table.bound), *range(0, table.bound, 401)}
@@ -107,7 +107,7 @@ class TestThresholds:
         assert UNIT * tail(table.bound) < 1  # nothing that 128 bits can hold was cut off
 
     @every_table
-    def test_ascending_and_symmetric(self, table: Table, tail: Callable[[int], mpf]) -> None:
+    def test_ascending_and_symmetric(self, table: ThresholdTable, tail: Callable[[int], mpf]) -> None:
         edges = thresholds(table)
         assert edges == sorted(edges)
         assert all(a + b == UNIT - 1 for a, b in zip(edges, reversed(edges), strict=True))
@@ -157,7 +157,7 @@ def no_tie() -> np.ndarray:
 
 class TestDraw:
     @every_table
-    def test_equals_a_search_over_128_bits(self, table: Table, tail: Callable[[int], mpf]) -> None:
+    def test_equals_a_search_over_128_bits(self, table: ThresholdTable, tail: Callable[[int], mpf]) -> None:
         """Of random words, and of words at and beside thresholds with second words at and beside theirs."""
         rng, edges = np.random.default_rng(0), thresholds(table)
         beside = rng.integers(0, max(table.high.size, 1), 3_000)
@@ -172,7 +172,7 @@ class TestDraw:
         assert drawn.tolist() == [bisect.bisect_right(edges, (high << 64) + low) - table.bound for high, low in pairs]
 
     @every_table
-    def test_both_sides_of_every_tie(self, table: Table, tail: Callable[[int], mpf]) -> None:
+    def test_both_sides_of_every_tie(self, table: ThresholdTable, tail: Callable[[int], mpf]) -> None:
         chosen = np.unique(np.linspace(0, max(table.high.size - 1, 0), min(table.high.size, 400)).astype(int))
         edges = thresholds(table)
         for offset in (-1, 0, 1):
@@ -251,7 +251,7 @@ class TestPrivacy:
     """The hockey-stick divergence between neighbours, exactly, from the thresholds as drawn."""
 
     @staticmethod
-    def delta(table: Table, factor: mpf, shift: int) -> mpf:
+    def delta(table: ThresholdTable, factor: mpf, shift: int) -> mpf:
         mass = probabilities(table)
         excess = (p - factor * mass.get(v + shift, 0) for v, p in mass.items())
         return mpmath.fsum(e for e in excess if e > 0) / UNIT

@@ -19,13 +19,14 @@ import fsspec
 import numpy as np
 import pytest
 from buckets import moto, s3_server, serving
+from manifests import manifest_of
 from moto.s3.responses import S3Response
 from werkzeug import Request, Response
 
 from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.privacy.noise import Noise
-from dpdist.publish.manifest import Manifest, build_manifest, publish
+from dpdist.publish.manifest import Manifest, publish
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import decode, part_name, write_part
 from dpdist.spec.schema import Attribute, Category, Count, Schema
@@ -166,7 +167,7 @@ def write_parts(schema: Schema, codes: list[np.ndarray]) -> Callable[..., Manife
             )
             for index, (a, b) in enumerate(pairwise(bounds))
         ]
-        return build_manifest(**manifest_fields(schema, attempt=attempt, parts=parts, form=form) | changes)
+        return manifest_of(manifest_fields(schema, attempt=attempt, parts=parts, form=form) | changes)
 
     return write
 
@@ -183,7 +184,7 @@ def release(write_parts: Callable[..., Manifest]) -> Callable[..., Manifest]:
 
 @pytest.fixture(scope="session")
 def fields(schema: Schema) -> dict[str, Any]:
-    """Arguments for `build_manifest` of a release without parts."""
+    """Arguments for `manifest_of` of a release without parts."""
     return manifest_fields(schema, attempt=ATTEMPT, parts=(), form=PartFormat())
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpdist.publish.arrow_arrays import lists, numbers, texts
+from dpdist.publish.parts import lists, numbers, texts
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.int64, np.uint32, np.float64])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from manifests import manifest_of
 from pydantic import ValidationError
 
 from dpdist.errors import DataNotFound, DpdistError, OutputExists, OutputUnwritable, VerificationFailed
@@ -19,7 +20,6 @@ from dpdist.publish.manifest import (
     MANIFEST,
     SIGNATURE,
     Manifest,
-    build_manifest,
     canonical_json,
     fingerprint,
     json_schema,
@@ -36,7 +36,7 @@ class TestContent:
             DifferentialPrivacy(epsilon=2, delta=1e-9, adjacency="add/remove", covers="the model"),
             PlausibleDeniability(k=50, gamma=4),
         ]
-        manifest = build_manifest(**fields | {"guarantees": guarantees})
+        manifest = manifest_of(fields | {"guarantees": guarantees})
         lines = manifest.to_bytes().decode().splitlines()
         assert lines[1].startswith('  "guarantee": "(2, 1e-9)-differential privacy for the model (add/remove)')
         assert manifest.guarantee == f"{guarantees[0].sentence()} {guarantees[1].sentence()}"
@@ -49,34 +49,34 @@ class TestContent:
         assert {"python", "numpy", "pyarrow", "cryptography"} <= set(read["packages"])
 
     def test_a_fixed_key_is_named_before_anything_else(self, fields: dict[str, Any]) -> None:
-        manifest = build_manifest(**fields, fixed_key=True)
+        manifest = manifest_of(fields, fixed_key=True)
         assert manifest.to_bytes().decode().splitlines()[1].startswith('  "not_private": "not private: ')
-        assert "not_private" not in json.loads(build_manifest(**fields).to_bytes())
+        assert "not_private" not in json.loads(manifest_of(fields).to_bytes())
 
     def test_it_comes_back_from_its_bytes(self, fields: dict[str, Any]) -> None:
         for fixed in (False, True):
-            manifest = build_manifest(**fields, fixed_key=fixed)
+            manifest = manifest_of(fields, fixed_key=fixed)
             assert Manifest.from_bytes(manifest.to_bytes()).guarantees == manifest.guarantees
             assert Manifest.from_bytes(manifest.to_bytes()).to_bytes() == manifest.to_bytes()
 
     def test_bytes_do_not_depend_on_the_order_of_names(self, fields: dict[str, Any]) -> None:
         ways = [{"a": 1, "b": {"x": 1, "y": 2}}, {"b": {"y": 2, "x": 1}, "a": 1}]
-        first, second = (build_manifest(**fields | {"parameters": p}).to_bytes() for p in ways)
+        first, second = (manifest_of(fields | {"parameters": p}).to_bytes() for p in ways)
         assert first == second
         assert canonical_json(ways[0]) == canonical_json(ways[1]) == b'{"a":1,"b":{"x":1,"y":2}}'
         assert fingerprint(ways[0]) == fingerprint(ways[1]) != fingerprint({"a": 1})
 
     def test_it_holds_a_day_and_no_time(self, fields: dict[str, Any]) -> None:
-        assert json.loads(build_manifest(**fields).to_bytes())["created"] == date(2026, 11, 20).isoformat()
+        assert json.loads(manifest_of(fields).to_bytes())["created"] == date(2026, 11, 20).isoformat()
 
     def test_it_cannot_be_changed(self, fields: dict[str, Any]) -> None:
-        manifest = build_manifest(**fields)
+        manifest = manifest_of(fields)
         with pytest.raises(ValidationError):
             manifest.records = 3
 
     @pytest.mark.parametrize("name", ["true_counts", "pass_rate", "candidates_tried", "seconds", "ledger", "key"])
     def test_it_has_no_place_for_what_is_private(self, fields: dict[str, Any], name: str) -> None:
-        content = json.loads(build_manifest(**fields).to_bytes()) | {name: 1}
+        content = json.loads(manifest_of(fields).to_bytes()) | {name: 1}
         with pytest.raises(VerificationFailed, match=name):
             Manifest.from_bytes(json.dumps(content).encode())
 
@@ -96,19 +96,19 @@ class TestContent:
     )
     def test_what_is_not_public_is_refused(self, fields: dict[str, Any], changes: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=message):
-            build_manifest(**fields | changes)
+            manifest_of(fields | changes)
 
     def test_attributes_may_have_any_name(self, fields: dict[str, Any]) -> None:
-        build_manifest(**fields | {"parameters": {"scales": {"ledger": 1, "token": 2}}})
+        manifest_of(fields | {"parameters": {"scales": {"ledger": 1, "token": 2}}})
 
     def test_it_fits_its_json_schema(self, fields: dict[str, Any]) -> None:
         jsonschema = pytest.importorskip("jsonschema")
         schema = json_schema()
         jsonschema.Draft202012Validator.check_schema(schema)
         for fixed in (False, True):
-            jsonschema.validate(json.loads(build_manifest(**fields, fixed_key=fixed).to_bytes()), schema)
+            jsonschema.validate(json.loads(manifest_of(fields, fixed_key=fixed).to_bytes()), schema)
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(json.loads(build_manifest(**fields).to_bytes()) | {"pass_rate": 0.5}, schema)
+            jsonschema.validate(json.loads(manifest_of(fields).to_bytes()) | {"pass_rate": 0.5}, schema)
         assert all("description" in field for field in schema["properties"].values())
 
 
@@ -237,7 +237,7 @@ def crash_at(step: int, run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch)
         return call
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpdist.storage.store._flush_folder", lambda _: None)
+        patch.setattr("dpdist.storage.local.flush", lambda _: None)
         for name in ("fsync", "replace", "link"):
             patch.setattr(os, name, failing(getattr(os, name)))
         try:

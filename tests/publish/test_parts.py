@@ -307,7 +307,7 @@ def test_reading_and_writing_import_no_cluster() -> None:
     """Nor pandas, which `pyarrow.array` imports."""
     program = (
         "import sys, numpy as np, dpdist.publish.verify, pyarrow as pa\n"
-        "from dpdist.publish.arrow_arrays import lists, numbers, texts\n"
+        "from dpdist.publish.parts import lists, numbers, texts\n"
         "from dpdist.publish.parts import parquet_bytes\n"
         "parquet_bytes(pa.table({'a': texts(['x']), 'b': numbers(np.arange(1)), 'c': lists([np.arange(2)])}))\n"
         "print([m for m in ('dask', 'distributed', 'pandas', 's3fs', 'botocore', 'prefect') if m in sys.modules])"

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from manifests import manifest_of
 from pydantic import ValidationError
 
 from dpdist.errors import VerificationFailed
 from dpdist.privacy.events import DiscreteLaplace
 from dpdist.privacy.guarantee import DifferentialPrivacy
-from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish
+from dpdist.publish.manifest import MANIFEST, Manifest, publish
 from dpdist.publish.part_format import PartFormat
-from dpdist.publish.parts import arrow_schema, part_name, write_part
-from dpdist.publish.statistics import STATISTICS
+from dpdist.publish.parts import STATISTICS, arrow_schema, part_name, write_part
 from dpdist.publish.verify import read_release, verify
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.storage.store import Store
@@ -36,7 +36,7 @@ def statistics(noisy: list[Any], value: list[Any], schema: pa.Schema = STATISTIC
 def released(place: Path, table: pa.Table, **form: Any) -> Manifest:
     store = Store(str(place))
     part = write_part(store, part_name(ATTEMPT, 0), table)
-    manifest = build_manifest(
+    manifest = manifest_of(
         guarantees=[DifferentialPrivacy(epsilon=1, delta=0, adjacency="add/remove", covers="the whole release")],
         kind="histogram",
         name="one",

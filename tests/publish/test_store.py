@@ -271,7 +271,7 @@ class TestLocalErrors:
         def refuse(*_: object, **__: object) -> None:
             raise PermissionError(errno.EACCES, "refused")
 
-        monkeypatch.setattr(store_module, "_write_local", refuse)  # mode bits do not bind root
+        monkeypatch.setattr(store_module.local, "write", refuse)  # mode bits do not bind root
         with pytest.raises(OutputUnwritable, match="permission is denied"):
             Store(tmp_path).write_bytes("x", b"")
 

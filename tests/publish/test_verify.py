@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from manifests import manifest_of
 
 from dpdist.errors import DataNotFound, VerificationFailed
 from dpdist.privacy.noise import Noise
-from dpdist.publish.manifest import MANIFEST, Manifest, build_manifest, publish
+from dpdist.publish.manifest import MANIFEST, Manifest, publish
 from dpdist.publish.part_format import PartFormat, PartRecord
 from dpdist.publish.parts import decode, parquet_bytes, part_name, write_part
 from dpdist.publish.verify import iter_release, read_manifest, read_release, verify
@@ -101,7 +102,7 @@ class TestRead:
         store = Store(tmp_path / "one")
         table = decode(schema, codes, form=form, noise=Noise(bytes(32)))
         parts = [write_part(store, part_name("a", 0), table)]
-        publish(store, build_manifest(**fields | {"form": form, "parts": parts}))
+        publish(store, manifest_of(fields | {"form": form, "parts": parts}))
         assert verify(store.uri).records == len(codes[0])
         assert read_release(store.uri).to_pylist() == table.to_pylist()
 
@@ -126,7 +127,7 @@ class TestRead:
             )
             for index in range(12)
         ]
-        publish(store, build_manifest(**fields | {"table": schema, "parts": parts}))
+        publish(store, manifest_of(fields | {"table": schema, "parts": parts}))
         sizes = [part.bytes for part in parts]
         arrow = pa.default_memory_pool()
         before = arrow.bytes_allocated()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from releases import KEY, project
 
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from dpdist import errors
 from dpdist.cli.runs import runs_app
 from dpdist.cluster import logs
-from dpdist.release.run import run_release
+from dpdist.lifecycle.run import run_release
 
 
 class Crash(Exception):
@@ -95,7 +95,7 @@ def test_attempts_are_logged_from_their_charge_to_their_end(tmp_path: Path, log:
     spec = project(tmp_path, cluster__partitions=1)
     with pytest.raises(Crash):
         run_release(spec, progress=crash)
-    outcome = run_release(spec, resume=True)
+    outcome = run_release(spec, attempt="resume")
     entries = [json.loads(line) for line in log.getvalue().splitlines()]
     told = [entry for entry in entries if "stage" not in entry]
     assert [entry["message"] for entry in told] == [

@@ -18,8 +18,8 @@ from releases import SCHEMA, project
 from dpdist import errors
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import make_plan
-from dpdist.release.lineage import LINEAGE, Lineage, client_of, named
-from dpdist.release.run import run_release
+from dpdist.lifecycle.lineage import LINEAGE, Lineage, client_of, named
+from dpdist.lifecycle.run import run_release
 
 ROWS = 30_011  # no digits that stand anywhere else
 
@@ -118,7 +118,7 @@ def test_an_interrupted_run_and_a_refused_one_are_told_by_kind(
         with monkeypatch.context() as patch:
             patch.setattr(Attempt, "stored", fail)
             with pytest.raises(type(error)):
-                run_release(spec, once=True)
+                run_release(spec, attempt="once")
         assert [event["eventType"] for event in server.events] == ["START", kind]
         assert server.events[1]["run"]["facets"]["dpdist_error"]["type"] == type(error).__name__
         assert "the value" not in json.dumps(server.events)
@@ -152,7 +152,7 @@ def test_another_place_is_refused_before_the_charge(
 
 
 def test_without_the_client_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpdist.release.lineage.find_spec", lambda name: None)
+    monkeypatch.setattr("dpdist.lifecycle.lineage.find_spec", lambda name: None)
     assert client_of("") is None
     with pytest.raises(errors.SpecError, match=r"pip install 'dpdist\[lineage\]'"):
         client_of("client")

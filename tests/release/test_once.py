@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from dpdist import errors
 from dpdist.cli.commands import app
 from dpdist.ledger import Ledger
-from dpdist.release.run import Run, run_release
+from dpdist.lifecycle.run import Run, run_release
 from dpdist.spec.release import ReleaseSpec
 
 
@@ -30,8 +30,8 @@ def attempts(spec: ReleaseSpec) -> list[str]:
 
 def test_twice_is_one_release_and_one_charge(tmp_path: Path) -> None:
     spec = project(tmp_path)
-    first = run_release(spec, once=True)
-    second = run_release(spec, once=True)
+    first = run_release(spec, attempt="once")
+    second = run_release(spec, attempt="once")
     assert (first.already, second.already) == (False, True)
     assert second.attempt == first.attempt
     assert second.budget == first.budget
@@ -40,26 +40,33 @@ def test_twice_is_one_release_and_one_charge(tmp_path: Path) -> None:
 
 def test_what_was_interrupted_is_continued(tmp_path: Path) -> None:
     spec = project(tmp_path)
-    with Run(spec, once=True) as run:
+    with Run(spec, attempt="once") as run:
         steps = iter(run.steps.values())
         next(steps)()
         next(steps)()
     assert attempts(spec) == ["drawing"]
-    outcome = run_release(spec, once=True)
+    outcome = run_release(spec, attempt="once")
     assert not outcome.already
     assert attempts(spec) == ["committed"]
 
 
 def test_another_spec_under_the_same_name_is_refused(tmp_path: Path) -> None:
-    run_release(project(tmp_path), once=True)
+    run_release(project(tmp_path), attempt="once")
     with pytest.raises(errors.ReleaseConflict, match="another spec"):
-        run_release(project(tmp_path, synthesis__records=2_000), once=True)
+        run_release(project(tmp_path, synthesis__records=2_000), attempt="once")
 
 
-@pytest.mark.parametrize("option", ["resume", "new_attempt"])
-def test_it_decides_by_itself(tmp_path: Path, option: str) -> None:
-    with pytest.raises(errors.SpecError, match="without `resume` and `new_attempt`"):
-        run_release(project(tmp_path), once=True, **{option: True})
+def test_only_the_four_words_are_known(tmp_path: Path) -> None:
+    with pytest.raises(errors.SpecError, match="new, resume, once, replace"):
+        run_release(project(tmp_path), attempt="again")  # type: ignore[arg-type]
+
+
+def test_flags_that_exclude_each_other_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(project(tmp_path).model_dump(mode="json", by_alias=True)))
+    refused = CliRunner().invoke(app, ["release", str(path), "--once", "--new-attempt"])
+    assert "one of --resume, --new-attempt, --once" in str(refused.exception)
+    assert attempts(project(tmp_path)) == []
 
 
 def test_on_the_command_line_a_second_run_ends_well_and_says_so(tmp_path: Path) -> None:
@@ -90,5 +97,5 @@ def test_a_run_that_is_terminated_can_be_continued(tmp_path: Path, number: signa
     assert process.returncode == 128 + number
     assert "terminated" in error
     assert "Traceback" not in error
-    assert not run_release(spec, once=True).already
+    assert not run_release(spec, attempt="once").already
     assert attempts(spec) == ["committed"]

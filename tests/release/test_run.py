@@ -19,17 +19,17 @@ import pytest
 from reading import readable
 from releases import KEY, SCHEMA, project, table
 
-import dpdist.release.publication
-import dpdist.release.run
+import dpdist.lifecycle.publication
+import dpdist.lifecycle.run
 from dpdist import errors
 from dpdist.cluster.opening import open_cluster
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Ledger
-from dpdist.ledger.statement import budget_lines
+from dpdist.ledger.statement import account_facts
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy.calibrate import least_scale
 from dpdist.publish.verify import read_manifest, read_release, verify
-from dpdist.release.run import run_release
 
 
 def states(spec: PlausibleDeniabilitySpec) -> list[str]:
@@ -67,7 +67,7 @@ def test_what_the_ledger_refuses_starts_no_cluster(tmp_path: Path, monkeypatch: 
     def started(**_: object) -> None:
         raise AssertionError("a cluster was started")
 
-    monkeypatch.setattr("dpdist.release.run.open_cluster", started)
+    monkeypatch.setattr("dpdist.lifecycle.run.open_cluster", started)
     with pytest.raises(errors.ReleaseConflict):
         run_release(project(tmp_path, output__path=str(tmp_path / "again")))
     with pytest.raises(errors.DatasetUnknown):
@@ -171,7 +171,7 @@ def test_a_crash_in_any_stage_is_resumed_to_the_same_bytes_at_no_charge(tmp_path
         verify(spec.output.path)
     with pytest.raises(errors.ReleaseConflict):
         run_release(spec, fixed_key=KEY)
-    run_release(spec, fixed_key=KEY, resume=True)
+    run_release(spec, fixed_key=KEY, attempt="resume")
     assert contents(tmp_path / "release") == contents(tmp_path / "calm")
     assert states(spec) == ["committed", "committed"]
     verify(spec.output.path)
@@ -186,13 +186,13 @@ def test_a_crash_between_commit_and_manifest_is_finished_by_resume(
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpdist.release.publication.publish", crash)
+        patch.setattr("dpdist.lifecycle.publication.publish", crash)
         with pytest.raises(Crash):
             run_release(spec)
     assert states(spec) == ["committed"]
-    run_release(spec, resume=True)
+    run_release(spec, attempt="resume")
     verify(spec.output.path)
-    assert run_release(spec, resume=True).records == 2_500  # harmless when there is nothing to do
+    assert run_release(spec, attempt="resume").records == 2_500  # harmless when there is nothing to do
     assert states(spec) == ["committed"]
 
 
@@ -205,11 +205,11 @@ def test_a_resume_on_changed_input_or_spec_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Crash):
         run_release(spec, progress=progress)
     with pytest.raises(errors.ReleaseConflict):
-        run_release(project(tmp_path, synthesis__records=100), resume=True)
+        run_release(project(tmp_path, synthesis__records=100), attempt="resume")
     pq.write_table(table(30_000, seed=1), tmp_path / "table.parquet")
     with pytest.raises(errors.ReleaseConflict):
-        run_release(spec, resume=True)
-    run_release(spec, new_attempt=True)
+        run_release(spec, attempt="resume")
+    run_release(spec, attempt="replace")
     assert states(spec) == ["abandoned", "committed"]
 
 
@@ -240,7 +240,7 @@ def test_a_resume_under_a_plan_that_costs_more_is_refused(
         "dpdist.families.deniability.plan.least_scale", lambda cost, **options: factor * least_scale(cost, **options)
     )
     with nullcontext() if resumed else pytest.raises(errors.ReleaseConflict, match="a plan that costs less"):
-        run_release(spec, resume=True)
+        run_release(spec, attempt="resume")
     assert states(spec) == ["committed" if resumed else "drawing"]
 
 
@@ -389,13 +389,13 @@ def test_unwritable_output(tmp_path: Path) -> None:
 
 def test_what_is_the_matter_with_a_ledger_is_told_with_the_plan(tmp_path: Path) -> None:
     plan = make_plan(project(tmp_path))
-    assert "left for data set people" in budget_lines(plan)[0]
+    assert "left for data set people" in account_facts(plan)[0].sentence
     for change, text in (
         ({"dataset": "strangers"}, "no data set 'strangers' in the ledger"),
         ({"ledger": f"sqlite:///{tmp_path}/no.db"}, "make one with dpdist ledger create"),
         ({"ledger": f"sqlite:///{tmp_path}/table.parquet"}, "the file is no SQLite database"),
     ):
-        assert text in budget_lines(make_plan(plan.spec.model_copy(update=change)))[0]
+        assert text in account_facts(make_plan(plan.spec.model_copy(update=change)))[0].sentence
 
 
 def test_budget_exceeded_before_a_record_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,9 +463,9 @@ def test_a_test_key_cannot_become_a_private_release(tmp_path: Path) -> None:
     for number, (first, second) in enumerate(((KEY, None), (None, KEY), (KEY, "ff" * 32))):
         spec = project(tmp_path, name=f"release-{number}", output__path=str(tmp_path / str(number)))
         with pytest.raises(Crash):
-            run_release(spec, fixed_key=first, progress=progress, new_attempt=True)
+            run_release(spec, fixed_key=first, progress=progress, attempt="replace")
         with pytest.raises(errors.ReleaseConflict):
-            run_release(spec, fixed_key=second, resume=True)
+            run_release(spec, fixed_key=second, attempt="resume")
 
 
 def test_a_rewritten_input_with_its_old_time_is_another_input(tmp_path: Path) -> None:
@@ -482,7 +482,7 @@ def test_a_rewritten_input_with_its_old_time_is_another_input(tmp_path: Path) ->
     path.write_bytes(content[:-1] + bytes([content[-1]]))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(errors.ReleaseConflict):
-        run_release(spec, resume=True)
+        run_release(spec, attempt="resume")
 
 
 def test_another_user_of_the_machine_cannot_join_the_embedded_cluster() -> None:
@@ -517,7 +517,7 @@ def test_two_ledgers_and_one_output(tmp_path: Path) -> None:
     with pytest.raises(errors.OutputExists, match="claimed"):
         run_release(other, progress=lambda stage, *_: seen.append(stage))
     assert (states(other), seen) == (["void"], [])
-    run_release(one, resume=True)
+    run_release(one, attempt="resume")
     assert not (tmp_path / "release" / "claim").exists()
     with pytest.raises(errors.OutputExists, match="holds a release"):
         run_release(other)
@@ -535,14 +535,14 @@ def test_a_claimed_output_is_left_alone(tmp_path: Path, monkeypatch: pytest.Monk
     """Late: by a run that took over the same dead claim at the same moment."""
     spec = project(tmp_path)
     (tmp_path / "release").mkdir()
-    claim, record = tmp_path / "release" / "claim", dpdist.release.publication.write_record
+    claim, record = tmp_path / "release" / "claim", dpdist.lifecycle.publication.write_record
 
     def overtaken(*arguments: Any) -> None:
         record(*arguments)
         claim.write_text("another attempt")
 
     if late:
-        monkeypatch.setattr(dpdist.release.publication, "write_record", overtaken)
+        monkeypatch.setattr(dpdist.lifecycle.publication, "write_record", overtaken)
     else:
         claim.write_text("another attempt")
     with pytest.raises(errors.OutputExists, match="claimed"):
@@ -550,7 +550,7 @@ def test_a_claimed_output_is_left_alone(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.undo()
     assert states(spec) == (["drawing"] if late else ["void"])
     claim.unlink()
-    run_release(spec, resume=late)
+    run_release(spec, attempt="resume" if late else "new")
     assert not claim.exists()
 
 

@@ -16,13 +16,13 @@ from commands import Command
 from releases import SCHEMA, table
 
 from dpdist.errors import BudgetExceeded, ReleaseConflict
-from dpdist.families.base.registry import load_spec
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
+from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.outcome import Outcome
+from dpdist.lifecycle.run import Run, run_release
 from dpdist.publish.verify import verify
-from dpdist.release.conformity import check_input
-from dpdist.release.outcome import Outcome
-from dpdist.release.run import Run, run_release
+from dpdist.spec.contract import Contract
+from dpdist.spec.reader import load
 
 Schedule = Callable[..., Outcome]
 
@@ -66,7 +66,7 @@ def on(spec_file: Path, monkeypatch: pytest.MonkeyPatch) -> Schedule:
     def run(day: str, *, named: str | None = None) -> Outcome:
         monkeypatch.setattr("dpdist.ledger.book.now", lambda: f"{day}T03:00:00.000+00:00")
         settings = {} if named is None else {"date": named}
-        return run_release(load_spec(spec_file, settings, day=date.fromisoformat(day)), once=True)
+        return run_release(load(spec_file, settings, day=date.fromisoformat(day)), attempt="once")
 
     return run
 
@@ -101,7 +101,7 @@ def test_a_run_that_is_continued_in_the_next_month_is_the_same_release(
     tmp_path: Path, spec_file: Path, on: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dpdist.ledger.book.now", lambda: "2026-01-31T23:59:00.000+00:00")
-    with Run(load_spec(spec_file, day=date(2026, 1, 31)), once=True) as run:
+    with Run(load(spec_file, day=date(2026, 1, 31)), attempt="once") as run:
         for step in list(run.steps.values())[:2]:
             step()
     on("2026-02-01")  # the schedule goes on with February, which January's attempt takes nothing from
@@ -114,10 +114,10 @@ def test_two_runs_at_the_same_time_are_one_charge(tmp_path: Path, spec_file: Pat
     barrier = Barrier(2)
 
     def run(_: int) -> str:
-        spec = load_spec(spec_file, day=date(2026, 1, 1))
+        spec = load(spec_file, day=date(2026, 1, 1))
         barrier.wait()
         try:
-            return run_release(spec, once=True).attempt
+            return run_release(spec, attempt="once").attempt
         except ReleaseConflict:  # the other one was first: this one did nothing
             return ""
 

@@ -16,9 +16,9 @@ from releases import KEY, project
 from dpdist.errors import KeyUnavailable, LedgerError, VerificationFailed
 from dpdist.ledger import Ledger
 from dpdist.ledger.signing import key_fingerprint, load_public_key, public_pem
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.manifest import MANIFEST, SIGNATURE
 from dpdist.publish.verify import verify
-from dpdist.release.run import run_release
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import yaml
 from releases import SCHEMA, project
 
 from dpdist.errors import SpecError
-from dpdist.families.base.registry import json_schema, load_spec
 from dpdist.spec.dates import dated
-from dpdist.spec.release import parse_overrides
+from dpdist.spec.overrides import parse_overrides
+from dpdist.spec.reader import json_schema, load
 
 MARCH = date(2026, 3, 1)
 
@@ -82,10 +82,10 @@ def test_a_spec_file_with_dates_fits_the_json_schema_and_loads(tmp_path: Any) ->
         jsonschema.validate(written | {"name": "no blanks"}, json_schema())
     path = tmp_path / "spec.yaml"
     path.write_text(yaml.safe_dump(written))
-    january = load_spec(path)
-    again = load_spec(path, parse_overrides(["date=2026-04-01"]), day=MARCH)
+    january = load(path)
+    again = load(path, parse_overrides(["date=2026-04-01"]), day=MARCH)
     assert (january.name, again.name) == ("acs-2026-01", "acs-2026-04")
     assert again.output.path == f"{tmp_path}/2026-04"
     assert january.fingerprint != again.fingerprint
     with pytest.raises(SpecError, match=r"spec\.yaml: date: expected a day"):
-        load_spec(path, {"date": 2026})
+        load(path, {"date": 2026})

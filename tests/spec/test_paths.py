@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpdist.families.base.registry import FAMILIES, load_spec
-from dpdist.ledger.contract import Contract
+from dpdist.families.base.registry import FAMILIES
+from dpdist.spec.contract import Contract
 from dpdist.spec.paths import path_settings
+from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 
 SCHEMA = {"attributes": [{"name": "age", "kind": "integer", "bounds": [0, 9]}]}
@@ -48,7 +49,7 @@ def written(folder: Path, name: str = "spec.yaml", **changes: object) -> Path:
 
 
 def test_all_paths_are_from_the_folder_of_the_spec(house: Path) -> None:
-    spec = load_spec(written(house))
+    spec = load(written(house))
     assert spec.data.path == str(house / "data" / "people.csv")
     assert spec.output.path == str(house / "specs" / "out")
     assert spec.work == str(house / "specs" / ".dpdist")
@@ -61,21 +62,19 @@ def test_paths_below_the_working_folder_are_short(house: Path, monkeypatch: pyte
     path = written(house)
     monkeypatch.chdir(house)
     for given in (path, path.relative_to(house)):
-        spec = load_spec(given)
+        spec = load(given)
         assert (spec.data.path, spec.output.path, spec.work) == ("data/people.csv", "specs/out", "specs/.dpdist")
 
 
 def test_addresses_absolute_paths_and_lists(house: Path) -> None:
     paths = ["../data/*.csv", "s3://bucket/people", "/data/people.csv", "~/people.csv"]
-    spec = load_spec(written(house, data={"path": paths, "minimum_records": 1}, output={"path": "s3://bucket/out"}))
+    spec = load(written(house, data={"path": paths, "minimum_records": 1}, output={"path": "s3://bucket/out"}))
     assert spec.data.paths == (str(house / "data" / "*.csv"), *paths[1:])
     assert spec.output.path == "s3://bucket/out"
 
 
 def test_what_a_call_sets_is_from_the_working_folder(house: Path) -> None:
-    spec = load_spec(
-        written(house), {"data.path": "here.csv", "output": {"path": "there"}, "cluster.security.ca": "b.pem"}
-    )
+    spec = load(written(house), {"data.path": "here.csv", "output": {"path": "there"}, "cluster.security.ca": "b.pem"})
     assert (spec.data.path, spec.output.path) == ("here.csv", "there")
     assert spec.cluster.security is not None
     assert (spec.cluster.security.ca, spec.cluster.security.key) == ("b.pem", str(house / "specs" / "a.pem"))
@@ -86,25 +85,22 @@ def test_a_folder_of_the_same_name_as_the_output_is_no_mistake(house: Path, monk
     (house / "out").mkdir()
     (house / ".dpdist").mkdir()
     monkeypatch.chdir(house)
-    assert load_spec(path).output.path == "specs/out"
+    assert load(path).output.path == "specs/out"
 
 
 def test_a_linked_folder_of_specs_is_the_folder_it_links_to(house: Path) -> None:
     written(house)
     (house / "elsewhere" / "linked").symlink_to(house / "specs")
-    assert load_spec("linked/spec.yaml").data.path == str(house / "data" / "people.csv")
+    assert load("linked/spec.yaml").data.path == str(house / "data" / "people.csv")
 
 
 def test_the_fingerprint_does_not_depend_on_where_files_are(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(house)
-    from_elsewhere = load_spec(path).fingerprint
+    from_elsewhere = load(path).fingerprint
     monkeypatch.chdir(house)
-    assert load_spec(path).fingerprint == from_elsewhere
-    assert (
-        load_spec(path, {"data.path": "s3://bucket/people", "output.signing_key": "k.pem"}).fingerprint
-        == from_elsewhere
-    )
-    assert load_spec(path, {"data.minimum_records": 2}).fingerprint != from_elsewhere
+    assert load(path).fingerprint == from_elsewhere
+    assert load(path, {"data.path": "s3://bucket/people", "output.signing_key": "k.pem"}).fingerprint == from_elsewhere
+    assert load(path, {"data.minimum_records": 2}).fingerprint != from_elsewhere
 
 
 def test_paths_of_a_contract(house: Path) -> None:

@@ -11,17 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dpdist.errors import SpecError
-from dpdist.spec.schema import (
-    MAX_CARDINALITY,
-    Attribute,
-    Category,
-    Count,
-    Edges,
-    Groups,
-    Schema,
-    Width,
-    validation_message,
-)
+from dpdist.spec.schema import MAX_CARDINALITY, Attribute, Category, Count, Edges, Groups, Schema, Width
+from dpdist.spec.validation import validation_message
 
 NONE = {"category": "none"}
 RELEASES = Path(__file__).parents[2] / "deploy" / "releases"

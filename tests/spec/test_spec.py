@@ -12,23 +12,24 @@ import yaml
 
 from dpdist.cli.schema import json_schema_of
 from dpdist.errors import SpecError
-from dpdist.families.base.registry import FAMILIES, build_spec, json_schema, load_spec
+from dpdist.families.base.registry import FAMILIES
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.spec.release import override, parse_overrides
+from dpdist.spec.overrides import override, parse_overrides
+from dpdist.spec.reader import json_schema, load
 
 RELEASES = Path(__file__).parents[2] / "deploy" / "releases"
 SPECS = sorted(path.name for path in RELEASES.glob("*.yaml"))
 
 
-def load(*settings: str, name: str = "acs2013-paper.yaml") -> PlausibleDeniabilitySpec:
-    spec = load_spec(RELEASES / name, parse_overrides(settings))
+def loaded(*settings: str, name: str = "acs2013-paper.yaml") -> PlausibleDeniabilitySpec:
+    spec = load(RELEASES / name, parse_overrides(settings))
     assert isinstance(spec, PlausibleDeniabilitySpec)
     return spec
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_shipped_specs_load_and_fit_the_json_schema(name: str) -> None:
-    spec = load_spec(RELEASES / name)
+    spec = load(RELEASES / name)
     jsonschema.validate(yaml.safe_load((RELEASES / name).read_text()), json_schema())
     jsonschema.validate(spec.model_dump(mode="json", by_alias=True), json_schema())
 
@@ -52,7 +53,7 @@ def test_json_schema_rejects_what_the_code_rejects() -> None:
 
 
 def test_overrides_reach_every_depth_and_keep_types() -> None:
-    spec = load("synthesis.records=7", "privacy.model.delta=1e-8", "output.values=labels", "synthesis.omega=[1, 11]")
+    spec = loaded("synthesis.records=7", "privacy.model.delta=1e-8", "output.values=labels", "synthesis.omega=[1, 11]")
     assert spec.synthesis.records == 7
     assert spec.privacy.model.delta == 1e-8
     assert spec.output.values == "labels"
@@ -61,7 +62,7 @@ def test_overrides_reach_every_depth_and_keep_types() -> None:
 
 
 def test_a_password_in_the_address_of_a_ledger_is_not_shown() -> None:
-    assert "sesame" not in repr(load("ledger=postgresql://me:sesame@host/ledger"))
+    assert "sesame" not in repr(loaded("ledger=postgresql://me:sesame@host/ledger"))
     with pytest.raises(SpecError, match=r"^--set: expected") as refused:
         parse_overrides(["ledger:postgresql://me:sesame@host/ledger"])
     assert "sesame" not in str(refused.value)
@@ -69,30 +70,30 @@ def test_a_password_in_the_address_of_a_ledger_is_not_shown() -> None:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_a_spec_is_the_same_by_path_and_inline(name: str) -> None:
-    spec = load_spec(RELEASES / name)
+    spec = load(RELEASES / name)
     for none, unset in ((False, False), (True, False), (False, True)):
         tree = spec.model_dump(mode="json", by_alias=True, exclude_none=none, exclude_unset=unset)
-        assert build_spec(json.loads(json.dumps(tree))).fingerprint == spec.fingerprint
+        assert load(json.loads(json.dumps(tree))).fingerprint == spec.fingerprint
 
 
 def test_shares_are_exact_rationals() -> None:
-    spec = load("split.structure=1/3", "split.parameters=1/3", "split.seeds=1/3")
+    spec = loaded("split.structure=1/3", "split.parameters=1/3", "split.seeds=1/3")
     assert spec.split.shares == (Fraction(1, 3),) * 3
-    spec = load("split.structure=0.1", "split.parameters=0.2", "split.seeds=0.7")
+    spec = loaded("split.structure=0.1", "split.parameters=0.2", "split.seeds=0.7")
     assert spec.split.shares == (Fraction(1, 10), Fraction(1, 5), Fraction(7, 10))
 
 
 def test_a_spec_survives_its_own_serialisation() -> None:
-    spec = load("split.structure=1/3", "split.parameters=1/3", "split.seeds=1/3")
-    again = build_spec(spec.model_dump(mode="json", by_alias=True))
+    spec = loaded("split.structure=1/3", "split.parameters=1/3", "split.seeds=1/3")
+    again = load(spec.model_dump(mode="json", by_alias=True))
     assert again.fingerprint == spec.fingerprint
 
 
 def test_the_fingerprint_ignores_where_it_runs_and_nothing_else() -> None:
-    base = load().fingerprint
-    assert load("cluster.workers=7", "ledger=sqlite:///x.db", "work=w", "output.path=o").fingerprint == base
+    base = loaded().fingerprint
+    assert loaded("cluster.workers=7", "ledger=sqlite:///x.db", "work=w", "output.path=o").fingerprint == base
     for other in ("synthesis.records=1", "data.minimum_records=5", "privacy.deniability.k=7", "output.values=codes"):
-        assert load(other).fingerprint != base
+        assert loaded(other).fingerprint != base
 
 
 @pytest.mark.parametrize(
@@ -131,20 +132,20 @@ def test_the_fingerprint_ignores_where_it_runs_and_nothing_else() -> None:
 )
 def test_a_wrong_setting_is_named(setting: str, text: str) -> None:
     with pytest.raises(SpecError) as caught:
-        load(setting)
+        loaded(setting)
     assert text in str(caught.value)
 
 
 def test_seeds_need_a_share() -> None:
     with pytest.raises(SpecError, match=r"split\.seeds: must be above 0"):
-        load("split.seeds=0", "split.parameters=0.9")
-    assert not load("split.seeds=0", "split.parameters=0.9", "synthesis.omega=all").uses_seeds
+        loaded("split.seeds=0", "split.parameters=0.9")
+    assert not loaded("split.seeds=0", "split.parameters=0.9", "synthesis.omega=all").uses_seeds
 
 
 def test_structure_needs_a_share_if_it_is_learned() -> None:
     with pytest.raises(SpecError, match=r"split\.structure: must be above 0"):
-        load("split.structure=0", "split.parameters=0.7", "split.seeds=0.3")
-    load("split.structure=0", "split.parameters=0.7", "split.seeds=0.3", "model.structure=independent")
+        loaded("split.structure=0", "split.parameters=0.7", "split.seeds=0.3")
+    loaded("split.structure=0", "split.parameters=0.7", "split.seeds=0.3", "model.structure=independent")
 
 
 @pytest.mark.parametrize("text", ["records", "=1", "a..b=1", "a=[1"])
@@ -166,30 +167,30 @@ def test_a_setting_below_a_value_that_is_a_number() -> None:
 
 def test_an_override_into_a_value_is_refused() -> None:
     with pytest.raises(SpecError, match="`name` is not a section"):
-        load("name.first=x")
+        loaded("name.first=x")
 
 
 def test_files_that_are_no_specs(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     with pytest.raises(SpecError, match="cannot read"):
-        load_spec(path)
+        load(path)
     path.write_text("- 1")
     with pytest.raises(SpecError, match="expected a mapping"):
-        load_spec(path)
+        load(path)
     path.write_text("a: [")
     with pytest.raises(SpecError, match="not valid YAML"):
-        load_spec(path)
+        load(path)
 
 
 def test_without_seeds_no_share_need_be_set_to_zero() -> None:
     """`omega: all` uses no seeds: shares that are not set are those of the model."""
-    spec = load(name="adult-paper.yaml")
+    spec = loaded(name="adult-paper.yaml")
     assert (spec.split.structure, spec.split.parameters, spec.split.seeds) == (Fraction(1, 5), Fraction(4, 5), 0)
-    assert load("split={structure: 0.3, parameters: 0.7}", name="adult-paper.yaml").split.seeds == 0
-    assert load("split.seeds=0.5", "split.parameters=0.4", name="adult-paper.yaml").split.structure == Fraction(1, 10)
-    assert load("synthesis.omega=4", name="adult-paper.yaml").split.seeds == Fraction(1, 2)
+    assert loaded("split={structure: 0.3, parameters: 0.7}", name="adult-paper.yaml").split.seeds == 0
+    assert loaded("split.seeds=0.5", "split.parameters=0.4", name="adult-paper.yaml").split.structure == Fraction(1, 10)
+    assert loaded("synthesis.omega=4", name="adult-paper.yaml").split.seeds == Fraction(1, 2)
     explicit = "split={structure: 0.2, parameters: 0.8, seeds: 0}"
-    assert load(explicit, name="adult-paper.yaml").fingerprint == spec.fingerprint
+    assert loaded(explicit, name="adult-paper.yaml").fingerprint == spec.fingerprint
 
 
 def test_json_schemas_have_a_title_and_an_id() -> None:

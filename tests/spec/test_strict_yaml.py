@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dpdist.errors import SpecError
-from dpdist.families.base.registry import build_spec, load_spec
-from dpdist.ledger.contract import Contract
-from dpdist.spec.release import parse_overrides
+from dpdist.spec.contract import Contract
+from dpdist.spec.overrides import parse_overrides
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict_yaml import load_yaml, parse_yaml, write_yaml
 
@@ -87,7 +87,7 @@ def test_is_refused_with_its_line(name: str, tmp_path: Path) -> None:
     file = tmp_path / "spec.yaml"
     file.write_text(text)
     with pytest.raises(SpecError, match=rf"spec\.yaml.*({message})"):
-        load_spec(file)
+        load(file)
     assert time.process_time() - began < 5
 
 
@@ -120,7 +120,7 @@ def test_lines_of_other_systems_and_letters_of_other_scripts_are_read(tmp_path: 
 def test_what_is_hidden_is_refused_wherever_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "schema.yaml"
     path.write_text("attributes: # \u2028  - {name: a, kind: integer, bounds: [0, 9]}")
-    for read in (Schema.from_yaml, Contract.from_yaml, load_spec):
+    for read in (Schema.from_yaml, Contract.from_yaml, load):
         with pytest.raises(SpecError, match=r"schema\.yaml, line 1, attributes: the character U\+2028"):
             read(path)
     for setting in ("a.b=1 # \u2028c: 2", "a.b\u200b=1", "a\r.b=1"):
@@ -190,13 +190,13 @@ def demo(**changes: Any) -> Any:
 def test_true_is_no_number_and_no_text(path: str, value: Any) -> None:
     name = path.rpartition("__")[2]
     with pytest.raises(SpecError, match=rf"({name}|width).*: true or false"):
-        build_spec(demo(**{path: value}))
+        load(demo(**{path: value}))
 
 
 @pytest.mark.parametrize("value", [1, 0, 1.0, "true", "yes"])
 def test_only_true_and_false_are_truth_values(value: Any) -> None:
     with pytest.raises(SpecError, match=r"data\.csv: strip: expected true or false"):
-        build_spec(demo(data__csv={"strip": value}))
+        load(demo(data__csv={"strip": value}))
 
 
 def test_one_setting_is_given_once() -> None:
@@ -209,7 +209,7 @@ def test_one_setting_is_given_once() -> None:
 
 
 def test_true_stays_a_truth_value() -> None:
-    assert build_spec(demo(data__csv={"header": True, "strip": False})).data.csv.strip is False
+    assert load(demo(data__csv={"header": True, "strip": False})).data.csv.strip is False
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_true_stays_a_truth_value() -> None:
 def test_absurd_settings_are_refused(path: str, value: Any) -> None:
     began = time.process_time()
     with pytest.raises(SpecError, match=path.rpartition("__")[2] if "csv" not in path else "skip_rows"):
-        build_spec(demo(**{path: value}))
+        load(demo(**{path: value}))
     assert time.process_time() - began < 1
 
 

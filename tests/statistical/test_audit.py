@@ -19,11 +19,10 @@ from scipy.stats import binom
 
 from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
-from dpdist.families.base.registry import build_spec, stages_of
+from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability import deniability, estimation, splits
 from dpdist.families.deniability import plan as planning
-from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesizer
 from dpdist.families.deniability.claims import (
     alike,
     claims,
@@ -36,17 +35,18 @@ from dpdist.families.deniability.claims import (
     tables_canaries,
     tables_claim,
 )
-from dpdist.families.deniability.deniability import Passed, PrivacyTest
+from dpdist.families.deniability.deniability import CandidateRecords, Passed, PrivacyTest, SeedSynthesizer
 from dpdist.families.deniability.parameters import ParameterPlan, parameter_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import Score, independent_structure, structure_plan
 from dpdist.ledger.keys import KeyRef
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy import testing as auditor
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run, guessing_p_value, table_of
 from dpdist.publish.verify import read_release
-from dpdist.release.run import run_release
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 
 AUDIT_KEY = bytes(range(32))
@@ -295,7 +295,7 @@ SIZES = (2, 3, 3)
 
 
 def small_release(**model: Any) -> PlausibleDeniabilitySpec:
-    return build_spec(
+    return load(
         {
             "kind": "plausible-deniability",
             "name": "small",

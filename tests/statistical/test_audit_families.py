@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpdist.families.base.family import Plan
-from dpdist.families.base.registry import build_spec, family_of, make_plan
+from dpdist.families.base.plan import Plan
+from dpdist.families.base.registry import family_of, make_plan
 from dpdist.families.histogram.claims import cells_canaries, counts_claim
 from dpdist.families.histogram.claims import claims as histogram_claims
 from dpdist.families.histogram.measurement import Measurement
@@ -25,6 +25,7 @@ from dpdist.families.mixing.mixture import Mixer
 from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run
+from dpdist.spec.reader import load
 
 KEY = bytes(range(32))
 ATTRIBUTES: list[dict[str, Any]] = [
@@ -45,7 +46,7 @@ COMMON: dict[str, Any] = {
 def histogram(*, columns: int = 1, **changes: Any) -> HistogramPlan:
     queries = [{"columns": ["sex"]}, {"columns": ["edu"]}][:columns]
     tree = COMMON | {"kind": "histogram", "privacy": {"epsilon": 1}, "histograms": queries} | changes
-    plan = make_plan(build_spec({name: value for name, value in tree.items() if value is not None}))
+    plan = make_plan(load({name: value for name, value in tree.items() if value is not None}))
     assert isinstance(plan, HistogramPlan)
     return plan
 
@@ -62,7 +63,7 @@ def mixing(**mixtures: Any) -> MixingPlan:
         "privacy": {"epsilon": 3, "delta": 1e-5},
         "mixing": {"class": "sex", "classes": classes, "order": 16, **mixtures},
     }
-    plan = make_plan(build_spec(tree))
+    plan = make_plan(load(tree))
     assert isinstance(plan, MixingPlan)
     return plan
 

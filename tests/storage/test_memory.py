@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpdist.errors import DataNotFound, SpecError
-from dpdist.storage.memory import MemoryStore
-from dpdist.storage.store import Store
+from dpdist.storage.store import MemoryStore, Store
 
 
 @pytest.fixture(params=["folder", "memory"])

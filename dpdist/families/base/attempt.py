@@ -15,8 +15,7 @@ from dpdist.data.records import Records
 from dpdist.families.base.family import PlanT, SpecT, Stage
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.noise import Noise
-from dpdist.publish.extra import FileRecord
-from dpdist.publish.part_format import PartRecord
+from dpdist.publish.part_format import FileRecord, PartRecord
 from dpdist.storage.store import Store
 
 log = logging.getLogger("dpdist")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from dpdist.families.base.family import Plan
+from dpdist.families.base.plan import Plan
 from dpdist.privacy.formatting import number_of
 
 GIB = 1 << 30
@@ -87,41 +87,25 @@ class ClusterSize:
 
 def size_cluster(plan: Plan) -> ClusterSize:
     """Propose workers, memory and partitions for the declared size of a table."""
-    clients = len(plan.spec.worker_resources)  # a client's records are read and held by one worker
-    partitions = plan.partitions
-    workers = 1 if clients else min(MOST_WORKERS, 1 << max(0, math.ceil(math.log2(partitions / _WAVES))))
-    needed = _needed(plan, partitions)
+    clients, needs = len(plan.spec.worker_resources), plan.needs()  # one worker reads and holds a client's records
+    workers = 1 if clients else min(MOST_WORKERS, 1 << max(0, math.ceil(math.log2(plan.partitions / _WAVES))))
+    task = needs.task_bytes + 2 * needs.held_bytes / plan.partitions + 2 * needs.copied_bytes  # gathered with a copy
+    needed = (_PROCESS + task) / _FILL
+    least = min(_gib(needed), MEMORY[-1])
+    holding = (  # the first sizes whose workers hold the codes from pass to pass
+        size
+        for size in MEMORY
+        if least <= size <= _REASONABLE and needs.held_bytes <= _CODES * workers * (size * GIB - _NANNY)
+    )
     return ClusterSize(
         rows=plan.spec.data.minimum_records,
-        partitions=partitions,
+        partitions=plan.partitions,
         workers=workers,
-        memory=_memory(plan, workers, needed),
+        memory=next(holding, least),
         needed=needed / GIB,
-        driver=_gib(_PROCESS + plan.resources().get("publisher_bytes", 0) / _FILL, least=DRIVER),
+        driver=_gib(_PROCESS + needs.driver_bytes / _FILL, least=DRIVER),
         clients=clients,
     )
-
-
-def _memory(plan: Plan, workers: int, needed: float) -> int:
-    """GiB of each worker: what a task takes, and the codes if they fit a reasonable worker."""
-    least, held = min(_gib(needed), MEMORY[-1]), _spread(plan)
-    holding = (
-        size for size in MEMORY if least <= size <= _REASONABLE and held <= _CODES * workers * (size * GIB - _NANNY)
-    )
-    return next(holding, least)
-
-
-def _spread(plan: Plan) -> int:
-    """Bytes that all workers hold together."""
-    needs = plan.resources()
-    return int(needs.get("encoded_bytes", needs.get("held_bytes", 0)))
-
-
-def _needed(plan: Plan, partitions: int) -> float:
-    """Bytes of a worker's memory: what a task takes, and what every worker holds whole, gathered with a copy."""
-    needs = plan.resources()
-    task = needs["task_bytes"] + 2 * _spread(plan) / partitions + 2 * needs.get("codes_bytes", 0)
-    return float((_PROCESS + task) / _FILL)
 
 
 def _gib(size: float, *, least: int = MEMORY[0]) -> int:

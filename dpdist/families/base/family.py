@@ -6,26 +6,20 @@ and audit ask the record and the plan; they never ask for a type.
 
 from __future__ import annotations
 
-import math
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from dpdist.errors import SpecError
-from dpdist.privacy import accountant
+from dpdist.families.base.plan import Plan
 from dpdist.privacy.arrays import Codes, Floats
-from dpdist.privacy.events import Event
-from dpdist.privacy.formatting import number_of, upwards
-from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, explained
 from dpdist.privacy.testing import Canaries, Claim
-from dpdist.publish.part_format import PartFormat
+from dpdist.spec.overrides import override, parse_overrides
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
-from dpdist.spec.strict import OwnFields
-from dpdist.spec.unit import MOST_RECORDS_OF_A_UNIT, adjacency_words
+from dpdist.spec.strict_yaml import load_yaml, write_yaml
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,190 +29,6 @@ if TYPE_CHECKING:
     from dpdist.families.base.linked import LinkedRows
     from dpdist.publish.manifest import Manifest
     from dpdist.spec.described import Described
-
-
-_SORTED_BYTES = 128  # of a row while its block is sorted
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan(OwnFields):
-    """What a release will do, promise, cost and need, from its spec alone. A plan reads no record.
-
-    A family overrides what it says otherwise or in more detail. A member that follows from nothing else may be a field
-    of the subclass instead, as in ``event: Event = field()``.
-    """
-
-    spec: ReleaseSpec
-
-    @cached_property
-    def event(self) -> Event | None:
-        """The charge; None where the release is not differentially private, so that nothing composes with it."""
-        raise NotImplementedError
-
-    @cached_property
-    def delta(self) -> float:
-        """Delta at which the guarantee is stated."""
-        raise NotImplementedError
-
-    @property
-    def kind(self) -> str:
-        """Kind of guarantee, as the ledger's policies name it."""
-        return "dp"
-
-    @cached_property
-    def epsilon(self) -> float:
-        """Epsilon of the charge at `delta`; infinite where nothing is charged."""
-        return math.inf if self.event is None else accountant.epsilon(self.event, delta=self.delta)
-
-    @property
-    def charged(self) -> str:
-        """What is charged, in words; both numbers are rounded upwards."""
-        return f"epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)}"
-
-    @cached_property
-    def guarantees(self) -> tuple[Guarantee, ...]:
-        """What the release promises, the first thing first."""
-        epsilon, delta = self.epsilon, self.delta
-        return (
-            DifferentialPrivacy(
-                epsilon=epsilon,
-                delta=delta,
-                adjacency="add/remove",
-                covers="the whole release",
-                **self.spec.protected,
-            ),
-        )
-
-    @property
-    def covers(self) -> str:
-        """What `epsilon` and `delta` are about."""
-        return "the whole release"
-
-    @property
-    def refusal(self) -> str | None:
-        """Why the release must not run as the spec stands, and what to change; None where nothing stands against it."""
-        return None
-
-    @cached_property
-    def released(self) -> Schema:
-        """The attributes of the released records."""
-        return self.spec.table
-
-    @cached_property
-    def form(self) -> PartFormat:
-        """How the parts of the release are written."""
-        return PartFormat(values=self.spec.output.values, bins=self.spec.output.bins)
-
-    @property
-    def partitions(self) -> int:
-        """Partitions of the table, about."""
-        return self.spec.cluster.partitions or max(1, round(self.spec.data.minimum_records / (1 << 20)))
-
-    def public_parameters(self) -> dict[str, Any]:
-        """The public parameters, for the manifest."""
-        raise NotImplementedError
-
-    def resources(self) -> dict[str, Any]:
-        """Memory and tasks, from public sizes only."""
-        raise NotImplementedError
-
-    def bounding(self, needs: dict[str, Any]) -> dict[str, Any]:
-        """What `resources` found, and what bounding the records of the units needs besides."""
-        if self.spec.unit is None:
-            return needs
-        from dpdist.families.base.bounding import sizes_for
-
-        rows, partitions = self.spec.data.minimum_records, needs["partitions"]
-        held = sum(attribute.dtype.itemsize for attribute in self.spec.table.attributes) + 2 * 8
-        shards, blocks = sizes_for(rows)
-        largest = max(rows // partitions, rows // shards)
-        return needs | {
-            "bounding_bytes": rows * held,
-            "task_bytes": max(needs["task_bytes"], 3 * largest * held + _SORTED_BYTES * (rows // shards // blocks)),
-            "tasks_about": needs["tasks_about"] + partitions * (shards + 2) + shards,
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        """The plan as a JSON object."""
-        return {
-            "name": self.spec.name,
-            "kind": self.spec.kind,
-            "guarantees": [guarantee.to_json() for guarantee in self.guarantees],
-            "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
-            "delta": self.delta,
-            "covers": self.covers,
-            "parameters": self.public_parameters(),
-            "resources": self.resources(),
-            "spec_sha256": self.spec.fingerprint,
-        }
-
-    def explain(self) -> str:
-        """The plan for people."""
-        spec, needs = self.spec, self.resources()
-        kind = spec.kind if self.event is not None else f"{spec.kind}, NOT differentially private"
-        return "\n".join(
-            [
-                f"Release {spec.name} ({kind}) of data set {spec.dataset}",
-                "",
-                *explained(self.guarantees),
-                "",
-                *self.charge_lines(),
-                *self.details(),
-                *self.unit_lines(),
-                f"Resources   about {number_of(needs['partitions'], 'partition')}, {needs['tasks_about']} tasks; "
-                f"{self.held(needs)}{mebibytes(needs['task_bytes'])} per running task",
-            ]
-        )
-
-    def charge_lines(self) -> list[str]:
-        """The lines of `explain` that say what is charged."""
-        return [f"Charge      {self.charged} ({self.adjacency})"]
-
-    @property
-    def adjacency(self) -> str:
-        """What neighbouring tables differ by, in words."""
-        return adjacency_words(self.spec.unit)
-
-    noise_name: ClassVar[str] = ""  # what `noise_at` is, for families that protect units
-
-    def noise_at(self, at_most: int) -> float:
-        """How far off a typical released number is, if at most so many records of each unit are used."""
-        raise NotImplementedError
-
-    def unit_lines(self) -> list[str]:
-        """The lines of `explain` that say what the bound on the records of a unit, or on weights, costs."""
-        unit, weight = self.spec.unit, self.spec.weight
-        if unit is not None:
-            used = (
-                f"Unit        at most {number_of(unit.at_most, 'record')} of each {unit.name} (column {unit.by!r}) are "
-                "used, and none without an id."
-            )
-            return [f"{used} {self.noise_name} at this epsilon, by unit.at_most: {self._by_bound(unit.at_most)}"]
-        if weight is not None:
-            used = f"Weights     a record counts as its weight (column {weight.by!r}), {weight.at_most:,} at most"
-            used += ", which heavier ones count as." if weight.above == "clip" else "."
-            return [f"{used} {self.noise_name} at this epsilon, by weight.at_most: {self._by_bound(weight.at_most)}"]
-        return []
-
-    def _by_bound(self, at_most: int) -> str:
-        """The noise, by bounds around the chosen one."""
-        bounds = sorted({1, max(at_most // 4, 1), max(at_most // 2, 1), at_most, 2 * at_most})
-        return ", ".join(
-            f"{self.noise_at(bound):.4g} for {bound:,}" for bound in bounds if bound <= MOST_RECORDS_OF_A_UNIT
-        )
-
-    def details(self) -> list[str]:
-        """The lines of `explain` that only this family has."""
-        return []
-
-    def held(self, needs: dict[str, Any]) -> str:
-        """What is held in memory besides the running tasks, for `explain`; ends in a separator unless empty."""
-        return ""
-
-
-def mebibytes(count: float) -> str:
-    """So many bytes in MiB."""
-    return f"{count / 2**20:,.0f} MiB"
 
 
 SpecT = TypeVar("SpecT", bound=ReleaseSpec)
@@ -260,6 +70,23 @@ class SolveRequest:
         given = [f"--{option.replace('_', '-')}" for option in options if getattr(self, option) is not None]
         if given:
             raise SpecError(f"{', '.join(given)}: only with {go_with}")
+
+    def completed(self, spec: ReleaseSpec, found: Mapping[str, Any], *, title: str) -> None:
+        """Write, where asked to, the source file with its overrides and what was found, by dotted path, below a title.
+        Raises SpecError: the source cannot be read, or the path cannot be written.
+        """
+        if self.write is None:
+            return
+        tree = load_yaml(self.source)
+        schema: Any = tree["schema"]
+        if isinstance(schema, str) and self.write.resolve().parent != self.source.resolve().parent:
+            schema = spec.table.model_dump(mode="json")
+        tree = override(tree, parse_overrides(self.settings) | dict(found)) | {"schema": schema}
+        text = "".join(f"# {line}\n" for line in title.splitlines()) + write_yaml(tree, flow=True)
+        try:
+            self.write.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise SpecError(f"{self.write} cannot be written: {error.strerror}") from None
 
 
 class Solution(Protocol):
@@ -312,7 +139,7 @@ class Family(Generic[SpecT, PlanT]):
     as_released: Callable[[Manifest, SpecT | None], AsReleased | None] | None = None
     # plan, records of a smaller table and their ratio to those of the whole one, to the plan of a release of the
     # smaller table with the same noise. With it, an adversary who knows the mechanism can run the release on tables of
-    # its own (`dpdist.evaluate.attacks.shadow`)
+    # its own (`dpdist.evaluation.attacks.shadow`)
     shadow: Callable[[PlanT, int, float], PlanT] | None = None
 
     # spec to a digest of what it reads of public tables, None where it names none: which these are is a matter of

@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from dpdist.data.inputs import contract_source
+from dpdist.data.inputs import source_of
 from dpdist.data.source import FoundFile, TableSource, find_files, is_input, would_find
 from dpdist.errors import ContractBroken, DataNotFound, ResourceError
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
+from dpdist.spec.contract import Contract
 from dpdist.spec.release import ReleaseSpec
 from dpdist.storage.files import is_local
 
@@ -45,7 +45,7 @@ def refuse_tables_of_others(ledger: Ledger, spec: ReleaseSpec, source: TableSour
         contract = None if text is None else Contract.from_text(text)
         if contract is None or contract.data.clients:
             continue
-        own = contract_source(contract.data, paths=(*contract.data.paths, *contract.data.later))
+        own = source_of(contract.data, paths=(*contract.data.paths, *contract.data.later))
         if source is not None and owner != dataset and (path := shared_file(source, own)):
             raise ContractBroken(
                 f"dataset: {path} belongs to data set {owner!r}, which has a contract and caps for it, and the spec "

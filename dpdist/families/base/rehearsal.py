@@ -14,12 +14,13 @@ import numpy as np
 from dpdist.cluster.executor import InProcess
 from dpdist.data.records import RecordsInMemory
 from dpdist.families.base.attempt import Attempt, StorableT, silent
-from dpdist.families.base.family import Plan, Stage
+from dpdist.families.base.family import Stage
+from dpdist.families.base.plan import Plan
 from dpdist.families.base.writing import ReleasedRecords
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.storage.memory import MemoryStore
+from dpdist.storage.store import MemoryStore
 
 EXECUTOR = InProcess()
 """The executor of rehearsals."""

@@ -3,5 +3,5 @@
 from dpdist.families.base.family import family_in
 
 FAMILY = family_in(
-    __name__, "plausible-deniability", "spec:PlausibleDeniabilitySpec", solve="solve:solve", shadow="shadow:shadow"
+    __name__, "plausible-deniability", "spec:PlausibleDeniabilitySpec", solve="solve:solve", shadow="claims:shadow"
 )

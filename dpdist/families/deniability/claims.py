@@ -27,30 +27,38 @@ from dpdist.errors import CheckFailed
 from dpdist.families.base.network import Network
 from dpdist.families.base.rehearsal import EXECUTOR, key_from, rehearse, released_codes
 from dpdist.families.base.thresholds import thresholds_from_weights
-from dpdist.families.deniability.candidates import SeedSynthesis, SeedSynthesizer
-from dpdist.families.deniability.deniability import PrivacyTest
+from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesis, SeedSynthesizer
 from dpdist.families.deniability.graph import first_passing, released_parts
 from dpdist.families.deniability.own_model import DeclaredModel
-from dpdist.families.deniability.parameters import NoisyTables, ParameterPlan, measure_tables
+from dpdist.families.deniability.parameters import (
+    NoisyTables,
+    ParameterPlan,
+    count_tables,
+    measure_tables,
+    split_tables,
+)
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
 from dpdist.families.deniability.pool import PoolPlan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
+from dpdist.families.deniability.spec import CHECK_SHARE, PlausibleDeniabilitySpec
+from dpdist.families.deniability.splits import ModelPlan, SeedPlan
 from dpdist.families.deniability.stages import IndexedSeeds, stages
-from dpdist.families.deniability.statistics import count_tables, split_tables
 from dpdist.families.deniability.structure import (
     Structure,
     StructurePlan,
     StructureStatistics,
     independent_structure,
     measure_structure,
+    structure_plan,
 )
-from dpdist.families.synthesis.claims import model_claim
+from dpdist.model.claims import model_claim
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.deniability import pass_probability
 from dpdist.privacy.events import SeedRecords
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim
+from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
 
 _PASSING = 3  # seeds beyond k, in scales of the threshold noise, of which nearly all pass
@@ -297,3 +305,45 @@ def claims(plan: PlausibleDeniabilityPlan) -> tuple[Claim, ...]:
             )
         )
     return tuple(claims)
+
+
+_DECLARED = 0.9  # of the records of a shadow table
+_ALWAYS = -(1 << 62)  # a threshold that every count reaches
+
+
+def shadow(plan: PlausibleDeniabilityPlan, records: int, share: float) -> PlausibleDeniabilityPlan:
+    """The plan of a release of a shadow table of so many `records`, a `share` of the whole one, with the noise of each
+    stage as in the whole release.
+
+    Released records and k keep their ratio to the records of the table, and the budget of each stage is that of the
+    release. Checks of declared numbers are left out: the adversary knows its own table.
+    """
+    spec, seeds = plan.spec, plan.seeds
+    settings = {
+        "data.minimum_records": max(1, int(_DECLARED * records)),
+        "synthesis.records": max(1, round(share * spec.synthesis.records)),
+        "privacy.deniability.k": max(1, round(share * spec.privacy.deniability.k)),
+        "privacy.accept_per_record": True,
+        "privacy.limit": None,
+    }
+    small = change(spec, settings)
+    if seeds is not None:
+        most = max(1, round(4 * share * seeds.candidates))
+        seeds = SeedPlan(minimum=1, whole_release=False, candidates=most)
+    return replace(plan, spec=small, model=_shadow_model(plan.model, small), seeds=seeds)
+
+
+def _shadow_model(model: ModelPlan, spec: PlausibleDeniabilitySpec) -> ModelPlan:
+    """The model's plan: statistics whose sensitivity is that of so few records, at the stage's budget."""
+    if model.check is None or model.structure is None:
+        return replace(model, spec=spec)
+    spent = CHECK_SHARE
+    least = max(2, int(spec.data.minimum_records * spec.split.shares.structure))
+    structure = structure_plan(
+        spec.table,
+        minimum_records=least,
+        epsilon=(1 - spent) / (model.check.scale * spent),
+        delta=model.check.delta * (1 - spent) / spent,
+        score=spec.model.score,
+    )
+    return replace(model, spec=spec, check=replace(model.check, minimum=least, threshold=_ALWAYS), structure=structure)

@@ -39,13 +39,10 @@ from dpdist.spec.schema import Schema
 Target: TypeAlias = tuple[tuple[int, ...], AnyFloats]
 """Fitted counts with some axes of the table summed out, kept with length one."""
 
-SIMULATED = 1 << 18
-"""Records drawn from the network so far, to know how often each parent configuration will occur."""
+SIMULATED = 1 << 18  # records drawn from the network so far, to know how often each parent configuration will occur
 
 _SWEEPS = 4
-PRIOR = 0.1
-"""Weight of the Dirichlet prior, in records per value: every value is possible, and few records outweigh it."""
-
+PRIOR = 0.1  # weight of the Dirichlet prior, in records per value: every value is possible, and few records outweigh it
 _UNIFORM = 0.05  # share of the prior that is spread evenly over the values
 _TINY = 1e-9
 

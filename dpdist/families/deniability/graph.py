@@ -21,8 +21,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesis, seed_ranks
-from dpdist.families.deniability.deniability import Passed, PrivacyTest, candidate_batch
+from dpdist.families.deniability.deniability import (
+    CandidateRecords,
+    Passed,
+    PrivacyTest,
+    SeedSynthesis,
+    candidate_batch,
+    seed_ranks,
+)
 from dpdist.families.deniability.prefixes import (
     PrefixCode,
     SeedIndex,

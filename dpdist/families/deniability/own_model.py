@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
 from dpdist.families.base.plugins import load
-from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesis
+from dpdist.families.deniability.deniability import CandidateRecords, SeedSynthesis
 from dpdist.families.deniability.prefixes import SeedIndex
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.events import ApproximateDP, Event
@@ -52,13 +52,9 @@ class OwnModel(Protocol):
     def sample(self, seeds: Codes, uniforms: Floats) -> Codes:
         """One record for each of n seeds.
 
-        Parameters
-        ----------
-        seeds : list of unsigned integers[n]
-            Codes of the seeds, one array for each attribute, in the order of the schema.
-        uniforms : float64[n, draws]
-            Independent and uniform on [0, 1), multiples of 2**-53: all that is random. A record is a function of its
-            own seed and row of uniforms.
+        `seeds`: codes of the seeds, one array for each attribute, in the order of the schema. `uniforms`: independent
+        and uniform on [0, 1), multiples of 2**-53: all that is random. A record is a function of its own seed and row
+        of uniforms.
         """
         ...
 

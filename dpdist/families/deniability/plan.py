@@ -15,7 +15,7 @@ from typing import Any
 
 from dpdist.data.count import pair_cells
 from dpdist.errors import AccountingError, SpecError
-from dpdist.families.base.family import Plan, mebibytes
+from dpdist.families.base.plan import Needs, Plan, core_seconds
 from dpdist.families.deniability.own_model import DeclaredModel
 from dpdist.families.deniability.parameters import ParameterPlan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
@@ -32,8 +32,9 @@ from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import BITS, least_scale
 from dpdist.privacy.deniability import theorem1
 from dpdist.privacy.events import Event
+from dpdist.privacy.formatting import Fact
 from dpdist.privacy.guarantee import Covers, DifferentialPrivacy, Guarantee, PlausibleDeniability
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 SMALLEST_BATCH = 1 << 12
 """Candidates in a batch, at least."""
@@ -136,20 +137,18 @@ class PlausibleDeniabilityPlan(Plan):
         out["event"] = self.event.to_json()
         return out
 
-    def resources(self) -> dict[str, Any]:
-        """Memory and tasks, from public sizes only."""
-        spec = self.spec
-        rows, partitions = spec.data.minimum_records, self.partitions
-        row_bytes = sum(attribute.dtype.itemsize for attribute in spec.table.attributes) + 1
-        cells = self.model.parameters.cells_at_most
+    def needs(self) -> Needs:
+        """Memory, tasks and time, from public sizes only."""
+        rows, width = self.spec.data.minimum_records, len(self.spec.table.attributes)
         batches = math.ceil(self.candidates_at_most / LARGEST_BATCH)
-        return {
-            "records_at_least": rows,
-            "partitions": partitions,
-            "encoded_bytes": rows * row_bytes,
-            "task_bytes": 8 * cells + 40 * row_bytes * LARGEST_BATCH,
-            "tasks_about": 3 * partitions + batches + math.ceil(spec.synthesis.records / spec.output.rows_per_part),
-        }
+        parts = math.ceil(self.spec.synthesis.records / self.spec.output.rows_per_part)
+        return Needs(
+            partitions=self.partitions,
+            tasks=3 * self.partitions + batches + parts,
+            task_bytes=8 * self.model.parameters.cells_at_most + 40 * (self.row_bytes + 1) * LARGEST_BATCH,
+            held_bytes=rows * (self.row_bytes + 1),
+            seconds=core_seconds(read=3 * self.values, drawn=self.candidates_at_least * width),
+        )
 
     @property
     def covers(self) -> str:
@@ -159,53 +158,55 @@ class PlausibleDeniabilityPlan(Plan):
             self.kind, "the whole release"
         )
 
-    def details(self) -> list[str]:
+    def errors(self) -> list[Fact]:
+        """How far off the counts of the model are."""
+        deviation = self.model.parameters.standard_deviation
+        if self.spec.model.hook is not None:
+            return []
+        return [Fact("Error", f"about +-{deviation:.3g} a count of the model's tables", {"deviation": deviation})]
+
+    def details(self) -> list[Fact]:
         """Splits, structure, parameters, seeds and checks."""
-        spec = self.spec
-        shares = spec.split.shares._asdict().items()
-        lines = [
-            "Records     all of them in every stage"
+        spec, shares = self.spec, self.spec.split.shares._asdict()
+        facts = [
+            Fact("Records", "all of them in every stage")
             if spec.split.records == "all"
-            else "Splits      " + ", ".join(f"{name} {float(share):.3g}" for name, share in shares)
+            else Fact("Splits", ", ".join(f"{name} {float(share):.3g}" for name, share in shares.items()))
         ]
         if self.model.structure is not None:
-            lines.append(f"Structure   {self.model.structure.explain()}")
-        whole = not isinstance(self.model.parameters, ParameterPlan)
-        lines.append(f"{'Model' if whole else 'Parameters':<12}{self.model.parameters.explain()}")
+            facts.append(Fact("Structure", self.model.structure.explain()))
+        title = "Parameters" if isinstance(self.model.parameters, ParameterPlan) else "Model"
+        facts.append(Fact(title, self.model.parameters.explain()))
         if spec.model.regression:
             names = ", ".join(spec.model.regression)
-            lines.append(
-                f"Regression  {names}: the counts of the codes and their sums by bucket share a table's budget"
-            )
-        if self.seeds is not None:
-            test = spec.privacy.deniability
-            noisy = f", epsilon0 {test.epsilon0:g}" if test.test == "randomised" else ", deterministic"
-            drawn = f"omega {', '.join(map(str, spec.omegas))} of {len(spec.table.attributes)} attributes"
-            lines.append(
-                f"Seeds       at least {self.seeds.minimum:,}; k {test.k}, gamma {test.gamma:g}{noisy}; "
-                f"{drawn if spec.model.hook is None else 'each candidate is compared with all of them'}"
-            )
-            if self.seeds.passes is not None:
-                lines.append(
-                    f"Checks      passing mass at least {self.seeds.passes.passing_mass:,.0f}, confirmed with noise of "
-                    f"scale {self.seeds.passes.scale:.3g} among {self.seeds.passes.candidates:,} candidates"
-                )
-            elif self.seeds.passing_mass is not None:
-                lines.append(
-                    f"Checks      passing mass at least {self.seeds.passing_mass:,} in every table with so many seeds: "
-                    f"candidates keep {spec.kept_combinations or 0:,} combinations of values at most"
-                )
-        else:
-            lines.append("Seeds       not used: every attribute is resampled, so any number of records costs the same")
-        if spec.model.hook is not None:
-            return lines
-        lines.append(f"Comparison  {self._comparison}")
-        return lines
+            text = f"{names}: the counts of the codes and their sums by bucket share a table's budget"
+            facts.append(Fact("Regression", text))
+        facts += self._seed_facts()
+        return facts if spec.model.hook is not None else [*facts, Fact("Comparison", self._comparison)]
 
-    def held(self, needs: dict[str, Any]) -> str:
-        """The codes."""
-        codes = mebibytes(needs["encoded_bytes"])
-        return f"{codes} of codes in the workers' memory, or read again if they do not fit; "
+    def _seed_facts(self) -> list[Fact]:
+        """How seeds are tested, and what a check confirms."""
+        spec, seeds, test = self.spec, self.seeds, self.spec.privacy.deniability
+        if seeds is None:
+            return [Fact("Seeds", "not used: every attribute is resampled, so any number of records costs the same")]
+        noisy = f", epsilon0 {test.epsilon0:g}" if test.test == "randomised" else ", deterministic"
+        drawn = f"omega {', '.join(map(str, spec.omegas))} of {len(spec.table.attributes)} attributes"
+        how = drawn if spec.model.hook is None else "each candidate is compared with all of them"
+        text = f"at least {seeds.minimum:,}; k {test.k}, gamma {test.gamma:g}{noisy}; {how}"
+        facts = [Fact("Seeds", text, {"seeds": seeds.minimum, "k": test.k, "gamma": test.gamma})]
+        if seeds.passes is not None:
+            text = (
+                f"passing mass at least {seeds.passes.passing_mass:,.0f}, confirmed with noise of scale "
+                f"{seeds.passes.scale:.3g} among {seeds.passes.candidates:,} candidates"
+            )
+            facts.append(Fact("Checks", text, {"passing_mass": seeds.passes.passing_mass}))
+        elif seeds.passing_mass is not None:
+            text = (
+                f"passing mass at least {seeds.passing_mass:,} in every table with so many seeds: candidates keep "
+                f"{spec.kept_combinations or 0:,} combinations of values at most"
+            )
+            facts.append(Fact("Checks", text, {"passing_mass": seeds.passing_mass}))
+        return facts
 
     @property
     def _comparison(self) -> str:

@@ -1,6 +1,6 @@
 """Candidates from a pool of model records: what a candidate does not keep is that of a record that agrees with it.
 
-The model is that of a synthesis (`dpdist.families.synthesis`), learned from the split P alone in one Gaussian account.
+The model is that of a synthesis (`dpdist.model`), learned from the split P alone in one Gaussian account.
 Its pool of records, with their weights, is a distribution on records. A candidate keeps a prefix of its seed, in the
 order of the attributes, and takes all other values from a row of the pool that has the same prefix, drawn by weight;
 where no row has it, from any row. So every seed with this prefix gives the candidate with one probability, and no
@@ -22,9 +22,9 @@ from dpdist.data.count import PairCounts, pair_cells
 from dpdist.errors import SpecError
 from dpdist.families.base.network import strides
 from dpdist.families.base.stored import Stored
-from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesis
-from dpdist.families.synthesis.choices import Choices, choose, without_triples
-from dpdist.families.synthesis.drawable import refuse_undrawable
+from dpdist.families.deniability.deniability import CandidateRecords, SeedSynthesis
+from dpdist.model.choices import Choices, choose, without_triples
+from dpdist.model.forecast import refuse_undrawable
 from dpdist.privacy.accountant import calibrate_gaussian
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.calibrate import ABOVE
@@ -32,8 +32,7 @@ from dpdist.privacy.events import Event, Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 
-ROWS_EACH = 16
-"""Rows of the pool for each combination of kept values, at least."""
+ROWS_EACH = 16  # rows of the pool for each combination of kept values, at least
 
 _HALF = np.uint64(32)
 
@@ -68,19 +67,8 @@ class PoolPlan:
 def pool_plan(schema: Schema, *, records: int, kept: int, epsilon: float, delta: float) -> PoolPlan:
     """Plan a pool within the budget of the stage (add/remove).
 
-    Parameters
-    ----------
-    records : int
-        Expected records of the split P.
-    kept : int
-        Combinations of values that candidates can keep.
-
-    Raises
-    ------
-    AccountingError
-        The budget is not valid.
-    SpecError
-        The kept attributes have too many combinations for a pool.
+    `records`: expected records of the split P. `kept`: combinations of values that candidates can keep. Raises
+    AccountingError: the budget is not valid; SpecError: the kept attributes have too many combinations for a pool.
     """
     cards = schema.cardinalities
     multiplier = calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta)
@@ -161,17 +149,15 @@ def _keys(columns: Sequence[NDArray[Any]], sizes: Sequence[int]) -> NDArray[np.i
 def learn_pool(counts: PairCounts, plan: PoolPlan, *, order: Sequence[int], kept: int, noise: Noise) -> RecordPool:
     """Measure, fit and draw the pool.
 
-    Parameters
-    ----------
-    counts : PairCounts
-        Exact counts of the split P. Confidential.
-    order : sequence of int
-        All attributes; candidates keep the first `kept` of them.
+    `counts`: exact counts of the split P. Confidential. `order`: all attributes; candidates keep the first `kept` of
+    them.
     """
-    from dpdist.families.synthesis.draw import draw_part
-    from dpdist.families.synthesis.learn import learn
+    from dpdist.model.account import GaussianAccount
+    from dpdist.model.draw import draw_part
+    from dpdist.model.learn import learn
 
-    fitted = learn(counts, choices=plan.choices, noise=noise, drawing=noise).fitted
+    account = GaussianAccount(plan.choices.mu, noise)
+    fitted = learn(counts, account, choices=plan.choices, drawing=noise).fitted
     rows = draw_part(fitted, noise, "pool/0", plan.choices.pool_rows)
     adjustment = fitted.adjustment
     weights = np.ones(len(rows[0]), np.int64) if adjustment is None else adjustment.weights(rows, fitted.domain)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from math import prod
 from typing import Any, Literal
@@ -26,12 +26,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.data.operators import Operator
 from dpdist.families.base.network import strides
 from dpdist.privacy.arrays import Codes
 
-HISTOGRAM_BINS = 1 << 16
-"""Bins of the histogram of leading words that ranges are planned with."""
-
+HISTOGRAM_BINS = 1 << 16  # bins of the histogram of leading words that ranges are planned with
 _LEADING_CODES = 1 << 62  # the codes of the leading group of attributes lie below
 _GROUP_CODES = 1 << 31  # the codes of each later group lie below, so that id and code together fit 63 bits
 _MOST_KEYS = (1 << 32) - 2
@@ -285,3 +284,12 @@ def _search(
     at = np.empty(len(values), np.int64)
     at[order] = np.searchsorted(table, values[order], side=side)
     return at
+
+
+def seed_operator(code: PrefixCode) -> Operator:
+    """The index of all seeds, as one pass over S; the summary is a `SeedIndex`."""
+    return Operator(name="keys", chunk=partial(seed_keys, code), combine=_merge_two, finish=partial(SeedIndex, code))
+
+
+def _merge_two(a: SeedKeys, b: SeedKeys) -> SeedKeys:
+    return merge_keys([a, b])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from dpdist.families.base.completed import write_completed
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 
@@ -71,12 +69,10 @@ class SeedSolution:
             "plan": self.plan.to_json(),
         }
 
-    def write(self, path: Path, *, source: Path, settings: Iterable[str] = ()) -> None:
-        """Write the completed spec: the source file with the solver's settings, and the overrides it was given. Raises
-        SpecError: the source cannot be read, or the path cannot be written.
-        """
-        title = f"Found by `dpdist plan --solve`; expectations from {self.reference}.\n{self.reason}"
-        write_completed(path, self.spec, self.picked.settings, source=source, settings=settings, title=title)
+    @property
+    def title(self) -> str:
+        """What stands above the completed spec."""
+        return f"Found by `dpdist plan --solve`; expectations from {self.reference}.\n{self.reason}"
 
     def explain(self) -> str:
         """The solution for people."""

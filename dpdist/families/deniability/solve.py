@@ -2,7 +2,7 @@
 
 Given R, (epsilon, delta) and the declared minimum of records, the solver chooses the shares of the splits, how many
 attributes candidates keep of their seeds (m - omega) and in which order, k, epsilon0, the model's epsilon and the
-checks. What it expects of the table is public (`dpdist.families.deniability.reference`).
+checks. What it expects of the table is public (`dpdist.families.deniability.expectations`).
 
 **Seeds.** With ``lam = k epsilon0``, one released record's loss has a second moment of about ``(1 + lam)^2 / (k Z)``,
 so R of them cost ``epsilon ~ (1 + lam) sqrt(2 R ln(1/delta) / (k Z))``: the guess from which the accountant is asked.
@@ -34,9 +34,8 @@ from dpdist.data.inputs import table_source
 from dpdist.data.source import is_input
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.family import SolveRequest
-from dpdist.families.deniability.expectations import Expectations, SeedsChoice, stage_epsilon
+from dpdist.families.deniability.expectations import Expectations, Reference, SeedsChoice, stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
-from dpdist.families.deniability.reference import Reference
 from dpdist.families.deniability.solution import Alternative, SeedSolution
 from dpdist.families.deniability.spec import ALL_RECORDS, CHECK_SHARE, PlausibleDeniabilitySpec, Shares
 from dpdist.families.deniability.splits import combined, lighter, lighter_seeds, plan_model
@@ -44,7 +43,7 @@ from dpdist.privacy import accountant
 from dpdist.privacy.checks import count_check, expected_lower_bound, pass_check
 from dpdist.privacy.deniability import certain_mass
 from dpdist.privacy.events import Event, Gaussian, SeedRecords
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 _SEED_SHARES = (Fraction(1, 5), Fraction(3, 10), Fraction(2, 5), Fraction(1, 2), Fraction(3, 5))
 _STRUCTURE_SHARES = (Fraction(1, 20), Fraction(1, 10), Fraction(1, 5), Fraction(3, 10))
@@ -105,8 +104,7 @@ def solve(spec: PlausibleDeniabilitySpec, request: SolveRequest) -> SeedSolution
     except SpecError:
         words = f"split.records={other} reaches nothing"
     solution = replace(solution, comparison=f"Here each stage uses {_WAYS[spec.split.records]}; {words}.")
-    if request.write:
-        solution.write(request.write, source=request.source, settings=request.settings)
+    request.completed(solution.spec, solution.picked.settings, title=solution.title)
     return solution
 
 

@@ -10,7 +10,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from dpdist.families.base import plugins
 from dpdist.families.deniability.regression import check_regressed
-from dpdist.spec.release import MOST_RECORDS, Epsilon, Exact, PrivacyLimit, ReleaseSpec, Section
+from dpdist.spec.release import Epsilon, PrivacyLimit, ReleaseSpec
+from dpdist.spec.strict import MOST_RECORDS, Exact, Section
 
 CHECK_SHARE = 0.1
 """Share of a stage's epsilon and delta that its checks take: noise grows by a ninth, and few declared minima fail."""

@@ -17,15 +17,14 @@ from dpdist.families.deniability.parameters import ParameterPlan, parameter_plan
 from dpdist.families.deniability.pool import PoolPlan, pool_plan
 from dpdist.families.deniability.spec import CHECK_SHARE, ModelBudget, PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import MAX_CELLS, StructurePlan, structure_plan
-from dpdist.families.synthesis.choices import draws_at_most
+from dpdist.model.forecast import draws_at_most
 from dpdist.privacy.checks import CountCheck, PassCheck, candidates_needed, count_check, pass_check
 from dpdist.privacy.deniability import certain_mass
 from dpdist.privacy.events import ApproximateDP, Composed, Event, RandomSplit, SeedRecords
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.spec.strict import OwnFields
 
-LARGEST_BATCH = 1 << 18
-"""Candidates in a batch, at most."""
+LARGEST_BATCH = 1 << 18  # candidates in a batch, at most
 
 _FEWER = 5_000
 _DRAWS_LOST = SAMPLER_DELTA * 2 * MAX_CELLS  # more than the cells of all tables and the statistics of pairs

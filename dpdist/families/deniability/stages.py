@@ -15,8 +15,7 @@ from dpdist.families.base.family import Stage
 from dpdist.families.base.network import Network
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.writing import ReleasedRecords, write_records
-from dpdist.families.deniability.candidates import SeedSynthesis, SeedSynthesizer
-from dpdist.families.deniability.deniability import PrivacyTest
+from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesis, SeedSynthesizer
 from dpdist.families.deniability.estimation import estimate_network
 from dpdist.families.deniability.graph import (
     first_passing,
@@ -27,11 +26,11 @@ from dpdist.families.deniability.graph import (
     sharded_seeds,
 )
 from dpdist.families.deniability.own_model import DeclaredModel, OwnSynthesizer
-from dpdist.families.deniability.parameters import NoisyTables, ParameterPlan, measure_tables
+from dpdist.families.deniability.parameters import NoisyTables, ParameterPlan, measure_tables, tables_operator
 from dpdist.families.deniability.plan import MEMORY_FOR_SEEDS, PlausibleDeniabilityPlan
 from dpdist.families.deniability.pool import PoolPlan, PoolSynthesizer, RecordPool, learn_pool
+from dpdist.families.deniability.prefixes import seed_operator
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.families.deniability.statistics import seed_operator, tables_operator
 from dpdist.families.deniability.structure import (
     Structure,
     StructureStatistics,
@@ -46,8 +45,7 @@ if TYPE_CHECKING:
 
 DeniabilityAttempt = Attempt[PlausibleDeniabilitySpec, PlausibleDeniabilityPlan]
 
-STRUCTURE, PARAMETERS, SEEDS = range(3)
-"""Labels of the splits."""
+STRUCTURE, PARAMETERS, SEEDS = range(3)  # labels of the splits
 
 
 @dataclass(frozen=True, eq=False)

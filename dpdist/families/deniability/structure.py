@@ -27,16 +27,18 @@ from dpdist.data.count import PairCounts
 from dpdist.errors import SpecError
 from dpdist.families.base.network import check_order
 from dpdist.families.base.stored import Stored
-from dpdist.families.deniability.dependence import (
+from dpdist.families.deniability.search import (
+    cfs_parents,
+    dependence_parents,
     entropies,
     entropy_columns,
     mutual_information,
     pair_distances,
     pair_matrix,
     symmetrical_uncertainty,
+    topological_order,
     total_variation_sensitivity,
 )
-from dpdist.families.deniability.search import cfs_parents, dependence_parents, topological_order
 from dpdist.privacy.accountant import choose_noise
 from dpdist.privacy.events import Event
 from dpdist.privacy.grid import grid_below, round_to_grid
@@ -49,8 +51,7 @@ Order: TypeAlias = Literal["learned", "small-first"] | tuple[str, ...]
 MAX_CELLS = 1 << 22
 """Largest number of cells of all count tables together (32 MiB of int64); an attribute's table has an equal share."""
 
-RECORDS_PER_CELL = 2
-"""``cfs`` keeps this many standard deviations of noise in an average cell."""
+RECORDS_PER_CELL = 2  # ``cfs`` keeps this many standard deviations of noise in an average cell
 
 BUCKET_LOSS = 0.1
 """Share of a pair's mutual information taken to be lost when a parent is seen through buckets; measured on census
@@ -60,11 +61,8 @@ REGRESSION_LOSS = 0.3
 """Share of a pair's mutual information taken to be lost where the child's mean alone depends on the parent; measured on
 census tables, as accurate as 0.5."""
 
-_FLOAT_ERROR = 2.0**-40
-"""Most that double precision moves an entropy below 64 bits; charged."""
-
-_FINEST_GRID = 2.0**-46
-"""Entropies below 64 bits are less than 2^52 steps."""
+_FLOAT_ERROR = 2.0**-40  # most that double precision moves an entropy below 64 bits; charged
+_FINEST_GRID = 2.0**-46  # entropies below 64 bits are less than 2^52 steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from dpdist.families.base.registry import respecified
 from dpdist.families.discovery.spec import MISSING, DiscoverySpec
 from dpdist.publish.manifest import Manifest
 from dpdist.spec.described import NAMES_RECORDS, Described
+from dpdist.spec.reader import load_public
 
 _INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 _OTHER = "values that are not named"
@@ -19,7 +19,7 @@ _OTHER = "values that are not named"
 
 def described(manifest: Manifest, table: pa.Table) -> list[Described]:
     """What a discovery says about each column. It costs nothing."""
-    spec = cast(DiscoverySpec, respecified(manifest))
+    spec = cast(DiscoverySpec, load_public(manifest.spec, manifest.table))
     return [_column(name, table, spec, manifest.parameters) for name in spec.table.names]
 
 

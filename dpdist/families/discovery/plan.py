@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from dpdist.data.sizes import MOST_TEXT_BYTES
-from dpdist.families.base.event_plan import EventPlan
 from dpdist.families.base.noisy_counts import Mechanism, deviation
+from dpdist.families.base.plan import EventPlan, Needs
 from dpdist.families.discovery.spec import DiscoverySpec
 from dpdist.privacy.accountant import choose_noise
 from dpdist.privacy.events import ApproximateDP, Composed
-from dpdist.privacy.formatting import number_of, upwards
+from dpdist.privacy.formatting import Fact, number_of, upwards
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.publish.part_format import PartFormat
 
@@ -48,6 +48,11 @@ class DiscoveryPlan(EventPlan):
         """Standard deviation of the noise of a count."""
         return deviation(self.mechanism, self.scale)
 
+    @cached_property
+    def form(self) -> PartFormat:
+        """A table of statistics."""
+        return PartFormat(layout="statistics", non_negative=True)
+
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
         return super().public_parameters() | {
@@ -59,29 +64,32 @@ class DiscoveryPlan(EventPlan):
             "seen_from": self.seen_from,
         }
 
-    def resources(self) -> dict[str, Any]:
+    def needs(self) -> Needs:
         """Memory and tasks: the values of a partition at their longest, were they all different."""
-        found = super().resources()
-        rows = max(self.spec.data.minimum_records // found["partitions"], 1)
+        found = super().needs()
+        rows = max(self.spec.data.minimum_records // found.partitions, 1)
         values = rows * (MOST_TEXT_BYTES + 40) * max(len(self.spec.texts), 1)
-        return found | {
-            "task_bytes": found["task_bytes"] + values,
-            "tasks_about": 2 * found["tasks_about"] + 2 * found["partitions"],
-        }
+        return replace(found, task_bytes=found.task_bytes + values, tasks=2 * found.tasks + 2 * found.partitions)
 
-    def details(self) -> list[str]:
-        """What is named, and how exact counts are."""
-        spec = self.spec
-        lines = [f"Counts      {self.mechanism} noise, about +-{self.deviation:.3g} each"]
+    def errors(self) -> list[Fact]:
+        """How exact counts are."""
+        text = f"about +-{self.deviation:.3g} a count ({self.mechanism} noise)"
+        return [Fact("Error", text, {"deviation": self.deviation})]
+
+    def details(self) -> list[Fact]:
+        """What is named."""
+        spec, facts = self.spec, []
         if spec.texts:
-            lines.append(
-                f"Values      of {number_of(len(spec.texts), 'column')}: those with a noisy count of "
+            text = (
+                f"of {number_of(len(spec.texts), 'column')}: those with a noisy count of "
                 f"{self.named_from:,} or more, {spec.most_values:,} of a column at most. A value of one record is "
                 f"named with probability {upwards(spec.privacy.delta / 2)} at most"
             )
+            facts.append(Fact("Values", text, {"named_from": self.named_from, "at_most": spec.most_values}))
         if spec.binned:
-            lines.append(f"Bounds      of {number_of(len(spec.binned), 'column')}: from bins that end at powers of two")
-        return lines
+            text = f"of {number_of(len(spec.binned), 'column')}: from bins that end at powers of two"
+            facts.append(Fact("Bounds", text))
+        return facts
 
 
 def plan(spec: DiscoverySpec) -> DiscoveryPlan:
@@ -101,7 +109,6 @@ def plan(spec: DiscoverySpec) -> DiscoveryPlan:
         spec=spec,
         event=Composed((noise.event, lost)),
         delta=privacy.delta,
-        form=PartFormat(layout="statistics", non_negative=True),
         mechanism=noise.kind,
         scale=noise.scale,
         named_from=max(threshold, spec.least_count),

@@ -31,8 +31,7 @@ from dpdist.families.discovery.plan import DiscoveryPlan
 from dpdist.families.discovery.spec import MISSING, DiscoverySpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.noise import Noise
-from dpdist.publish.parts import part_name, write_part
-from dpdist.publish.statistics import STATISTICS
+from dpdist.publish.parts import STATISTICS, part_name, write_part
 
 BUCKETS = 1024
 """Parts into which the values of a column are divided by a public hash."""

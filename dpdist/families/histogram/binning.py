@@ -34,6 +34,7 @@ from dpdist.families.histogram.postprocess import fit_hierarchy
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.events import Event
+from dpdist.privacy.formatting import Fact, number_of
 from dpdist.privacy.noise import Noise
 
 FAN_OUT = 16
@@ -197,17 +198,18 @@ class BinningPlan:
         ]
         return {"share": str(self.share), "mechanism": self.measurement.mechanism, "fan_out": FAN_OUT, "columns": grids}
 
-    def lines(self) -> list[str]:
+    def facts(self) -> list[Fact]:
         """What the choice takes, for people."""
-        kind, lines = self.measurement.mechanism, []
+        kind, facts = self.measurement.mechanism, []
         for place, grid in enumerate(self.grids):
             levels, sd = len(grid.levels), max(self.level_deviations(place))
             wanted = ", ".join(f"{axis.bins:,}" for axis in self.axes if axis.grid == place)
-            lines.append(
-                f"Bins        {wanted} of {grid.name}, from {grid.codes:,} values: chosen from {levels} "
-                f"level{'s' if levels > 1 else ''} of noisy counts ({kind} noise, {sd:.4g} per count)"
+            text = (
+                f"{wanted} of {grid.name}, from {grid.codes:,} values: chosen from {number_of(levels, 'level')} of "
+                f"noisy counts ({kind} noise, {sd:.4g} per count)"
             )
-        return [*lines, f"            their choice takes {self.share} of the budget"]
+            facts.append(Fact("Bins", text, {"values": grid.codes, "levels": levels, "deviation": sd}))
+        return [*facts, Fact("Bins", f"their choice takes {self.share} of the budget", {"share": float(self.share)})]
 
     def counts(self, tables: Sequence[Counts]) -> list[Counts]:
         """Counts of the codes of each grid, from the histograms' tables: marginals of the first that has it."""

@@ -14,8 +14,8 @@ import numpy as np
 
 from dpdist.data.sizes import BATCH_ROWS
 from dpdist.errors import AccountingError, SpecError
-from dpdist.families.base.family import Plan, mebibytes
 from dpdist.families.base.noisy_counts import Mechanism, deviation
+from dpdist.families.base.plan import Needs, Plan, core_seconds
 from dpdist.families.histogram.binning import BinningPlan, plan_binning
 from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.families.histogram.curves import CurvePlan, plan_mean
@@ -25,6 +25,7 @@ from dpdist.families.histogram.measurement import LeakagePlan, Measurement, plan
 from dpdist.families.histogram.spec import CHECK_SHARE, HistogramSpec
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, NestedLeakage, Replacement
+from dpdist.privacy.formatting import Fact, mebibytes
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.publish.part_format import PartFormat
 from dpdist.spec.release import parse_bytes
@@ -166,32 +167,33 @@ class HistogramPlan(Plan):
         out["event"] = self.event.to_json()
         return out
 
-    def resources(self) -> dict[str, Any]:
-        """Memory and tasks, from public sizes only."""
-        partitions = self.partitions
+    def needs(self) -> Needs:
+        """Memory, tasks and time, from public sizes only."""
         numbers = len(self.spec.table.continuous)
         values = _NUMBER_BYTES * numbers + _VALUE_BYTES * (len(self.spec.table.attributes) - numbers)
-        counts, reading = self.counts, values * BATCH_ROWS
-        cells = (0,) if counts is None else counts.table_cells
-        needs = {
-            "records_at_least": self.spec.data.minimum_records,
-            "partitions": partitions,
-            "cells": 0 if counts is None else counts.cells,
-            "task_bytes": reading + (0 if counts is None else counts.largest_task_bytes),
-            "publisher_bytes": 8 * ((0 if counts is None else counts.cells) + 4 * sum(cells) + 6 * max(cells)),
-            "tasks_about": partitions + math.ceil(partitions / 7) + 2,
-        }
-        return self.bounding(needs)
+        counts = self.counts
+        sizes = (0,) if counts is None else counts.table_cells
+        cells, counting = (0, 0) if counts is None else (counts.cells, counts.largest_task_bytes)
+        return self.bounding(
+            Needs(
+                partitions=self.partitions,
+                tasks=self.partitions + math.ceil(self.partitions / 7) + 2,
+                task_bytes=values * BATCH_ROWS + counting,
+                driver_bytes=8 * (cells + 4 * sum(sizes) + 6 * max(sizes)),
+                seconds=core_seconds(read=self.values),
+            )
+        )
 
-    def charge_lines(self) -> list[str]:
+    def charges(self) -> list[Fact]:
         """The charge, and the leakage of a release that bounds it."""
-        lines = ["Charge      an account of leakage only: exact counts are released, as asked for by name"]
-        if not self.is_exact:
-            lines = [f"Charge      {self.charged} ({self.adjacency})"]
-        if self.leakage is not None:
-            nats = self.leakage.guarantee.epsilon
-            lines.append(f"            or, where the data set has an account of leakage, {nats:.6g} nats")
-        return lines
+        (charge,) = super().charges()
+        if self.leakage is None:
+            return [charge]
+        nats = self.leakage.guarantee.epsilon
+        text = f"{charge.sentence}; where the data set has an account of leakage, {nats:.6g} nats instead"
+        if self.is_exact:
+            text = f"{nats:.6g} nats of an account of leakage only: exact counts are released, as asked for by name"
+        return [replace(charge, sentence=text, numbers={**charge.numbers, "nats": nats})]
 
     def noise_at(self, at_most: int) -> float:
         """The deviation of a count of the first histogram, or of the mean of curves."""
@@ -203,40 +205,49 @@ class HistogramPlan(Plan):
         """What neighbouring tables differ by, in words."""
         return "replacement adjacency" if self.spec.privacy.adjacency == "replacement" else super().adjacency
 
-    def details(self) -> list[str]:
+    def errors(self) -> list[Fact]:
+        """How far off counts are, or the mean of curves."""
+        if self.curves is not None:
+            error = self.curves.expected_error
+            text = f"the mean is off by {error:.4g} at most in L2, for {self.curves.curves:,} curves or more"
+            return [Fact("Error", text, {"error": error})]
+        low, high = min(self.deviations), max(self.deviations)
+        which = f"+-{low:.4g}" if low == high else f"+-{low:.4g} to {high:.4g}"
+        text = f"about {which} a count, by histogram" if high else "none: exact counts"
+        return [Fact("Error", text, {"least_deviation": low, "largest_deviation": high})]
+
+    def details(self) -> list[Fact]:
         """The noise of each statistic."""
-        spec, lines = self.spec, []
+        spec, facts = self.spec, []
         if self.counts is not None:
             for query, cells, (kind, scale), sd in zip(
                 spec.queries, self.cells, self.noise, self.deviations, strict=True
             ):
                 noisy = "no noise" if scale is None else f"{kind} noise, {sd:.4g} per cell"
                 buckets = " (buckets)" if query.buckets else ""
-                lines.append(f"Histogram   {' x '.join(query.columns)}{buckets}: {cells:,} cells, {noisy}")
+                text = f"{' x '.join(query.columns)}{buckets}: {cells:,} cells, {noisy}"
+                facts.append(Fact("Histogram", text, {"cells": cells, "deviation": sd}))
         if self.binning is not None:
-            lines += self.binning.lines()
+            facts += self.binning.facts()
         if self.entropies is not None:
             for (number, order), sd, both in zip(
                 spec.entropy_targets, self.entropies.deviations, self.entropies.bounds, strict=True
             ):
                 name = "Shannon" if order == 1 else f"Renyi (order {order:g})"
                 published = "published bound" if order == 1 else "the published bound is false:"
-                lines.append(
-                    f"Entropy     {name} of histogram {number}: noise {sd:.4g} bits; sensitivity "
-                    f"{both.sensitivity:.4g} ({published} {both.published_bound:.4g})"
+                text = (
+                    f"{name} of histogram {number}: noise {sd:.4g} bits; sensitivity {both.sensitivity:.4g} "
+                    f"({published} {both.published_bound:.4g})"
                 )
+                facts.append(Fact("Entropy", text, {"deviation": sd, "sensitivity": both.sensitivity}))
         if self.curves is not None:
             plan = self.curves
-            lines.append(
-                f"Curves      {plan.basis.times.size} times, {plan.basis.eigenvalues.size} terms (truncation at most "
-                f"{plan.truncation:.4g}); clipped at L2 norm {plan.clip:g}; noise at most {plan.expected_error:.4g} "
-                f"in L2 for {plan.curves:,} curves or more"
+            text = (
+                f"{plan.basis.times.size} times, {plan.basis.eigenvalues.size} terms (truncation at most "
+                f"{plan.truncation:.4g}); clipped at L2 norm {plan.clip:g}"
             )
-        return lines
-
-    def held(self, needs: dict[str, Any]) -> str:
-        """One pass, and what is fitted after it."""
-        return f"one pass, {mebibytes(needs['publisher_bytes'])} to publish, "
+            facts.append(Fact("Curves", text, {"clip": plan.clip, "truncation": plan.truncation}))
+        return facts
 
 
 def plan(spec: HistogramSpec) -> HistogramPlan:
@@ -247,10 +258,10 @@ def plan(spec: HistogramSpec) -> HistogramPlan:
     made = _plan(spec)
     if spec.privacy.adjacency == "replacement" and made.leakage is None:
         made = replace(made, event=Replacement(made.event))
-    workers, needed = spec.cluster.memory_limit, made.resources()["task_bytes"]
+    workers, needed = spec.cluster.memory_limit, made.needs().task_bytes
     if workers != "auto" and needed > parse_bytes(workers):
         raise SpecError(
-            f"counting takes {needed / 2**20:,.0f} MiB in a worker, and cluster.memory_limit is {workers}: raise it, "
+            f"counting takes {mebibytes(needed)} in a worker, and cluster.memory_limit is {workers}: raise it, "
             "leave out a histogram with many cells, or declare fewer `bins`"
         )
     return made

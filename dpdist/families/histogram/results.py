@@ -26,7 +26,7 @@ from dpdist.families.histogram.spec import CountsSpec
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.portable import log2
-from dpdist.publish.statistics import STATISTICS
+from dpdist.publish.parts import STATISTICS
 from dpdist.spec.schema import Attribute, Category, Schema
 
 Names = Literal["values", "labels", "codes"]

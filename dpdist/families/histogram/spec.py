@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dpdist.spec.release import Exact, PrivacyLimit, ReleaseSpec, Section
+from dpdist.spec.release import PrivacyLimit, ReleaseSpec
+from dpdist.spec.strict import Exact, Section
 
 MAX_SYNTHETIC = 1_000_000_000
 """Most synthetic records: each takes a draw."""

@@ -18,7 +18,7 @@ from dpdist.families.mixing.scaling import Encoding, MomentPlan, declared_encodi
 from dpdist.families.mixing.spec import SCALING_SHARE, MixingSpec
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.mixtures import ClassMixtures, noise_of_units
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Orders that are compared unless others are given."""
@@ -102,7 +102,7 @@ def common_noise(divided: BudgetShares, order: int) -> float:
         for minimum, records in divided.sizes.values()
     }
     if unit > 1:
-        return noise_of_units(list(mixtures), **budget)
+        return noise_of_units(tuple(mixtures), **budget)
     dearest, *others = sorted(mixtures, key=lambda one: one.sampling_rate**2 * one.records, reverse=True)
     sigma = dearest.sigma_over_clip(**budget)
     for one in others:

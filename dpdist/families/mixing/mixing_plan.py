@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from dpdist.errors import AccountingError
-from dpdist.families.base.family import Plan, mebibytes
+from dpdist.families.base.plan import Needs, Plan, core_seconds
 from dpdist.families.mixing.budget import ClassPlan, common_noise, divide_budget
 from dpdist.families.mixing.mixture import BLOCK_BYTES, SHARD_BYTES
 from dpdist.families.mixing.scaling import Encoding, MomentPlan, vector_reach, vector_schema
@@ -21,9 +21,10 @@ from dpdist.families.mixing.spec import MixingSpec
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.events import ApproximateDP, Composed, Event, Parallel
+from dpdist.privacy.formatting import Fact
 from dpdist.privacy.mixtures import event_of_units
 from dpdist.privacy.noise import SAMPLER_DELTA
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
 
 MARGIN = 5e-4
@@ -151,24 +152,23 @@ class MixingPlan(Plan):
             "event": self.event.to_json(),
         }
 
-    def resources(self) -> dict[str, Any]:
-        """Memory and tasks, from public sizes only."""
-        rows, partitions = self.spec.data.minimum_records, self.partitions
-        row_bytes = sum(attribute.dtype.itemsize for attribute in self.spec.table.attributes)
+    def needs(self) -> Needs:
+        """Memory, tasks and time, from public sizes only."""
         coordinates = 4 * self.encoding.width
         block = BLOCK_BYTES // coordinates
-        blocks = sum(max(8, math.ceil(part.mixtures.records / block)) for part in self.classes)
         vectors = coordinates * max(part.mixtures.minimum for part in self.classes)
         mixed = coordinates * max(part.mixtures.records for part in self.classes)
         covariances = 8 * self.encoding.width**2 * 9 if self.spec.takes_covariances else 0  # eight are added at a time
-        needs = {
-            "records_at_least": rows,
-            "partitions": partitions,
-            "codes_bytes": rows * row_bytes,
-            "task_bytes": max(2 * min(vectors, SHARD_BYTES) + 2 * min(mixed, BLOCK_BYTES), covariances),
-            "tasks_about": partitions + 4 * blocks,
-        }
-        return self.bounding(needs)
+        return self.bounding(
+            Needs(
+                partitions=self.partitions,
+                tasks=self.partitions
+                + 4 * sum(max(8, math.ceil(part.mixtures.records / block)) for part in self.classes),
+                task_bytes=max(2 * min(vectors, SHARD_BYTES) + 2 * min(mixed, BLOCK_BYTES), covariances),
+                copied_bytes=self.spec.data.minimum_records * self.row_bytes,
+                seconds=core_seconds(read=self.values, drawn=self.records * self.encoding.width),
+            )
+        )
 
     def noise_at(self, at_most: int) -> float:
         """The noise of this order before stages are composed; infinite where classes are too small."""
@@ -177,26 +177,32 @@ class MixingPlan(Plan):
         except AccountingError:
             return math.inf
 
-    def details(self) -> list[str]:
-        """Classes, mixtures, scaling and labels."""
-        mixing = self.spec.mixing
-        lines = [
-            f"Class       {mixing.label} = {part.value}: {part.mixtures.records:,} mixtures, sampling rate "
-            f"{part.mixtures.sampling_rate:.3g}; at least {part.mixtures.minimum:,} records are confirmed by a count "
-            f"with noise of scale {part.check.scale:.3g}, or the class is left out"
-            for part in self.classes
-        ]
-        clip = "the noisy root mean square norm" if self.clip is None else f"norm {self.clip:.4g}"
-        lines.append(
-            f"Mixtures    of {self.order} records in {self.encoding.width} coordinates, clipped to {clip}; noise of "
-            f"{self.sigma_over_clip:.4g} times that in each coordinate"
+    def errors(self) -> list[Fact]:
+        """The noise in each coordinate."""
+        text = (
+            f"noise of {self.sigma_over_clip:.4g} times the clipping norm in each coordinate of a mixture of "
+            f"{self.order} records"
         )
-        if self.moments is not None:
-            lines.append(f"Scaling     noisy means and deviations, noise {self.moments.sigma:.4g} on each sum")
-        if self.label_sigma:
-            lines.append(f"Labels      published noise of deviation {self.label_sigma:.3g}; it protects nothing")
-        return lines
+        return [Fact("Error", text, {"sigma_over_clip": self.sigma_over_clip, "order": self.order})]
 
-    def held(self, needs: dict[str, Any]) -> str:
-        """The codes."""
-        return f"{mebibytes(needs['codes_bytes'])} of codes on every worker, "
+    def details(self) -> list[Fact]:
+        """Classes, mixtures, scaling and labels."""
+        facts = []
+        for part in self.classes:
+            mixtures = part.mixtures
+            text = (
+                f"{self.spec.mixing.label} = {part.value}: {mixtures.records:,} mixtures, sampling rate "
+                f"{mixtures.sampling_rate:.3g}; at least {mixtures.minimum:,} records are confirmed by a count with "
+                f"noise of scale {part.check.scale:.3g}, or the class is left out"
+            )
+            facts.append(Fact("Class", text, {"mixtures": mixtures.records, "confirmed": mixtures.minimum}))
+        clip = "the noisy root mean square norm" if self.clip is None else f"norm {self.clip:.4g}"
+        text = f"in {self.encoding.width} coordinates, clipped to {clip}"
+        facts.append(Fact("Mixtures", text, {"coordinates": self.encoding.width}))
+        if self.moments is not None:
+            text = f"noisy means and deviations, noise {self.moments.sigma:.4g} on each sum"
+            facts.append(Fact("Scaling", text, {"sigma": self.moments.sigma}))
+        if self.label_sigma:
+            text = f"published noise of deviation {self.label_sigma:.3g}; it protects nothing"
+            facts.append(Fact("Labels", text, {"sigma": self.label_sigma}))
+        return facts

@@ -29,6 +29,7 @@ from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.events import ApproximateDP, Composed, Event, Parallel, RandomSplit
+from dpdist.privacy.formatting import Fact
 from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 from dpdist.spec.schema import Schema
@@ -90,14 +91,20 @@ class SelectionPlan(MixingPlan):
             "choice_epsilon": self.choice.epsilon,
         }
 
-    def details(self) -> list[str]:
+    def errors(self) -> list[Fact]:
+        """The noise in each coordinate, by order."""
+        noises = {f"order {one.order}": one.sigma_over_clip for one in self.candidates}
+        shown = ", ".join(f"{noise:.4g} ({order})" for order, noise in noises.items())
+        return [Fact("Error", f"noise of {shown} times the clipping norm in each coordinate of a mixture", noises)]
+
+    def details(self) -> list[Fact]:
         """Those of any order, and the candidates."""
         tried = ", ".join(f"{one.order} (noise {one.sigma_over_clip:.4g})" for one in self.candidates)
-        return [
-            *(line for line in super().details() if not line.startswith("Mixtures ")),
-            f"Orders      {tried}, in {self.encoding.width} coordinates; noise in units of the clipping norm. The best "
-            f"on {float(1 - self.spec.mixed_share):.0%} of the records, by noisy scores, is released",
-        ]
+        text = (
+            f"{tried}, in {self.encoding.width} coordinates; noise in units of the clipping norm. The best on "
+            f"{float(1 - self.spec.mixed_share):.0%} of the records, by noisy scores, is released"
+        )
+        return [*(fact for fact in super().details() if fact.title != "Mixtures"), Fact("Orders", text)]
 
 
 def parameters_of(plan: MixingPlan) -> dict[str, Any]:

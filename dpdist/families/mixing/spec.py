@@ -10,10 +10,11 @@ from pydantic import Field, field_validator, model_validator
 
 from dpdist.families.mixing.federated.spec import FederatedSpec
 from dpdist.families.mixing.mixture import LARGEST_ORDER
+from dpdist.spec.data import DataSpec
 from dpdist.spec.paths import PATH
-from dpdist.spec.release import MOST_RECORDS, DataSpec, Exact, PrivacyLimit, ReleaseSpec, Section
+from dpdist.spec.release import PrivacyLimit, ReleaseSpec
 from dpdist.spec.schema import Attribute, Category
-from dpdist.spec.strict import Value
+from dpdist.spec.strict import MOST_RECORDS, Exact, Section, Value
 
 MOST_CANDIDATES = 8
 """Orders that are tried on a table, at most."""

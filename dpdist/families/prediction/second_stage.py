@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from dpdist.families.base import plugins
-from dpdist.spec.release import Section
+from dpdist.spec.strict import Section
 
 EXACT_ROWS = 4096
 """Most rows of one system of the kernel ridge regression."""

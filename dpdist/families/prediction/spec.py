@@ -13,8 +13,9 @@ from dpdist.families.base import plugins
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid.method import largest_alpha
 from dpdist.families.prediction.second_stage import MOST_PARTIES, FeatureSpec, PartySpec, RegressionSpec
-from dpdist.spec.release import MOST_RECORDS, PrivacyLimit, ReleaseSpec, Section
+from dpdist.spec.release import PrivacyLimit, ReleaseSpec
 from dpdist.spec.schema import Attribute
+from dpdist.spec.strict import MOST_RECORDS, Section
 
 FIRST_STAGE_NAMES = ("lhs", "gaussian-copula", "uniform", "weibull", "cauchy")
 """First stages; `dpdist.families.prediction.first_stage.FIRST_STAGES` has them."""

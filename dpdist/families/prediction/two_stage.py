@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dpdist.families.base.family import Plan, mebibytes
+from dpdist.families.base.plan import Plan
 from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.privacy.formatting import Fact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +38,6 @@ class TwoStagePlan(Plan):
             "event": None if self.event is None else self.event.to_json(),
         }
 
-    def details(self) -> list[str]:
+    def details(self) -> list[Fact]:
         """The response; each variant has more to say before it."""
-        return [f"Response    {self.spec.prediction.response}"]
-
-    def held(self, needs: dict[str, Any]) -> str:
-        """The records, where workers hold them."""
-        return f"{mebibytes(needs['held_bytes'])} held by the workers, " if "held_bytes" in needs else ""
+        return [Fact("Response", self.spec.prediction.response)]

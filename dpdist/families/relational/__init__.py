@@ -2,4 +2,4 @@
 
 from dpdist.families.base.family import family_in
 
-FAMILY = family_in(__name__, "relational", "spec:RelationalSpec", linked="linked:linked")
+FAMILY = family_in(__name__, "relational", "spec:RelationalSpec", linked="readers:linked", claims="readers:claims")

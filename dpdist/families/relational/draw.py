@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 
 from dpdist.families.relational.exchange import Targets, exchanged
 from dpdist.families.relational.layout import Layout
-from dpdist.families.synthesis.conditional import Conditional
-from dpdist.families.synthesis.draw import MOST_REDRAWS, draw_records
-from dpdist.families.synthesis.fitted import Fitted
+from dpdist.model.conditional import Conditional
+from dpdist.model.draw import MOST_REDRAWS, draw_records
+from dpdist.model.fitted import Fitted
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
 from dpdist.spec.contradictions import a_record
 from dpdist.spec.rules import Forbidden, Rule, broken_by
 
-SPARE = 1
-"""So many times the released parents are drawn in addition, for exchanges."""
+SPARE = 1  # so many times the released parents are drawn in addition, for exchanges
 
 
 def draw_linked(
@@ -29,24 +28,10 @@ def draw_linked(
 ) -> tuple[list[Counts], tuple[Counts, Counts], Codes]:
     """The parents of one part and their members.
 
-    Parameters
-    ----------
-    models : (Fitted, Fitted)
-        Of the two tables of the layout.
-    targets : Targets
-        What parents are exchanged towards.
-    part : int
-    rows : int
-        Parents.
-
-    Returns
-    -------
-    first : list of ndarray
-        Rows of the first table of the layout.
-    member : (ndarray, ndarray)
-        For each member the number of its parent in the part, ascending, and its place from 0.
-    columns : list of ndarray
-        For each attribute of the joined schema but the order, in that order, its codes.
+    `models`: of the two tables of the layout. `targets`: what parents are exchanged towards. `rows`: parents. Returns
+    first : list of ndarray: rows of the first table of the layout; member : (ndarray, ndarray): for each member the
+    number of its parent in the part, ascending, and its place from 0; columns : list of ndarray: for each attribute of
+    the joined schema but the order, in that order, its codes.
     """
     first = [
         column.astype(np.int64)

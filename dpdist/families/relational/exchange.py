@@ -3,52 +3,168 @@
 A member is drawn given many attributes of which the model knows few joint tables, and what several of them say alike
 then counts more than once. So members that are drawn one after another miss the tables that were measured. Parents are
 therefore drawn in excess, and one in the release is exchanged, with all its members, for one outside of it where that
-brings the tables of both closer to their expected counts (`dpdist.families.synthesis.balance`).
+brings the tables of both closer to their expected counts (`dpdist.model.balance`).
+
+What they are exchanged towards are the models and the margins of both tables: the tables of the parents' attributes,
+and of the members', of one and two attributes. These are measured besides what the models are fitted to: a model spends
+most of its budget on how members depend on their parent.
 """
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from dpdist.data.count import PairCounts
 from dpdist.families.relational.layout import Layout
-from dpdist.families.relational.margins import MeasuredMargins, expected_tables, one_way_of, own_attributes
-from dpdist.families.synthesis.balance import CELL_BITS, CellCosts, PairIndex, TableRows, balance
-from dpdist.families.synthesis.fitted import Fitted
-from dpdist.families.synthesis.tables import Pair
+from dpdist.model.account import GaussianAccount
+from dpdist.model.balance import CELL_BITS, CellCosts, PairIndex, TableRows, balance
+from dpdist.model.coding import Pair
+from dpdist.model.fitted import UNIT, Fitted
+from dpdist.model.rake import shrink
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Mask
 
-ROUNDS = 600
-"""In which parents are exchanged."""
+ONE_WAY = 0.2  # share of the tables of one attribute
+SWEEPS = 5  # of bringing a table to both of its margins
+
+
+@dataclass(frozen=True, eq=False)
+class Margins:
+    """Noisy tables of one attribute and of two, for some attributes of one table."""
+
+    singles: tuple[Counts, ...]
+    pairs: tuple[Counts, ...]
+    deviations: Floats  # of the cells of each table
+
+    @property
+    def of_pairs(self) -> list[float]:
+        """Deviations of the tables of two."""
+        found: list[float] = self.deviations[len(self.singles) :].tolist()
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredMargins:
+    """The margins of the parents and of the members after the first; drawn once, stored, read back. Public."""
+
+    FILE: ClassVar[str] = "margins.npz"
+
+    tables: tuple[Margins, Margins]
+
+    def to_bytes(self) -> bytes:
+        """The arrays in NumPy's archive format."""
+        buffer = io.BytesIO()
+        arrays: dict[str, Any] = {}
+        for k, found in enumerate(self.tables):
+            arrays |= {f"single{k}/{i}": table for i, table in enumerate(found.singles)}
+            arrays |= {f"pair{k}/{i}": table for i, table in enumerate(found.pairs)}
+            arrays[f"deviations{k}"] = found.deviations
+        np.savez(buffer, **arrays)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        """What `to_bytes` wrote."""
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+
+            def listed(name: str) -> tuple[Counts, ...]:
+                number = sum(key.startswith(f"{name}/") for key in arrays)
+                return tuple(arrays[f"{name}/{i}"] for i in range(number))
+
+            first, others = (
+                Margins(listed(f"single{k}"), listed(f"pair{k}"), arrays[f"deviations{k}"]) for k in (0, 1)
+            )
+        return cls((first, others))
+
+
+def own_attributes(layout: Layout) -> tuple[range, range]:
+    """The parents' attributes in the first table, the members' in the second."""
+    given = len(layout.given)
+    return range(len(layout.parent)), range(given, given + len(layout.members))
+
+
+def measure_margins(counts: PairCounts, own: range, *, mu: float, noise: Noise, name: str) -> Margins:
+    """Measure the tables of one and two of some attributes.
+
+    `counts`: confidential. `mu`: for one row of the table.
+    """
+    account, pairs = GaussianAccount(mu, noise, f"margins/{name}/"), list(combinations(own, 2))
+    share = ONE_WAY if pairs else 1 - 2.0**-30
+    singles, sigmas = account.measure("one-way", [counts.single(i) for i in own], share=share)
+    if not pairs:
+        return Margins(tuple(singles), (), sigmas)
+    tables, more = account.measure("pairs", [counts.pair(*p) for p in pairs], share=1 - ONE_WAY - 2.0**-30)
+    return Margins(tuple(singles), tuple(tables), np.concatenate([sigmas, more]))
+
+
+def expected_tables(
+    model: Fitted, own: range, margins: Margins, records: float, kinds: tuple[int, Mask, Floats] | None = None
+) -> dict[Pair, Floats]:
+    """Shares of the cells of all pairs: the model's, and where margins were measured, those shrunk towards it.
+
+    `model`: with the expected shares of all pairs. `records`: noisy number of rows. `kinds`: an attribute, which of its
+    values are of each kind, and the shares of the kinds, where they are known better.
+    """
+    tables, start, cards = {}, 0, model.domain
+    for i, j in combinations(range(len(cards)), 2):
+        cells = model.expected[start : start + cards[i] * cards[j]].reshape(cards[i], cards[j]) / UNIT
+        tables[i, j], start = cells / max(float(cells.sum()), 2.0**-40), start + cells.size
+    singles = one_way_of(tables, len(cards))
+    for i, noisy, sigma in zip(own, margins.singles, margins.deviations.tolist(), strict=False):
+        singles[i] = _estimate(noisy, singles[i], sigma, records)
+    if kinds is not None:
+        at, masks, shares = kinds
+        singles[at] = singles[at] * (_ratio(shares, (masks * singles[at]).sum(1))[:, None] * masks).sum(0)
+    for pair, noisy, sigma in zip(combinations(own, 2), margins.pairs, margins.of_pairs, strict=True):
+        tables[pair] = _estimate(noisy, tables[pair], sigma, records)
+    return {pair: _brought(table, singles[pair[0]], singles[pair[1]]) for pair, table in tables.items()}
+
+
+def _estimate(noisy: Counts, share: Floats, sigma: float, records: float) -> Floats:
+    found = shrink(noisy.ravel().astype(np.float64), share.ravel() * records, sigma)
+    total = float(found.sum())
+    return (found / total).reshape(share.shape) if total > 0 else share
+
+
+def one_way_of(tables: dict[Pair, Floats], number: int) -> list[Floats]:
+    """The tables of one attribute that those of two have; of an attribute with the next one, and of the last."""
+    return [np.asarray(tables[i, i + 1].sum(1) if i + 1 < number else tables[i - 1, i].sum(0)) for i in range(number)]
+
+
+def _brought(table: Floats, rows: Floats, columns: Floats) -> Floats:
+    """A table with these sums of its rows and columns, about."""
+    found = table
+    for _ in range(SWEEPS):
+        found = found * _ratio(rows, found.sum(1))[:, None]
+        found = found * _ratio(columns, found.sum(0))
+    return found
+
+
+def _ratio(wanted: Floats, found: Floats) -> Floats:
+    return np.divide(wanted, found, out=np.ones_like(found), where=found > 0)
+
+
+ROUNDS = 600  # in which parents are exchanged
 
 NOISE_PART = 0.1
 """Part of the variance of the noise in the members' cells that lowers their weights: sums of cells are known better."""
 
-WEIGHT_BITS = 24
-"""Weights of cells are in units of 2**-24."""
+WEIGHT_BITS = 24  # weights of cells are in units of 2**-24
 
 
 @dataclass(frozen=True, eq=False)
 class Parents:
-    """Parents with their members, as rows of both tables of a layout.
+    """Parents with their members, as rows of both tables of a layout."""
 
-    Attributes
-    ----------
-    first : TableRows
-        One for each parent.
-    others : TableRows
-        Those of a parent one after another.
-    ends : ndarray of int64, shape (parents + 1,)
-        Where the rows of each parent begin and end.
-    """
-
-    first: TableRows
-    others: TableRows
-    ends: Counts
+    first: TableRows  # one for each parent
+    others: TableRows  # those of a parent one after another
+    ends: Counts  # shape (parents + 1,); where the rows of each parent begin and end
 
     def __len__(self) -> int:
         return len(self.first)
@@ -74,22 +190,14 @@ class Parents:
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What the tables of the released parents, and of their members after the first, should be.
+    """What the tables of the released parents, and of their members after the first, should be."""
 
-    Attributes
-    ----------
-    first, others : tuple of ndarray of float64
-        Shares of the cells of all pairs of columns of the first table, and of all pairs of the members' attributes.
-    variances : (ndarray of float64, ndarray of float64)
-        Of the noise in the shares of each pair.
-    members : float
-        Members after the first, for each parent.
-    """
-
+    # first, others: shares of the cells of all pairs of columns of the first table, and of all pairs of the members'
+    # attributes
     first: tuple[Floats, ...]
     others: tuple[Floats, ...]
-    variances: tuple[Floats, Floats]
-    members: float
+    variances: tuple[Floats, Floats]  # of the noise in the shares of each pair
+    members: float  # members after the first, for each parent
 
     @classmethod
     def of(
@@ -151,19 +259,8 @@ def exchanged(
 ) -> Counts:
     """Which of some parents are released.
 
-    Parameters
-    ----------
-    first : list of ndarray
-        Rows of the first table.
-    members : list of ndarray, shape (parents, places)
-        Each attribute of all members.
-    rows : int
-        Parents that are released.
-
-    Returns
-    -------
-    ndarray of int64, shape (rows,)
-        Numbers of the parents.
+    `first`: rows of the first table. `members` (shape (parents, places)): each attribute of all members. `rows`:
+    parents that are released. Returns ndarray of int64, shape (rows,): numbers of the parents.
     """
     after = first[len(layout.parent)]  # the code of the size: one less
     ends = np.concatenate([[0], np.cumsum(after)])

@@ -26,19 +26,11 @@ from dpdist.spec.strict import OwnFields
 
 @dataclass(frozen=True, eq=False)
 class Kinds:
-    """Kinds of members, which the values of one attribute tell.
-
-    Attributes
-    ----------
-    names : tuple of str
-    attribute : int
-    masks : ndarray of bool, shape (kinds + 1, values)
-        Which values are of each kind; of none in the last row.
-    """
+    """Kinds of members, which the values of one attribute tell."""
 
     names: tuple[str, ...]
     attribute: int
-    masks: Mask
+    masks: Mask  # shape (kinds + 1, values); which values are of each kind; of none in the last row
 
     @classmethod
     def of(cls, names: tuple[str, ...], attribute: int, masks: Sequence[Mask]) -> Kinds:
@@ -52,34 +44,19 @@ class Kinds:
 
 @dataclass(frozen=True, eq=False)
 class Layout(OwnFields):
-    """Where the columns of the two tables are.
+    """Where the columns of the two tables are."""
 
-    Attributes
-    ----------
-    schema : Schema
-        Of the joined table: a row for each member, with the attributes of its parent.
-    parent, members : tuple of int
-        The parent's attributes and the members'.
-    context, previous : tuple of int
-        Attributes of the first and of the previous member that another one depends on.
-    crossed : tuple of tuple of int
-        Sets of attributes of the parent and of the first member, or `order` for the place of a member, whose
-        combinations are columns of what is given.
-    order : int or None
-        The attribute that orders the members.
-    at_most : int
-        Members of a parent.
-    kinds : Kinds or None
-    """
-
-    schema: Schema
-    parent: tuple[int, ...]
+    schema: Schema  # of the joined table: a row for each member, with the attributes of its parent
+    parent: tuple[int, ...]  # parent, members: the parent's attributes and the members'
     members: tuple[int, ...]
+    # context, previous: attributes of the first and of the previous member that another one depends on
     context: tuple[int, ...]
     previous: tuple[int, ...]
+    # sets of attributes of the parent and of the first member, or `order` for the place of a member, whose combinations
+    # are columns of what is given
     crossed: tuple[tuple[int, ...], ...]
-    order: int | None
-    at_most: int
+    order: int | None  # the attribute that orders the members
+    at_most: int  # members of a parent
     kinds: Kinds | None
 
     @property
@@ -131,22 +108,21 @@ class Layout(OwnFields):
         return (*_moved(self.schema.forbidden, places), *self._composition(places))
 
     def _composition(self, places: dict[int, int]) -> Rules:
-        """Kinds sum to the size at most, and the first member is one of those that are counted."""
+        """Kinds sum to the size at most (to the size where no value is of none), and the first member is counted."""
         if self.kinds is None:
             return ()
         size, c = len(self.parent), self.at_most
         counts = tuple(size + 1 + k for k in range(self.counts))
-        sizes = np.arange(1, c + 1)
+        sizes, rest = np.arange(1, c + 1), self.kinds.masks[-1]
         boxes = []
         for found in product(range(c + 1), repeat=self.counts):
             box = {at: np.arange(c + 1) == n for at, n in zip(counts, found, strict=True)}
-            boxes.append({size: sizes < sum(found), **box})
+            boxes.append({size: sizes < sum(found) if rest.any() else sizes != sum(found), **box})
         cards = [a.cardinality for a in self.first.attributes]
         rules = [_forbidden((size, *counts), cards, [box for box in boxes if box[size].any()])]
         at = places[self.kinds.attribute]
         for k, mask in enumerate(self.kinds.masks[:-1]):
             rules.append(_forbidden((counts[k], at), cards, [{counts[k]: np.arange(c + 1) == 0, at: mask}]))
-        rest = self.kinds.masks[-1]
         if rest.any():
             full = [{**box, size: sizes == sum(n.argmax() for n in _of(box, counts)), at: rest} for box in boxes]
             rules.append(_forbidden((size, *counts, at), cards, [box for box in full if box[size].any()]))
@@ -189,16 +165,9 @@ class Layout(OwnFields):
     ) -> list[NDArray[np.integer]]:
         """What is known of members when they are drawn.
 
-        Parameters
-        ----------
-        first : sequence of ndarray
-            The row of each member's parent in the first table.
-        places : ndarray of int64
-            From 1: the place of each, where the first member has 0.
-        left : sequence of ndarray
-            For each kind, how many are left, itself among them.
-        previous : list of ndarray
-            The attributes of the member before.
+        `first`: the row of each member's parent in the first table. `places`: from 1: the place of each, where the
+        first member has 0. `left`: for each kind, how many are left, itself among them. `previous`: the attributes of
+        the member before.
         """
         own, parent = self.schema.attributes, len(self.parent)
         start = parent + 1 + self.counts

@@ -10,21 +10,19 @@ from itertools import combinations
 from typing import Any, ClassVar
 
 from dpdist.data.count import pair_cells
-from dpdist.families.base.event_plan import EventPlan
+from dpdist.families.base.plan import EventPlan, Needs, core_seconds
 from dpdist.families.relational.draw import SPARE
 from dpdist.families.relational.exchange import ROUNDS
 from dpdist.families.relational.layout import Layout
-from dpdist.families.relational.spec import RelationalSpec
-from dpdist.families.synthesis.choices import Choices, choose, draws_at_most, draws_lost, without_triples
-from dpdist.families.synthesis.draw import LARGEST_PART
-from dpdist.families.synthesis.drawable import refuse_undrawable
-from dpdist.families.synthesis.plan import parts_of
+from dpdist.families.relational.spec import MOST_MEMBERS, RelationalSpec
+from dpdist.model.choices import Choices, choose, without_triples
+from dpdist.model.draw import LARGEST_PART, parts_of
+from dpdist.model.forecast import draws_at_most, draws_lost, one_way_deviation, refuse_undrawable
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.events import Composed, Event, Gaussian
-from dpdist.privacy.formatting import number_of
-from dpdist.publish.part_format import PartFormat
-from dpdist.spec.release import change
+from dpdist.privacy.formatting import Fact, number_of
+from dpdist.spec.overrides import change
 from dpdist.spec.schema import Attribute, Schema
 
 GIVEN_WEIGHT = 0.1
@@ -103,55 +101,80 @@ class RelationalPlan(EventPlan):
         if at_most < 2:
             return math.nan
         choices = plan(change(self.spec, {"unit.at_most": at_most})).others
-        return _deviation(choices, len(self.spec.layout.others.attributes))
+        return one_way_deviation(choices, len(self.spec.layout.others.attributes))
 
-    def unit_lines(self) -> list[str]:
-        """What the bound on the members costs."""
+    @property
+    def deviations(self) -> tuple[float, float]:
+        """Of a count of one attribute of the parents' and of the members' table."""
         layout = self.spec.layout
+        return (
+            one_way_deviation(self.first, len(layout.first.attributes)),
+            one_way_deviation(self.others, len(layout.others.attributes)),
+        )
+
+    def errors(self) -> list[Fact]:
+        """How far off counts of one attribute are."""
+        parents, members = self.deviations
+        text = f"counts of one attribute within about +-{parents:,.0f} parents, or +-{members:,.0f} members"
+        return [Fact("Error", text, {"parents": parents, "members": members})]
+
+    def bounds(self) -> list[Fact]:
+        """What the bound on the members costs."""
         unit = self.spec.unit
         assert unit is not None
-        bounds = sorted({max(layout.at_most // 2, 2), layout.at_most, 2 * layout.at_most} & set(range(2, 65)))
-        shown = ", ".join(f"{self.noise_at(bound):,.0f} for {bound}" for bound in bounds)
+        used = f"the first {unit.at_most} members of each {unit.name} (column {unit.by!r}) are used"
         return [
-            f"Unit        the first {layout.at_most} members of each {unit.name} (column {unit.by!r}) are used, and "
-            f"none without an id. {self.noise_name} at this epsilon, by unit.at_most: {shown}"
+            self._bound(
+                "Unit", f"{used}, and none without an id", "unit", unit.at_most, within=range(2, MOST_MEMBERS + 1)
+            )
         ]
 
-    def details(self) -> list[str]:
+    def details(self) -> list[Fact]:
         """What each table costs."""
         spec, layout = self.spec, self.spec.layout
         assert spec.unit is not None
-        (first, others), c = self.shares, layout.at_most
-        names = layout.first.names, layout.others.names
-        sigmas = _deviation(self.first, len(names[0])), _deviation(self.others, len(names[1]))
+        (first, others), c, unit = self.shares, layout.at_most, spec.unit.name
+        rows, columns = len(layout.first.attributes), len(layout.others.attributes)
+        sigmas = self.deviations
+        parents = (
+            f"{rows} columns: a {unit}, its composition, its first member; one row for each. {100 * first:.3g} % of "
+            f"mu^2, about +-{sigmas[0]:,.0f} a count"
+        )
+        members = (
+            f"{columns} columns: {len(layout.given)} that a member is drawn from, and {len(layout.members)} of its "
+            f"own; up to {c - 1} rows of a {unit}, so noise is {c - 1} times as large. {100 * others:.3g} % of mu^2, "
+            f"about +-{sigmas[1]:,.0f} a count"
+        )
+        margins = (
+            f"tables of one and two of a {unit}'s {len(layout.parent)} attributes, and of the {len(layout.members)} of "
+            f"its other members: {100 * MARGIN_SHARE:.3g} % of mu^2, half for either. {1 + SPARE} times as many are "
+            "drawn, and exchanged until they have these margins"
+        )
+        records = (
+            f"{number_of(spec.parent.records, unit)} with new numbers, and their members, in "
+            f"{number_of(len(self.parts), 'part')}; any number costs the same"
+        )
         return [
-            f"Parents     {len(names[0])} columns: a {spec.unit.name}, its composition, its first member; one row "
-            f"for each. {100 * first:.3g} % of mu^2, about +-{sigmas[0]:,.0f} a count",
-            f"Members     {len(names[1])} columns: {len(layout.given)} that a member is drawn from, and "
-            f"{len(layout.members)} of its own; up to {c - 1} rows of a {spec.unit.name}, so noise is {c - 1} times as "
-            f"large. {100 * others:.3g} % of mu^2, about +-{sigmas[1]:,.0f} a count",
-            f"Margins     tables of one and two of a {spec.unit.name}'s {len(layout.parent)} attributes, and of the "
-            f"{len(layout.members)} of its other members: {100 * MARGIN_SHARE:.3g} % of mu^2, half for "
-            f"either. {1 + SPARE} times as many are drawn, and exchanged until they have these margins",
-            f"Records     {number_of(spec.parent.records, spec.unit.name)} with new numbers, and their members, in "
-            f"{number_of(len(self.parts), 'part')}; any number costs the same",
+            Fact("Parents", parents, {"share": first, "deviation": sigmas[0]}),
+            Fact("Members", members, {"share": others, "deviation": sigmas[1]}),
+            Fact("Margins", margins, {"share": MARGIN_SHARE}),
+            Fact("Records", records, {"parents": spec.parent.records, "parts": len(self.parts)}),
         ]
 
-    def resources(self) -> dict[str, Any]:
-        """Memory and tasks, from public sizes only."""
-        layout, found = self.spec.layout, super().resources()
+    def needs(self) -> Needs:
+        """Memory, tasks and time, from public sizes only."""
+        layout, found = self.spec.layout, super().needs()
         cells = sum(pair_cells(schema.cardinalities) for schema in (layout.first, layout.others))
         width = len(layout.first.attributes) + len(layout.others.attributes)
         rows = (1 + SPARE) * max(self.parts) * layout.at_most
-        return found | {
-            "driver_bytes": 8 * (12 * (self.first.cells + self.others.cells) + 6 * cells),
-            "task_bytes": max(found["task_bytes"], 24 * width * rows + (1 << 28)),
-            "tasks_about": found["tasks_about"] + 2 * len(self.parts),
-        }
-
-
-def _deviation(choices: Choices, columns: int) -> float:
-    return math.sqrt(columns) / (choices.mu * math.sqrt(choices.one_way + choices.one_way_again))
+        drawn = (1 + SPARE) * self.spec.parent.records * layout.at_most * width
+        return replace(
+            found,
+            driver_bytes=8 * (12 * (self.first.cells + self.others.cells) + 6 * cells),
+            task_bytes=max(found.task_bytes, 24 * width * rows + (1 << 28)),
+            tasks=found.tasks + 2 * len(self.parts),
+            seconds=core_seconds(read=2 * self.values, drawn=drawn),
+        )
 
 
 def _json(choices: Choices) -> dict[str, Any]:
@@ -194,12 +217,10 @@ def plan(spec: RelationalSpec) -> RelationalPlan:
     refuse_undrawable(first, layout.first.cardinalities)
     refuse_undrawable(others, layout.others.cardinalities)
     margin = mu * math.sqrt(MARGIN_SHARE / 2)
-    form = PartFormat(values=spec.output.values, bins=spec.output.bins)
     return RelationalPlan(
         spec=spec,
         event=event,
         delta=privacy.delta,
-        form=form,
         first=first,
         others=others,
         margins=(margin, margin / last),

@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 from dpdist.errors import SpecError
 from dpdist.families.relational.layout import Kinds, Layout
 from dpdist.spec.conditions import parse_condition
-from dpdist.spec.release import MOST_RECORDS, Delta, Epsilon, PrivacyLimit, ReleaseSpec, Section
+from dpdist.spec.release import Delta, Epsilon, PrivacyLimit, ReleaseSpec
+from dpdist.spec.strict import MOST_RECORDS, Section
 
 MOST_MEMBERS = 64
 """Members of a parent at most: persons are drawn one after another."""

@@ -1,32 +1,104 @@
-"""The stages of a release of two linked tables: link and count once, learn both models, draw, write."""
+"""The stages of a release of two linked tables: link and count once, learn both models, draw, write.
+
+The records are sent by the hash of their parent's id, as where units are bounded (`dpdist.families.base.bounding`). The
+task of a shard has whole parents, keeps the first members of each, and lays them out as rows of two tables.
+"""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import cache, partial, reduce
 from typing import ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 
+from dpdist.cluster.executor import Executor
+from dpdist.cluster.tasks import Deferred
+from dpdist.data.arrow import HeldRecords
 from dpdist.data.count import PairCounts
+from dpdist.data.keyed_ids import UnitHashes
+from dpdist.data.operators import pair_counts_operator
+from dpdist.data.records import Records
+from dpdist.data.report import RowReport, check
 from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.bounding import Shard, ShardPiece, blocks_of, joined, sharded
 from dpdist.families.base.family import Stage
+from dpdist.families.base.graph import located_on, table_pass
+from dpdist.families.base.partitions import no_codes
 from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.relational.draw import draw_linked
-from dpdist.families.relational.exchange import Targets
+from dpdist.families.relational.exchange import MeasuredMargins, Targets, measure_margins, own_attributes
 from dpdist.families.relational.layout import Layout
-from dpdist.families.relational.linking import count_both
-from dpdist.families.relational.margins import MeasuredMargins, measure_margins, own_attributes
 from dpdist.families.relational.plan import RelationalPlan
 from dpdist.families.relational.spec import RelationalSpec
-from dpdist.families.synthesis.expected import pair_deviation
-from dpdist.families.synthesis.fitted import Fitted
-from dpdist.families.synthesis.learn import Learned, learn
 from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.model.account import GaussianAccount
+from dpdist.model.fitted import Fitted
+from dpdist.model.forecast import pair_deviation
+from dpdist.model.learn import Learned, learn
+from dpdist.model.measure import Known
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
+
+_FAN_IN = 16
+
+Linked = tuple[Shard, Shard, RowReport]
+"""Rows of the parents' and of the members' table of a shard, and what the policies met."""
+
+
+def link_shard(layout: Layout, pieces: list[ShardPiece], reports: list[RowReport], key: KeyRef) -> Linked:
+    """The rows of both tables of the parents of a shard."""
+    hashes, seen = UnitHashes.of(load_noise(key)), 0
+    first, others, kept = [no_codes(layout.first)], [no_codes(layout.others)], 0
+    for units, codes in blocks_of(pieces):
+        by = None if layout.order is None else codes[layout.order]
+        rows, places = hashes.arranged(units, codes, by, at_most=layout.at_most)
+        parents, members = layout.flattened(codes, rows, places)
+        first.append(parents)
+        others.append(members)
+        seen, kept = seen + len(units), kept + len(rows)
+    report = replace(sum(reports, start=RowReport.empty(layout.schema)), kept=kept, beyond=seen - kept)
+    return _shard(layout.first, joined(first)), _shard(layout.others, joined(others)), report
+
+
+def _shard(schema: Schema, codes: list) -> Shard:  # type: ignore[type-arg]
+    return Shard(schema, codes, RowReport.empty(schema, len(codes[0])))
+
+
+def count_both(attempt: Attempt[RelationalSpec, RelationalPlan]) -> tuple[PairCounts, PairCounts]:
+    """Pair counts of both tables, by one pass over the records. Confidential.
+
+    Raises DataError: the table breaks its declared policies.
+    """
+    attempt.before_noise()
+    executor, layout = attempt.executor, attempt.spec.layout
+    (table,) = located_on(executor, [attempt.table])
+    shards = sharded(executor, table, link_shard, layout, key=attempt.key)
+    task = executor.tasks("linking")
+    reports = [task("report", operator.itemgetter(2), shard) for shard in shards]
+    report = task.tree("sum", _total, reports, fan_in=_FAN_IN)
+    passes = [
+        _counted(executor, schema, [task(name, operator.itemgetter(k), shard) for shard in shards], table, name)
+        for k, (name, schema) in enumerate((("parents", layout.first), ("members", layout.others)))
+    ]
+    with attempt.stage("counting") as progress:
+        (first, _), (others, _), met = executor.compute([*passes, report], progress=progress)
+    attempt.operator["table"] = met.confidential(layout.schema)
+    check(met, layout.schema)
+    return first, others
+
+
+def _counted(executor: Executor, schema: Schema, parts: Sequence[Deferred], table: Records, name: str) -> Deferred:
+    held = HeldRecords(schema, parts, table.rows or 0, table.fingerprint)
+    return table_pass(executor, held, pair_counts_operator(schema.cardinalities), name=f"counting-{name}")
+
+
+def _total(reports: list[RowReport]) -> RowReport:
+    return reduce(operator.add, reports)
+
 
 RelationalAttempt = Attempt[RelationalSpec, RelationalPlan]
 
@@ -57,10 +129,7 @@ def stages(plan: RelationalPlan) -> Sequence[Stage[RelationalSpec, RelationalPla
 def learn_models(attempt: RelationalAttempt) -> None:
     """Count both tables in one pass and learn a model of each; they are stored.
 
-    Raises
-    ------
-    DataError
-        The table breaks its declared policies.
+    Raises DataError: the table breaks its declared policies.
     """
     plan, layout = attempt.plan, attempt.spec.layout
     counts = cache(lambda: count_both(attempt))
@@ -68,20 +137,11 @@ def learn_models(attempt: RelationalAttempt) -> None:
     def make(k: int) -> Learned:
         found: PairCounts = counts()[k]
         choices, rules = ((plan.first, layout.first_rules), (plan.others, ()))[k]
-        noise, prefix = attempt.noise, ("", "members/")[k]
-        levels = (layout.first, layout.others)[k].level_maps
+        account = GaussianAccount(choices.mu, attempt.noise, ("", "members/")[k])
+        known = Known(rules, (layout.first, layout.others)[k].level_maps)
         with attempt.stage(f"fitting {('parents', 'members')[k]}") as progress:
             drawing = load_noise(attempt.drawing_key)
-            return learn(
-                found,
-                choices=choices,
-                noise=noise,
-                drawing=drawing,
-                rules=rules,
-                levels=levels,
-                prefix=prefix,
-                progress=progress,
-            )
+            return learn(found, account, choices=choices, drawing=drawing, known=known, progress=progress)
 
     def margins() -> MeasuredMargins:
         made = [

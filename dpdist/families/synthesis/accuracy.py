@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpdist.errors import SpecError
-from dpdist.families.base.completed import write_completed
 from dpdist.families.base.family import SolveRequest
-from dpdist.families.synthesis.expected import Expected
 from dpdist.families.synthesis.plan import SynthesisPlan, plan
 from dpdist.families.synthesis.spec import PrivacySpec, WholeSynthesisSpec
-from dpdist.spec.release import change
+from dpdist.model.forecast import Expected
+from dpdist.spec.overrides import change
 
 _LARGEST = 20.0
 _STEP = 1.25
@@ -89,10 +88,8 @@ def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution:
         steps += 1  # a plan measures whole pairs, so that the error is not quite monotone
     made = at(epsilon)
     solution = AccuracySolution(made, accuracy, made.expected)
-    if request.write:
-        title = f"Found by `dpdist plan --accuracy {accuracy:g}`; expected {solution.found.error:.4f}."
-        settings, found = request.settings, {"privacy.epsilon": epsilon}
-        write_completed(request.write, made.spec, found, source=request.source, settings=settings, title=title)
+    title = f"Found by `dpdist plan --accuracy {accuracy:g}`; expected {solution.found.error:.4f}."
+    request.completed(made.spec, {"privacy.epsilon": epsilon}, title=title)
     return solution
 
 

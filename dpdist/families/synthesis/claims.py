@@ -1,185 +1,136 @@
-"""What a synthesis states, on a small table made to contradict it: the function that a release calls is run.
+"""What a synthesis states, attacked: what is measured, and the folder that is published with records.
 
-The canary is alone in its values. It moves one cell of every table by one, and every distance; where units are
-protected it is a unit of as many equal records as are used.
+The stages and functions of a release are run on a small table with and without a canary (`with_canary`), and the
+adversary reads what they publish.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from dpdist.accuracy.measured import measure_accuracy
-from dpdist.accuracy.tables import Tables, triples_of
-from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.choices import Choices
-from dpdist.families.synthesis.folder_claim import folder_claim
-from dpdist.families.synthesis.measure import Measured, Triples, measure, measure_triples
+from dpdist.accuracy.measured import Accuracy
+from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.families.synthesis.pool import fitting_triples
-from dpdist.families.synthesis.regression_claim import evidence, measured_beside
+from dpdist.families.synthesis.regression_steps import scores_operator
+from dpdist.families.synthesis.regressions import Regressions, measure_regressions
+from dpdist.families.synthesis.stages import stages as stages_of
+from dpdist.model.claims import OTHERS, model_claim, of_accuracy, with_canary
+from dpdist.model.measurements import Measurements
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
+from dpdist.publish.parts import read_parquet
+from dpdist.spec.overrides import change
 from dpdist.spec.regression import Regression
-from dpdist.spec.rules import Rules
-from dpdist.spec.schema import Schema
 
-_OTHERS = 40  # records of the table beside the canary
-
-
-def model_claim(
-    schema: Schema,
-    choices: Choices,
-    *,
-    accuracy_mu: float = 0.0,
-    regressions: Sequence[Regression] = (),
-    regression_mu: float = 0.0,
-    epsilon: float,
-    delta: float,
-    others: int = _OTHERS,
-    copies: int = 1,
-) -> Claim:
-    """All that is released of a table of two kinds of records, with and without one that differs in every attribute.
-
-    The noisy numbers are combined into their log likelihood ratio: of all together, of the one-way tables, of the
-    picked pairs, of all pairs, of picked triples, and of the accuracy of records that are the table without the canary.
-    The number of picks, the first pick and whether all pairs were measured follow, and the scores of declared
-    regressions, beside released records that have all terms.
-
-    Parameters
-    ----------
-    schema : Schema
-    choices : Choices
-    accuracy_mu : float
-        The measurement of the records' accuracy is so many mu-GDP; 0 where nothing is measured.
-    regressions : sequence of Regression
-    regression_mu : float
-        Their measurement is so many mu-GDP.
-    epsilon, delta : float
-        What is stated.
-    others : int
-        Records beside the canary: half of them have the first value of every attribute, half the second where there
-        are three.
-    copies : int
-        Records of the canary.
-    """
-    attributes, cards = schema.attributes, schema.cardinalities
-    table: Codes = [
-        (np.arange(others) % min(max(attribute.cardinality - 1, 1), 2)).astype(attribute.dtype)
-        for attribute in attributes
-    ]
-    canary: Codes = [np.full(copies, attribute.cardinality - 1, attribute.dtype) for attribute in attributes]
-    joined = [np.concatenate(columns) for columns in zip(table, canary, strict=True)]
-    # the fit is post-processing: a few steps keep the next round's distances near those of a release
-    choices = replace(choices, iterations=(5,))
-    rules = schema.forbidden
-    released = Tables.counted(table, cards)
-    absent, present = (
-        partial(_evidence, Tables.counted(codes, cards), released, choices, accuracy_mu, copies / 2, rules)
-        for codes in (table, joined)
-    )
-    if regressions:
-        absent, present = (
-            partial(_with_regressions, tables, regressions, regression_mu, schema, (codes, table, canary), copies)
-            for tables, codes in ((absent, table), (present, joined))
-        )
-    name = f"model of {len(attributes)} attributes"
-    return Claim(name=name, absent=absent, present=present, epsilon=epsilon, delta=delta)
-
-
-def _evidence(
-    exact: Tables,
-    released: Tables,
-    choices: Choices,
-    accuracy_mu: float,
-    half: float,
-    rules: Rules,
-    noise: Noise,
-) -> Floats:
-    account = GaussianAccount(choices.mu, noise)
-    measured = measure(exact.pairs, choices=choices, account=account, rules=rules)
-    learner = measured.learner
-    one_way = zip(learner.one_way.counts, learner.one_way.sigmas.tolist(), strict=True)
-    pairs = [m.attributes for m in learner.measurements if len(m.attributes) == 2]
-    first = learner.tables.pairs.index((pairs[0][0], pairs[0][1])) if pairs else -1
-    if choices.triple_tables and measured.all_pairs is not None:  # against tables of the released records: public
-        names = triples_of(exact.pairs.cardinalities)
-        tables = fitting_triples(dict(zip(names, exact.of(3), strict=True)))
-        model = {t: table.astype(np.float64) for t, table in zip(names, released.of(3), strict=True) if t in tables}
-        triples = measure_triples(tables, model, choices=choices, account=account)
-    else:
-        triples = Triples((), (), 0.0)
-    parts = [
-        math.fsum((float(table[-1]) - half) / sigma**2 for table, sigma in one_way),
-        _of_picked(measured, half),
-        _of_all_pairs(measured, half),
-        math.fsum((float(table[-1]) - half) / triples.sigma**2 for table in triples.tables),
-        _of_accuracy(exact, released, accuracy_mu, half, noise) if accuracy_mu else 0.0,
-    ]
-    return np.array([math.fsum(parts), *parts, len(pairs), first, measured.all_pairs is not None], np.float64)
-
-
-def _with_regressions(
-    tables: Callable[[Noise], Floats],
-    regressions: Sequence[Regression],
-    mu: float,
-    schema: Schema,
-    records: tuple[Codes, Codes, Codes],
-    copies: int,
-    noise: Noise,
-) -> Floats:
-    """The evidence of the tables and, joined with it, that of measured regressions."""
-    codes, others, canary = records
-    found, measured = tables(noise), measured_beside(regressions, schema, codes, mu=mu, noise=noise)
-    more = evidence(measured, regressions, others, canary, copies=copies)
-    return np.array([found[0] + more, *found[1:], more], np.float64)
-
-
-def _of_picked(measured: Measured, half: float) -> float:
-    """The canary's cells of the picked pairs' tables, less their mean without it, by precision."""
-    learner = measured.learner
-    found, records = 0.0, learner.one_way.records
-    last = [int(codes[-1]) for codes in learner.coding.maps]
-    for m in learner.measurements:
-        if len(m.attributes) == 2:
-            precision = m.weight / records**2
-            found += (float(m.share[tuple(last[a] for a in m.attributes)]) * records - half) * precision
-    return found
-
-
-def _of_all_pairs(measured: Measured, half: float) -> float:
-    """The same of the tables of all pairs."""
-    if measured.all_pairs is None:
-        return 0.0
-    cells = zip(measured.all_pairs.tables, measured.all_pairs.sigmas.tolist(), strict=True)
-    return math.fsum((float(table[-1, -1]) - half) / sigma**2 for table, sigma in cells)
-
-
-def _of_accuracy(exact: Tables, released: Tables, mu: float, half: float, noise: Noise) -> float:
-    """The same of the measured accuracy: the canary's cells are empty in the released records."""
-    number = released.pairs.total
-    found = measure_accuracy(exact, released, records=number, mu=mu, noise=noise)
-    sums = [(order.sums[0] - order.tables * half) * order.tables / order.deviation**2 for order in found.orders]
-    return math.fsum(sums) + math.fsum((distance - half) / found.pairs_deviation**2 for distance in found.pairs)
+_FOR_EACH = 100  # made-up records for each coefficient
+_ANY = 0.1  # part of them with any values; the others have no attribute's last one, which the canary has
+# what the made-up table is said to stand for: with so many records the steps stay where they begin, and the canary,
+# which the others say nothing of, far from what is predicted
+_RECORDS = 1e9
 
 
 def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
     """All that is measured, and the folder that is published with what fitting and drawing make of it."""
-    mu, epsilon, delta = plan.accuracy_mu, plan.epsilon, plan.delta
-    copies = plan.spec.records_of_a_unit
-    model = model_claim(
-        plan.spec.table,
-        plan.choices,
-        accuracy_mu=mu,
-        regressions=plan.spec.parsed_regressions,
-        regression_mu=plan.regression_mu,
-        epsilon=epsilon,
-        delta=delta,
-        copies=copies,
+    copies, schema = plan.spec.records_of_a_unit, plan.spec.table
+    claim = model_claim(
+        schema, plan.choices, accuracy_mu=plan.accuracy_mu, epsilon=plan.epsilon, delta=plan.delta, copies=copies
     )
-    return (model, folder_claim(plan)) if plan.spec.output.measurements else (model,)
+    if plan.regression_mu:
+        table, _, joined = with_canary(schema, copies)
+        claim = replace(
+            claim,
+            absent=partial(_with_regressions, plan, claim.absent, table),
+            present=partial(_with_regressions, plan, claim.present, joined),
+        )
+    return (claim, _folder_claim(plan)) if plan.spec.output.measurements else (claim,)
+
+
+def _with_regressions(plan: SynthesisPlan, tables: Callable[[Noise], ArrayLike], codes: Codes, noise: Noise) -> Floats:
+    """The evidence of the tables and, joined with it, that of regressions measured beside made-up released records.
+
+    The guarantee holds whatever was released. In the made-up table no two terms depend on each other.
+    """
+    found, regressions, schema = np.asarray(tables(noise)), plan.spec.parsed_regressions, plan.spec.table
+    rows, rng = _FOR_EACH * max(len(r.names) for r in regressions), np.random.default_rng(0)
+    every = rng.random(rows) < _ANY
+    released = [
+        np.where(every, rng.integers(0, size, rows), rng.integers(0, max(size - 1, 1), rows)).astype(a.dtype)
+        for a, size in zip(schema.attributes, schema.cardinalities, strict=True)
+    ]
+    measured = measure_regressions(
+        regressions,
+        released,
+        lambda scores: np.asarray(scores_operator(scores).chunk(codes)),
+        records=_RECORDS,
+        mu=plan.regression_mu,
+        noise=noise,
+    )
+    more = _of_regressions(measured, regressions, plan)
+    return np.array([found[0] + more, *found[1:], more], np.float64)
+
+
+def _of_regressions(measured: Regressions, regressions: Sequence[Regression], plan: SynthesisPlan) -> float:
+    """The log likelihood ratio of copies of a canary beside others, over the number of copies."""
+    copies = plan.spec.records_of_a_unit
+    others, canary, _ = with_canary(plan.spec.table, copies)
+    parts = []
+    for found, regression in zip(measured.measured, regressions, strict=True):
+        for number, noisy in enumerate(found.scores):
+            score = found.score(regression, number)
+            moved: Floats = score.total([column[:1] for column in canary]).astype(np.float64)
+            away = np.array(noisy.noisy) - score.total(others) - copies / 2 * moved
+            parts.append(float((away * moved).sum()) / noisy.deviation**2)
+    return math.fsum(parts)
+
+
+def _folder_claim(plan: SynthesisPlan) -> Claim:
+    """The published files and records of a table of two kinds of records, with and without one that differs.
+
+    The published noisy tables, scores of regressions and the accuracy are combined into their log likelihood ratio. The
+    number of picks, the first of them, and how many values of the canary the records have, in all and in one record at
+    most, follow.
+    """
+    table, _, joined = with_canary(plan.spec.table, plan.spec.records_of_a_unit)
+    # fitting and drawing are post-processing: a few steps and records keep the rest near that of a release
+    spec = change(plan.spec, {"synthesis.records": OTHERS})
+    small = replace(plan, spec=spec, choices=replace(plan.choices, iterations=(5,), balance=0))
+    return Claim(
+        name=f"folder of {len(table)} attributes",
+        absent=partial(_of_folder, small, table),
+        present=partial(_of_folder, small, joined),
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+    )
+
+
+def _of_folder(plan: SynthesisPlan, codes: Codes, noise: Noise) -> Floats:
+    """What the folder of a release of a table says of the canary."""
+    half = plan.spec.records_of_a_unit / 2
+    stages = [stage for stage in stages_of(plan) if stage.name != "write"]
+    made = rehearse(plan, stages, codes, key=key_from(noise), until=None)
+    files = {record.name.rsplit("/", 1)[-1]: made.output.read_bytes(record.name) for record in made.files}
+    noisy = read_parquet(files["tables.parquet"])["noisy"].to_numpy()
+    found = Measurements.of(json.loads(files["model.json"])["measured"], noisy)
+    evidence, picked = 0.0, [table.attributes for table in found.tables if table.coded]
+    for table in found.tables:
+        if table.attributes:
+            places = zip(table.attributes, table.shape, strict=True)
+            last = [int(found.maps[a][-1]) if table.coded else size - 1 for a, size in places]
+            cell = int(np.ravel_multi_index(last, table.shape))
+            evidence += (float(table.counts[cell]) - half) / table.deviation**2
+    accuracy = of_accuracy(Accuracy.from_json(made.public["accuracy"]), half) if plan.accuracy_mu else 0.0
+    if plan.regression_mu:
+        measured = Regressions.from_bytes(files[Regressions.FILE])
+        evidence += _of_regressions(measured, plan.spec.parsed_regressions, plan)
+    ends = [attribute.cardinality - 1 for attribute in plan.spec.table.attributes]
+    alike = np.sum([column == end for column, end in zip(released_codes(made), ends, strict=True)], axis=0)
+    first = sum(len(found.source) ** k * a for k, a in enumerate(picked[0])) if picked else -1
+    return np.array([evidence + accuracy, evidence, accuracy, len(picked), first, alike.sum(), alike.max()], np.float64)

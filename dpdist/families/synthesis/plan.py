@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from textwrap import shorten
 from typing import Any, ClassVar
 
@@ -12,38 +13,30 @@ from dpdist.accuracy.measured import deviations, draws
 from dpdist.accuracy.tables import triples_of
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 from dpdist.errors import SpecError
-from dpdist.families.base.event_plan import EventPlan
-from dpdist.families.synthesis.choices import (
-    MOST_CODED_CELLS,
-    Choices,
-    choose,
+from dpdist.families.base.plan import EventPlan, Needs, core_seconds
+from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of, regression_deviation
+from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.model.choices import MOST_CODED_CELLS, Choices, choose, is_wide, reasons, with_prior, without_triples
+from dpdist.model.draw import LARGEST_PART, MOST_REDRAWS, parts_of
+from dpdist.model.forecast import (
+    Expected,
+    check_deviation,
     draws_at_most,
     draws_lost,
-    is_wide,
-    reasons,
-    with_prior,
-    without_triples,
-)
-from dpdist.families.synthesis.draw import LARGEST_PART, MOST_REDRAWS
-from dpdist.families.synthesis.drawable import (
-    check_deviation,
+    expected,
+    one_way_deviation,
     refuse_undrawable,
-    regression_deviation,
 )
-from dpdist.families.synthesis.expected import Expected, expected
-from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of
-from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.events import Composed, Gaussian
-from dpdist.privacy.formatting import number_of, upwards
+from dpdist.privacy.formatting import Fact, number_of
 from dpdist.privacy.noise import SAMPLER_DELTA
-from dpdist.publish.part_format import PartFormat
-
-PARTITION_ROWS = 1 << 20
 
 _LOST = 0.01
 """Part of delta that the draws of triples' tables may miss their distributions by."""
+
+_PAIR = 1.6e-3  # seconds of one core that learning takes, for each pair of attributes (docs/benchmarks.md)
 
 TARGET_WEIGHT = 2.0
 """Weight of the pairs of a target attribute."""
@@ -96,7 +89,7 @@ class SynthesisPlan(EventPlan):
         """The expected error of two-way tables."""
         return plan(self.spec.with_bound(at_most)).expected.error
 
-    @property
+    @cached_property
     def expected(self) -> Expected:
         """The accuracy that the records are expected to have."""
         spec = self.spec
@@ -112,97 +105,86 @@ class SynthesisPlan(EventPlan):
         """The plan as a JSON object."""
         return super().to_json() | {"reasons": reasons(self.choices, self.spec.table.cardinalities)}
 
-    def resources(self) -> dict[str, Any]:
-        """Memory and tasks, from public sizes only."""
-        spec, choices = self.spec, self.choices
-        rows, m = spec.data.minimum_records, len(spec.table.attributes)
-        partitions = spec.cluster.partitions or max(1, round(rows / PARTITION_ROWS))
+    def needs(self) -> Needs:
+        """Memory, tasks and time, from public sizes only."""
+        choices, cards = self.choices, self.spec.table.cardinalities
+        m, largest, passes = len(cards), max(self.parts), 2 + 2 * len(STEPS) * bool(self.regression_mu)
         pairs = m * (m - 1) // 2
-        largest = max(self.parts)
         drawn = max(choices.pool_rows, largest) if choices.rake else 2 * largest
-        cards = spec.table.cardinalities
         fitting = 8 * (12 * choices.cells + 6 * min(cells_of_pairs(cards), MAX_PAIR_CELLS))
-        pool = choices.pool_parts * choices.pool_rows * (8 * m + 4 * pairs // 4)
+        pool = choices.pool_parts * choices.pool_rows * (8 * m + pairs)
         balancing = 8 * min(largest, 1 << 15) * pairs if choices.balance else 0
         triples = sum(math.prod(cards[i] for i in t) for t in triples_of(cards)) if self.accuracy_mu else 0
-        needs = {
-            "records_at_least": rows,
-            "partitions": partitions,
-            "encoded_bytes": rows * (sum(attribute.dtype.itemsize for attribute in spec.table.attributes) + 1),
-            "driver_bytes": fitting + pool + 24 * triples + (5 * 8 * MOST_VALUES if self.regression_mu else 0),
-            "task_bytes": 16 * m * drawn + balancing + 8 * choices.cells + 8 * triples,
-            "tasks_about": 2 * partitions + 2 * len(self.parts),
-        }
-        if self.regression_mu:
-            needs["tasks_about"] += len(STEPS) * 2 * partitions
-        return self.bounding(needs)
-
-    def explain(self) -> str:
-        """The plan for people."""
-        spec, resources = self.spec, self.resources()
-        lines = [f"Release {spec.name} ({spec.kind}) of data set {spec.dataset}", ""]
-        lines += [guarantee.sentence() for guarantee in self.guarantees]
-        lines += [
-            "",
-            f"Charge      epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} ({self.adjacency}): one "
-            f"Gaussian mechanism, mu {self.mu * spec.records_of_a_unit:.4g}",
-        ]
-        lines += [f"{title:<12}{text}" for title, text in reasons(self.choices, spec.table.cardinalities).items()]
-        if self.accuracy_mu:
-            lines.append(
-                f"Accuracy    measured after the records are drawn, with {100 * spec.privacy.accuracy_share:.3g} % of "
-                "mu^2: intervals of one-, two- and three-way cells follow; the shares above are of the rest"
+        return self.bounding(
+            Needs(
+                partitions=self.partitions,
+                tasks=passes * self.partitions + 2 * len(self.parts),
+                task_bytes=16 * m * drawn + balancing + 8 * choices.cells + 8 * triples,
+                held_bytes=self.spec.data.minimum_records * (self.row_bytes + 1),
+                driver_bytes=fitting + pool + 24 * triples + (5 * 8 * MOST_VALUES if self.regression_mu else 0),
+                seconds=core_seconds(read=passes / 2 * self.values, drawn=m * self.spec.records) + _PAIR * pairs,
             )
+        )
+
+    def errors(self) -> list[Fact]:
+        """What one-way and two-way tables are expected to miss."""
+        found = self.expected
+        sigma = one_way_deviation(self.choices, len(self.spec.table.attributes))
+        text = (
+            f"two-way tables are expected within {found.error:.4f} of the table in total variation ({found.noise:.4f} "
+            f"by noise, {found.sampling:.4f} by sampling), counts of one attribute within about +-{sigma:,.0f} records"
+        )
+        numbers = {"two_way": found.error, "noise": found.noise, "sampling": found.sampling, "one_way_count": sigma}
+        return [Fact("Error", text, numbers)]
+
+    def charges(self) -> list[Fact]:
+        """The charge, and what it pays for."""
+        (charge,) = super().charges()
+        mu = self.mu * self.spec.records_of_a_unit
+        text = f"{charge.sentence}: one Gaussian mechanism, mu {mu:.4g}"
+        return [replace(charge, sentence=text, numbers={**charge.numbers, "mu": mu})]
+
+    def details(self) -> list[Fact]:
+        """What is chosen and why, and what the spec asks for besides."""
+        spec, cards = self.spec, self.spec.table.cardinalities
+        facts = [Fact(title, text) for title, text in reasons(self.choices, cards).items()]
+        if self.accuracy_mu:
+            text = (
+                f"measured after the records are drawn, with {100 * spec.privacy.accuracy_share:.3g} % of mu^2: "
+                "intervals of one-, two- and three-way cells follow; the shares above are of the rest"
+            )
+            facts.append(Fact("Accuracy", text, {"share": spec.privacy.accuracy_share}))
         if self.regression_mu:
-            lines.append(
-                f"Regressions {number_of(len(spec.regressions), 'declared regression')} measured in {len(STEPS)} "
-                f"passes after the records are drawn, with {100 * spec.regression_share:.3g} % of mu^2: "
+            text = (
+                f"{number_of(len(spec.regressions), 'declared regression')} measured in {len(STEPS)} passes after the "
+                f"records are drawn, with {100 * spec.regression_share:.3g} % of mu^2: "
                 + "; ".join(shorten(text, 70, placeholder=" ...") for text in spec.regressions)
             )
-        if is_wide(spec.table.cardinalities):
-            lines.append(
-                "Wide        the tables of all pairs do not fit a worker: values that one-way tables show to be rare "
-                "are merged, and pairs are counted in a second pass; the records' accuracy is not measured"
+            facts.append(Fact("Regressions", text, {"share": spec.regression_share}))
+        if is_wide(cards):
+            text = (
+                "the tables of all pairs do not fit a worker: values that one-way tables show to be rare are merged, "
+                "and pairs are counted in a second pass; the records' accuracy is not measured"
             )
+            facts.append(Fact("Wide", text))
         if spec.model.prior:
-            lines.append(
-                "Prior       the model starts from "
-                + ("pairs" if self.choices.prior_cells else "a tree of pairs")
-                + f" of the public table {', '.join(spec.model.prior.paths)} ({spec.model.prior.public}); that table "
-                "is not protected"
-            )
-        lines += self.unit_lines()
+            start = "pairs" if self.choices.prior_cells else "a tree of pairs"
+            paths = ", ".join(spec.model.prior.paths)
+            text = f"the model starts from {start} of the public table {paths} ({spec.model.prior.public})"
+            facts.append(Fact("Prior", f"{text}; that table is not protected"))
         if spec.table.rules:
-            lines.append(
-                f"Rules       {number_of(len(spec.table.rules), 'rule')} that no released record breaks: what they "
-                f"forbid has probability zero where the model is small enough, other records are drawn again, "
+            text = (
+                f"{number_of(len(spec.table.rules), 'rule')} that no released record breaks: what they forbid has "
+                "probability zero where the model is small enough, other records are drawn again, "
                 f"{MOST_REDRAWS} times at most, and then replaced"
             )
-        lines.append(f"Records     {spec.records:,} in {number_of(len(self.parts), 'part')}; any number costs the same")
-        lines.append(
-            f"Resources   about {number_of(resources['partitions'], 'partition')}, {resources['tasks_about']} tasks; "
-            f"{resources['driver_bytes'] / 2**20:,.0f} MiB where the model is fitted, "
-            f"{resources['task_bytes'] / 2**20:,.0f} MiB per running task"
-        )
-        return "\n".join(lines)
+            facts.append(Fact("Rules", text, {"rules": len(spec.table.rules)}))
+        text = f"{spec.records:,} in {number_of(len(self.parts), 'part')}; any number costs the same"
+        return [*facts, Fact("Records", text, {"records": spec.records, "parts": len(self.parts)})]
 
 
 def _listed(value: Any) -> Any:
     return [_listed(item) for item in value] if isinstance(value, tuple) else value
-
-
-def parts_of(records: int, rows_per_part: int) -> list[int]:
-    """Rows of each part; the last may have fewer.
-
-    Raises
-    ------
-    SpecError
-        There would be more than a million.
-    """
-    whole, rest = divmod(records, rows_per_part)
-    if whole > 1_000_000:
-        raise SpecError(f"output.rows_per_part: {records:,} records would be {whole:,} parts; put more rows in each")
-    return [rows_per_part] * whole + [rest] * bool(rest)
 
 
 def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
@@ -239,7 +221,6 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     lost = draws_lost(most, delta)
     multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta - lost.delta)
     event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks"), lost))
-    form = PartFormat(values=spec.output.values, bins=spec.output.bins)
     # what is mu-GDP for one record is (c mu)-GDP for c of them, so a record may have a c-th of the unit's mu
     model_mu, accuracy_mu, regression_mu = _divided(
         1 / multiplier / spec.records_of_a_unit, share, spec.regression_share
@@ -256,7 +237,6 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
         spec=spec,
         event=event,
         delta=delta,
-        form=form,
         choices=choices,
         accuracy_mu=accuracy_mu,
         regression_mu=regression_mu,

@@ -14,6 +14,19 @@ much as itself, and by sampling; and what the steps leave: the errors that the l
 their noise, and at least the noise of the step before, times the contraction that the first two show. Where the last
 step is larger than noise makes it, the steps have not ended: what a geometric series of further ones would add counts
 as a deviation in its direction.
+
+Measured is a score at public coefficients, whitened, clipped, in integers.
+
+The coefficients b* of a table are where its score is zero,
+
+    s(b) = sum over records of x (y - f(x'b)),    f(t) = t, or 1 / (1 + e^-t) in a logistic regression,
+
+with x the terms of a record, the constant first. Measured is ``sum of round(clip(T x (y - f(x'b))))`` with public b and
+T. `clip` shortens a record's vector to the norm `GRID`, and each of its d values is rounded to an integer, which moves
+the vector by at most sqrt(d)/2. So one record moves the sum by at most ``GRID + sqrt(d)/2`` in L2 norm, whatever T, b
+and the record are. A record's vector depends on nothing but its codes: it is computed element by element, in an order
+that does not depend on the batch, and the exponential is that of `dpdist.privacy.portable`. Sums of integers
+are the same for all partitions.
 """
 
 from __future__ import annotations
@@ -21,22 +34,111 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from dpdist.accuracy.coefficients import DEPENDENT, check_rank, newton
+from dpdist.data.operators import Operator
 from dpdist.errors import SpecError
-from dpdist.families.synthesis.regression_scores import GRID, LARGEST, Score, norms
+from dpdist.model.forecast import ROUNDED
 from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.privacy.portable import exp
+from dpdist.spec.conditions import Condition
 from dpdist.spec.regression import Regression, Term
 
-STEPS = (0.2, 0.3, 0.5)
-"""The parts of the regressions' share of mu^2 that the steps take."""
+GRID = 1 << 20  # the largest norm of a record's vector, in integers
+LARGEST = 2.0**100  # public factors are below it, so that no product of three overflows
+_ROWS = 1 << 14  # at a time: they stay in the cache
+_STEEP = 40.0  # beyond it a logistic function is 0 or 1 to all digits that matter
 
-MOST_VALUES = 1 << 23
-"""Released records from which Hessians are computed, times coefficients, at most."""
 
+def sensitivity(coefficients: int) -> int:
+    """The most that one record moves the measured score of so many coefficients by, in L2 norm, rounded up.
+
+    That is `GRID` and, for each value, an integer's step: half of it covers the rounding, the other half what floating
+    point leaves of the clipping.
+    """
+    return GRID + math.isqrt(coefficients - 1) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """What is measured of one regression in one step. Public.
+
+    Raises ValueError: a number is not finite, or `LARGEST` or more.
+    """
+
+    is_logistic: bool
+    where: Condition  # records that do not meet it count nothing
+    outcome: Term
+    terms: tuple[Term, ...]  # without the constant
+    at: Floats  # shape (d,); the coefficients b
+    transform: Floats  # shape (d, d); T
+
+    def __post_init__(self) -> None:
+        for numbers in (self.at, self.transform, self.outcome.values, *(term.values for term in self.terms)):
+            if not (np.abs(numbers) < LARGEST).all():
+                raise ValueError("a public number of a score is too large")
+
+    def vectors(self, codes: Codes) -> Floats:
+        """``T x (y - f(x'b))`` of each record, coefficients x records. Confidential if the records are."""
+        rows = len(codes[0])
+        predicted = np.full(rows, self.at[0])
+        found = np.repeat(self.transform[:, :1], rows, axis=1)
+        for k, term in enumerate(self.terms, 1):
+            column = codes[term.attribute]
+            predicted += (self.at[k] * term.values)[column]
+            found += np.take(self.transform[:, k : k + 1] * term.values, column, axis=1)
+        if self.is_logistic:
+            predicted = 1 / (1 + exp(-np.clip(predicted, -_STEEP, _STEEP)))
+        found *= self.outcome.values[codes[self.outcome.attribute]] - predicted
+        found[:, ~self.where.holds(codes)] = 0
+        return found
+
+    def contributions(self, codes: Codes) -> Counts:
+        """The vectors, clipped and rounded to integers."""
+        found = self.vectors(codes)
+        found *= shortened(norms(found))
+        return np.rint(found, out=found).astype(np.int64)
+
+    def total(self, codes: Codes) -> Counts:
+        """The sum of the contributions of some records."""
+        total = np.zeros(len(self.at), np.int64)
+        for start in range(0, len(codes[0]), _ROWS):
+            total += self.contributions([column[start : start + _ROWS] for column in codes]).sum(1)
+        return total
+
+
+def norms(vectors: Floats) -> Floats:
+    """The norm of each column, added in the order of the rows."""
+    squares = np.zeros(vectors.shape[1])
+    for row in vectors:
+        squares += row * row
+    return np.sqrt(squares)
+
+
+def shortened(norms: Floats) -> Floats:
+    """What vectors of these norms are multiplied by, so that none is longer than `GRID`."""
+    return np.minimum(1.0, GRID / np.maximum(norms, 1.0))
+
+
+def scores_operator(scores: Sequence[Score]) -> Operator:
+    """The totals of some scores, one after another, in one pass."""
+    return Operator(name="scores", chunk=partial(_totals, tuple(scores)), combine=_add)
+
+
+def _totals(scores: tuple[Score, ...], codes: Codes) -> Counts:
+    return np.concatenate([score.total(codes) for score in scores])
+
+
+def _add(a: Counts, b: Counts) -> Counts:
+    return a + b
+
+
+STEPS = (0.2, 0.3, 0.5)  # the parts of the regressions' share of mu^2 that the steps take
+MOST_VALUES = 1 << 23  # released records from which Hessians are computed, times coefficients, at most
 _FEW = 5  # released records for each coefficient: below it nothing is measured
 _QUANTILES = (0.8, 0.9, 0.95, 0.98, 0.99, 0.997, 0.999, 0.9997, 0.9999, 1.0)
 _LARGEST_STEP = 2.0  # root mean square of what a step changes the linear predictor by
@@ -52,47 +154,21 @@ TOO_FEW = "the release has fewer than five records for each coefficient"
 
 @dataclass(frozen=True, eq=False)
 class ScoreStep:
-    """One step of one regression. Public.
+    """One step of one regression. Public."""
 
-    Attributes
-    ----------
-    score : Score
-        What was measured, of standardised terms.
-    found : ndarray of float64
-        The coefficients after the step, of standardised terms.
-    hessian : ndarray of float64
-        Of a released record, on average.
-    noise : float
-        Variance of the noise in each whitened direction.
-    clipped : ndarray of float64
-        Covariance of what clipping may have lost.
-    size : float
-        Square of the length of the step, in the metric of the Hessian.
-    """
-
-    score: Score
-    found: Floats
-    hessian: Floats
-    noise: float
-    clipped: Floats
-    size: float
+    score: Score  # what was measured, of standardised terms
+    found: Floats  # the coefficients after the step, of standardised terms
+    hessian: Floats  # of a released record, on average
+    noise: float  # variance of the noise in each whitened direction
+    clipped: Floats  # covariance of what clipping may have lost
+    size: float  # square of the length of the step, in the metric of the Hessian
 
 
 class Steps:
     """The steps of one regression from the released records; all of it public.
 
-    Parameters
-    ----------
-    regression : Regression
-    codes : Codes
-        Released records.
-    records : float
-        The noisy number of records of the table.
-
-    Raises
-    ------
-    SpecError
-        The released records do not determine the coefficients.
+    `codes`: released records. `records`: the noisy number of records of the table. Raises SpecError: the released
+    records do not determine the coefficients.
     """
 
     def __init__(self, regression: Regression, codes: Codes, *, records: float) -> None:
@@ -174,10 +250,7 @@ class Steps:
     def result(self) -> tuple[Floats, Floats]:
         """The coefficients of the terms as they were asked for, and their covariance.
 
-        Raises
-        ------
-        SpecError
-            The steps do not become smaller.
+        Raises SpecError: the steps do not become smaller.
         """
         d, later = len(self.start), self.steps[1:]
         precision = np.array([1 / step.noise for step in later])
@@ -212,10 +285,7 @@ class Steps:
         the series is added if it converges. If it does not, the steps have not ended, or the last two are both noise.
         Steps of noise point against each other, and are not larger than noise makes them.
 
-        Raises
-        ------
-        SpecError
-            The steps have not ended.
+        Raises SpecError: the steps have not ended.
         """
         first, before, last = self.steps[-3:]
         d, noise = len(self.start), before.noise + last.noise
@@ -281,3 +351,8 @@ def _rounded(numbers: Floats) -> Floats:
 def draws_of(regressions: Sequence[Regression]) -> int:
     """Keyed draws of the measurement."""
     return len(STEPS) * sum(len(regression.names) for regression in regressions)
+
+
+def regression_deviation(regressions: int, coefficients: int, *, mu: float) -> float:
+    """The largest deviation of the steps of so many declared regressions, which are mu-GDP together."""
+    return sensitivity(coefficients) * math.sqrt(ROUNDED * regressions / min(STEPS)) / mu

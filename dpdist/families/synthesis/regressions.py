@@ -15,33 +15,22 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpdist.errors import SpecError
-from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.regression_scores import Score, sensitivity
-from dpdist.families.synthesis.regression_steps import STEPS, Steps
+from dpdist.families.synthesis.regression_steps import STEPS, Score, Steps, sensitivity
+from dpdist.model.account import GaussianAccount
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.regression import Regression
 
-MOST_COEFFICIENTS = 64
-"""Of one regression, with the constant."""
+MOST_COEFFICIENTS = 64  # of one regression, with the constant
 
-Count = Callable[[Sequence[Score]], Counts]
-"""The totals of scores over the private table, one after another."""
+Count = Callable[[Sequence[Score]], Counts]  # the totals of scores over the private table, one after another
 
 
 @dataclass(frozen=True)
 class MeasuredScore:
-    """One noisy score: ``sum of round(clip(transform x (y - f(x'at))))`` and noise. Public.
+    """One noisy score: ``sum of round(clip(transform x (y - f(x'at))))`` and noise. Public."""
 
-    Attributes
-    ----------
-    at : tuple of float
-        Of terms from which `means` were taken, and which were divided by `scales`; the outcome comes first there.
-    transform : tuple of tuple of float
-    noisy : tuple of int
-    deviation : float
-    """
-
+    # of terms from which `means` were taken, and which were divided by `scales`; the outcome comes first there
     at: tuple[float, ...]
     transform: tuple[tuple[float, ...], ...]
     noisy: tuple[int, ...]
@@ -50,30 +39,15 @@ class MeasuredScore:
 
 @dataclass(frozen=True)
 class MeasuredRegression:
-    """What was measured of a declared regression. Public.
+    """What was measured of a declared regression. Public."""
 
-    Attributes
-    ----------
-    question : str
-        As the spec has it.
-    names : tuple of str
-        Of the coefficients, the constant first.
-    coefficients : tuple of float
-        Of the private table, up to an error with this covariance; empty where they could not be found.
-    covariance : tuple of tuple of float
-    reason : str
-        Why there are none.
-    means, scales : tuple of float
-        Of the outcome and the terms in the scores.
-    scores : tuple of MeasuredScore
-    """
-
-    question: str
-    names: tuple[str, ...]
+    question: str  # as the spec has it
+    names: tuple[str, ...]  # of the coefficients, the constant first
+    # of the private table, up to an error with this covariance; empty where they could not be found
     coefficients: tuple[float, ...] = ()
     covariance: tuple[tuple[float, ...], ...] = ()
-    reason: str = ""
-    means: tuple[float, ...] = ()
+    reason: str = ""  # why there are none
+    means: tuple[float, ...] = ()  # means, scales: of the outcome and the terms in the scores
     scales: tuple[float, ...] = ()
     scores: tuple[MeasuredScore, ...] = ()
 
@@ -134,18 +108,8 @@ def measure_regressions(
 ) -> Regressions:
     """Measure regressions of a private table.
 
-    Parameters
-    ----------
-    regressions : sequence of Regression
-    released : Codes
-        Released records: public.
-    count : callable
-        A pass over the private table.
-    records : float
-        The noisy number of records of the table: released before.
-    mu : float
-        All of it together is mu-GDP.
-    noise : Noise
+    `released`: released records: public. `count`: a pass over the private table. `records`: the noisy number of records
+    of the table: released before. `mu`: all of it together is mu-GDP.
     """
     account = GaussianAccount(mu, noise, "regressions/")
     every = [_UnderWay(regression) for regression in regressions]

@@ -9,10 +9,12 @@ from pydantic import Field, model_validator
 
 from dpdist.errors import SpecError
 from dpdist.families.synthesis.regressions import MOST_COEFFICIENTS
+from dpdist.model.choices import MOST_ROUNDS
+from dpdist.spec.data import FilesSpec
 from dpdist.spec.regression import Regression, parse_regression
-from dpdist.spec.release import MOST_RECORDS, Delta, Epsilon, FilesSpec, OutputSpec, PrivacyLimit, ReleaseSpec, Section
+from dpdist.spec.release import Delta, Epsilon, OutputSpec, PrivacyLimit, ReleaseSpec
+from dpdist.spec.strict import MOST_RECORDS, Section
 
-MOST_ROUNDS = 5000
 """Of balancing."""
 
 

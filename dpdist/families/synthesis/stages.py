@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dpdist.accuracy.tables import triples_of
+import numpy as np
+
+from dpdist.accuracy.tables import Tables
 from dpdist.data.count import PairCounts
 from dpdist.data.operators import pair_counts_operator
 from dpdist.families.base.accuracy import ReleaseAccuracy, accuracy_stage, count_tables
@@ -14,23 +16,31 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.writing import ReleasedRecords, write_records
-from dpdist.families.synthesis.choices import is_wide
-from dpdist.families.synthesis.draw import draw_records
-from dpdist.families.synthesis.fitted import Fitted
-from dpdist.families.synthesis.learn import Learned, learn
-from dpdist.families.synthesis.model_files import model_files
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.prior import keep_prior, read_prior
-from dpdist.families.synthesis.regression_stage import measure_declared
-from dpdist.families.synthesis.regressions import Regressions
+from dpdist.families.synthesis.regression_steps import MOST_VALUES, Score, scores_operator
+from dpdist.families.synthesis.regressions import Regressions, measure_regressions
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
-from dpdist.families.synthesis.wide import SingleCounts, single_counts_operator
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.privacy.arrays import Codes
-from dpdist.publish.extra import write_file
+from dpdist.model.account import GaussianAccount
+from dpdist.model.choices import is_wide
+from dpdist.model.coding import SingleCounts, single_counts_operator
+from dpdist.model.draw import draw_records
+from dpdist.model.files import model_files
+from dpdist.model.fitted import Fitted
+from dpdist.model.learn import Learned, learn
+from dpdist.model.measure import Known
+from dpdist.privacy.arrays import Codes, Counts
+from dpdist.publish.part_format import write_file
+from dpdist.spec.regression import Regression
 from dpdist.spec.schema import Schema
 
 SynthesisAttempt = Attempt[WholeSynthesisSpec, SynthesisPlan]
+
+_COVARIANCE_OF = (
+    "coefficients of the regression in the private table, with the covariance of their errors: noise, what clipping "
+    "may lose, and what the steps leave; for a population add the sampling covariance"
+)
 
 
 def stages(plan: SynthesisPlan) -> Sequence[Stage[WholeSynthesisSpec, SynthesisPlan]]:
@@ -45,40 +55,32 @@ def stages(plan: SynthesisPlan) -> Sequence[Stage[WholeSynthesisSpec, SynthesisP
 def learn_model(attempt: SynthesisAttempt) -> Learned:
     """Count all pairs in one pass, and learn the model from them; it is stored.
 
-    Raises
-    ------
-    DataError
-        The table breaks its declared policies.
+    Raises DataError: the table breaks its declared policies.
     """
 
     def make() -> Learned:
         prior = read_prior(attempt.spec)  # before the ledger is told that the table is read
         if prior is not None:
             keep_prior(prior, attempt.public_tables)
-        triples, cards = None, attempt.spec.table.cardinalities
-        counts: PairCounts | SingleCounts
+        table, cards = attempt.spec.table, attempt.spec.table.cardinalities
+        counts: PairCounts | SingleCounts | Tables
         if is_wide(cards):
             passes = Passes(attempt, repeated=True)
             count = partial(passes.run, stage="counting pairs")
             counts = SingleCounts(cards, passes.run(single_counts_operator(cards), stage="counting"), count)
         elif attempt.plan.accuracy_mu or attempt.plan.choices.triple_tables:
-            tables = count_tables(attempt)
-            counts = tables.pairs
-            triples = dict(zip(triples_of(counts.cardinalities), tables.of(3), strict=True))
+            counts = count_tables(attempt)
         else:
             counts = Passes(attempt).run(pair_counts_operator(cards), stage="counting")
-        noise, pool = attempt.noise, list[Codes]()
+        choices, pool = attempt.plan.choices, list[Codes]()
+        account = GaussianAccount(choices.mu, attempt.noise)
         with attempt.stage("fitting") as progress:
-            drawing = load_noise(attempt.drawing_key)
             learned = learn(
                 counts,
-                choices=attempt.plan.choices,
-                noise=noise,
-                drawing=drawing,
-                prior=prior,
-                triples=triples,
-                rules=attempt.spec.table.forbidden,
-                levels=attempt.spec.table.level_maps,
+                account,
+                choices=choices,
+                drawing=load_noise(attempt.drawing_key),
+                known=Known(table.forbidden, table.level_maps, prior),
                 progress=progress,
                 pooled=pool.extend,
             )
@@ -144,6 +146,48 @@ def measure(attempt: SynthesisAttempt) -> ReleaseAccuracy:
     """Measure the accuracy of the records, at the scale of the noisy number of records."""
     records = attempt.result(Learned).report["records"]
     return accuracy_stage(attempt, mu=attempt.plan.accuracy_mu, records=records)
+
+
+def measure_declared(attempt: SynthesisAttempt) -> Regressions:
+    """Measure the declared regressions, from the records that an earlier stage has drawn."""
+    regressions = attempt.spec.parsed_regressions
+
+    def make() -> Regressions:
+        noise = attempt.noise
+        released = _first_records(attempt, max(len(r.names) for r in regressions), regressions)
+        passes = Passes(attempt, repeated=True)
+
+        def count(scores: Sequence[Score]) -> Counts:
+            return np.asarray(passes.run(scores_operator(scores), stage="regressions"))
+
+        records = float(attempt.result(Learned).report["records"])
+        mu = attempt.plan.regression_mu
+        return measure_regressions(regressions, released, count, records=records, mu=mu, noise=noise)
+
+    found = attempt.stored(Regressions, make)
+    attempt.public["regressions"] = {"of": _COVARIANCE_OF, "measured": [one.found() for one in found.measured]}
+    return found
+
+
+def _first_records(attempt: SynthesisAttempt, coefficients: int, regressions: Sequence[Regression]) -> Codes:
+    """The first released records, as many as Hessians are computed from; attributes that none asks for are left out."""
+    most, parts, rows = MOST_VALUES // coefficients, [], 0
+    for part, size in zip(attempt.result(ReleasedRecords).parts, attempt.plan.parts, strict=True):
+        if rows < most:
+            parts.append(part)
+            rows += size
+    used = {i for r in regressions for i in (*(t.attribute for t in (r.outcome, *r.terms)), *r.where.attributes)}
+    task = attempt.executor.tasks("regressions")
+    taken = [task("columns", _columns, part, tuple(sorted(used))) for part in parts]
+    with attempt.stage("released records") as progress:
+        columns = attempt.executor.compute(taken, progress=progress)
+    return [np.concatenate(of_parts) for of_parts in zip(*columns, strict=True)]
+
+
+def _columns(codes: Codes, used: tuple[int, ...]) -> Codes:
+    """Records with some of their attributes: of the others every code is 0."""
+    nothing = np.zeros(len(codes[0]), np.uint8)
+    return [column if i in used else nothing for i, column in enumerate(codes)]
 
 
 def publish_model(attempt: SynthesisAttempt) -> None:

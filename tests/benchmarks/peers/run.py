@@ -42,8 +42,8 @@ from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.families.base.graph import located_table, run_pass
-from dpdist.families.base.registry import build_spec, load_spec
 from dpdist.publish.verify import read_release
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 
 HERE = Path(__file__).resolve().parent
@@ -261,9 +261,9 @@ def table(name: str, rows: int | None) -> tuple[np.ndarray, Schema]:
     paths = [str(DATA / file) for file in FILES[name]]
     if name == "persons":
         plain = argparse.Namespace(epsilon=1.0, kind="synthesis")
-        spec = build_spec(spec_of(schema_of_persons(DATA / PERSONS), DATA / PERSONS, 398_556, plain))
+        spec = load(spec_of(schema_of_persons(DATA / PERSONS), DATA / PERSONS, 398_556, plain))
     else:
-        spec = load_spec(ROOT / f"deploy/releases/{name}.yaml", {"data.path": paths})
+        spec = load(ROOT / f"deploy/releases/{name}.yaml", {"data.path": paths})
     columns, _ = run_pass(located_table(open_table(table_source(spec), spec.table)), gather_operator())
     codes = np.stack([column.astype(np.uint16) for column in columns], axis=1)
     order = np.random.default_rng(SEED).permutation(len(codes))

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from releases import SCHEMA, project
 
-from dpdist.evaluate.attacks import AttackTables, Sizes, attack_sections, disclosure, distinguish, linkage, membership
-from dpdist.evaluate.attacks.mechanisms import mechanism_of
-from dpdist.evaluate.attacks.records import drawn, independent, size
-from dpdist.evaluate.attacks.shadow import partial_copies
-from dpdist.evaluate.page.sections import PageSection
+from dpdist.evaluation.attacks import AttackTables, Sizes, attack_sections, disclosure, distinguish, linkage, membership
+from dpdist.evaluation.attacks.mechanisms import mechanism_of
+from dpdist.evaluation.attacks.records import drawn, independent, size
+from dpdist.evaluation.attacks.shadow import partial_copies
+from dpdist.evaluation.page.sections import PageSection
 from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.deniability.plan import plan
 from dpdist.ledger.keys import KeyRef
@@ -201,7 +201,7 @@ def test_partial_copies_keep_from_nothing_to_everything() -> None:
     assert [column.dtype for column in made] == [column.dtype for column in table]
     copies = np.isin(made[1], table[1])  # a wage is of one person
     assert copies.all()
-    from dpdist.evaluate.attacks.records import Agreement
+    from dpdist.evaluation.attacks.records import Agreement
 
     exact = (Agreement(7, seed=0).exact(made, table) > 0).mean()
     assert exact == pytest.approx(1 / 8, abs=0.03)
@@ -216,7 +216,7 @@ def test_shadow_releases_have_the_noise_of_the_release(tmp_path: Path, monkeypat
         seen.append(shrunk)
         return rehearse(shrunk, stages, table, key=key)
 
-    monkeypatch.setattr("dpdist.evaluate.attacks.mechanisms.rehearse", once)
+    monkeypatch.setattr("dpdist.evaluation.attacks.mechanisms.rehearse", once)
     mechanism = mechanism_of(spec, training=30_000)
     assert mechanism is not None
     rng = np.random.default_rng(0)

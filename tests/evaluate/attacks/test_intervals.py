@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dpdist.evaluate.attacks.intervals import (
+from dpdist.evaluation.attacks.intervals import (
     Estimate,
     area_under_curve,
     difference,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.evaluate.attacks import neighbours, records
-from dpdist.evaluate.attacks.inference import agreeing_guesses, nearest_guesses
-from dpdist.evaluate.attacks.neighbours import Gower
-from dpdist.evaluate.attacks.records import Agreement, coarse, occurrences
+from dpdist.evaluation.attacks import neighbours, records
+from dpdist.evaluation.attacks.inference import agreeing_guesses, nearest_guesses
+from dpdist.evaluation.attacks.neighbours import Gower
+from dpdist.evaluation.attacks.records import Agreement, coarse, occurrences
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
 

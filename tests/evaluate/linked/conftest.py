@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dpdist.evaluate.linked.parents import ParentRecords
+from dpdist.evaluation.linked.parents import ParentRecords
 from dpdist.families.base.linked import LinkedRows
 from dpdist.spec.schema import Schema
 from dpdist.spec.unit import UnitSpec

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpdist.evaluate.attacks.sizes import Sizes
-from dpdist.evaluate.linked import attacks
-from dpdist.evaluate.linked.attacks import ATTACKS, CONTROL, COPY, AttackResult
-from dpdist.evaluate.linked.closeness import Near, WithinPairTables, pair_ratio, wide
-from dpdist.evaluate.linked.parents import ParentRecords
+from dpdist.evaluation.attacks.sizes import Sizes
+from dpdist.evaluation.linked import attacks
+from dpdist.evaluation.linked.attacks import ATTACKS, CONTROL, COPY, AttackResult
+from dpdist.evaluation.linked.closeness import Near, WithinPairTables, pair_ratio, wide
+from dpdist.evaluation.linked.parents import ParentRecords
 
 Households = Callable[..., ParentRecords]
 SIZES = Sizes(targets=2_000, searched=1_000, compared=20_000, least=50)

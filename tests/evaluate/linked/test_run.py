@@ -20,13 +20,14 @@ from dpdist.cli import app
 from dpdist.cluster.executor import InProcess
 from dpdist.data.inputs import Files
 from dpdist.data.released import ReleasedTable
-from dpdist.data.source import ParentSource, TableSource
+from dpdist.data.source import TableSource
 from dpdist.errors import SpecError
-from dpdist.evaluate.linked import parents as module
-from dpdist.evaluate.linked.sections import LinkedInputs, open_linked
-from dpdist.evaluate.run import Request, linked_rows, run_evaluation
+from dpdist.evaluation.linked import parents as module
+from dpdist.evaluation.linked.sections import LinkedInputs, open_linked
+from dpdist.evaluation.run import Request, linked_rows, run_evaluation
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import open_release, read_release
-from dpdist.release.run import run_release
+from dpdist.spec.data import ParentTable
 from dpdist.spec.release import ReleaseSpec
 
 HELD_OUT = 10**7
@@ -77,7 +78,7 @@ def opened(made: Made, *, parents: bool = False, spec: ReleaseSpec | None = None
     source = TableSource((made.path("table"),), extra_columns="ignore")
     if parents:
         above = made.path("table-households")
-        of = ParentSource((above,), ("region",))
+        of = ParentTable(path=(above,), attributes=("region",))
         source = TableSource((made.path("table-persons"), above), extra_columns="ignore", parent=of)
     released = ReleasedTable(store, manifest)
     return open_linked(

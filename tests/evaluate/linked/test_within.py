@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpdist.evaluate.linked.parents import ParentRecords
-from dpdist.evaluate.linked.within import statistics, within_section
+from dpdist.evaluation.linked.parents import ParentRecords
+from dpdist.evaluation.linked.within import statistics, within_section
 
 Households = Callable[..., ParentRecords]
 

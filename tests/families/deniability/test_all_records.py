@@ -14,13 +14,13 @@ from releases import KEY, project
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.solve import solve_plan
 from dpdist.families.deniability.splits import combined
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.deniability import pass_probability
 from dpdist.privacy.events import Composed, DiscreteLaplace, SeedRecords, from_json
 from dpdist.publish.verify import read_manifest, verify
-from dpdist.release.run import run_release
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 EPSILONS = np.linspace(0, 2.5, 11)
 SCALE, REACH = 1.5, 60  # of the noise on the count of a parameter

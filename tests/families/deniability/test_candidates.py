@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dpdist.errors import CheckFailed, SpecError
 from dpdist.families.base.network import Network
-from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesizer, seed_ranks
+from dpdist.families.deniability.deniability import CandidateRecords, SeedSynthesizer, seed_ranks
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise

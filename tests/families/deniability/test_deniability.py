@@ -17,8 +17,15 @@ from hypothesis import strategies as st
 from dpdist.errors import SpecError
 from dpdist.families.base.network import Network
 from dpdist.families.deniability import deniability
-from dpdist.families.deniability.candidates import CandidateRecords, SeedSynthesizer, seed_ranks
-from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch, log_probabilities, plausible_seeds
+from dpdist.families.deniability.deniability import (
+    CandidateRecords,
+    PrivacyTest,
+    SeedSynthesizer,
+    candidate_batch,
+    log_probabilities,
+    plausible_seeds,
+    seed_ranks,
+)
 from dpdist.families.deniability.prefixes import SeedIndex, key_histogram, key_ranges, keys_between, seed_keys
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise

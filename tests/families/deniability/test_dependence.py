@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpdist.data.count import pair_counts
-from dpdist.families.deniability.dependence import (
+from dpdist.families.deniability.search import (
     entropies,
     entropy_columns,
     mutual_information,

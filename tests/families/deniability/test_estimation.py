@@ -14,8 +14,7 @@ from scipy.optimize import minimize
 from dpdist.families.base.network import Network
 from dpdist.families.deniability import estimation
 from dpdist.families.deniability.estimation import estimate_network, fit, pool, project, rake, refine, shrink
-from dpdist.families.deniability.parameters import NoisyTables, exact_tables
-from dpdist.families.deniability.statistics import count_tables
+from dpdist.families.deniability.parameters import NoisyTables, count_tables, exact_tables
 from dpdist.families.deniability.structure import Structure
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Attribute, Schema

@@ -22,8 +22,7 @@ from dpdist.cluster.executor import Executor, InProcess
 from dpdist.data.records import RecordsInMemory
 from dpdist.families.base.graph import run_pass
 from dpdist.families.base.network import Network
-from dpdist.families.deniability.candidates import SeedSynthesizer
-from dpdist.families.deniability.deniability import Passed, PrivacyTest, candidate_batch
+from dpdist.families.deniability.deniability import Passed, PrivacyTest, SeedSynthesizer, candidate_batch
 from dpdist.families.deniability.graph import (
     candidate_batches,
     first_passing,
@@ -33,9 +32,9 @@ from dpdist.families.deniability.graph import (
     shard_count,
     sharded_seeds,
 )
-from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
-from dpdist.families.deniability.statistics import seed_operator
-from dpdist.ledger.keys import KeyEncryptionKey, KeyRef, load_noise, new_key, write_key_file
+from dpdist.families.deniability.prefixes import SeedIndex, seed_keys, seed_operator
+from dpdist.ledger.key_encryption import KeyEncryptionKey
+from dpdist.ledger.keys import KeyRef, load_noise, new_key, write_key_file
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Attribute, Schema
 

@@ -18,9 +18,8 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import InProcess
 from dpdist.errors import GuaranteeRefused, SpecError
 from dpdist.families.base.registry import make_plan
-from dpdist.families.deniability.candidates import CandidateRecords
 from dpdist.families.deniability.claims import claims
-from dpdist.families.deniability.deniability import PrivacyTest, candidate_batch
+from dpdist.families.deniability.deniability import CandidateRecords, PrivacyTest, candidate_batch
 from dpdist.families.deniability.graph import first_passing, released_parts, sharded_seeds
 from dpdist.families.deniability.own_model import OwnSynthesizer
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
@@ -28,13 +27,13 @@ from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Ledger
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.ledger.statement import budget_sentence
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.events import ApproximateDP, Composed, RandomSplit, SeedRecords
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_release, verify
-from dpdist.release.run import run_release
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
 
 NOISE = Noise(bytes(range(32)))

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from dpdist.errors import AccountingError, UnreadableFile
 from dpdist.families.deniability.parameters import (
     NoisyTables,
+    add_to_tables,
+    count_tables,
     exact_tables,
     measure_tables,
     parameter_plan,
+    split_tables,
 )
-from dpdist.families.deniability.statistics import add_to_tables, count_tables, split_tables
 from dpdist.families.deniability.structure import Structure
 from dpdist.privacy import accountant, events
 from dpdist.privacy.noise import Noise

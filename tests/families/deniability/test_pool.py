@@ -24,12 +24,12 @@ from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.stages import stages
 from dpdist.ledger.keys import KeyRef
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_release
-from dpdist.release.run import run_release
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 NOISE = Noise(bytes(range(32)))
 SIZES, ORDER, KEPT = (3, 2, 4), (1, 0, 2), 2

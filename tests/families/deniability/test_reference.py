@@ -14,7 +14,7 @@ import pytest
 from releases import SCHEMA, table
 
 from dpdist.errors import ColumnMismatch, OutOfDomain
-from dpdist.families.deniability.reference import Reference
+from dpdist.families.deniability.expectations import Reference
 from dpdist.privacy.deniability import certain_mass, pass_probability
 from dpdist.spec.schema import Schema
 

@@ -20,17 +20,25 @@ from dpdist.errors import SpecError
 from dpdist.families.base.thresholds import thresholds_from_weights
 from dpdist.families.deniability import estimation
 from dpdist.families.deniability.estimation import estimate_network
-from dpdist.families.deniability.parameters import ParameterPlan, exact_tables, measure_tables, parameter_plan
+from dpdist.families.deniability.parameters import (
+    ParameterPlan,
+    add_to_tables,
+    count_tables,
+    exact_tables,
+    measure_tables,
+    parameter_plan,
+    split_sums,
+    split_tables,
+)
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.regression import predicted, regression_table, scores
 from dpdist.families.deniability.search import dependence_parents
-from dpdist.families.deniability.statistics import add_to_tables, count_tables, split_sums, split_tables
 from dpdist.families.deniability.structure import Structure
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy.events import Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_manifest, read_release, verify
-from dpdist.release.run import run_release
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 from dpdist.spec.schema import Attribute, Schema
 
 SIZES = (3, 5, 2)

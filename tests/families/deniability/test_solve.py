@@ -18,20 +18,20 @@ from releases import project, table
 
 from dpdist.errors import BudgetExceeded, CheckFailed, DataNotFound, SpecError
 from dpdist.families.base.family import SolveRequest
-from dpdist.families.base.registry import load_spec, make_plan
-from dpdist.families.deniability.dependence import entropy_columns
-from dpdist.families.deniability.expectations import stage_epsilon
+from dpdist.families.base.registry import make_plan
+from dpdist.families.deniability.expectations import Reference, stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
-from dpdist.families.deniability.reference import Reference
+from dpdist.families.deniability.search import entropy_columns
 from dpdist.families.deniability.solution import SeedSolution
 from dpdist.families.deniability.solve import solve, solve_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import StructureStatistics, learn_structure
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Gaussian, RandomSplit
 from dpdist.publish.verify import read_manifest, verify
-from dpdist.release.run import run_release
+from dpdist.spec.reader import load
 
 RELEASES = Path(__file__).parents[3] / "deploy" / "releases"
 
@@ -177,12 +177,12 @@ def test_the_command_line_writes_a_spec_that_runs(dpdist: Command, tmp_path: Pat
     done = dpdist(*asked)
     assert done.code == 0, done.err
     body = done.json
-    completed = load_spec(found)
+    completed = load(found)
     assert completed.name == "other"
     assert completed.fingerprint == body["plan"]["spec_sha256"]
     assert found.read_text().startswith("# Found by")
     with pytest.raises(SpecError, match="cannot be written"):
-        solve_plan(spec, epsilon=4).write(tmp_path / "no" / "folder.yaml", source=source)
+        solve(spec, SolveRequest(epsilon=4, source=source, write=tmp_path / "no" / "folder.yaml"))
 
 
 def test_what_was_solved_for_a_cap_fits_in_it(dpdist: Command, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_what_was_solved_for_a_cap_fits_in_it(dpdist: Command, tmp_path: Path) -
 
 @pytest.mark.parametrize(("name", "limit"), [("acs2024-whole.yaml", 2.0), ("census-100m.yaml", 1.0)])
 def test_shipped_specs_stay_within_their_epsilon(name: str, limit: float) -> None:
-    spec = load_spec(RELEASES / name)
+    spec = load(RELEASES / name)
     made = make_plan(spec)
     assert spec.uses_seeds
     assert made.kind == "dp"
@@ -224,7 +224,7 @@ def test_ten_thousand_records_of_acs_2024(shared_data: Callable[[str], Path], tm
         "work": str(tmp_path / "work"),
         "cluster.mode": "threads",
     }
-    spec = load_spec(RELEASES / "acs2024-whole.yaml", settings)
+    spec = load(RELEASES / "acs2024-whole.yaml", settings)
     ledger = Ledger.open(spec.ledger)
     ledger.create_dataset("acs", epsilon="2", delta="1e-9", guarantees=("dp",))
     ledger.close()
@@ -305,5 +305,5 @@ def test_false_declarations_are_refused_at_exactly_their_charge(
     assert epsilon == taken(spec, made) > accountant.epsilon(made.event, delta=1e-5)  # what the filters take, no more
     assert not (tmp_path / "release").exists() or not list((tmp_path / "release").rglob("*.*"))
     with pytest.raises(CheckFailed, match=setting):  # again, with the same noise: the same answer, at no charge
-        run_release(spec, resume=True)
+        run_release(spec, attempt="resume")
     assert spent(spec) == (epsilon, ["drawing"])

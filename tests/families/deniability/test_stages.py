@@ -19,18 +19,17 @@ from dpdist.families.base.writing import ReleasedRecords
 from dpdist.families.deniability import estimation, stages
 from dpdist.families.deniability.claims import alike, release_claim
 from dpdist.families.deniability.deniability import PrivacyTest
-from dpdist.families.deniability.parameters import NoisyTables, measure_tables
+from dpdist.families.deniability.parameters import NoisyTables, measure_tables, split_tables
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.families.deniability.statistics import split_tables
 from dpdist.families.deniability.structure import Structure, StructureStatistics
 from dpdist.ledger.keys import KeyRef
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import audit
 from dpdist.publish.verify import read_release
-from dpdist.release.run import run_release
-from dpdist.spec.release import change
+from dpdist.spec.overrides import change
 
 SIZES = (2, 3, 3)
 NOISE = Noise(bytes(range(32)))

@@ -10,12 +10,7 @@ from scipy import stats
 
 from dpdist.data.count import pair_counts
 from dpdist.errors import AccountingError, SpecError, UnreadableFile
-from dpdist.families.deniability.dependence import (
-    entropies,
-    entropy_columns,
-    pair_distances,
-    total_variation_sensitivity,
-)
+from dpdist.families.deniability.search import entropies, entropy_columns, pair_distances, total_variation_sensitivity
 from dpdist.families.deniability.structure import (
     MAX_CELLS,
     RECORDS_PER_CELL,

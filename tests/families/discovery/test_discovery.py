@@ -23,15 +23,16 @@ from dpdist.api.drafts import draft_of
 from dpdist.data.sizes import MOST_TEXT_BYTES
 from dpdist.data.texts import VALUES, count_values, texts_of
 from dpdist.errors import ColumnMismatch, ContractBroken, DpdistError, SpecError
-from dpdist.families.base.registry import build_spec, make_plan
+from dpdist.families.base.registry import make_plan
 from dpdist.families.discovery.claims import claims
 from dpdist.families.discovery.plan import DiscoveryPlan, tail
 from dpdist.families.discovery.stages import named
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import audit
 from dpdist.publish.verify import read_release, verify
-from dpdist.release.run import run_release
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 
 Find = Callable[[str], Path]
@@ -40,7 +41,7 @@ Find = Callable[[str], Path]
 def plan_of(columns: Mapping[str, Any], *, epsilon: float, delta: float) -> DiscoveryPlan:
     tree: dict[str, Any] = {"kind": "discovery", "name": "found", "dataset": "people", "columns": dict(columns)}
     tree |= {"data": {"path": "t.parquet", "minimum_records": 1}, "output": {"path": "out"}}
-    plan = make_plan(build_spec(tree | {"privacy": {"epsilon": epsilon, "delta": delta}}))
+    plan = make_plan(load(tree | {"privacy": {"epsilon": epsilon, "delta": delta}}))
     assert isinstance(plan, DiscoveryPlan)
     return plan
 
@@ -161,7 +162,7 @@ def release(folder: Path, table: pa.Table, columns: Mapping[str, Any], **changes
     tree: dict[str, Any] = {"kind": "discovery", "name": "found", "dataset": "people", "columns": dict(columns)}
     tree |= {"data": {"path": str(folder / "t.parquet"), "minimum_records": 100, "extra_columns": "ignore"}}
     tree |= {"ledger": f"sqlite:///{folder}/ledger.db", "work": str(folder / "work"), **changes}
-    spec = build_spec(tree | {"privacy": {"epsilon": 1, "delta": 1e-9}, "output": {"path": str(folder / "out")}})
+    spec = load(tree | {"privacy": {"epsilon": 1, "delta": 1e-9}, "output": {"path": str(folder / "out")}})
     with closing(Ledger.open(spec.ledger)) as ledger:
         ledger.create_dataset("people", epsilon="4", delta="1e-8")
     run_release(spec, fixed_key=KEY)
@@ -241,7 +242,7 @@ def test_a_csv_file_gives_the_values_of_a_parquet_file(tmp_path: Path) -> None:
 def test_wrong_specs_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     tree = {**DISCOVERY.spec(tmp_path).model_dump(mode="json", by_alias=True, exclude={"table"}), **changes}
     with pytest.raises(SpecError, match=words):
-        build_spec(tree)
+        load(tree)
 
 
 def test_a_contract_admits_no_discovery(tmp_path: Path) -> None:

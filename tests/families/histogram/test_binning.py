@@ -23,9 +23,9 @@ from scipy import stats
 
 from dpdist.data.operators import Operator
 from dpdist.errors import AccountingError, SpecError, VerificationFailed
-from dpdist.evaluate.run import Request, run_evaluation
+from dpdist.evaluation.run import Request, run_evaluation
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.registry import build_spec, family_of, make_plan
+from dpdist.families.base.registry import family_of, make_plan
 from dpdist.families.histogram.binning import (
     FAN_OUT,
     BinningPlan,
@@ -40,10 +40,11 @@ from dpdist.families.histogram.measurement import changed_cells
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.histogram.stages import truth
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import audit
-from dpdist.release.run import run_release
+from dpdist.spec.reader import load
 
 NOISE = Noise(bytes(range(32)))
 KEY = bytes(range(32)).hex()
@@ -82,7 +83,7 @@ def tree(**changes: Any) -> dict[str, Any]:
 
 
 def planned(**changes: Any) -> HistogramPlan:
-    plan = make_plan(build_spec(tree(**changes)))
+    plan = make_plan(load(tree(**changes)))
     assert isinstance(plan, HistogramPlan)
     return plan
 
@@ -352,7 +353,7 @@ def test_units_and_weights_take_as_much_noise_as_records() -> None:
 )
 def test_a_spec_refuses(changes: dict[str, Any], message: str) -> None:
     with pytest.raises((ValidationError, SpecError), match=message):
-        build_spec(tree(**changes))
+        load(tree(**changes))
 
 
 @pytest.fixture(scope="module")
@@ -383,7 +384,7 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np
 
 def attempt(folder: Path, tmp_path: Path, *, partitions: int = 3, key: str = KEY, **changes: Any) -> Attempt[Any, Any]:
     data = {"path": str(folder), "minimum_records": 15_000, "extra_columns": "ignore"}
-    made = build_spec(tree(data=data, output={"path": str(tmp_path / "out")}, **changes))
+    made = load(tree(data=data, output={"path": str(tmp_path / "out")}, **changes))
     return attempt_of(made, tmp_path, partitions=partitions, key=key)
 
 
@@ -439,7 +440,7 @@ def test_labels_and_codes_name_bins(people: tuple[Path, dict[str, np.ndarray]], 
     folder, _ = people
     query = [{"columns": ["pay"], "adaptive": {"pay": 3}}]
     output = {"path": str(tmp_path / "out"), "values": "codes"}
-    made = build_spec(
+    made = load(
         tree(
             data={"path": str(folder), "minimum_records": 9, "extra_columns": "ignore"}, output=output, histograms=query
         )
@@ -488,7 +489,7 @@ def test_weights_and_units_are_counted_as_they_are_elsewhere(
     data = {"path": str(people[0] / "people.parquet"), "minimum_records": 10_000, "extra_columns": "ignore"}
     found = []
     for partitions in (1, 5):
-        made = build_spec(
+        made = load(
             tree(
                 name=f"h{partitions}",
                 data=data,
@@ -520,7 +521,7 @@ def test_an_evaluation_counts_the_table_in_the_released_bins(
     output, work = {"path": str(tmp_path / "release")}, str(tmp_path / "work")
     cluster = {"mode": "in-process"}
     privacy = {"epsilon": 8, "delta": 1e-6}
-    made = build_spec(tree(data=data, output=output, ledger=url, work=work, cluster=cluster, privacy=privacy))
+    made = load(tree(data=data, output=output, ledger=url, work=work, cluster=cluster, privacy=privacy))
     run_release(made, fixed_key=KEY)
     request = Request(release=made.output.path, against=(source,), output=str(tmp_path / "page"))
     figures = json.loads(Path(run_evaluation(request).figures).read_text())["sections"]["counts"]["figures"]

@@ -22,7 +22,6 @@ from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
 from dpdist.errors import ResourceError, VerificationFailed
 from dpdist.families.base.graph import located_table, run_pass
-from dpdist.families.base.registry import load_spec
 from dpdist.families.histogram.counts import histogram_operator
 from dpdist.families.histogram.entropy import shannon
 from dpdist.families.histogram.plan import HistogramPlan, plan
@@ -30,6 +29,7 @@ from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.families.histogram.stages import NoisyStatistics
 from dpdist.publish.statement import check_statement
 from dpdist.publish.verify import read_manifest, read_release
+from dpdist.spec.reader import load
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 KEY = "5a" * 32
@@ -124,7 +124,7 @@ def test_releases_that_come_with_dpdist(
     shown = dpdist("ledger", "show", dataset, "--json").json[0]
     assert shown["charges"][0]["state"] == "committed"
     assert shown["spent_epsilon"] > 0.2
-    spec = load_spec(path)
+    spec = load(path)
     assert isinstance(spec, HistogramSpec)
     rows = read_release(place).to_pylist()
     if spec.curves is None:
@@ -177,7 +177,7 @@ def test_table_s3(
     (tmp_path / "data" / file).symlink_to(shared_data(file))
     if name == "unrate":
         write_months(tmp_path / "data")
-    spec = load_spec(shipped(name, tmp_path))
+    spec = load(shipped(name, tmp_path))
     assert isinstance(spec, HistogramSpec)
     (counts,) = counted(spec)
     assert (counts.sum(), counts.size) == (records, 30)
@@ -437,7 +437,7 @@ def test_no_two_statistics_share_noise(dpdist: Command, tmp_path: Path) -> None:
     truth = np.bincount(table()["n"], minlength=10)
     errors = noisy - truth
     assert all((errors[i] != errors[j]).any() for i, j in ((0, 1), (0, 2), (1, 2)))
-    loaded = load_spec(spec)
+    loaded = load(spec)
     assert isinstance(loaded, HistogramSpec)
     planned = plan(loaded)
     assert isinstance(planned, HistogramPlan)

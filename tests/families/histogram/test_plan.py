@@ -130,7 +130,7 @@ class TestPlan:
         tree = json.loads(json.dumps(made.to_json(), allow_nan=False))
         assert tree["spec_sha256"] == made.spec.fingerprint
         assert tree["parameters"]["adjacency"] == "add/remove"
-        assert tree["resources"]["task_bytes"] > 0
+        assert tree["needs"]["task_bytes"] > 0
 
     def test_each_column(self) -> None:
         made = planned(histograms="each column", schema={"attributes": SCHEMA["attributes"][:3]})
@@ -143,7 +143,8 @@ class TestPlan:
             planned(schema=wide, histograms=[{"columns": ["a", "b"]}])
         wide["attributes"][1]["bounds"] = [0, 999]
         whole = planned(schema=wide, histograms=[{"columns": ["a", "b"]}] * 4, cluster={"memory_limit": "2GiB"})
-        assert whole.resources()["cells"] == 10**7
+        assert whole.counts is not None
+        assert whole.counts.cells == 10**7
         with pytest.raises(SpecError, match=r"counting takes .* MiB in a worker, and cluster.memory_limit is 300MiB"):
             planned(schema=wide, histograms=[{"columns": ["a", "b"]}] * 4, cluster={"memory_limit": "300MiB"})
 

@@ -16,14 +16,14 @@ from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import CheckFailed, OutOfDomain, SpecError
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.registry import build_spec
 from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.families.histogram.entropy import renyi, shannon
 from dpdist.families.histogram.results import Naming, Statistics, fit, released_entropies, tables
 from dpdist.families.histogram.spec import CountsSpec
 from dpdist.families.histogram.stages import NoisyStatistics
 from dpdist.privacy.noise import Noise
-from dpdist.publish.statistics import STATISTICS
+from dpdist.publish.parts import STATISTICS
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Attribute, Category, Schema
 
 NOISE = Noise(bytes(range(32)))
@@ -62,7 +62,7 @@ def attempt(folder: Path, tmp_path: Path, *, partitions: int = 3, key: str = KEY
         "histograms": [{"columns": ["age", "sex"]}, {"columns": ["age"]}, {"columns": ["age"], "buckets": True}],
         **changes,
     }
-    return attempt_of(build_spec(tree), tmp_path, partitions=partitions, key=key)
+    return attempt_of(load(tree), tmp_path, partitions=partitions, key=key)
 
 
 def release(made: Attempt[Any, Any]) -> None:

@@ -17,7 +17,7 @@ import pytest
 from federations import NAMES, contract_of_client, federation, states, table
 
 from dpdist.errors import ColumnMismatch
-from dpdist.families.base.registry import build_spec, make_plan
+from dpdist.families.base.registry import make_plan
 from dpdist.families.mixing import classes
 from dpdist.families.mixing.federated import client, client_session
 from dpdist.families.mixing.federated.client import Joined
@@ -30,6 +30,7 @@ from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Ledger
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise
+from dpdist.spec.reader import load
 
 ORDER, SIGMA = 8, 0.3
 
@@ -297,7 +298,7 @@ def test_a_client_charges_no_other_data_set_for_its_files(spec: MixingSpec, sess
     Ledger.open(north.client.ledger or "").create_dataset("free", epsilon=1000, delta="1e-3")
     tree = spec.model_dump(mode="json", by_alias=True)
     tree["federated"]["clients"][0]["dataset"] = "free"
-    free = replace(north, spec=build_spec(tree))
+    free = replace(north, spec=load(tree))
     os.utime(north.client.paths[0])
     for task in (client.hello, client.join):
         assert task(free).error.startswith("ContractBroken")

@@ -15,8 +15,8 @@ from federations import NAMES, create_ledger, federation, identity, table
 from wires import Ran, WiredClients
 
 from dpdist.families.mixing.spec import MixingSpec
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import verify
-from dpdist.release.run import run_release
 
 RECORDS = {"low": 60_000, "high": 40_000}
 MESSAGES = 8 * 3 * sum(RECORDS.values())  # bytes: int64, three coordinates

@@ -16,10 +16,10 @@ from releases import KEY
 from dpdist.errors import ClusterUnreachable, ContractBroken, RoundFailed, SpecError
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
+from dpdist.lifecycle.run import run_release
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import verify
-from dpdist.release.run import run_release
+from dpdist.spec.contract import Contract
 
 COMMITTED, DRAWN = ({name: [state] for name in ("", *NAMES)} for state in ("committed", "drawing"))
 
@@ -87,7 +87,7 @@ def test_a_new_attempt_goes_on_without_the_client_that_is_gone(
     with pytest.raises(RoundFailed, match=r"'west' \(it has no worker any more\) dropped out during the round"):
         run_release(spec, progress=at("mixing class 1 of 2, part 1", lambda: cluster.stop_client("west")))
     assert states(spec) == DRAWN
-    run_release(spec, new_attempt=True)
+    run_release(spec, attempt="replace")
     both = ["abandoned", "committed"]
     assert states(spec) == {"": both, "north": both, "south": both, "west": ["drawing"]}
     parameters = manifest(spec).parameters
@@ -129,7 +129,7 @@ def test_a_drop_out_during_the_round_fails_it_and_a_resume_draws_nothing_again(
     assert unpublished(spec)
     assert states(spec) == DRAWN
     cluster.start()
-    run_release(spec_on(), fixed_key=KEY, resume=True)
+    run_release(spec_on(), fixed_key=KEY, attempt="resume")
     whole(spec, calm)
 
 
@@ -149,10 +149,10 @@ def test_charges_are_not_given_back_once_a_client_has_read(
     cluster.stop_client("west")  # its table is no longer in memory
     cluster.start()
     with pytest.raises(RoundFailed, match=r"'west' \(LedgerError.*dropped out during the round"):
-        run_release(spec, fixed_key=KEY, resume=True)
+        run_release(spec, fixed_key=KEY, attempt="resume")
     ledgers["west"].with_suffix(".away").rename(ledgers["west"])
     assert states(spec) == DRAWN
-    run_release(spec, fixed_key=KEY, resume=True)
+    run_release(spec, fixed_key=KEY, attempt="resume")
     whole(spec, calm)
 
 
@@ -165,7 +165,7 @@ def test_a_client_lost_after_the_round_holds_the_release_back_until_it_commits(
     assert unpublished(spec)
     assert states(spec) == DRAWN
     cluster.start()
-    run_release(spec_on(), fixed_key=KEY, resume=True)
+    run_release(spec_on(), fixed_key=KEY, attempt="resume")
     whole(spec, calm)
 
 
@@ -187,7 +187,7 @@ def test_a_coordinator_that_dies_between_the_clients_commits_is_resumed(
     monkeypatch.setattr(Ledger, "commit", plain)
     assert states(spec) == COMMITTED | {"": ["drawing"]}
     assert unpublished(spec)
-    run_release(spec, fixed_key=KEY, resume=True)
+    run_release(spec, fixed_key=KEY, attempt="resume")
     whole(spec, calm)
 
 
@@ -288,7 +288,7 @@ def test_a_client_that_draws_again_is_found_out(spec_on: Callable[..., MixingSpe
         run_release(spec, fixed_key=KEY)
     cluster.lie("west", "")
     with pytest.raises(RoundFailed, match="'north' sent two different messages in one round"):
-        run_release(spec, fixed_key=KEY, resume=True)
+        run_release(spec, fixed_key=KEY, attempt="resume")
     assert unpublished(spec)
     assert states(spec) == DRAWN
 

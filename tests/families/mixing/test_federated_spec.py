@@ -28,7 +28,7 @@ from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import FederatedPrivacy, from_json
-from dpdist.spec.release import override, validated
+from dpdist.spec.overrides import override, validated
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +133,9 @@ def test_the_memory_of_messages_is_planned(tree: dict[str, Any]) -> None:
     few, many = (changed(tree, mixing__classes={"low": {"minimum": 500, "records": n}}) for n in (10_000, 100_000))
     small, large = plan_of(few), plan_of(many)
     message = 8 * 3 * 100_000  # three coordinates
-    assert large.resources()["task_bytes"] >= 4 * message > small.resources()["task_bytes"]
-    assert large.resources()["publisher_bytes"] == (4 + 4) * message
-    assert "Coordinator 18 MiB for the messages of all clients" in large.explain()
+    assert large.needs().task_bytes >= 4 * message > small.needs().task_bytes
+    assert large.needs().driver_bytes == (4 + 4) * message
+    assert "18 MiB in the driver" in large.explain()
 
 
 def test_noise_too_small_for_the_grid_is_refused_when_planned(tree: dict[str, Any]) -> None:

@@ -190,10 +190,10 @@ def test_covariances_of_a_wide_domain_are_refused_and_narrower_ones_counted():
         with pytest.raises(SpecError, match=r"5,004 coordinates are too many.*spread to mixtures"):
             plan(spec(**changes).model_copy(update={"table": Schema.model_validate(wide)}))
     made = planned("{}")
-    few = replace(made, spec=spec(spread="mixtures")).resources()["task_bytes"]
+    few = replace(made, spec=spec(spread="mixtures")).needs().task_bytes
     narrow = {"attributes": [*SCHEMA["attributes"], {"name": "zip", "kind": "categorical", "values": [*range(4_000)]}]}
     encoding = declared_encoding(Schema.model_validate(narrow), class_attribute="class")
-    assert replace(made, encoding=encoding).resources()["task_bytes"] > 8 * 8 * 4_000**2 > few
+    assert replace(made, encoding=encoding).needs().task_bytes > 8 * 8 * 4_000**2 > few
 
 
 def test_plans_that_cannot_be_met_are_refused():

@@ -196,7 +196,7 @@ def test_the_plan_says_who_the_parties_are_and_that_they_are_released() -> None:
     assert made.public_parameters()["original_columns"] == ["site"]
     assert made.public_parameters()["parties"] == {"column": "site", "correlation": None, "minimum_records": 50}
     text = made.explain()
-    assert text.splitlines()[2].startswith("Guarantee   Not differentially private")
+    assert text.splitlines()[1].startswith("Guarantee   Not differentially private")
     assert "Parties     the 3 values of site" in text
     assert "as cross-validation finds best" in text
     assert "correlation 0.5" in plan(spec(parties={"column": "site", "correlation": 0.5})).explain()
@@ -206,7 +206,7 @@ def test_the_plan_says_who_the_parties_are_and_that_they_are_released() -> None:
     without = plan(spec(parties=None))
     assert "parties" not in without.public_parameters()
     assert without.spec.public()["prediction"]["parties"] is None
-    assert made.resources()["task_bytes"] > without.resources()["task_bytes"]
+    assert made.needs().task_bytes > without.needs().task_bytes
 
 
 def table(sizes: tuple[int, ...] = SIZES) -> pa.Table:

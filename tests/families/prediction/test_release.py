@@ -19,7 +19,6 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.errors import CheckFailed, GuaranteeRefused, OutOfDomain, SpecError
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.registry import build_spec, json_schema
 from dpdist.families.prediction.columns import snapped
 from dpdist.families.prediction.lid.inputs import Disclosed
 from dpdist.families.prediction.lid.method import Disclosure, joined
@@ -28,11 +27,12 @@ from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.spec import TwoStageSpec, scale_of
 from dpdist.families.prediction.stages import SyntheticInputs, TableBlocks
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.guarantee import LID, DifferentialPrivacy
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import verify
-from dpdist.release.run import run_release
+from dpdist.spec.reader import json_schema, load
 from dpdist.spec.schema import Attribute
 from dpdist.storage.store import Store
 
@@ -320,7 +320,7 @@ def test_plans_say_what_they_promise() -> None:
     assert published.to_json()["epsilon"] is None
     text = published.explain()
     assert "(two-stage, NOT differentially private)" in text.splitlines()[0]
-    assert text.splitlines()[2].startswith("Guarantee   Not differentially private")
+    assert text.splitlines()[1].startswith("Guarantee   Not differentially private")
     assert "NOT" not in private.explain()
     assert "Original    region" in text
     assert published.public_parameters()["original_columns"] == ["region"]
@@ -336,7 +336,7 @@ def test_plans_say_what_they_promise() -> None:
     for made in (published, private):
         json.dumps(made.to_json())
         assert made.released == made.spec.table
-        assert made.resources()["task_bytes"] > 0
+        assert made.needs().task_bytes > 0
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_specs_that_contradict_themselves_are_refused(changes: dict[str, Any], m
 
 def test_the_plan_counts_the_memory_of_large_feature_tables() -> None:
     def task_bytes(**changes: Any) -> int:
-        return int(plan(spec(dp=True, **changes)).resources()["task_bytes"])
+        return int(plan(spec(dp=True, **changes)).needs().task_bytes)
 
     large = task_bytes(cells=4096, features={"frequencies": 1024, "products": "modelled"})
     assert large > 8 * 1024 * 16 * 4096  # phases of one continuous column alone
@@ -400,7 +400,7 @@ def run_spec(folder: Path, *, guarantees: tuple[str, ...] = ("dp", "lid"), dp: b
     ledger.create_dataset("d", epsilon=10, delta="1e-5", guarantees=guarantees)
     ledger.close()
     tree = spec(folder / "people.parquet", folder / "release", dp=dp, **changes).model_dump(mode="json", by_alias=True)
-    return build_spec(tree | {"ledger": url, "work": str(folder / "work"), "cluster": {"mode": "threads"}})
+    return load(tree | {"ledger": url, "work": str(folder / "work"), "cluster": {"mode": "threads"}})
 
 
 def test_the_published_method_needs_the_data_sets_permission(tmp_path: Path) -> None:
@@ -422,7 +422,7 @@ def test_the_manifest_says_first_that_it_is_not_private(tmp_path: Path) -> None:
     assert "rows_near" not in manifest
     assert "as measured in income:" in outcome.guarantee
     assert "Released as they are: region." in outcome.guarantee
-    assert run_release(made, resume=True).attempt == outcome.attempt
+    assert run_release(made, attempt="resume").attempt == outcome.attempt
     shown = CliRunner().invoke(app, ["ledger", "show", "d", "--ledger", made.ledger])
     assert "not DP" in shown.stdout  # and not epsilon 0
     for command in (["release", "--once"], ["plan"]):
@@ -474,7 +474,7 @@ def test_an_interrupted_release_is_resumed(tmp_path: Path, dp: bool) -> None:
 
     with pytest.raises(_Stopped):
         run_release(made, progress=stop)
-    outcome = run_release(made, resume=True)
+    outcome = run_release(made, attempt="resume")
     assert outcome.records == (700 if dp else ROWS)
     ledger = Ledger.open(made.ledger, create=False)
     assert [attempt.state for attempt in ledger.show("d").attempts] == ["committed"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpdist.evaluate.utility.regression import (
+from dpdist.evaluation.utility.regression import (
     delta_mse,
     mse,
 )

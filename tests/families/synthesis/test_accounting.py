@@ -13,9 +13,9 @@ import pytest
 from scipy.special import ndtr
 
 from dpdist.data.count import pair_counts
-from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.marginals import OneWay, coding_of
-from dpdist.families.synthesis.tables import PairTables, recode
+from dpdist.model.account import GaussianAccount
+from dpdist.model.coding import PairTables, coding_of, recode
+from dpdist.model.one_way import OneWay
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import pick_cost
 

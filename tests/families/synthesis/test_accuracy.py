@@ -10,10 +10,10 @@ import yaml
 
 from dpdist.errors import SpecError
 from dpdist.families.base.family import SolveRequest
-from dpdist.families.base.registry import build_spec, load_spec
 from dpdist.families.synthesis.accuracy import solve
 from dpdist.families.synthesis.plan import plan
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.spec.reader import load
 
 SIZES = (51, 79, 8, 24, 5, 25, 5, 2, 99, 2, 2)
 
@@ -30,7 +30,7 @@ def spec_of(records: int = 1_200_000, released: int = 1_000_000, epsilon: float 
         "privacy": {"epsilon": epsilon, "delta": 1e-9},
         "synthesis": {"records": released},
     }
-    spec = build_spec(tree)
+    spec = load(tree)
     assert isinstance(spec, WholeSynthesisSpec)
     return spec
 
@@ -75,4 +75,4 @@ def test_by_the_command_line(tmp_path: Path, dpdist: Callable[..., object]) -> N
     source.write_text(yaml.safe_dump(tree))
     shown = dpdist("plan", str(source), "--accuracy", "0.006", "--write", str(found))
     assert "Expected" in shown.out  # type: ignore[attr-defined]
-    assert load_spec(found).privacy.epsilon < 1  # type: ignore[attr-defined]
+    assert load(found).privacy.epsilon < 1  # type: ignore[attr-defined]

@@ -10,18 +10,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from releases import SCHEMA, table
+from syntheses import learn
 
 from dpdist.data.count import pair_counts
 from dpdist.errors import ReleaseConflict, SpecError
-from dpdist.families.base.registry import build_spec, make_plan
-from dpdist.families.synthesis.choices import choose, with_prior
-from dpdist.families.synthesis.learn import learn
+from dpdist.families.base.registry import make_plan
 from dpdist.families.synthesis.prior import read_prior
 from dpdist.ledger import Ledger
-from dpdist.ledger.contract import Contract
+from dpdist.lifecycle.run import Run, run_release
+from dpdist.model.choices import choose, with_prior
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_manifest
-from dpdist.release.run import Run, run_release
+from dpdist.spec.contract import Contract
+from dpdist.spec.reader import load
 
 KEY = Noise(bytes(range(32)))
 CARDS = (6, 5, 8, 3)
@@ -99,14 +100,14 @@ def test_the_table_itself_is_no_prior(tmp_path: Path) -> None:
     (tmp_path / "link.parquet").symlink_to(tmp_path / "table.parquet")
     for path in ("table.parquet", "link.parquet", "../" + tmp_path.name + "/table.parquet", "*.parquet", ""):
         with pytest.raises(SpecError, match=r"model\.prior: .* belongs to the table"):
-            make_plan(build_spec(spec_with(tmp_path, str(tmp_path / path))))
+            make_plan(load(spec_with(tmp_path, str(tmp_path / path))))
 
 
 def test_a_release_with_a_prior_names_it_and_keeps_its_contract(tmp_path: Path) -> None:
     (tmp_path / "public").mkdir()
     prior = tmp_path / "public" / "last-year.parquet"
     pq.write_table(table(8_000), prior)
-    spec = build_spec(spec_with(tmp_path, str(prior)))
+    spec = load(spec_with(tmp_path, str(prior)))
     assert "Prior" in make_plan(spec).explain()
     contract = Contract.model_validate(
         {
@@ -139,12 +140,12 @@ def test_a_prior_is_declared_public_in_a_sentence(tmp_path: Path, said: str | No
     if said is None:
         del tree["model"]["prior"]["public"]
     with pytest.raises(SpecError, match=r"model\.prior\.public"):
-        build_spec(tree)
+        load(tree)
 
 
 def test_another_name_of_the_table_is_no_prior(tmp_path: Path) -> None:
     (tmp_path / "public").mkdir()
-    spec = build_spec(spec_with(tmp_path, str(tmp_path / "public" / "t.parquet")))
+    spec = load(spec_with(tmp_path, str(tmp_path / "public" / "t.parquet")))
     (tmp_path / "public" / "t.parquet").hardlink_to(tmp_path / "table.parquet")
     with pytest.raises(SpecError, match=r"model\.prior: .* belongs to the table"):
         read_prior(spec)
@@ -153,7 +154,7 @@ def test_another_name_of_the_table_is_no_prior(tmp_path: Path) -> None:
 def test_an_attempt_keeps_to_its_prior(tmp_path: Path) -> None:
     prior = tmp_path / "prior.parquet"
     pq.write_table(table(8_000), prior)
-    spec = build_spec(spec_with(tmp_path, str(prior)))
+    spec = load(spec_with(tmp_path, str(prior)))
     ledger = Ledger.open(spec.ledger)
     ledger.create_dataset("people", epsilon="10", delta="1e-6")
     ledger.close()
@@ -169,17 +170,17 @@ def test_an_attempt_keeps_to_its_prior(tmp_path: Path) -> None:
     for work in ("work", "another"):  # what is stored in the work folder is left behind in another one
         elsewhere = {"work": str(tmp_path / work), "output": {"path": str(tmp_path / f"release-{work}")}}
         with pytest.raises(ReleaseConflict, match="another public table"):
-            run_release(build_spec(spec_with(tmp_path, str(prior)) | elsewhere), resume=True)
+            run_release(load(spec_with(tmp_path, str(prior)) | elsewhere), attempt="resume")
     prior.write_bytes(content)
-    assert run_release(spec, resume=True) is not None
+    assert run_release(spec, attempt="resume") is not None
     prior.unlink()  # once published, it is not needed
-    assert run_release(spec, once=True).already
+    assert run_release(spec, attempt="once").already
 
 
 def test_a_prior_that_is_exchanged_during_a_run_is_noticed(tmp_path: Path) -> None:
     prior = tmp_path / "prior.parquet"
     pq.write_table(table(8_000), prior)
-    spec = build_spec(spec_with(tmp_path, str(prior)))
+    spec = load(spec_with(tmp_path, str(prior)))
     ledger = Ledger.open(spec.ledger)
     ledger.create_dataset("people", epsilon="10", delta="1e-6")
     ledger.close()

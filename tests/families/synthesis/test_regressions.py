@@ -21,20 +21,20 @@ from releases import KEY, SCHEMA, table
 from dpdist.accuracy.coefficients import linear, logistic
 from dpdist.cluster.cluster import Cluster
 from dpdist.errors import SpecError
-from dpdist.families.base.registry import build_spec, make_plan, stages_of
+from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.synthesis import plan
-from dpdist.families.synthesis.choices import choose
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.families.synthesis.regression_scores import GRID, Score, scores_operator, sensitivity
-from dpdist.families.synthesis.regression_steps import STEPS, draws_of
+from dpdist.families.synthesis.regression_steps import GRID, STEPS, Score, draws_of, scores_operator, sensitivity
 from dpdist.families.synthesis.regressions import Count, Regressions, measure_regressions
 from dpdist.inference.comparisons import MEASURED_NOTE, answer
 from dpdist.inference.published import Published
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
+from dpdist.model.choices import choose
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import verify
-from dpdist.release.run import run_release
+from dpdist.spec.reader import load
 from dpdist.spec.regression import Regression, parse_regression
 from dpdist.spec.schema import Schema
 
@@ -278,7 +278,7 @@ def tree(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def planned(folder: Path, **changes: Any) -> SynthesisPlan:
-    plan = make_plan(build_spec(tree(folder, **changes)))
+    plan = make_plan(load(tree(folder, **changes)))
     assert isinstance(plan, SynthesisPlan)
     return plan
 
@@ -322,11 +322,11 @@ def test_units_and_weights_have_a_part_of_it(tmp_path: Path) -> None:
 )
 def test_specs_refuse_before_anything_is_charged(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=message):
-        build_spec(tree(tmp_path, **changes))
+        load(tree(tmp_path, **changes))
 
 
 def test_the_same_bits_for_any_partitions_and_executor(tmp_path: Path) -> None:
-    spec = build_spec(tree(tmp_path))
+    spec = load(tree(tmp_path))
     attempts = [run_stages(attempt_of(spec, tmp_path / f"p{k}", partitions=k)) for k in (1, 7)]
     attempts.append(run_stages(attempt_of(spec, tmp_path / "dask", executor=Cluster(), partitions=3)))
     first = attempts[0]
@@ -338,7 +338,7 @@ def test_the_same_bits_for_any_partitions_and_executor(tmp_path: Path) -> None:
 
 
 def test_a_resumed_attempt_draws_the_same_noise(tmp_path: Path) -> None:
-    spec = build_spec(tree(tmp_path))
+    spec = load(tree(tmp_path))
     whole = run_stages(attempt_of(spec, tmp_path / "whole"))
     run_stages(attempt_of(spec, tmp_path / "once"), until="regressions")
     again = run_stages(attempt_of(spec, tmp_path / "once", partitions=2))
@@ -388,7 +388,7 @@ def test_of_wide_tables_they_are_measured_too(tmp_path: Path, monkeypatch: pytes
         "regressions": ["regression b on a"],
     }
     monkeypatch.setattr(plan, "choose", lambda *given, **more: replace(choose(*given, **more), cells=50_000))
-    attempt = run_stages(attempt_of(build_spec(tree(tmp_path, **wide)), tmp_path / "wide"))
+    attempt = run_stages(attempt_of(load(tree(tmp_path, **wide)), tmp_path / "wide"))
     assert "accuracy" not in attempt.public
     (found,) = attempt.public["regressions"]["measured"]
     exact = np.polyfit(columns["a"], columns["b"], 1)[::-1]
@@ -414,7 +414,7 @@ def test_units_are_bounded_before_they_are_measured(tmp_path: Path) -> None:
         ledger=f"sqlite:///{tmp_path}/ledger.db",
         work=str(tmp_path / "work"),
     )
-    run_release(build_spec(spec), fixed_key=KEY)
+    run_release(load(spec), fixed_key=KEY)
     of_sex = answer(Published.open(tmp_path / "release"), "regression score on sex = 1")[1]
     exact = frame.groupby(frame["sex"] == 1)["score"].mean().diff().iloc[-1]
     assert of_sex.note == MEASURED_NOTE

@@ -23,21 +23,23 @@ from dpdist.cluster.executor import Executor, InProcess
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.accuracy import ReleaseAccuracy
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.registry import build_spec, make_plan, stages_of
+from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.synthesis import account as accounts
-from dpdist.families.synthesis import draw as drawing
 from dpdist.families.synthesis.claims import claims
-from dpdist.families.synthesis.fitted import Fitted
-from dpdist.families.synthesis.learn import Learned
-from dpdist.families.synthesis.plan import SynthesisPlan, parts_of
+from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
+from dpdist.model import account as accounts
+from dpdist.model import draw as drawing
+from dpdist.model.draw import parts_of
+from dpdist.model.fitted import Fitted
+from dpdist.model.learn import Learned
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim, audit
 from dpdist.publish.verify import read_release
-from dpdist.release.run import run_release
+from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.rules import Rules
 from dpdist.storage.store import Store
@@ -66,7 +68,7 @@ def tree(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def project(folder: Path, **changes: Any) -> ReleaseSpec:
-    return build_spec(tree(folder, **changes))
+    return load(tree(folder, **changes))
 
 
 def planned(folder: Path, **changes: Any) -> SynthesisPlan:
@@ -96,7 +98,7 @@ def test_the_plan_spends_the_budget_and_says_what_for(tmp_path: Path) -> None:
     for word in ("One-way", "Pairs", "Raking", "Records     5,000 in 3 parts", guarantee.statement()):
         assert word in text
     assert plan.to_json()["parameters"]["choices"]["mu"] == plan.choices.mu
-    assert plan.resources()["partitions"] == 1
+    assert plan.needs().partitions == 1
 
 
 def test_rounds_and_exchanges_can_be_set(tmp_path: Path) -> None:
@@ -387,4 +389,4 @@ def test_specs_are_frozen(tmp_path: Path) -> None:
     spec = project(tmp_path, synthesis={})
     assert isinstance(spec, WholeSynthesisSpec)
     assert spec.records == spec.data.minimum_records
-    assert partial(build_spec, tree(tmp_path, synthesis={}))().fingerprint == spec.fingerprint
+    assert partial(load, tree(tmp_path, synthesis={}))().fingerprint == spec.fingerprint

@@ -10,24 +10,25 @@ import numpy as np
 import pandas as pd
 import pytest
 from releases import KEY
+from syntheses import learn
 
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.data.operators import Operator
 from dpdist.errors import SpecError
-from dpdist.families.base.registry import build_spec, make_plan
-from dpdist.families.synthesis.account import GaussianAccount
-from dpdist.families.synthesis.choices import MOST_CODED_CELLS, Choices, choose, draws_at_most, is_wide
-from dpdist.families.synthesis.learn import learn
-from dpdist.families.synthesis.marginals import OneWay, coding_of
+from dpdist.families.base.registry import make_plan
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.families.synthesis.tables import recode
-from dpdist.families.synthesis.wide import SingleCounts, single_counts_operator
 from dpdist.ledger import Ledger
+from dpdist.lifecycle.run import run_release
+from dpdist.model.account import GaussianAccount
+from dpdist.model.choices import MOST_CODED_CELLS, Choices, choose, is_wide
+from dpdist.model.coding import SingleCounts, coding_of, recode, single_counts_operator
+from dpdist.model.forecast import draws_at_most
+from dpdist.model.one_way import OneWay
 from dpdist.privacy.arrays import Codes
-from dpdist.privacy.candidates import Candidates
 from dpdist.privacy.noise import Noise
-from dpdist.release.run import run_release
-from dpdist.spec.release import change
+from dpdist.privacy.selection import Candidates
+from dpdist.spec.overrides import change
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Attribute
 
 CODES = {"a": 20_000, "b": 2_000, "c": 3}
@@ -55,7 +56,7 @@ def wide(folder: Path, **changes: Any) -> SynthesisPlan:
         "work": str(folder / "work"),
         "privacy": {"epsilon": 10, "delta": 1e-9},
     }
-    plan = make_plan(build_spec(tree | changes))
+    plan = make_plan(load(tree | changes))
     assert isinstance(plan, SynthesisPlan)
     return plan
 
@@ -182,7 +183,7 @@ def test_what_a_record_changes_in_two_passes_is_what_is_charged(monkeypatch: pyt
             assert max(abs(new - old) for old, new in zip(before, scores, strict=True)) <= weight
             return int(found)
 
-    monkeypatch.setattr("dpdist.families.synthesis.learn.GaussianAccount", Taped)
+    monkeypatch.setattr("syntheses.GaussianAccount", Taped)
     choices = choose(tuple(CODES.values()), records=4_000, mu=1.0, raking=False)
     records = codes_of()
     levels = ((np.arange(CODES["a"]) // 100,), (), ())

@@ -31,11 +31,11 @@ from dpdist.families.mixing.federated.spec import ClientSpec
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Charge, Ledger
-from dpdist.ledger.contract import kept_contract
 from dpdist.ledger.keys import WITH_TEST_KEY, KeyRef, forget_keys, load_noise, require_test_keys
 from dpdist.ledger.records import event_json
 from dpdist.privacy.events import covers
 from dpdist.privacy.noise import Noise
+from dpdist.spec.contract import kept_contract
 from dpdist.storage.store import Store
 
 _HELD = 4  # tables that a worker keeps between tasks, encoded
@@ -171,7 +171,7 @@ def contract_of(session: ClientSession, ledger: Ledger) -> str | None:
     contract.
     """
     dataset = session.client.dataset
-    digest = kept_contract(ledger.dataset(dataset), own_spec(session), event=session.plan.event)
+    digest = kept_contract(ledger.dataset(dataset).contract, own_spec(session), name=dataset, event=session.plan.event)
     refuse_tables_of_others(ledger, session.spec, source_of(session), dataset=dataset)
     if digest is None and session.under_contract:
         raise ContractBroken(

@@ -6,12 +6,12 @@ depend on which clients take part: fewer of them share the same protection with 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from dpdist.errors import SpecError
-from dpdist.families.base.family import mebibytes
+from dpdist.families.base.plan import Needs
 from dpdist.families.mixing.federated.messages import (
     MESSAGES_HELD,
     CorrelatedNoise,
@@ -23,6 +23,7 @@ from dpdist.families.mixing.federated.messages import (
 from dpdist.families.mixing.federated.spec import FederatedSpec
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer
+from dpdist.privacy.formatting import Fact
 from dpdist.privacy.guarantee import FederatedPrivacy, Guarantee
 
 
@@ -82,35 +83,37 @@ class FederatedPlan(MixingPlan):
         """The public parameters, for the manifest."""
         return {**super().public_parameters(), "federated": self.spec.public()["federated"]}
 
-    def resources(self) -> dict[str, Any]:
-        """Memory and tasks: of a client, and of the coordinator (`publisher_bytes`), which holds a block of all."""
-        needs, federated = super().resources(), self.federated
+    def needs(self) -> Needs:
+        """Memory and tasks: of a client, and of the coordinator (the driver), which holds a block of all."""
+        found = super().needs()
         message = 8 * self.encoding.width * min(self.block, max(part.mixtures.records for part in self.classes))
-        return {
-            **needs,
-            "task_bytes": max(needs["task_bytes"], MESSAGES_HELD * message),
-            "publisher_bytes": (len(federated.clients) + MESSAGES_HELD) * message,
-        }
-
-    def details(self) -> list[str]:
-        """Those of a client, and the round."""
-        federated, listed = self.federated, len(self.federated.clients)
-        shared = self.shared(listed)
-        lines = [
-            f"Clients     {listed}, of which {federated.minimum} must be ready; each mixes its own records, is charged "
-            "in its own ledger and sends noisy sums only. Minima, order and noise above are those of each client",
-        ]
-        if federated.trust == "local":
-            lines.append("Trust       local: every message is private by itself")
-        else:
-            lines.append(
-                f"Trust       correlated noise against a coordinator and {federated.colluding} colluding clients; own "
-                f"noise {shared.sigma / self.largest_norm:.4g}, masks {shared.mask_sigma / self.largest_norm:.4g} of "
-                "the norm"
-            )
-        lines.append(
-            f"Average     of {listed} clients: {listed * self.order} records a mixture, noise of "
-            f"{shared.average / self.largest_norm:.4g} of the norm in each coordinate"
+        return replace(
+            found,
+            task_bytes=max(found.task_bytes, MESSAGES_HELD * message),
+            driver_bytes=(len(self.federated.clients) + MESSAGES_HELD) * message,
         )
-        lines.append(f"Coordinator {mebibytes(self.resources()['publisher_bytes'])} for the messages of all clients")
-        return [*super().details(), *lines]
+
+    def details(self) -> list[Fact]:
+        """Those of a client, and the round."""
+        federated, listed, norm = self.federated, len(self.federated.clients), self.largest_norm
+        shared = self.shared(listed)
+        clients = (
+            f"{listed}, of which {federated.minimum} must be ready; each mixes its own records, is charged in its own "
+            "ledger and sends noisy sums only. Minima, order and noise above are those of each client"
+        )
+        trust = "local: every message is private by itself"
+        if federated.trust != "local":
+            trust = (
+                f"correlated noise against a coordinator and {federated.colluding} colluding clients; own noise "
+                f"{shared.sigma / norm:.4g}, masks {shared.mask_sigma / norm:.4g} of the norm"
+            )
+        average = (
+            f"of {listed} clients: {listed * self.order} records a mixture, noise of {shared.average / norm:.4g} of "
+            "the norm in each coordinate"
+        )
+        return [
+            *super().details(),
+            Fact("Clients", clients, {"listed": listed, "minimum": federated.minimum}),
+            Fact("Trust", trust, {"colluding": federated.colluding, "sigma": shared.sigma / norm}),
+            Fact("Average", average, {"noise": shared.average / norm}),
+        ]

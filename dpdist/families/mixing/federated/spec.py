@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from dpdist.families.mixing.federated.messages import parse_identity
-from dpdist.spec.release import Section, StorageSpec
+from dpdist.spec.data import StorageSpec
+from dpdist.spec.strict import Section
 from dpdist.spec.validation import NAME
 from dpdist.storage.s3 import is_s3
 

@@ -33,10 +33,9 @@ from dpdist.data.sizes import slices
 from dpdist.errors import CheckFailed
 from dpdist.families.prediction.columns import Columns, Scale
 from dpdist.families.prediction.second_stage import RegressionSpec
-from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.privacy.arrays import Codes, Counts, Floats, stable_order
 from dpdist.privacy.calibrate import shown
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.order import stable_order
 
 ALPHAS = tuple(i / 100 for i in range(101))
 """The grid on which alpha is chosen."""

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from dpdist.families.base.plan import Needs, core_seconds
 from dpdist.families.prediction.first_stage import FOLDS, cell_count
 from dpdist.families.prediction.lid.inputs import NEIGHBOURS
 from dpdist.families.prediction.lid.method import BLOCK_ROWS, MATCHED_ROWS, Disclosure, Method
 from dpdist.families.prediction.second_stage import DISTRIBUTED_ROWS, EXACT_ROWS
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
+from dpdist.privacy.formatting import Fact
 from dpdist.privacy.guarantee import LID, Guarantee
 
 
@@ -62,26 +64,25 @@ class LidPlan(TwoStagePlan):
             own["parties"] = made.parties.model_dump(mode="json")
         return super().public_parameters() | own
 
-    def resources(self) -> dict[str, Any]:
-        """Memory and tasks, from public sizes only."""
+    def needs(self) -> Needs:
+        """Memory, tasks and time, from public sizes only."""
         rows, width, regression = self.spec.data.minimum_records, len(self.method.scales), self.method.regression
         cells = FOLDS * self.method.parties * sum(cell_count(scale) for scale in self.method.scales)
-        system = {"exact": EXACT_ROWS, "distributed": regression.group_rows, "nystroem": regression.landmarks}
-        return {
-            "records_at_least": rows,
-            "partitions": self.partitions,
-            "held_bytes": 8 * rows * (3 * width + 2),
-            "task_bytes": 3 * 8 * min(rows, system[regression.estimator_for(rows)]) ** 2
-            + 24 * BLOCK_ROWS * width
-            + 2 * 8 * cells,
-            "tasks_about": self.partitions + 8 * math.ceil(rows / BLOCK_ROWS),
-        }
+        systems = {"exact": EXACT_ROWS, "distributed": regression.group_rows, "nystroem": regression.landmarks}
+        system = min(rows, systems[regression.estimator_for(rows)])
+        return Needs(
+            partitions=self.partitions,
+            tasks=self.partitions + 8 * math.ceil(rows / BLOCK_ROWS),
+            task_bytes=3 * 8 * system**2 + 24 * BLOCK_ROWS * width + 2 * 8 * cells,
+            held_bytes=8 * rows * (3 * width + 2),
+            seconds=core_seconds(read=self.values, drawn=self.values),
+        )
 
-    def charge_lines(self) -> list[str]:
+    def charges(self) -> list[Fact]:
         """Nothing is charged."""
-        return ["Charge      none: no differential privacy, so no budget covers this release"]
+        return [Fact("Charge", "none: no differential privacy, so no budget covers this release")]
 
-    def details(self) -> list[str]:
+    def details(self) -> list[Fact]:
         """What is disclosed, and how inputs and responses are made."""
         made, method = self.spec.prediction, self.method
         watched = ", ".join(self._names[i] for i in method.disclosure.columns) or "none"
@@ -98,18 +99,18 @@ class LidPlan(TwoStagePlan):
             if method.alpha is None
             else f"{method.alpha:g}; nothing is published if the measured disclosure exceeds the bound"
         )
+        original = ", ".join(self.spec.original) or "none"
         return [
-            f"Original    {', '.join(self.spec.original) or 'none'} (columns released as they are, in another order of "
-            "the records)",
-            f"Disclosure  looked at in {watched}",
+            Fact("Original", f"{original} (columns released as they are, in another order of the records)"),
+            Fact("Disclosure", f"looked at in {watched}", {"lid": method.disclosure.lid}),
             *self._parties(),
-            f"Inputs      {made.first_stage}, mixed with the {matching}",
-            f"Alpha       {alpha}",
-            f"Regression  {self._regression()}",
+            Fact("Inputs", f"{made.first_stage}, mixed with the {matching}"),
+            Fact("Alpha", alpha, {"alpha": method.most_alpha if method.alpha is None else method.alpha}),
+            Fact("Regression", self._regression()),
             *super().details(),
         ]
 
-    def _parties(self) -> list[str]:
+    def _parties(self) -> list[Fact]:
         parties = self.spec.prediction.parties
         if parties is None:
             return []
@@ -119,10 +120,11 @@ class LidPlan(TwoStagePlan):
             how = "their regressions are correlated as cross-validation finds best"
         else:
             how = f"their regressions have correlation {parties.correlation:g}"
-        return [
-            f"Parties     the {self.method.parties} values of {parties.column}: inputs are made and disclosure holds "
-            f"for each alone; {how}; nothing is published if one has fewer than {parties.minimum_records:,} records"
-        ]
+        text = (
+            f"the {self.method.parties} values of {parties.column}: inputs are made and disclosure holds for each "
+            f"alone; {how}; nothing is published if one has fewer than {parties.minimum_records:,} records"
+        )
+        return [Fact("Parties", text, {"parties": self.method.parties, "minimum_records": parties.minimum_records})]
 
     def _regression(self) -> str:
         regression = self.method.regression

@@ -22,8 +22,7 @@ from dpdist.families.prediction.lid.method import Block, joined
 from dpdist.families.prediction.lid.ridge import KernelRidge, NystroemSums, RadialKernel, Tuning
 from dpdist.families.prediction.second_stage import TUNING_ROWS, RegressionSpec
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.privacy.arrays import Floats
-from dpdist.privacy.order import stable_order
+from dpdist.privacy.arrays import Floats, stable_order
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,13 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from dpdist.families.base.plan import Needs, core_seconds
 from dpdist.families.prediction.private.mechanisms import Charge, PrivateColumn, cells_for, charge, private_column
 from dpdist.families.prediction.private.statistics import CHUNK_ROWS
 from dpdist.families.prediction.second_stage import WIDTH
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.events import Composed
-from dpdist.spec.release import change
+from dpdist.privacy.formatting import Fact
+from dpdist.spec.overrides import change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,30 +54,40 @@ class PrivatePlan(TwoStagePlan):
             },
         }
 
-    def resources(self) -> dict[str, Any]:
-        """Memory and tasks, from public sizes only."""
+    def needs(self) -> Needs:
+        """Memory, tasks and time, from public sizes only."""
         width, frequencies = len(self.spec.inputs), self.spec.prediction.features.frequencies
-        parts = math.ceil((self.spec.prediction.records or 0) / self.spec.output.rows_per_part)
+        records = self.spec.prediction.records or 0
         phases = 8 * frequencies * sum(column.total for column in self.columns[:-1])
-        needs = {
-            "records_at_least": self.spec.data.minimum_records,
-            "partitions": self.partitions,
-            "task_bytes": 8 * CHUNK_ROWS * 6 * (2 * frequencies + width) + 40 * width * (1 << 17) + phases,
-            "tasks_about": 3 * self.partitions + 2 * parts,
-        }
-        return self.bounding(needs)
+        return self.bounding(
+            Needs(
+                partitions=self.partitions,
+                tasks=3 * self.partitions + 2 * math.ceil(records / self.spec.output.rows_per_part),
+                task_bytes=8 * CHUNK_ROWS * 6 * (2 * frequencies + width) + 40 * width * (1 << 17) + phases,
+                seconds=core_seconds(read=3 * self.values, drawn=records * (width + frequencies)),
+            )
+        )
 
-    def details(self) -> list[str]:
+    def errors(self) -> list[Fact]:
+        """How far off the marginals are."""
+        text = f"about +-{self.charge.marginal:.4g} a count of a marginal"
+        return [Fact("Error", text, {"deviation": self.charge.marginal})]
+
+    def details(self) -> list[Fact]:
         """The noise of each statistic."""
         noise, made = self.charge, self.spec.prediction
+        cells = ", ".join(f"{column.scale.name} ({column.cells})" for column in self.columns)
+        ranks = f"noise {noise.correlation:.4g} on the sum of products of each pair of columns"
+        regression = (
+            f"ridge on {2 * made.features.frequencies} random Fourier features; noise {noise.cross:.4g} on each cross "
+            f"product; second moments: {'measured' if self.measured else 'those of the released model'}"
+        )
         return [
-            "Original    nothing: alpha is 0 and every column is synthesised",
-            f"Marginals   {', '.join(f'{c.scale.name} ({c.cells})' for c in self.columns)}: noise "
-            f"{noise.marginal:.4g} per cell",
-            f"Ranks       noise {noise.correlation:.4g} on the sum of products of each pair of columns",
-            f"Regression  ridge on {2 * made.features.frequencies} random Fourier features; noise {noise.cross:.4g} on "
-            f"each cross product; second moments: {'measured' if self.measured else 'those of the released model'}",
-            f"Records     {made.records:,}",
+            Fact("Original", "nothing: alpha is 0 and every column is synthesised"),
+            Fact("Marginals", f"{cells}: noise {noise.marginal:.4g} per cell", {"deviation": noise.marginal}),
+            Fact("Ranks", ranks, {"deviation": noise.correlation}),
+            Fact("Regression", regression, {"deviation": noise.cross}),
+            Fact("Records", f"{made.records:,}", {"records": made.records}),
             *super().details(),
         ]
 

@@ -1,0 +1,1 @@
+"""Is the guarantee true, and is the release useful?"""

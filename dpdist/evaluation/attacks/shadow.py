@@ -1,0 +1,120 @@
+"""Shadow models: the adversary learns on releases of its own what a member looks like.
+
+Records of the population are split at random into a shadow table and others; a shadow release is made of the table; a
+classifier learns to tell the table's records from the others by how many released and reference records are near them.
+It is then asked about the real release.
+
+The adversary may know the mechanism (`Generator`), or guess: the stand-in copies a random number of values of a
+record of the shadow table and draws the others from the table's marginals, so the classifier learns to notice
+anything between full copies and none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.evaluation.attacks.records import Agreement, coarse, drawn, size, stacked, take
+from dpdist.evaluation.attacks.sizes import Sizes
+from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.spec.schema import Schema
+
+Generator: TypeAlias = Callable[[Codes, int], Codes]
+"""A table and a seed to a release of it, in the same schema."""
+
+_MOST = 10_000  # records of a shadow table
+_LARGEST_RATIO = 10.0
+
+
+def partial_copies(table: Codes, seed: int, *, ratio: float = 1.0) -> Codes:
+    """Records that copy a random number of values of a record of the table each, `ratio` times as many as it has."""
+    rng = np.random.default_rng([seed, 5])
+    count, m = max(1, round(ratio * size(table))), len(table)
+    seeds = rng.integers(0, size(table), count)
+    order = rng.random((m, count)).argsort(axis=0)
+    kept = order < rng.integers(0, m + 1, count)
+    fresh = [column[rng.integers(0, size(table), count)] for column in table]
+    return [np.where(k, column[seeds], other) for k, column, other in zip(kept, table, fresh, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """How many records of a table are near each target."""
+
+    counts: Floats  # ndarray of float64, shape (3, targets): those that differ in no, one and two attributes
+    # ndarray of int64, shape (attributes, targets): those that agree on all attributes but, perhaps, one
+    singles: Counts
+    records: int  # records of the table
+
+    @classmethod
+    def of(cls, targets: Codes, table: Codes, agreement: Agreement) -> Profile:
+        """Count the records of a table (coarse codes)."""
+        return cls(*agreement.profiles(targets, table), size(table))
+
+    def __add__(self, other: Profile) -> Profile:
+        return Profile(self.counts + other.counts, self.singles + other.singles, self.records + other.records)
+
+    def log_share(self, counts: NDArray[Any]) -> Floats:
+        """Logarithms of shares of the table, half a record added to each count."""
+        return np.asarray(np.log((counts + 0.5) / (self.records + 1)))
+
+
+def log_profiles(released: Profile, reference: Profile) -> Floats:
+    """What the classifier sees of each target, float64[targets, 10].
+
+    Log densities of released and of reference records that differ in no, one and two attributes, their differences, and
+    the largest difference of those that agree on all attributes but one.
+    """
+    ours, theirs = (near.log_share(near.counts) for near in (released, reference))
+    single = released.log_share(released.singles) - reference.log_share(reference.singles)
+    return np.vstack([ours, theirs, ours - theirs, single.max(axis=0)]).T
+
+
+@dataclass(frozen=True, eq=False)
+class ShadowAttack:
+    """A classifier trained on shadow releases."""
+
+    classifier: Any  # with `predict_proba`
+
+    @classmethod
+    def trained(
+        cls,
+        population: Codes,
+        schema: Schema,
+        agreement: Agreement,
+        *,
+        seed: int,
+        sizes: Sizes,
+        ratio: float = 1.0,
+        mechanism: Generator | None = None,
+    ) -> ShadowAttack:
+        """Train on shadow releases of halves of the adversary's records, which are neither members nor targets. `ratio`
+        is the released records for each record of the table.
+        """
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
+        make = mechanism or partial(partial_copies, ratio=min(ratio, _LARGEST_RATIO))
+        profiles, labels = [], []
+        for number in range(sizes.shadows):
+            rng = np.random.default_rng([seed, 6, number])
+            some = drawn(population, 3 * _MOST, rng)
+            third = size(some) // 3
+            table, others, reference = (take(some, np.arange(i * third, (i + 1) * third)) for i in range(3))
+            release = coarse(make(table, int(rng.integers(1 << 31))), schema)
+            targets = stacked(*(drawn(coarse(side, schema), sizes.targets, rng) for side in (table, others)))
+            near = (Profile.of(targets, side, agreement) for side in (release, coarse(reference, schema)))
+            profiles.append(log_profiles(*near))
+            labels.append(np.repeat([1, 0], size(targets) // 2))
+        classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200))
+        return cls(classifier.fit(np.concatenate(profiles), np.concatenate(labels)))
+
+    def scores(self, profiles: Floats) -> Floats:
+        """How much each target looks like a member, by its log profiles."""
+        return np.asarray(self.classifier.decision_function(profiles))

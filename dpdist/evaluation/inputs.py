@@ -1,0 +1,245 @@
+"""What an evaluation looks at: a release, the table it is compared with, a hold-out, and random samples of each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property, partial
+from typing import Any
+
+from dpdist.cluster.executor import Executor
+from dpdist.cluster.tasks import Deferred
+from dpdist.data.inputs import Input
+from dpdist.data.operators import Look, gather_operator, pair_counts_operator, through, together
+from dpdist.data.records import Records
+from dpdist.data.released import ReleasedTable
+from dpdist.data.report import RowReport, check
+from dpdist.data.source import find_files
+from dpdist.data.split import Split
+from dpdist.data.weighted import WeightedRecords
+from dpdist.errors import DataError, EmptyTable, SpecError
+from dpdist.evaluation.binning import View, view_of
+from dpdist.evaluation.page.sections import PageSection
+from dpdist.evaluation.utility.marginals import Marginals, Subset, chosen_triples, marginals_of, triples_operator
+from dpdist.evaluation.utility.rules import broken_operator, rules_section
+from dpdist.families.base.attempt import Progress
+from dpdist.families.base.bounding import bounded
+from dpdist.families.base.graph import located_on, table_pass
+from dpdist.ledger.keys import KeyRef
+from dpdist.privacy.arrays import Codes
+from dpdist.publish.manifest import Manifest
+from dpdist.spec.schema import Schema
+from dpdist.spec.unit import UnitSpec, WeightSpec
+
+LARGEST_SAMPLE = 2_000_000
+"""Records of each table that are held at once, as codes; of a larger table a random sample."""
+
+SAMPLE_BYTES = 64 << 20
+"""Memory of the codes of such a sample."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Inputs:
+    """A release and the tables it is compared with; confidential."""
+
+    released: ReleasedTable
+    against: Input  # where the real records are
+    real: Records  # located
+    holdout: Records | None  # located
+    real_schema: Schema  # of the real records
+    look: Look  # from codes of real records to codes of the schema of the release
+    executor: Executor
+    seed: int  # of every sample and of every model
+    progress: Progress
+    unit: UnitSpec | None = None  # that the figures of the real records protect
+    used: Records | None = None  # the real records whose marginals are counted, where these are not all
+    # what the policies met in ``real`` and ``holdout``, once they are read
+    reports: dict[str, RowReport] = field(default_factory=dict)
+
+    def bounded(self, key: KeyRef) -> Inputs:
+        """The same, whose marginals are those of the real records that are used of each unit; samples are of all."""
+        if self.unit is None:
+            raise ValueError("the figures protect single records")
+        return replace(self, used=bounded(self.executor, self.real, at_most=self.unit.at_most, key=key))
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of the release."""
+        return self.released.manifest
+
+    @property
+    def schema(self) -> Schema:
+        """Of the released records."""
+        return self.released.schema
+
+    @cached_property
+    def view(self) -> View:
+        """How both tables are looked at."""
+        return view_of(self.schema)
+
+    def marginals(self, triples: tuple[Subset, ...] | None = None) -> dict[str, Marginals]:
+        """Counts of the released records, of the real ones, and of the two halves of these by a fair coin. Returns dict
+        of str to Marginals: ``released``, ``real``, ``first half``, ``second half``. Raises DataError: the table does
+        not fit its schema, or its files changed meanwhile.
+        """
+        sizes = self.view.sizes
+        chosen = chosen_triples(sizes, seed=self.seed) if triples is None else triples
+        operator = through(self.view.codes, together([pair_counts_operator(sizes), triples_operator(sizes, chosen)]))
+        seen, halves = through(self.look, operator), Split(_key(self.seed, "halves"), (Fraction(1, 2), Fraction(1, 2)))
+        graphs = [
+            table_pass(self.executor, self.released, operator, name="released-marginals"),
+            *(
+                table_pass(
+                    self.executor, self.used or self.real, seen, name="real-marginals", split=halves, label=label
+                )
+                for label in (0, 1)
+            ),
+        ]
+        (released, _), (first, report), (second, _) = self._compute("counting marginals", graphs)
+        self._checked("real", report)
+        if self.against.fingerprint != self.real.fingerprint:
+            raise DataError("the real table changed while it was read: leave its files alone and run it again")
+        of = [marginals_of(pairs, cells, chosen) for pairs, cells in (released, first, second)]
+        return {"released": of[0], "real": of[1] + of[2], "first half": of[1], "second half": of[2]}
+
+    def rules(self) -> PageSection:
+        """How many records break the rules of the schema; the real ones were counted with the marginals."""
+        rules, report = self.schema.forbidden, self.reports["real"]
+        graph = table_pass(self.executor, self.released, broken_operator(rules), name="released-rules")
+        ((broken, of),) = self._compute("counting broken rules", [graph])
+        return rules_section(rules, broken, report.broken, rows=(of.kept, report.rows))
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether real records count by their weights."""
+        return isinstance(self.real, WeightedRecords)
+
+    @property
+    def sample_rows(self) -> int:
+        """Records of each sample, about: as many as fit, at most `LARGEST_SAMPLE`."""
+        row = sum(attribute.dtype.itemsize for attribute in self.schema.attributes)
+        return min(LARGEST_SAMPLE, SAMPLE_BYTES // row)
+
+    def samples(self) -> dict[str, Codes]:
+        """Random samples of the records, or all of them, as codes of the schema in the order of the rows. Returns dict
+        of str to Codes: ``released``, ``real`` and, with a hold-out, ``holdout``.
+        """
+        tables: dict[str, Records] = {"released": self.released, "real": self.real}
+        if self.holdout is not None:
+            tables["holdout"] = self.holdout
+        found = self._compute("taking samples", [self._sample(name, table) for name, table in tables.items()])
+        samples = {}
+        for name, (codes, report) in zip(tables, found, strict=True):
+            if name != "released":
+                self._checked(name, report)
+                require_records(report)
+            samples[name] = codes
+        return samples
+
+    def _sample(self, name: str, table: Records) -> Deferred:
+        """Graph of a random sample of a table. By weights, too, a record is in it once: copies of it among what models
+        learn from and what they are tested with would be known to them.
+        """
+        if isinstance(table, WeightedRecords):
+            table = replace(table, thinned=_key(self.seed, f"weights/{name}"))
+        rows, total = self.sample_rows, table.rows or 0
+        operator = gather_operator() if name == "released" else through(self.look, gather_operator())
+        sample = partial(table_pass, self.executor, table, operator, name=f"{name}-sample")
+        if total <= rows:
+            return sample()
+        share = Fraction(rows, total)
+        return sample(split=Split(_key(self.seed, f"sample/{name}"), (share, 1 - share)), label=0)
+
+    def _compute(self, stage: str, graphs: Sequence[Deferred]) -> list[Any]:
+        self.progress(stage, 0, 1)
+        results = self.executor.compute(graphs, progress=lambda done, total: self.progress(stage, done, total))
+        self.progress(stage, 1, 1)
+        return results
+
+    def _checked(self, name: str, report: RowReport) -> None:
+        check(report, self.real_schema, rules=False)  # they are counted
+        self.reports[name] = report
+
+
+def open_inputs(
+    released: ReleasedTable,
+    *,
+    against: Input,
+    holdout: Input | None,
+    executor: Executor,
+    seed: int,
+    progress: Progress,
+    real: tuple[Schema, Look] | None = None,
+    training: Input | None = None,
+    unit: UnitSpec | None = None,
+    weight: WeightSpec | None = None,
+) -> Inputs:
+    """Open what an evaluation of released records looks at; reads the manifest, file metadata and, of CSV, the lines.
+
+    `real` is the schema of the real table and what turns its codes into codes of the release's, where they differ;
+    `training` all that the release was made from, if it is known: no file of the hold-out may be among it; `unit` what
+    figures of the real records protect; `weight` by what real records count. Raises DataError: the table or the
+    hold-out cannot be read by the release's
+    schema (`dpdist.data.table.open_table`); SpecError: the hold-out is the table itself; EmptyTable: the release holds
+    no record.
+    """
+    if not released.rows:
+        raise EmptyTable("the release holds no record: there is nothing to evaluate")
+    schema, look = real or (released.schema, released.decoder.merged)
+    beside = unit or weight
+    tables = [against.open(schema, beside=None if beside is None else beside.by).on(executor)]
+    if holdout is not None:
+        tables.append(holdout.open(schema, beside=None if weight is None else weight.by).on(executor))
+        keep_apart(holdout, against, training)
+    progress("finding rows", 0, 1)
+    located = located_on(executor, tables)
+    if weight is not None:
+        located = [WeightedRecords(table, weight) for table in located]
+    progress("finding rows", 1, 1)
+    return Inputs(
+        released=released,
+        against=against,
+        real=located[0],
+        holdout=located[1] if holdout is not None else None,
+        real_schema=schema,
+        look=look,
+        executor=executor,
+        seed=seed,
+        progress=progress,
+        unit=unit,
+    )
+
+
+def require_records(report: RowReport) -> None:
+    """Refuse a table without records. Raises EmptyTable."""
+    if not report.kept:
+        raise EmptyTable("the table or the hold-out has no rows that the policies of the schema keep")
+
+
+def _key(seed: int, purpose: str) -> KeyRef:
+    """A key that is a function of the seed: samples are repeatable, and nothing here is released."""
+    return KeyRef.fixed(hashlib.sha256(f"evaluation/{seed}/{purpose}".encode()).hexdigest())
+
+
+def keep_apart(holdout: Input, against: Input, training: Input | None) -> None:
+    """Refuse a hold-out that is the table, or shares a file with it or with what the release was made from."""
+    if holdout is against or (holdout.source is None and holdout.fingerprint == against.fingerprint):
+        raise SpecError("the hold-out is the table itself; a hold-out holds records that the release was not made from")
+    own, known = _paths(against), set()
+    with suppress(DataError):  # the files of the spec may be elsewhere by now
+        known = _paths(training)
+    for path in sorted(_paths(holdout) & (own | known)):
+        where = "--against as well" if path in own else "the table that --spec names"
+        raise SpecError(f"--holdout: {path} is in {where}; a hold-out holds records that the release was not made from")
+
+
+def _paths(table: Input | None) -> set[str]:
+    """The files of a table; not those of the parents' table, which may be one for the real table and the hold-out."""
+    if table is None or table.source is None:
+        return set()
+    source = table.source
+    above = () if source.parent is None else source.parent.paths
+    return {file.path for file in find_files(replace(source, paths=tuple(p for p in source.paths if p not in above)))}

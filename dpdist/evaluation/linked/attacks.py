@@ -1,0 +1,206 @@
+"""Membership inference with whole parents as targets: was this household, with all its persons, in the table?
+
+Members are drawn from the parents that the release was made from, the others from the hold-out. The adversary knows the
+whole record of a target: the parent's attributes, and those of all members in their order. Both groups are attacked:
+all parents, and those of rare composition, with so many members that few have as many.
+
+- *closest parent*: how near the nearest released parent is; of equally near ones, how far the nearest of the reference;
+- *density*: how dense released parents are near the target, over how dense the reference is;
+- *pairs*: how much more often the release has each pair of values of the target (of parent, first member, previous
+  member and each member) than the reference. Pairs are what a synthesis measures.
+
+One half of the hold-out is the reference for targets of the other half, and the other way round. The density attack on
+a *copy* of the table shows what could be found at most. A *control* runs it on one part of the reference against
+another part: its area differs from one half only if the hold-out is not a random part of the same population.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpdist.evaluation.attacks.intervals import Estimate, proportion
+from dpdist.evaluation.attacks.membership import ALLOWED, Attack, judged
+from dpdist.evaluation.attacks.plots import roc_plot
+from dpdist.evaluation.attacks.sizes import Sizes
+from dpdist.evaluation.linked.closeness import Near, WithinPairTables, pair_ratio
+from dpdist.evaluation.linked.parents import ParentRecords
+from dpdist.evaluation.page.sections import PageSection, PageTable, State, does_not_apply
+from dpdist.privacy.arrays import Floats
+
+NAME, TITLE = "parents-membership", "Membership of parents"
+
+RARE = 0.02
+"""Largest share of the parents that have so many members as those of rare composition."""
+
+SIZES = Sizes(targets=10_000, searched=2_000, compared=100_000)
+
+ATTACKS = ("closest parent", "density", "pairs")
+
+COPY, CONTROL = "copy", "control"
+
+_CONTROL = 0.999
+_TIE = 2.0**-20
+
+
+@dataclass(frozen=True)
+class AttackResult:
+    """What one attack found.
+
+    Attributes
+    ----------
+    attack : Attack
+    guess : Estimate
+        Share of right guesses of an adversary who knows how many targets are members, and takes the highest scores.
+    """
+
+    attack: Attack
+    guess: Estimate
+
+    @classmethod
+    def of(cls, name: str, members: Floats, others: Floats, *, confidence: float, seed: int) -> AttackResult:
+        """By the scores of both; equal ones in random order."""
+        scores = np.concatenate([members, others])
+        ties = np.random.default_rng([seed, 21]).random(len(scores))
+        taken = np.lexsort((ties, scores))[len(others) :]
+        right = 2 * int(np.count_nonzero(taken < len(members))) + len(others) - len(members)
+        attack = judged(name, scores, len(members), confidence=confidence)
+        return cls(attack, proportion(right, len(scores), confidence=confidence))
+
+    def to_json(self) -> dict[str, object]:
+        """The attack as a JSON object."""
+        attack = self.attack
+        return {
+            "auc": attack.area.to_json(),
+            "guess": self.guess.to_json(),
+            "tpr_at_fpr": attack.point.to_json(),
+            "members": attack.members,
+            "non_members": attack.others,
+        }
+
+
+def rare_size(parents: ParentRecords) -> int:
+    """The least number of members that at most a share `RARE` of the parents reaches."""
+    counts = np.bincount(parents.sizes, minlength=parents.linked.unit.at_most + 2)
+    above = np.cumsum(counts[::-1])[::-1] / max(len(parents), 1)
+    return int(np.flatnonzero(above <= RARE)[0])
+
+
+def attacked(
+    released: ParentRecords,
+    training: ParentRecords,
+    holdout: ParentRecords,
+    *,
+    at_least: int = 1,
+    seed: int,
+    sizes: Sizes = SIZES,
+    confidence: float | None = None,
+) -> dict[str, AttackResult] | None:
+    """All attacks on the parents with so many members or more; None where there are too few.
+
+    `confidence` is that of each interval; by default those of the attacks hold together with that of the sizes.
+    """
+    rng = np.random.default_rng([seed, 20])
+    members, parts = _large(training, at_least, rng), [_large(half, at_least, rng) for half in holdout.halves(rng)]
+    count = min(len(members) // 2, *map(len, parts), sizes.targets // 2)
+    if 2 * count < sizes.least:
+        return None
+    near = [_large(t, at_least, rng) for t in (released, training)]
+    if min(map(len, near)) < sizes.least:
+        return None
+    scores: dict[str, tuple[list[Floats], list[Floats]]] = {}
+    for k, reference in enumerate(parts[::-1]):
+        inside = members.take(np.arange(k * count, (k + 1) * count))
+        for found, targets in ((0, inside), (1, parts[k].take(np.arange(count)))):
+            for name, own in _scores(targets, near[0], near[1], reference, sizes).items():
+                scores.setdefault(name, ([], []))[found].append(own)
+    each = 1 - (1 - sizes.confidence) / len(ATTACKS) if confidence is None else confidence
+    confidences = {CONTROL: _CONTROL}
+    return {
+        name: AttackResult.of(name, *map(np.concatenate, own), confidence=confidences.get(name, each), seed=seed)
+        for name, own in scores.items()
+    }
+
+
+def _large(parents: ParentRecords, at_least: int, rng: np.random.Generator) -> ParentRecords:
+    """The parents with so many members or more, in random order."""
+    return parents.take(rng.permutation(np.flatnonzero(parents.sizes >= at_least)))
+
+
+def _scores(
+    targets: ParentRecords, released: ParentRecords, copy: ParentRecords, reference: ParentRecords, sizes: Sizes
+) -> dict[str, Floats]:
+    """The scores of each attack for targets that are not of the reference; tables are in random order."""
+    few = targets.take(np.arange(min(len(targets), sizes.searched // 2)))
+    cut = [one.take(np.arange(min(len(one), sizes.compared))) for one in (released, copy, reference)]
+    middle = len(cut[2]) // 2
+    aside, kept = (cut[2].take(np.arange(*ends)) for ends in ((0, middle), (middle, len(cut[2]))))
+    found, copied, *both = (Near.of(few, one) for one in (*cut[:2], aside, kept))
+    usual = both[0] | both[1]
+    return {
+        "closest parent": usual.least * _TIE - found.least,
+        "density": np.log(found.density / usual.density),
+        "pairs": pair_ratio(targets, WithinPairTables.of(released), WithinPairTables.of(reference)),
+        COPY: np.log(copied.density / usual.density),
+        CONTROL: np.log(both[0].density / both[1].density),
+    }
+
+
+def section(
+    released: ParentRecords, training: ParentRecords, holdout: ParentRecords | None, *, seed: int, sizes: Sizes = SIZES
+) -> PageSection:
+    """The attacks on all parents and on those of rare composition."""
+    name = training.linked.unit.name
+    why = (
+        f"it needs {sizes.least} released {name}s, as many that the release was made from, and twice as many held out."
+    )
+    if holdout is None or min(len(released), len(training), len(holdout) // 2) < sizes.least:
+        return does_not_apply(NAME, TITLE, why)
+    groups = {"all": attacked(released, training, holdout, seed=seed, sizes=sizes)}
+    large = rare_size(training)
+    if 1 < large <= training.linked.unit.at_most:
+        groups[f"{large} members and more"] = attacked(
+            released, training, holdout, at_least=large, seed=seed, sizes=sizes
+        )
+    attacks = {group: found for group, found in groups.items() if found is not None}
+    if not attacks:
+        return does_not_apply(NAME, TITLE, why)
+    columns = ("targets", "attack", "AUC", "low", "high", "right guesses", "low ", "high ", "members", "others")
+    rows = tuple(
+        (group, kind, *one.attack.area.cells, *one.guess.cells, one.attack.members, one.attack.others)
+        for group, found in attacks.items()
+        for kind, one in found.items()
+    )
+    note = (
+        f"Intervals of the attacks on a group hold together with {sizes.confidence:.0%} confidence. Guessing: 0.5. "
+        f"The adversary knows all that the table has of a {name} and its members. {COPY.capitalize()}: the density "
+        "attack on the real table as if it were the release. Control: on other records of the hold-out."
+    )
+    table = PageTable(f"Each {name} told from others", columns, rows, note)
+    curves = {kind: one.attack.curve for kind, one in list(attacks.values())[-1].items() if kind in ATTACKS}
+    plot = roc_plot(f"Attacks on {list(attacks)[-1]}", curves, allowed=ALLOWED)
+    figures = {group: {kind: one.to_json() for kind, one in found.items()} for group, found in attacks.items()}
+    verdict, state = _judged(attacks, name)
+    return PageSection(NAME, TITLE, verdict, state, (table,), plot, figures)
+
+
+def _judged(groups: Mapping[str, Mapping[str, AttackResult]], name: str) -> tuple[str, State]:
+    controls = [found[CONTROL].attack.area for found in groups.values()]
+    if not all(control.covers(0.5) for control in controls):
+        text = f"The hold-out is not like the real table, so the attacks say nothing: hold out {name}s at random."
+        return text, "info"
+    found = [(group, kind, of[kind].attack.area) for group, of in groups.items() for kind in ATTACKS]
+    group, kind, area = max(found, key=lambda one: one[2].low)
+    if area.low <= 0.5:
+        group, kind, area = max(found, key=lambda one: one[2].value)
+        told = f"No attack tells which {name}s the release was made from: the best"
+    else:
+        told = f"It can be told which {name}s the release was made from: the best attack"
+    least = min(of[COPY].attack.area.value for of in groups.values())
+    text = (
+        f"{told} ({kind}, on {group}) has an AUC of {area.value:.3f} ({area.low:.3f} to {area.high:.3f}; guessing: "
+        f"0.5). On a copy of the table the density attack has {least:.3f} or more."
+    )
+    return text, "good" if area.low <= 0.5 else "bad" if area.low > 0.55 else "fair"

@@ -1,0 +1,149 @@
+"""The sections on a release of two linked tables: margins of each, what is within a parent, rules, attacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dpdist.cluster.executor import Executor
+from dpdist.data.inputs import Input
+from dpdist.data.operators import pair_counts_operator, through, together
+from dpdist.data.records import RecordsInMemory
+from dpdist.data.released import ReleasedTable
+from dpdist.data.report import RowReport, check
+from dpdist.errors import DataError
+from dpdist.evaluation.binning import View, view_of
+from dpdist.evaluation.inputs import keep_apart, require_records
+from dpdist.evaluation.linked import attacks
+from dpdist.evaluation.linked.closeness import wide
+from dpdist.evaluation.linked.parents import ParentRecords, by_numbers, real_parents, released_parents
+from dpdist.evaluation.linked.within import within_section
+from dpdist.evaluation.page.sections import PageSection, does_not_apply
+from dpdist.evaluation.report import Options
+from dpdist.evaluation.utility import correlations, similarity
+from dpdist.evaluation.utility.holdout import holdout_section
+from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, marginals_of, triples_operator
+from dpdist.evaluation.utility.rules import rules_section
+from dpdist.families.base.attempt import Progress
+from dpdist.families.base.graph import located_on, run_pass
+from dpdist.families.base.linked import LinkedRows
+from dpdist.privacy.arrays import Codes, Counts
+from dpdist.spec.schema import Schema
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LinkedInputs:
+    """Released parents and the real ones; confidential.
+
+    Attributes
+    ----------
+    released, real : ParentRecords
+    holdout : Parents or None
+    broken : ndarray of int64
+        Released records that break each rule.
+    rows : int
+        Released records.
+    reports : dict of str to RowReport
+        What the policies met in ``real`` and ``holdout``.
+    """
+
+    released: ParentRecords
+    real: ParentRecords
+    holdout: ParentRecords | None
+    broken: Counts
+    rows: int
+    reports: dict[str, RowReport]
+
+
+def open_linked(
+    released: ReleasedTable,
+    linked: LinkedRows,
+    *,
+    against: Input,
+    holdout: Input | None,
+    training: Input | None,
+    executor: Executor,
+    seed: int,
+    progress: Progress,
+) -> LinkedInputs:
+    """Read both tables, whole parents at a time. Raises DataError: a table does not fit the release's schema, or its
+    files changed meanwhile; SpecError: the hold-out is the table itself.
+    """
+    inputs = {"real": against} | ({} if holdout is None else {"holdout": holdout})
+    if holdout is not None:
+        keep_apart(holdout, against, training)
+    opened = [one.open(linked.read, beside=linked.unit.by).on(executor) for one in inputs.values()]
+    progress("reading parents", 0, 1)
+    tables = located_on(executor, opened)
+    graphs = [released_parents(executor, released, linked)]
+    graphs += [real_parents(executor, table, linked, released, seed=seed) for table in tables]
+    ((made, broken), _), *found = executor.compute(
+        graphs, progress=lambda done, total: progress("reading parents", done, total)
+    )
+    if against.fingerprint != tables[0].fingerprint:
+        raise DataError("the real table changed while it was read: leave its files alone and run it again")
+    reports, parents = {}, {}
+    for name, (codes, sizes, report) in zip(inputs, found, strict=True):
+        check(report, linked.read, rules=False)  # they are counted
+        require_records(report)
+        reports[name], parents[name] = report, ParentRecords.of(linked, codes, sizes)
+    return LinkedInputs(
+        by_numbers(linked, made), parents["real"], parents.get("holdout"), broken, released.rows, reports
+    )
+
+
+def linked_sections(inputs: LinkedInputs, options: Options) -> list[PageSection]:
+    """All sections."""
+    released, real, seed = inputs.released, inputs.real, options.seed
+    linked, name = real.linked, real.linked.unit.name
+    halves = real.halves(np.random.default_rng([seed, 31]))
+    tables = {"released": released, "first half": halves[0], "second half": halves[1]}
+    view = view_of(linked.schema)
+    counts = _marginals({of: one.codes for of, one in tables.items()}, linked.schema, view, seed)
+    members = similarity.marginal_section(counts, view, seed=seed)
+    above = view_of(linked.parents_schema)
+    tops = _marginals({of: one.top() for of, one in tables.items()}, linked.parents_schema, above, seed)
+    parents = similarity.marginal_section(tops, above, seed=seed)
+    sections = [
+        replace(members, title="Marginals of members", verdict=f"Members, with their {name}. {members.verdict}"),
+        replace(
+            parents,
+            name="parents-marginals",
+            title="Marginals of parents",
+            verdict=f"A row for each {name}. {parents.verdict}",
+        ),
+        within_section(released, real, seed=seed),
+        correlations.correlation_section(counts, view),
+    ]
+    rules = linked.schema.forbidden
+    if rules:
+        report = inputs.reports["real"]
+        sections.append(rules_section(rules, inputs.broken, report.broken, rows=(inputs.rows, report.rows)))
+    why = (
+        f"models would be tested on members of the same {name}s that they were trained on. Marginals, what is within a "
+        f"{name} and attacks on {name}s are above and below."
+    )
+    sections.append(does_not_apply("models", "Models", why))
+    return sections + (_attacks(inputs, options) if options.attacks else [])
+
+
+def _attacks(inputs: LinkedInputs, options: Options) -> list[PageSection]:
+    """The attacks, and what is wrong with the hold-out."""
+    holdout, found = inputs.holdout, []
+    if holdout is not None:
+        bad = holdout_section(list(wide(inputs.real)), list(wide(holdout)), seed=options.seed)
+        if bad is not None:
+            holdout, found = None, [bad]
+    return [*found, attacks.section(inputs.released, inputs.real, holdout, seed=options.seed)]
+
+
+def _marginals(tables: dict[str, Codes], schema: Schema, view: View, seed: int) -> dict[str, Marginals]:
+    """Counts as `similarity.marginal_section` takes them."""
+    chosen = chosen_triples(view.sizes, seed=seed)
+    operator = through(view.codes, together([pair_counts_operator(view.sizes), triples_operator(view.sizes, chosen)]))
+    found = {}
+    for name, codes in tables.items():
+        (pairs, cells), _ = run_pass(RecordsInMemory.of(schema, codes), operator)
+        found[name] = marginals_of(pairs, cells, chosen)
+    return found | {"real": found["first half"] + found["second half"]}

@@ -1,0 +1,255 @@
+"""Plots as SVG that belongs to the page: its colours, its font, no style sheet, nothing outside it.
+
+Matplotlib draws with a few stand-in colours. In the SVG they become the page's CSS variables (and `currentColor`), so a
+plot follows the page's light and dark themes, and style attributes become presentation attributes, so that the page's
+content security policy needs no inline style. Text stays text.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.evaluation.page.sections import Plot, visible
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK, FAINT, PAPER = "#010203", "#040506", "#070809"
+REAL, RELEASED, OTHER, BAD = "#0a0b0c", "#0d0e0f", "#101112", "#131415"
+"""Stand-ins: text and axes, grid lines, background; the real table, the release, a baseline, what is wrong."""
+
+_VARIABLES = {
+    INK: "currentColor",
+    FAINT: "var(--faint)",
+    PAPER: "var(--paper)",
+    REAL: "var(--real)",
+    RELEASED: "var(--released)",
+    OTHER: "var(--other)",
+    BAD: "var(--bad)",
+}
+_STYLE = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.formatter.use_mathtext": False,
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "font.size": 10.0,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.8,
+    "legend.edgecolor": FAINT,
+    "legend.facecolor": PAPER,
+    "legend.framealpha": 0.8,
+    "legend.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+_NAMED = 60  # rows of a heat map, at most, whose names can be read
+_SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+_DROPPED = {f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"}
+_FONT = re.compile(r"(?:(?:normal|italic|bold|\d{3})\s+)*([\d.]+)px\b")
+
+
+def new_figure(width: float = 7.2, height: float = 3.6, rows: int = 1, columns: int = 1) -> tuple[Figure, Any]:
+    """A figure in inches with its axes, drawn in the stand-in colours; not registered with pyplot."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        return figure, figure.subplots(rows, columns)
+
+
+def svg_of(figure: Figure, name: str) -> str:
+    """One `<svg>` element of a figure (`new_figure`), the same for the same figure; `name` makes its ids differ from
+    those of the page's other plots.
+    """
+    import matplotlib as mpl
+
+    buffer = io.BytesIO()
+    with mpl.rc_context(_STYLE | {"svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # glyphs that the layout cannot measure: text is drawn by the browser
+        figure.savefig(
+            buffer, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight", pad_inches=0.06
+        )
+    return _belonging(buffer.getvalue(), name)
+
+
+def _belonging(content: bytes, name: str) -> str:
+    """The SVG with presentation attributes in the page's colours, and ids of its own."""
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _LINK)
+    root = ElementTree.fromstring(visible(content.decode()).encode())
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in _DROPPED:
+                parent.remove(child)
+    prefix = re.sub("[^a-z0-9]+", "-", name.lower())
+    for element in root.iter():
+        for declaration in element.attrib.pop("style", "").split(";"):
+            key, _, value = (part.strip() for part in declaration.partition(":"))
+            if key == "font":
+                match = _FONT.search(value)
+                element.set("font-size", match[1] if match else "10")
+            elif key and key != "font-family":
+                element.set(key, value)
+        for key, value in list(element.attrib.items()):
+            if key == "id":
+                element.set(key, f"{prefix}-{value}")
+            elif key == f"{{{_LINK}}}href":
+                element.set("href", value.replace("#", f"#{prefix}-", 1))
+                del element.attrib[key]
+            elif "url(#" in value:
+                element.set(key, value.replace("url(#", f"url(#{prefix}-"))
+            else:
+                element.set(key, _VARIABLES.get(value.lower(), value))
+    for size in ("width", "height"):
+        root.attrib.pop(size, None)
+    root.set("role", "img")
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def legend(axes: Any, **options: Any) -> None:
+    """A legend without a frame that hides nothing."""
+    axes.legend(frameon=False, fontsize=9, labelcolor=INK, **options)
+
+
+def box_plot(title: str, groups: Mapping[str, Sequence[tuple[str, NDArray[Any], str]]], *, label: str) -> Plot:
+    """Box plots side by side: for each group its boxes (name, values, colour); `label` is that of the axis."""
+    figure, axes = new_figure(7.2, 3.4)
+    seen: set[str] = set()
+    ticks = []
+    for place, (_group, boxes) in enumerate(groups.items()):
+        for number, (name, values, colour) in enumerate(boxes):
+            at = place + (number - (len(boxes) - 1) / 2) * 0.26
+            axes.boxplot(
+                values,
+                positions=[at],
+                widths=0.2,
+                manage_ticks=False,
+                patch_artist=True,
+                boxprops={"facecolor": colour, "alpha": 0.35, "edgecolor": colour},
+                medianprops={"color": colour, "linewidth": 2},
+                whiskerprops={"color": colour},
+                capprops={"color": colour},
+                showfliers=len(values) <= 5_000,
+                flierprops={"marker": ".", "markersize": 3, "markerfacecolor": colour, "markeredgecolor": colour},
+            )
+            if name not in seen:
+                seen.add(name)
+                axes.plot([], [], color=colour, linewidth=6, alpha=0.6, label=name)
+        ticks.append(place)
+    axes.set_xticks(ticks, list(groups))
+    axes.set_ylabel(label)
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y")
+    legend(axes, loc="upper left", ncols=3)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high * 1.15)
+    medians = "; ".join(
+        f"{group}: " + ", ".join(f"{name} median {np.median(values):.3g}" for name, values, _ in boxes)
+        for group, boxes in groups.items()
+    )
+    return Plot(title, svg_of(figure, title), f"Box plots of {label}. {medians}.")
+
+
+def bar_plot(
+    title: str, names: Sequence[str], series: Sequence[tuple[str, Sequence[float], str]], *, label: str
+) -> Plot:
+    """Horizontal bars of several series for each name, the first name on top."""
+    figure, axes = new_figure(7.2, 0.8 + max(1.6, 0.17 * len(names) * (len(series) + 0.6)))
+    place = np.arange(len(names))
+    height = 0.8 / len(series)
+    for number, (name, values, colour) in enumerate(series):
+        axes.barh(place + (number - (len(series) - 1) / 2) * height, values, height * 0.92, color=colour, label=name)
+    axes.set_yticks(place, [_short(name) for name in names])
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    axes.grid(axis="x")
+    figure.legend(loc="outside upper left", ncols=len(series), frameon=False, fontsize=9, labelcolor=INK)
+    return Plot(title, svg_of(figure, title), f"Bars of {label} for {len(names)} rows; the table beside it has them.")
+
+
+def heat_maps(title: str, names: Sequence[str], maps: Sequence[tuple[str, NDArray[Any]]], *, alt: str) -> Plot:
+    """Square matrices from -1 to 1 side by side: one hue below zero and another above, transparent at zero."""
+    side = max(2.4, min(0.24 * len(names), 5.0))
+    figure, axes = new_figure(side * len(maps) + 1.2, side + 1.3, 1, len(maps))
+    for number, (axis, (name, matrix)) in enumerate(zip(np.atleast_1d(axes), maps, strict=True)):
+        strength = np.round(np.clip(np.nan_to_num(matrix), -1, 1) * 25) / 25
+        for level in np.unique(strength[strength != 0]):
+            squares = [
+                _square(column - 0.5, row - 0.5, 1, 1)
+                for row, column in zip(*np.nonzero(strength == level), strict=True)
+            ]
+            _polygons(axis, squares, RELEASED if level > 0 else BAD, float(abs(level)))
+        axis.set_title(name, fontsize=10)
+        axis.set_xlim(-0.5, len(names) - 0.5)
+        axis.set_ylim(len(names) - 0.5, -0.5)
+        axis.set_aspect("equal")
+        labels = [_short(text, 12) for text in names] if len(names) <= _NAMED else []
+        axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=7)
+        axis.set_yticks(range(len(labels)), labels if number == 0 else [""] * len(labels), fontsize=7)
+    return Plot(title, svg_of(figure, title), alt, wide=True)
+
+
+def density_plot(
+    title: str, clouds: Sequence[tuple[str, NDArray[np.float64], str]], *, labels: tuple[str, str], alt: str
+) -> Plot:
+    """Clouds of points in the plane side by side, as squares that are darker where there are more."""
+    every = np.concatenate([points for _, points, _ in clouds])
+    low, high = np.quantile(every, 0.0005, axis=0), np.quantile(every, 0.9995, axis=0)
+    high = np.where(high > low, high, low + 1)
+    low, high = low - (high - low) / 30, high + (high - low) / 30
+    bins = [np.linspace(low[i], high[i], 37) for i in (0, 1)]
+    figure, axes = new_figure(7.2, 3.4, 1, len(clouds))
+    counts = [np.histogram2d(points[:, 0], points[:, 1], bins=bins)[0] / max(len(points), 1) for _, points, _ in clouds]
+    top = max(float(count.max()) for count in counts) or 1.0
+    for axis, (name, _, colour), count in zip(np.atleast_1d(axes), clouds, counts, strict=True):
+        strength = np.ceil(np.sqrt(count / top) * 8) / 8  # a few strengths, one path each
+        for level in np.unique(strength[strength > 0]):
+            squares = [
+                _square(bins[0][i], bins[1][j], bins[0][1] - bins[0][0], bins[1][1] - bins[1][0])
+                for i, j in zip(*np.nonzero(strength == level), strict=True)
+            ]
+            _polygons(axis, squares, colour, float(level))
+        axis.set_title(name, fontsize=10)
+        axis.set_xlim(bins[0][0], bins[0][-1])
+        axis.set_ylim(bins[1][0], bins[1][-1])
+        axis.set_xlabel(labels[0])
+        axis.grid(True)
+    np.atleast_1d(axes)[0].set_ylabel(labels[1])
+    return Plot(title, svg_of(figure, title), alt)
+
+
+def _square(x: float, y: float, width: float, height: float) -> list[tuple[float, float]]:
+    return [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
+
+
+def _polygons(axis: Any, squares: list[list[tuple[float, float]]], colour: str, alpha: float) -> None:
+    """Many squares as one path."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    corners = np.array(squares)
+    vertices = np.concatenate([corners, corners[:, :1]], axis=1).reshape(-1, 2)
+    codes = np.tile([Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY], len(squares))
+    axis.add_patch(PathPatch(Path(vertices, codes), facecolor=colour, alpha=alpha, linewidth=0))
+
+
+def _short(text: str, most: int = 24) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

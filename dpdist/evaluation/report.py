@@ -1,0 +1,265 @@
+"""What an evaluation says of a release of records, and how its page and its figures are written.
+
+What it computes is confidential: it reads private records and adds no noise. Its place is never inside a release: a
+folder of the owner alone (mode 0700), or a prefix of a bucket that is called confidential.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpdist.errors import OutputUnwritable, SpecError
+from dpdist.evaluation import attacks
+from dpdist.evaluation.attacks.mechanisms import mechanism_of_release
+from dpdist.evaluation.attacks.records import drawn
+from dpdist.evaluation.binning import View
+from dpdist.evaluation.inputs import Inputs, require_records
+from dpdist.evaluation.page.files import Folder, Pages
+from dpdist.evaluation.page.page import About, render
+from dpdist.evaluation.page.sections import PageSection, does_not_apply
+from dpdist.evaluation.utility import correlations, learning, regression, similarity
+from dpdist.evaluation.utility.coverage import coverage_section
+from dpdist.evaluation.utility.holdout import holdout_section
+from dpdist.evaluation.utility.trial import Trial, make_trial, named_target
+from dpdist.privacy.arrays import Codes
+from dpdist.publish.manifest import MANIFEST, Manifest
+
+if TYPE_CHECKING:
+    from dpdist.evaluation.publishable import FiguresPublication
+    from dpdist.storage.store import Store
+
+PAGE, FIGURES = "evaluation.html", "evaluation.json"
+
+_NEEDED = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "jinja2": "jinja2"}
+_PART_ROWS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What an evaluation is asked for."""
+
+    target: str | None = None  # attribute that models predict; default: that of the release, else the last with two
+    train: int = 30_000  # train, test: records that models are trained on and tested on, at most
+    test: int = 15_000
+    seed: int = 0  # of every sample and model
+    attacks: bool = True  # whether to run the attacks
+
+
+def require_packages() -> None:
+    """Refuse to begin without the optional packages. Raises SpecError: one is missing."""
+    missing = [name for module, name in _NEEDED.items() if find_spec(module) is None]
+    if missing:
+        raise SpecError(f"an evaluation needs {', '.join(missing)}: pip install 'dpdist[evaluate]'")
+
+
+def record_sections(
+    inputs: Inputs, options: Options, publication: FiguresPublication | None = None
+) -> list[PageSection]:
+    """The sections on released records: utility, attacks if they are asked for, and what may be published."""
+    view, seed, progress = inputs.view, inputs.seed, inputs.progress
+    target = named_target(view, options.target or made_for(inputs.manifest, view))
+    counts = inputs.marginals()
+    sections = [] if publication is None else [publication.publish(counts)]
+    require_records(inputs.reports["real"])  # whether figures are published is the same for a table without any
+    sections.append(similarity.marginal_section(counts, view, seed=seed, weighted=inputs.is_weighted))
+    sections.append(correlations.correlation_section(counts, view))
+    del counts
+    if inputs.schema.rules:
+        sections.append(inputs.rules())
+    samples = inputs.samples()
+    sections += _without_bad_holdout(samples, inputs)
+    known = not inputs.is_weighted and len(samples["real"][0]) >= inputs.reports["real"].kept
+    sections += coverage_section(samples["real"], inputs.released, known=known)
+    real, released = (drawn(samples[name], _PART_ROWS, np.random.default_rng(seed)) for name in ("real", "released"))
+    sections.append(correlations.component_section(view.codes(real), view.codes(released), view))
+    trial = _trial(samples, options)
+    sections.append(learning.training_section(trial, view, target, progress=progress))
+    sections.append(learning.attribute_section(trial, view, progress=progress))
+    numbers = [i for i, axis in enumerate(view.axes) if axis.edges is not None]
+    if numbers:
+        number = target if target in numbers else _response(inputs.manifest, view, numbers)
+        sections.append(regression.regression_section(trial, view, number, progress=progress))
+    if options.attacks:
+        sections += attack_sections(inputs, samples)
+    return sections
+
+
+def made_for(manifest: Manifest, view: View) -> str | None:
+    """The attribute with values that a release was made to predict, where it was."""
+    for section, setting in (("model", "target"), ("mixing", "class")):
+        settings = manifest.spec.get(section)
+        name = settings.get(setting) if isinstance(settings, dict) else None
+        if name in view.names and view.axes[view.names.index(name)].edges is None:
+            return str(name)
+    return None
+
+
+def _response(manifest: Manifest, view: View, numbers: list[int]) -> int:
+    """The number that a release was made to predict, else the last one."""
+    settings = manifest.spec.get("prediction")
+    name = settings.get("response") if isinstance(settings, dict) else None
+    place = view.names.index(name) if name in view.names else -1
+    return place if place in numbers else numbers[-1]
+
+
+def vector_sections(inputs: Inputs, options: Options) -> list[PageSection]:
+    """The sections on released mixtures, which are no records: models that are trained on them."""
+    target = named_target(inputs.view, options.target or made_for(inputs.manifest, inputs.view))
+    samples = inputs.samples()
+    sections = _without_bad_holdout(samples, inputs)
+    trial = _trial(samples, options)
+    why = (
+        "the release holds means of several records each, with noise; their marginals, distances and neighbours are "
+        "not those of records."
+    )
+    return [
+        *sections,
+        learning.training_section(trial, inputs.view, target, progress=inputs.progress),
+        does_not_apply("marginals", "Marginals, correlations and attacks", why),
+    ]
+
+
+def _without_bad_holdout(samples: dict[str, Codes], inputs: Inputs) -> list[PageSection]:
+    """Take a hold-out that is none out of the samples; the section that says so."""
+    if "holdout" not in samples:
+        return []
+    section = holdout_section(samples["real"], samples["holdout"], seed=inputs.seed)
+    if section is None:
+        return []
+    del samples["holdout"]
+    return [section]
+
+
+def _trial(samples: Mapping[str, Codes], options: Options) -> Trial:
+    tables = samples["real"], samples["released"], samples.get("holdout")
+    return make_trial(*tables, train=options.train, test=options.test, seed=options.seed)
+
+
+def attack_sections(inputs: Inputs, samples: Mapping[str, Codes]) -> list[PageSection]:
+    """The sections on attacks; shadow models run the mechanism itself where the manifest says all about it."""
+    records, written = inputs.reports["real"].kept, inputs.released.decoder.merged
+    sections = attacks.attack_sections(
+        samples["released"],
+        samples["real"],
+        samples.get("holdout"),
+        inputs.schema,
+        seed=inputs.seed,
+        progress=inputs.progress,
+        mechanism=mechanism_of_release(inputs.manifest, training=records, written=written),
+    )
+    if "holdout" in samples:
+        return sections
+    advice = (
+        " The one that was given is not used."
+        if inputs.holdout is not None
+        else " Give records like the real ones that the release was not made from with --holdout."
+    )
+    return [replace(s, verdict=s.verdict + advice) if s.figures.get("applies") is False else s for s in sections]
+
+
+def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], options: Options) -> About:
+    """What the page says of a release."""
+    facts = [
+        ("kind", manifest.kind),
+        (f"released {manifest.counted}", f"{manifest.rows:,}"),
+        ("attributes", f"{len(manifest.table.attributes)}"),
+        ("released on", manifest.created.isoformat()),
+    ]
+    for name, title in (("real", "real records"), ("holdout", "held-out records")):
+        if name in reports:
+            report = reports[name]
+            dropped = f" (of {report.rows:,} rows)" if report.rows != report.kept else ""
+            facts.append((title, f"{report.kept:,}{dropped}"))
+    if "holdout" not in reports and manifest.counted == "records":
+        facts.append(("held-out records", "none"))
+    facts += [("seed", str(options.seed)), ("attempt", manifest.attempt[:8])]
+    return About(
+        name=manifest.name,
+        facts=tuple(facts),
+        guarantees=tuple(str(item["sentence"]) for item in manifest.guarantees),
+        accuracy=_accuracy(manifest),
+        not_private=manifest.not_private,
+        footer=f"Release {manifest.name} at {store.uri}, made with dpdist {manifest.packages.get('dpdist', '')}. "
+        "The same figures are in evaluation.json.",
+    )
+
+
+def _accuracy(manifest: Manifest) -> str | None:
+    """The sentence of the manifest about the measured accuracy."""
+    found = manifest.parameters.get("accuracy")
+    sentence = found.get("sentence") if isinstance(found, dict) else None
+    return sentence if isinstance(sentence, str) and sentence else None
+
+
+def to_json(about: About, sections: Sequence[PageSection], manifest: Manifest) -> dict[str, Any]:
+    """The figures of an evaluation as a JSON object."""
+    return {
+        "confidential": about.banner,
+        "release": manifest.name,
+        "kind": manifest.kind,
+        "attempt": manifest.attempt,
+        **({"not_private": about.not_private} if about.not_private else {}),
+        "guarantees": list(about.guarantees),
+        **({"accuracy": about.accuracy} if about.accuracy else {}),
+        "facts": dict(about.facts),
+        "sections": {section.name: section.to_json() for section in sections},
+    }
+
+
+def check_output(pages: Pages, release: Store) -> None:
+    """Refuse a place inside a release, or one that holds it. Raises SpecError: it is in the release, or another
+    release's place; OutputUnwritable: it could not be written in the end.
+    """
+    if isinstance(pages, Folder):
+        _check_folder(pages.path, release)
+        return
+    place = pages.store.uri
+    if release.contains(place) or pages.store.contains(release.uri):
+        raise SpecError(
+            f"--output {place} and the release must not contain each other: an evaluation is confidential, the release "
+            "is published"
+        )
+    bucket, *rest = place.removeprefix("s3://").split("/")
+    for end in range(len(rest) + 1):
+        above = pages.store.beside("s3://" + "/".join([bucket, *rest[:end]]))
+        if above.exists(MANIFEST):
+            raise SpecError(f"--output {place} is inside a release ({above.uri}): an evaluation is confidential")
+    pages.store.check_writable()
+
+
+def _check_folder(folder: Path, release: Store) -> None:
+    place = folder.resolve()
+    inside = [place, *place.parents]
+    if release.is_local:
+        home = Path(release.uri).resolve()
+        if home in inside or place in home.parents:
+            raise SpecError(
+                f"--output {folder} and the release must not contain each other: an evaluation is confidential, the "
+                "release is published"
+            )
+    for above in inside:
+        if (above / MANIFEST).exists():
+            raise SpecError(f"--output {folder} is inside a release ({above}): an evaluation is confidential")
+    standing = next(above for above in inside if above.exists())
+    if not standing.is_dir() or not os.access(standing, os.W_OK | os.X_OK):
+        raise OutputUnwritable(
+            f"--output {folder}: {standing} is no folder that can be written: choose another --output"
+        )
+
+
+def write(pages: Pages, about: About, sections: Sequence[PageSection], manifest: Manifest) -> tuple[str, str]:
+    """Write the page and the figures, for the owner alone; an earlier evaluation there is replaced. Returns their
+    addresses. Raises OutputUnwritable: the place cannot be written.
+    """
+    figures = json.dumps(to_json(about, sections, manifest), indent=1, allow_nan=False) + "\n"
+    advice = "choose another --output"
+    page = pages.write(PAGE, render(about, sections).encode(), advice=advice)
+    return page, pages.write(FIGURES, figures.encode(), advice=advice)

@@ -1,0 +1,136 @@
+"""The sections on models: trained on released records, tested on real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+from dpdist.evaluation.binning import View
+from dpdist.evaluation.page import plots
+from dpdist.evaluation.page.sections import Cell, PageSection, PageTable, State, does_not_apply
+from dpdist.evaluation.utility.models import CLASSIFIERS, ModelKind, ModelPredictions, forest
+from dpdist.evaluation.utility.trial import Prediction, Trial, too_small
+from dpdist.families.base.attempt import Progress
+
+_FOREST_ROWS, _FOREST_TREES, _FOREST_TARGETS = 10_000, 20, 40
+_SERIES = (("real", plots.REAL), ("released", plots.RELEASED), ("independent", plots.OTHER))
+
+Measured: TypeAlias = dict[str, float | None]
+"""Figures of a model, by name."""
+
+
+def training_section(trial: Trial, view: View, target: int, *, progress: Progress) -> PageSection:
+    """Train on synthetic, test on real, for each kind of model (the paper's Table 3 and the upper part of Table 4)."""
+    task = Prediction(trial, view, target)
+    name, title = "models", f"Models that predict {task.name}"
+    if view.axes[target].edges is not None:
+        return does_not_apply(name, title, f"{task.name} is a number; see the section on regression.")
+    if trial.too_small or len(view.names) < 2:
+        return too_small(name, title)
+    pairs = [(kind, source) for kind in CLASSIFIERS for source in trial.training]
+    fits: dict[str, dict[str, ModelPredictions]] = {kind: {} for kind in CLASSIFIERS}
+    for done, (kind, source) in enumerate(pairs):
+        progress("training models", done, len(pairs))
+        fits[kind][source] = task.fit(CLASSIFIERS[kind], source)
+    progress("training models", len(pairs), len(pairs))
+    figures: dict[str, dict[str, Measured]] = {
+        kind: {
+            source: {
+                "accuracy": fitted.accuracy(task.truth),
+                "auc": fitted.auc(task.truth),
+                "agreement": fitted.agreement(of["real"]),
+            }
+            for source, fitted in of.items()
+        }
+        for kind, of in fits.items()
+    }
+    rows: list[tuple[Cell, ...]] = []
+    for kind, source in pairs:
+        found = figures[kind][source]
+        agreement = None if source == "real" else found["agreement"]
+        rows.append((kind, source, found["accuracy"], found["auc"], agreement))
+    rows.append(("most frequent value", "real", task.majority, None, None))
+    columns = ("model", "trained on", "accuracy", "AUC", "agreement with the model of real records")
+    table = PageTable(f"Predicting {task.name}", columns, tuple(rows), trial.sentence)
+    series = [(of, [figures[kind][of]["accuracy"] or 0.0 for kind in fits], colour) for of, colour in _SERIES]
+    plot = plots.bar_plot(f"Accuracy on real records, predicting {task.name}", list(fits), series, label="accuracy")
+    recorded = {
+        "target": task.name,
+        **trial.figures,
+        "held_out": trial.fresh,
+        "majority": task.majority,
+        "models": figures,
+    }
+    state, verdict = _judged(figures, task.majority)
+    return PageSection(name, title, verdict, state, (table,), (plot,), recorded)
+
+
+def _judged(figures: Mapping[str, Mapping[str, Measured]], majority: float) -> tuple[State, str]:
+    best = max(figures, key=lambda kind: figures[kind]["real"]["accuracy"] or 0.0)
+    accuracy = {source: figures[best][source]["accuracy"] or 0.0 for source in ("real", "released")}
+    agreement = figures[best]["released"]["agreement"] or 0.0
+    text = (
+        f"The best model of real records ({best}) is right in {accuracy['real']:.1%} of cases, the same kind of model "
+        f"of released ones in {accuracy['released']:.1%}; they agree on {agreement:.1%} of the records. The most "
+        f"frequent value alone is right in {majority:.1%}."
+    )
+    gain = accuracy["real"] - majority
+    if gain <= 0.005:
+        return "info", text + " No model learns much here, so this says little."
+    kept = (accuracy["released"] - majority) / gain
+    return ("good" if kept >= 0.9 else "fair" if kept >= 0.6 else "bad"), text
+
+
+def attribute_section(trial: Trial, view: View, *, progress: Progress) -> PageSection:
+    """How well a random forest predicts each attribute from all others (the paper's Figures 1 and 2)."""
+    name, title = "attributes", "Each attribute from all others"
+    trial = trial.part(_FOREST_ROWS, _FOREST_ROWS)
+    if trial.too_small or len(view.names) < 2:
+        return too_small(name, title)
+    chosen = np.random.default_rng([trial.seed, 4]).permutation(len(view.names))[:_FOREST_TARGETS]
+    targets = sorted(chosen.tolist())
+    small = ModelKind(forest(_FOREST_TREES), "codes")
+    rows: list[tuple[Cell, ...]] = []
+    figures: dict[str, Measured] = {}
+    losses: dict[str, float] = {}
+    for done, target in enumerate(targets):
+        progress("predicting attributes", done, len(targets))
+        task = Prediction(trial, view, target)
+        real, released = (task.fit(small, source).accuracy(task.truth) for source in ("real", "released"))
+        gain = real - task.majority
+        kept = (released - task.majority) / gain if gain > 0.005 else None
+        rows.append((task.name, view.sizes[target], task.majority, real, released, released - real, kept))
+        figures[task.name] = {"most_frequent": task.majority, "real": real, "released": released, "kept": kept}
+        losses[task.name] = real - released
+    progress("predicting attributes", len(targets), len(targets))
+    state, verdict = _judged_losses(losses, [row["kept"] for row in figures.values() if row["kept"] is not None])
+    columns = ("attribute", "values", "most frequent", "real", "released", "difference", "gain kept")
+    some = (
+        f"{len(targets)} of {len(view.names)} attributes, drawn at random. " if len(targets) < len(view.names) else ""
+    )
+    note = f"{some}Accuracy of {_FOREST_TREES} trees. {trial.sentence}"
+    colours = {"real": plots.REAL, "released": plots.RELEASED, "most_frequent": plots.OTHER}
+    plot = plots.bar_plot(
+        "Accuracy on real records, predicting each attribute",
+        list(figures),
+        [(key.replace("_", " "), [of[key] or 0.0 for of in figures.values()], c) for key, c in colours.items()],
+        label="accuracy",
+    )
+    table = PageTable(title, columns, tuple(rows), note)
+    return PageSection(name, title, verdict, state, (table,), (plot,), {**trial.figures, "attributes": figures})
+
+
+def _judged_losses(losses: Mapping[str, float], kept: list[float]) -> tuple[State, str]:
+    worst, mean = max(losses, key=lambda name: losses[name]), float(np.mean(kept)) if kept else None
+    loss = float(np.mean(list(losses.values()))) * 100
+    verdict = (
+        f"A random forest of released records predicts an attribute {abs(loss):.1f} percentage points "
+        f"{'less' if loss >= 0 else 'more'} often right than one of real records on average, with the largest loss of "
+        f"{losses[worst] * 100:.1f} for {worst}"
+    )
+    if mean is None:
+        return "info", f"{verdict}."
+    state: State = "good" if mean >= 0.85 else "fair" if mean >= 0.5 else "bad"
+    return state, f"{verdict}; it keeps {mean:.0%} of what the forest gains over the most frequent value."

@@ -1,0 +1,153 @@
+"""Models that are trained on one table and tested on another: encodings, classifiers, what is measured.
+
+Trees see a code for each attribute. Linear models see an indicator for each value and, of ordered attributes, the
+standardised code besides. Both see continuous numbers as they are, scaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.evaluation.binning import Axis, View
+from dpdist.evaluation.estimators import Maker, estimator
+from dpdist.privacy.arrays import Codes, Floats
+
+Labels = NDArray[np.int64]
+
+TREES = 40
+
+
+@dataclass(frozen=True)
+class ModelKind:
+    """A kind of model: how to make one from a seed, and what it sees."""
+
+    make: Maker
+    sees: Literal["codes", "indicators"]
+
+
+def forest(trees: int = TREES) -> Maker:
+    """Random forests whose memory is bounded: some hundred leaves for each tree."""
+    return estimator("ensemble:RandomForestClassifier", n_estimators=trees, min_samples_leaf=3, max_leaf_nodes=600)
+
+
+CLASSIFIERS: dict[str, ModelKind] = {
+    "tree": ModelKind(estimator("tree:DecisionTreeClassifier", min_samples_leaf=20), "codes"),
+    "random forest": ModelKind(forest(), "codes"),
+    "AdaBoost": ModelKind(estimator("ensemble:AdaBoostClassifier", n_estimators=50), "codes"),
+    "gradient boosting": ModelKind(
+        estimator("ensemble:HistGradientBoostingClassifier", max_iter=60, early_stopping=False), "codes"
+    ),
+    "logistic regression": ModelKind(estimator("linear_model:LogisticRegression", C=1.0, max_iter=300), "indicators"),
+    "linear SVM": ModelKind(estimator("svm:LinearSVC", C=0.1, dual=False, max_iter=2000), "indicators"),
+}
+"""The kinds of models of the paper's Tables 3 and 4, and gradient boosting."""
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """What models see of some attributes: the same for real and released records."""
+
+    axes: tuple[Axis, ...]  # of the attributes that are seen
+    places: tuple[int, ...]  # where they stand in the schema
+    # what continuous numbers are divided by: their deviation in the real training records; 1 for the others
+    scales: tuple[float, ...]
+
+    @classmethod
+    def of(cls, view: View, places: Sequence[int], training: Codes) -> Encoder:
+        """The encoder of some attributes, by their places."""
+        axes = tuple(view.axes[i] for i in places)
+        scales = [float(np.std(training[i])) if view.axes[i].edges is not None else 1.0 for i in places]
+        return cls(axes, tuple(places), tuple(scale or 1.0 for scale in scales))
+
+    def codes(self, records: Codes) -> NDArray[np.float32]:
+        """A code, or a scaled number, for each attribute: float32[records, attributes]."""
+        return np.stack([column.astype(np.float32) for column, _ in self._columns(records)], axis=1)
+
+    def indicators(self, records: Codes) -> Any:
+        """An indicator for each value, a standardised code for each ordered attribute: sparse float64[records, d]."""
+        from scipy.sparse import csr_array, hstack
+
+        rows = np.arange(len(records[0]), dtype=np.int32)
+        blocks = []
+        for column, axis in self._columns(records):
+            if axis.edges is not None:
+                blocks.append(csr_array(column[:, None]))
+                continue
+            where = (rows, column.astype(np.int32))
+            blocks.append(csr_array((np.ones(len(rows)), where), shape=(len(rows), axis.size)))
+            if axis.ordered and axis.size > 2:
+                spread = np.sqrt((axis.size**2 - 1) / 12)
+                blocks.append(csr_array(((column - (axis.size - 1) / 2) / spread)[:, None]))
+        matrix = hstack(blocks, format="csr")
+        matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
+        return matrix
+
+    def matrix(self, records: Codes, sees: str) -> Any:
+        """What a kind of model sees."""
+        return self.codes(records) if sees == "codes" else self.indicators(records)
+
+    def _columns(self, records: Codes) -> Iterator[tuple[np.ndarray, Axis]]:
+        for axis, place, scale in zip(self.axes, self.places, self.scales, strict=True):
+            column = records[place]
+            yield (axis.codes(column) if axis.edges is None else column / scale), axis
+
+
+def labels_of(records: Codes, view: View, target: int) -> Labels:
+    """Codes of the attribute to predict, int64[records]."""
+    return np.asarray(view.axes[target].codes(records[target]), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelPredictions:
+    """What a model says about the test records."""
+
+    predicted: Labels  # int64[records]
+    # float64[records] or None: higher where the higher code is likelier; None unless there are two classes
+    score: Floats | None
+
+    def accuracy(self, truth: Labels) -> float:
+        """Share of the test records whose label is right."""
+        return float(np.mean(self.predicted == truth)) if truth.size else float("nan")
+
+    def agreement(self, other: ModelPredictions) -> float:
+        """Share of the test records on which two models say the same (PD, Section 6.3)."""
+        return float(np.mean(self.predicted == other.predicted)) if self.predicted.size else float("nan")
+
+    def auc(self, truth: Labels) -> float | None:
+        """Area under the ROC curve; None unless the test records have two classes and the model has scores."""
+        if self.score is None or len(np.unique(truth)) != 2:
+            return None
+        from sklearn.metrics import roc_auc_score
+
+        return float(roc_auc_score(truth, self.score))
+
+
+def fit(make: Maker, seed: int, matrix: Any, labels: Labels, test: Any) -> ModelPredictions:
+    """Train a model on (records, d) numbers and int64[records] labels, and let it speak about the test records.
+
+    A table whose labels are all alike trains the model that always says so.
+    """
+    classes = np.unique(labels)
+    if len(classes) < 2:
+        only = int(classes[0]) if classes.size else 0
+        return ModelPredictions(np.full(test.shape[0], only, np.int64), None)
+    import warnings
+
+    from threadpoolctl import threadpool_limits
+
+    with warnings.catch_warnings(), threadpool_limits(1):  # threads that wait for each other on a busy machine
+        warnings.simplefilter("ignore")  # a model that has not converged is judged like any other
+        model = make(seed).fit(matrix, labels)
+        predicted = np.asarray(model.predict(test), np.int64)
+        score = None
+        if len(classes) == 2:
+            if hasattr(model, "decision_function"):
+                score = np.asarray(model.decision_function(test), np.float64)
+            else:
+                score = np.asarray(model.predict_proba(test)[:, 1], np.float64)
+    return ModelPredictions(predicted, score)

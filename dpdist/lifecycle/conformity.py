@@ -1,0 +1,147 @@
+"""Whether an input keeps the contract of a data set: found once, told to its custodian alone."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.cluster.executor import Executor, InProcess
+from dpdist.data.inputs import Files, Input, source_of
+from dpdist.data.operators import Operator
+from dpdist.data.report import RowReport, check, check_weights
+from dpdist.data.weighted import WeightedRecords
+from dpdist.errors import DataError, ReleaseConflict, SpecError
+from dpdist.families.base.bounding import bounded
+from dpdist.families.base.graph import located_on, table_pass
+from dpdist.ledger.keys import KeyRef
+from dpdist.spec.contract import Contract
+from dpdist.spec.schema import Schema
+from dpdist.spec.unit import WeightSpec
+from dpdist.storage.files import absolute
+
+if TYPE_CHECKING:
+    from dpdist.privacy.arrays import Codes
+
+
+@dataclass(frozen=True, repr=False)
+class Conformity:
+    """What a whole pass over an input found. Confidential: it holds private counts."""
+
+    fingerprint: str  # of the input
+    problems: tuple[str, ...]  # why it does not keep the contract; empty where it does
+    counts: dict[str, Any]  # rows read and kept, and by column the values that policies apply to
+
+
+def check_input(
+    contract: Contract, paths: Sequence[str] = (), *, given: Input | None = None, executor: Executor | None = None
+) -> Conformity:
+    """Read an input once and compare it with a contract.
+
+    `paths` are files that its `data.later` admits, by default its own; `given` is a table that is no file, read by an
+    executor (by default in this process). Raises SpecError: the contract does not name such files; DataError: they
+    cannot be read; ReleaseConflict: they changed while they were read.
+    """
+    data = contract.data
+    if data.clients:
+        raise SpecError("data.clients: each client checks its own table, with the contract of its own data set")
+    for path in paths:
+        if not any(fnmatchcase(absolute(path), absolute(pattern)) for pattern in data.later):
+            raise SpecError(f"--data {path}: no pattern of the contract's data.later admits it")
+    files = source_of(data, paths=tuple(paths))
+    source, executor = given or Files(files), executor or InProcess()
+    unit, beside = contract.protected, contract.protected or contract.weight
+    opened = source.open(contract.table, beside=beside.by if beside else None)
+    table = located = located_on(executor, [opened.on(executor)])[0]
+    if contract.weight is not None:
+        table = WeightedRecords(located, contract.weight, once=True)
+    if unit is not None:  # how many are kept does not depend on the key; minima by value are of one choice
+        table = bounded(executor, located, at_most=unit.at_most, key=KeyRef.fixed(secrets.token_hex(32)))
+    names = contract.table.names
+    counted = {names.index(name): contract.table.attributes[names.index(name)].cardinality for name in contract.minima}
+    operator = Operator(name="classes", chunk=partial(_counts, sizes=counted), combine=_added)
+    counts, report = executor.compute([table_pass(executor, table, operator, name="check")])[0]
+    if source.fingerprint != located.fingerprint:
+        raise ReleaseConflict("the files changed while they were read: leave them alone, and check them again")
+    problems = [
+        *_of_policies(report, contract.table, contract.weight),
+        *_of_ids(report, contract),
+        *_of_numbers(report, contract),
+        *_of_classes(counts, contract),
+    ]
+    return Conformity(located.fingerprint, tuple(problems), report.confidential(contract.table))
+
+
+def _counts(codes: Codes, sizes: Mapping[int, int]) -> dict[int, NDArray[np.int64]]:
+    return {column: np.bincount(codes[column], minlength=size).astype(np.int64) for column, size in sizes.items()}
+
+
+def _added(a: dict[int, NDArray[np.int64]], b: dict[int, NDArray[np.int64]]) -> dict[int, NDArray[np.int64]]:
+    return {column: a[column] + b[column] for column in a}
+
+
+def check_records(schema: Schema, given: Input, executor: Executor) -> Conformity:
+    """Read an input once and compare its records with a schema. Raises DataError: it cannot be read."""
+    opened = given.open(schema)
+    table = located_on(executor, [opened.on(executor)])[0]
+    operator = Operator(name="rows", chunk=partial(_counts, sizes={}), combine=_added)
+    _, report = executor.compute([table_pass(executor, table, operator, name="check")])[0]
+    return Conformity(table.fingerprint, tuple(_of_policies(report, schema, None)), report.confidential(schema))
+
+
+def _of_policies(report: RowReport, schema: Schema, weight: WeightSpec | None) -> list[str]:
+    try:
+        check(report, schema)
+        if weight is not None:
+            check_weights(report, weight)
+    except DataError as error:
+        return str(error).splitlines()
+    return []
+
+
+def _of_ids(report: RowReport, contract: Contract) -> list[str]:
+    unit = contract.protected
+    if unit is None or unit.missing == "drop":
+        return []
+    found = [
+        (
+            report.nameless,
+            f"rows without an id, whose {unit.name} nobody knows (a float with a fraction, or so large that it may "
+            "have been rounded, is no id)",
+            "find the ids, and write them as integers or texts",
+        ),
+        (report.orphans, f"records whose {unit.name} has no row in data.parent", "add these rows, or correct the ids"),
+        (report.childless, "rows in data.parent that no record belongs to", "add their records, or leave them out"),
+        (report.repeated, f"several rows in data.parent for one {unit.name}", "leave one of them"),
+    ]
+    return [
+        f"column {unit.by!r}: {what}; they are in no release: {todo}, or declare that with unit.missing: drop"
+        for count, what, todo in found
+        if count
+    ]
+
+
+def _of_numbers(report: RowReport, contract: Contract) -> list[str]:
+    problems = []
+    if report.kept < contract.minimum_records:
+        problems.append("fewer records are kept than minimum_records declares")
+    if contract.number_of_records not in (None, report.kept + report.uncounted):  # of releases without weights
+        problems.append("number_of_records is not the number of records")
+    return problems
+
+
+def _of_classes(counts: Mapping[int, NDArray[np.int64]], contract: Contract) -> list[str]:
+    problems = []
+    for name, minima in contract.minima.items():
+        place = contract.table.names.index(name)
+        values = list(map(str, contract.table.attributes[place].values or ()))
+        for value, least in minima.items():
+            if counts[place][values.index(value)] < least:
+                problems.append(f"minima.{name}: fewer records have the value {value!r} than declared")
+    return problems

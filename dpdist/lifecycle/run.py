@@ -1,0 +1,401 @@
+"""The life of a release: plan, charge, compute, publish, commit. It can be resumed at every step.
+
+This module keeps the order:
+
+1. Whatever can be refused without reading a record is refused first: spec, ledger, output, files, cluster.
+2. The charge is reserved before a record is read. Once one may have been, the charge stays: whether a table is refused
+   is an answer about its records.
+3. Records are read and noise is drawn only after the ledger has recorded that they will be.
+4. The manifest is stored in the work folder, the ledger commits this attempt and destroys its key, and only then is the
+   manifest written to the output. A run that dies in between is finished by resuming it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
+from uuid import uuid4
+
+from dpdist.cluster.executor import Executor
+from dpdist.cluster.opening import open_cluster
+from dpdist.data.inputs import Input, Opened, input_of
+from dpdist.data.table import Table
+from dpdist.errors import (
+    DataError,
+    DataNotFound,
+    DpdistError,
+    LedgerError,
+    OutOfMemory,
+    OutputExists,
+    ReleaseConflict,
+    ResourceError,
+    SpecError,
+    WrongFormat,
+)
+from dpdist.families.base.attempt import Attempt, Progress, silent
+from dpdist.families.base.family import Stage
+from dpdist.families.base.owners import refuse_tables_of_others
+from dpdist.families.base.registry import family_of, make_plan
+from dpdist.ledger import Charge, Ledger
+from dpdist.ledger.keys import BESIDES, WITH_TEST_KEY, KeyRef, require_test_keys
+from dpdist.ledger.records import event_json
+from dpdist.ledger.signing import load_signing_key
+from dpdist.lifecycle.executors import executor_mode
+from dpdist.lifecycle.history import write_error, write_record
+from dpdist.lifecycle.leftovers import sweep_before
+from dpdist.lifecycle.lineage import Lineage
+from dpdist.lifecycle.outcome import Outcome
+from dpdist.lifecycle.preflight import keep_apart, refuse
+from dpdist.lifecycle.publication import Publication
+from dpdist.privacy.events import covers
+from dpdist.publish.manifest import require_vacant
+from dpdist.spec.contract import kept_contract
+from dpdist.storage.store import Store
+
+if TYPE_CHECKING:
+    from dpdist.spec.release import ReleaseSpec
+
+log = logging.getLogger("dpdist")
+log.addHandler(logging.NullHandler())  # else Python prints errors to the terminal
+
+AttemptMode = Literal["new", "resume", "once", "replace"]
+"""What a run does about the attempts of its release that the ledger knows.
+
+``new`` begins, and is refused where an attempt is open. ``resume`` continues the one that was interrupted: the same
+bytes, no new charge. ``once`` begins, or resumes, or finds the release published: it is safe to repeat. ``replace``
+gives an interrupted attempt up, whose charge stays, and charges a new one.
+"""
+
+KEY_FILE = "key.json"
+
+CHARGE_STAYS = (
+    "The charge stays spent, because what a table is refused for is an answer about its records. Whoever keeps the "
+    "table can check it without a charge: dpdist contract check"
+)
+
+
+class Run:
+    """One run of a release: opened, then its steps in order.
+
+    Steps can be repeated: each finds what it stored, and noise is a pure function of the attempt's key.
+
+    Parameters
+    ----------
+    spec : ReleaseSpec
+    attempt : {"new", "resume", "once", "replace"}
+        See `AttemptMode`.
+    fixed_key : str, optional
+        64 hexadecimal digits; for tests only: the manifest then begins with "not private".
+    progress : callable
+        Called with (stage, finished steps, all steps).
+    announce : callable
+        Called with lines for people, such as the address of the dashboard.
+    input : Input, optional
+        What is read; by default the files that the spec names.
+    executor : Executor, optional
+        Where the stages compute, and what stays open; by default one that the spec names.
+
+    Attributes
+    ----------
+    plan : Plan
+    outcome : Outcome or None
+        What was published, once it is.
+    resumed : bool
+        Whether the run continues an attempt; of ``once`` it is known when the run is open.
+    """
+
+    def __init__(
+        self,
+        spec: ReleaseSpec,
+        *,
+        attempt: AttemptMode = "new",
+        fixed_key: str | None = None,
+        progress: Progress = silent,
+        announce: Callable[[str], None] = lambda text: None,
+        input: Input | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        if attempt not in get_args(AttemptMode):
+            raise SpecError(f"attempt: expected one of {', '.join(get_args(AttemptMode))}, got {attempt!r}")
+        self.spec = spec
+        self.plan = make_plan(spec)
+        self.outcome: Outcome | None = None
+        self._mode, self._fixed_key = attempt, fixed_key
+        self.resumed = attempt == "resume"
+        self._progress, self._announce = progress, announce
+        self._input, self._given = input or input_of(spec), executor
+        self._identity = str(uuid4())
+        self._logged: dict[str, Any] = {"release": spec.name, "dataset": spec.dataset}
+        self._stack = ExitStack()
+        self._lineage = Lineage(self.plan)
+
+    def __enter__(self) -> Run:
+        with ExitStack() as stack:
+            stack.push(self._log_error)
+            self._open(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    @property
+    def steps(self) -> dict[str, Callable[[], None]]:
+        """The steps of the release by name, in order; none if a resumed release is already committed."""
+        if self.outcome is not None:
+            return {}
+        family = {stage.name: partial(self._stage, stage) for stage in family_of(self.spec).stages(self.plan)}
+        return {"charge": self._charge, **family, "publish": self._publish}
+
+    def _open(self, stack: ExitStack) -> None:
+        """Make the checks that need no charge, and open what the steps need."""
+        spec = self.spec
+        refuse(self.plan)
+        self._output = Store(spec.output.path, spec.output.storage.options)
+        self._work = Store(spec.work, spec.output.storage.options if spec.work.startswith("s3") else None)
+        signing_key = load_signing_key(spec.output.signing_key)
+        self._ledger = Ledger.open(spec.ledger, create=False)
+        stack.callback(self._ledger.close)
+        self._publication = Publication(
+            spec, self._ledger, self._output, self._work, signing_key, self._bound, self._input
+        )
+        if self._mode == "once":
+            self.resumed = self._ledger.find(spec.dataset, spec.name) is not None
+        if self.resumed:
+            self.outcome = self._publication.committed()
+            if self.outcome is not None:
+                return
+        self._contract = kept_contract(
+            self._ledger.dataset(spec.dataset).contract, spec, name=spec.dataset, event=self.plan.event
+        )
+        if self._fixed_key is not None and self._contract is not None:
+            require_test_keys()
+        refuse_tables_of_others(self._ledger, spec, self._input.source, dataset=spec.dataset)
+        keep_apart(self._input.source, self._output, self._work, self._ledger)
+        if signing_key is None:
+            self._ledger.signing_key(spec.dataset)  # KeyUnavailable if it cannot be opened
+        require_vacant(self._output)
+        self._fingerprint = self._input.fingerprint
+        digest_of = family_of(spec).public_tables
+        self._public_tables = None if digest_of is None else digest_of(spec)
+        if not self.resumed:
+            self._ledger.rehearse(**self._reservation)  # a refusal here says nothing of the table's content
+        opened = self._opened_table()
+        self._output.check_writable()
+        self._work.make_private()
+        self._work.check_writable()
+        sweep_before(self._ledger, self._output, self._work)
+        self._executor = self._given or stack.enter_context(
+            open_cluster(
+                mode=executor_mode(spec, opened),
+                address=spec.cluster.address,
+                scheduler_file=spec.cluster.scheduler_file,
+                workers=spec.cluster.workers,
+                memory_limit=spec.cluster.memory_limit,
+                timeout=spec.cluster.timeout,
+                security=spec.cluster.security,
+                resources=spec.worker_resources,
+            )
+        )
+        self._table = opened.on(self._executor)
+        if self._executor.dashboard:
+            self._announce(f"dashboard  {self._executor.dashboard}")
+
+    def _opened_table(self) -> Opened:
+        """The table.
+
+        Where the spec says which line of a CSV file is looked at, a refusal has read a record, and is charged. The
+        first line of a file, taken for the header, the format that its first bytes show, and the columns of a Parquet
+        file are public.
+        """
+        csv = self.spec.data.csv
+        try:
+            return self._input.open(
+                self.spec.table,
+                partitions=self.spec.cluster.partitions,
+                checked=self._contract is not None,
+                beside=self.spec.column_beside,
+            )
+        except DataError as error:
+            first_line = csv.header and not csv.skip_rows and csv.comment is None
+            is_public = first_line or isinstance(error, DataNotFound | WrongFormat)
+            if is_public or self._contract is not None or self.plan.event is None:
+                raise
+            if not self.resumed:
+                self._ledger.mark_drawing(self._ledger.reserve(**self._reservation))
+            raise type(error)(f"{error}\n{CHARGE_STAYS}") from None
+
+    def _log(self, message: str, level: int = logging.INFO, **fields: str) -> None:
+        """A line of the structured log."""
+        log.log(level, message, extra={**self._logged, **fields})
+
+    def _log_error(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if kind is None:
+            return
+        self._log("run ended early", logging.ERROR, error=kind.__name__)
+        if error is not None:
+            self._lineage.ended(error)
+        if isinstance(error, Exception) and not isinstance(error, DpdistError) and hasattr(self, "_shared"):
+            write_error(self._shared.work, error)
+
+    @property
+    def _bound(self) -> str:
+        """What an attempt is bound to besides its input, public tables and their store: the spec, and whether its key
+        is a test key.
+        """
+        if self._fixed_key is None:
+            return self.spec.fingerprint
+        return f"{self.spec.fingerprint}{WITH_TEST_KEY}{hashlib.sha256(self._fixed_key.encode()).hexdigest()}"
+
+    @property
+    def _wholly_bound(self) -> str:
+        """What an attempt is bound to besides its input.
+
+        Noise that is drawn again for other public tables would be that of other statistics, too. So would noise for
+        a table that another store serves, whose word alone says that it is the same one.
+        """
+        besides = [self._public_tables, self.spec.data.storage.options]
+        if not any(besides):
+            return self._bound
+        digest = hashlib.sha256(json.dumps(besides, sort_keys=True).encode()).hexdigest()
+        return f"{self._bound}{BESIDES}{digest[:32]}"
+
+    @property
+    def _reservation(self) -> dict[str, Any]:
+        """The arguments of the reservation."""
+        return {
+            "dataset": self.spec.dataset,
+            "release": self.spec.name,
+            "event": self.plan.event,
+            "guarantee": self.plan.kind,
+            "new_attempt": self._mode == "replace",
+            "attempt": self._identity,  # a repeated call reserves the same attempt
+            "spec_hash": self._wholly_bound,
+            "input_fingerprint": self._fingerprint,
+            "contract": self._contract,
+        }
+
+    def _charge(self) -> None:
+        """Reserve the charge, or resume the attempt that was interrupted."""
+        spec, ledger = self.spec, self._ledger
+        if self.resumed:
+            attempt = ledger.resume(
+                dataset=spec.dataset,
+                release=spec.name,
+                spec_hash=self._wholly_bound,
+                input_fingerprint=self._fingerprint,
+            )
+            if not covers(event_json(attempt.event), event_json(self.plan.event)):
+                raise ReleaseConflict(
+                    f"release {spec.name!r} was charged for a plan that costs less, or is another one, most likely by "
+                    "another version of dpdist: "
+                    "resume it with that version, or start a new attempt (--new-attempt)"
+                )
+        else:
+            attempt = ledger.reserve(**self._reservation)
+        self._reserved = attempt
+        try:
+            self._publication.claim(attempt)
+        except OutputExists:
+            self._give_back()
+            raise
+        files = len(self._table.files) if isinstance(self._table, Table) else 0
+        self._logged |= {"attempt": attempt.id, "files": files}
+        if self.spec.cluster.partitions is not None:  # else their number follows from that of the records
+            self._logged["partitions"] = len(self._table.partitions)
+        self._log("attempt resumed" if self.resumed else "attempt reserved")
+        self._lineage.begun(attempt.id, self._contract)
+        self._executor.attempt = attempt.id
+        self._announce(f"attempt    {attempt.id}")
+        work = self._work / attempt.id
+        work.make_private()
+        key = work.address(KEY_FILE)
+        self._shared = Attempt(
+            spec=spec,
+            plan=self.plan,
+            table=self._table,
+            executor=self._executor,
+            key=KeyRef.fixed(self._fixed_key) if self._fixed_key else ledger.share_key(attempt, key),
+            id=attempt.id,
+            work=work,
+            output=self._output,
+            progress=self._progress,
+            before_noise=partial(self._mark_drawing, attempt),
+            contract=self._contract,
+            public_tables=self._public_tables,
+        )
+
+    def _mark_drawing(self, attempt: Charge) -> None:
+        self._ledger.mark_drawing(attempt)
+
+    def _give_back(self) -> None:
+        """Give the charge back, unless a record may have been read; a key file may be left."""
+        with suppress(LedgerError, ResourceError):
+            self._ledger.void(self._reserved)
+
+    def _stage(self, stage: Stage[Any, Any]) -> None:
+        """Run a stage of the family; give the charge back if it ends before a record was read."""
+        try:
+            self._shared.run(stage)
+        except MemoryError:
+            raise OutOfMemory(
+                "the process of the run itself ran out of memory: give it more; the release can be resumed"
+            ) from None
+        except DpdistError as error:
+            if isinstance(error, ResourceError):
+                raise
+            with suppress(DpdistError):  # a storage that refused the step may refuse the record, too
+                if self._ledger.attempt(self._reserved).manifest_sha256 is None:  # else another run has written it
+                    # only the operator may see by how much a check failed
+                    write_record(self._shared, self._reserved, refused=type(error).__name__)
+            self._publication.give_free(self._reserved)
+            self._give_back()
+            if isinstance(error, DataError) and self.plan.event is not None:
+                raise type(error)(f"{error}\n{CHARGE_STAYS}") from None
+            raise
+
+    def _publish(self) -> None:
+        """Publish; when repeated after a failure of the storage, find what the ledger committed."""
+        self._progress("publishing", 0, 1)
+        try:
+            self.outcome = self._publication.publish(self._shared, self._reserved)
+        except ReleaseConflict:
+            self._publication.give_free(self._reserved)
+            raise
+        self._lineage.released(self.outcome)
+        self._progress("publishing", 1, 1)
+
+
+def run_release(
+    spec: ReleaseSpec,
+    *,
+    attempt: AttemptMode = "new",
+    fixed_key: str | None = None,
+    progress: Progress = silent,
+    announce: Callable[[str], None] = lambda text: None,
+    input: Input | None = None,
+    executor: Executor | None = None,
+) -> Outcome:
+    """Run a release from its spec to its manifest; parameters as for `Run`. Returns Outcome. Raises DpdistError: see
+    `dpdist.errors`; nothing is published, the ledger is consistent, and unless the message says otherwise the attempt
+    can be resumed.
+    """
+    with Run(
+        spec,
+        attempt=attempt,
+        fixed_key=fixed_key,
+        input=input,
+        executor=executor,
+        progress=progress,
+        announce=announce,
+    ) as run:
+        for step in run.steps.values():
+            step()
+        if run.outcome is None:
+            raise LedgerError(f"release {spec.name!r} ended without an outcome: resume it")
+        return run.outcome

@@ -1,0 +1,1 @@
+"""The model of a table: noisy tables of few attributes, a junction tree fitted to them, and records drawn from it."""

@@ -1,0 +1,252 @@
+"""All choices of a synthesis, from public facts only: the domains, a minimum of records and the budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
+
+L1_OF_NOISE = math.sqrt(2 / math.pi)  # mean of |Z| for a standard normal Z
+
+
+EMPTY = 0.2  # what a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts
+
+MOST_CODED_CELLS = MAX_PAIR_CELLS // 16
+"""Cells of all pair tables of the model's codes, where those of the values do not fit a worker."""
+
+FEWEST = 4  # fewest pairs of a round, and fewest triples
+MOST_TRIPLES = 20  # triples that are measured at most: their noise grows with the root of their number
+MOST_ROUNDS = 5000  # rounds of balancing at most
+TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
+
+_TRIPLES, _TRIPLE_PICKS = 0.1, 0.01
+"""Shares of the triples' tables and of their picks, where there are any; raking's tables have so much less."""
+
+_NOTHING = 1e-5
+"""Where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured."""
+
+_BALANCED_PART = 4
+"""Raked records are balanced where the pool has so many rows a record: a larger sample of it is balanced by itself."""
+
+_FEW = (0.1, 0.4)
+"""Noise of one-way tables, in parts of the records, from which their share grows, and at which it would be all."""
+
+_ALL = 0.9  # one-way tables that would have a larger share have all
+
+_ONE_WAY_ONLY: dict[str, Any] = {
+    "one_way": 0.3,
+    "one_way_again": 0.7,
+    "tree": 0.0,
+    "pairs": 0.0,
+    "picks": 0.0,
+    "rounds": 0,
+    "balance": 0,
+}
+
+_RESOLVED = 10_000  # triples are measured where the records are so many deviations of the noise in their tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What a synthesis does; shares are of mu^2 and sum to at most 1."""
+
+    mu: float  # the release is mu-GDP
+    one_way: float = 0.06  # one_way, one_way_again: shares of the two measurements of the one-way tables
+    one_way_again: float = 0.19
+    # tree, pairs, picks: shares of the tree's tables, of all further rounds' tables, and of all picks
+    tree: float = 0.30
+    pairs: float = 0.41
+    picks: float = 0.04
+    # misfit, rake: shares of the noisy misfit that decides about raking, and of all pair tables; 0 without raking
+    misfit: float = 0.0
+    rake: float = 0.0
+    # triples, triple_picks: shares of the tables of triples that records are raked to as well, and of their picks
+    triples: float = 0.0
+    triple_picks: float = 0.0
+    triple_tables: int = 0  # most triples
+    rounds: int = 5  # rounds, per_round: further rounds, and pairs measured in each at most
+    per_round: int = 5
+    merge_below: float = 1.5  # values with noisy counts under so many deviations are merged
+    # (from, groups): attributes with so many codes get a coarse copy of so many groups
+    coarse: tuple[tuple[int, int], ...] = ((24, 20),)
+    cells: int = 150_000  # most cells of all cliques
+    # evaluations of the fit after the tree and after each round; the last number repeats. More of them fit the noise of
+    # small tables
+    iterations: tuple[int, ...] = (24, 32, 40, 60)
+    penalty: float = 0.5  # part of the expected error of a pair's table that its score is reduced by
+    # pairs of the table's attributes that matter more than others, or less, and their weights; others have 1
+    priorities: tuple[tuple[int, int, float], ...] = ()
+    # pool_parts, pool_rows: parts of the pool of model records whose weights are raked, and rows of each
+    pool_parts: int = 1
+    pool_rows: int = 0
+    sweeps: int = 6  # passes of the raking over all pairs; one less with triples, after a first fit to pairs
+    prior_cells: int = 0  # most cells of a public table's model; 0 for its tree
+    balance: int = 150  # rounds in which records are exchanged so that their pair tables come closer to the model's
+
+    @property
+    def spends(self) -> float:
+        """The sum of all shares."""
+        single = (self.one_way, self.one_way_again, self.tree, self.pairs, self.picks, self.misfit, self.rake)
+        return math.fsum((*single, self.triples, self.triple_picks))
+
+
+def is_wide(cardinalities: Sequence[int]) -> bool:
+    """Whether pairs are counted on merged codes, in a second pass: all tables do not fit, or one is very large."""
+    largest = math.prod(sorted(cardinalities)[-2:]) if len(cardinalities) > 1 else 0
+    return largest > MAX_PAIR_CELLS // 4 or cells_of_pairs(cardinalities) > MAX_PAIR_CELLS
+
+
+def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int = 1, raking: bool = True) -> Choices:
+    """The default choices.
+
+    `records`: declared minimum of records. `parts`: whole parts of the release. `raking`: whether records may be raked
+    to tables of all pairs; a model that records are drawn from given others cannot.
+    """
+    d = len(cardinalities)
+    number = d * (d - 1) // 2
+    one_way = Choices(mu=mu, **_ONE_WAY_ONLY)
+    if not number:
+        return one_way
+    sizes = np.array([a * b for a, b in combinations(cardinalities, 2)], float)
+    capped = np.array([min(a, 24) * min(b, 24) for a, b in combinations(cardinalities, 2)], float)
+    measurable = (0.045 * records * mu * math.sqrt(0.09) / (0.4 * float(np.median(capped)))) ** 2
+    if measurable < _NOTHING:
+        return one_way
+    per_round = int(min(max(measurable, FEWEST), max(5, min(d, number / 9))))
+    found = Choices(
+        mu=mu,
+        per_round=per_round,
+        cells=int(min(max(6 * records, 150_000), 600_000)),
+        balance=0 if number > 1000 or is_wide(cardinalities) else 150,  # it holds tables of all pairs of values
+    )
+    found = _with_shares(with_pool(found, records=records, parts=parts), cardinalities, records=records)
+    noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
+    if raking and found.rounds and noise < 0.06 and number <= 300:
+        found = replace(found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546)
+        if _rows_of_pool(records) < _BALANCED_PART * records:
+            found = replace(found, balance=0)
+        # the weights of the pool make up for what the model misses; further fits, without a pool, take longer
+        found = replace(found, rounds=4, iterations=(12, 24, 30, 45, 45, 90))
+        found = _with_triples(found, cardinalities, records=records)
+    return found
+
+
+def with_pool(choices: Choices, *, records: int, parts: int) -> Choices:
+    """With a pool for a table of so many records; its parts serve the whole parts of the release in turn."""
+    parts = min(max(parts, 1), 8)
+    return replace(choices, pool_parts=parts, pool_rows=_rows_of_pool(records) // parts)
+
+
+def _rows_of_pool(records: int) -> int:
+    return int(min(max(4 * records, 200_000), 1_000_000))
+
+
+def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:
+    """With as many triples as the records are enough for.
+
+    What a triple's table tells beyond its pairs is in its cells of more records than the noise. There are at most
+    records / deviation such cells, and the deviation grows with the root of the number of triples.
+    """
+    fitting = sum(math.prod(cells) <= TRIPLE_CELLS for cells in combinations(cardinalities, 3))
+    enough = int((records * choices.mu / _RESOLVED) ** 2 * _TRIPLES)
+    number = min(enough, MOST_TRIPLES, fitting // 4)
+    if number < FEWEST:
+        return choices
+    rake = choices.rake - _TRIPLES - _TRIPLE_PICKS
+    return replace(choices, triples=_TRIPLES, triple_picks=_TRIPLE_PICKS, triple_tables=number, rake=rake)
+
+
+def without_triples(choices: Choices) -> Choices:
+    """Their shares go to the tables of all pairs."""
+    rake = choices.rake + choices.triples + choices.triple_picks
+    return replace(choices, triples=0.0, triple_picks=0.0, triple_tables=0, rake=rake)
+
+
+def with_prior(choices: Choices, attributes: int) -> Choices:
+    """The choices with a model of a public table to start from: its tree needs no share of its own.
+
+    Where so little can be measured that a round has the fewest pairs, the public model may have half of the cells;
+    elsewhere its further pairs would take the room of those that are measured.
+    """
+    few = choices.per_round <= FEWEST
+    of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1))
+    return replace(
+        choices,
+        tree=0.0,
+        pairs=choices.tree + choices.pairs,
+        per_round=choices.per_round + (0 if few else of_tree),
+        prior_cells=choices.cells // 2 if few else 0,
+    )
+
+
+def _with_shares(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:
+    """With shares of the one-way and pair tables without raking.
+
+    One-way tables get a quarter, and up to two fifths where their noise would be more than a few hundredths of the
+    records: pair tables tell little then, and what is released follows the one-way tables. Where the noise of one-way
+    tables would be more than a tenth of the records, they get more and more, and nearly at two fifths all: no pair
+    could be told from its noise, or be picked for a reason.
+    """
+    d = len(cardinalities)
+    noise = 0.4 * sum(cardinalities) / d * math.sqrt(d) / (choices.mu * math.sqrt(0.25)) / records
+    one_way = min(max(0.25 * math.sqrt(noise / 0.0125), 0.25), 0.4)
+    few = noise * sum(min(size, 24) for size in cardinalities) / sum(cardinalities)  # rare values are merged
+    one_way = max(one_way, 0.4 + 0.6 * (few - _FEW[0]) / (_FEW[1] - _FEW[0]))
+    if one_way > _ALL:
+        return replace(choices, **_ONE_WAY_ONLY)
+    first, rest = 0.06 + 0.02 * (one_way - 0.25) / 0.15, 0.96 - one_way
+    return replace(choices, one_way=first, one_way_again=one_way - first, tree=0.42 * rest, pairs=0.58 * rest)
+
+
+def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
+    """What was chosen and why, by topic, for people."""
+    c, d = choices, len(cardinalities)
+    sigma = math.sqrt(d) / (c.mu * math.sqrt(c.one_way + c.one_way_again))
+    found = {
+        "One-way": f"{d} tables measured {'twice' if c.one_way_again else 'once'} with {_percent(c.one_way)} and "
+        f"{_percent(c.one_way_again)} of mu^2, about +-{sigma:,.0f} records a count, the second time with most "
+        f"precision where values are rare. Values under {c.merge_below:g} deviations are merged for the fit",
+    }
+    for least, groups in c.coarse:
+        if max(cardinalities) >= least:
+            found["Coarse"] = (
+                f"attributes with {least} values or more get a copy of {groups} groups of equal mass, or by levels"
+            )
+    if c.tree or c.pairs:
+        found["Pairs"] = (
+            (f"a tree of {d - 1} pairs ({_percent(c.tree)}), then " if c.tree else "")
+            + f"{c.rounds} rounds of up to {c.per_round} pairs "
+            f"({_percent(c.pairs)}), picked where the model misses most ({_percent(c.picks)}); so many that a table's "
+            f"noise stays below what it can tell. The model has at most {c.cells:,} cells"
+        )
+    if c.priorities:
+        found["Priorities"] = (
+            f"{len(c.priorities)} pairs have a weight of their own, which multiplies what the model misses of them "
+            "when pairs are picked, and their precision when they are measured"
+        )
+    if c.rake:
+        found["Raking"] = (
+            f"the declared records are many for the noise: all {d * (d - 1) // 2} pairs are measured "
+            f"({_percent(c.rake)}) and a pool of {c.pool_parts * c.pool_rows:,} model records is weighted to them, "
+            f"unless a noisy misfit ({_percent(c.misfit)}) says that the model is as good; the share then buys rounds"
+        )
+        if c.triple_tables:
+            found["Triples"] = (
+                f"up to {c.triple_tables} tables of three attributes ({_percent(c.triples)}), picked where the pool "
+                f"misses most ({_percent(c.triple_picks)}); the pool is weighted to them too"
+            )
+    elif d > 1:
+        found["Raking"] = "none: a table of all pairs would be noisier than the model"
+    if c.balance:
+        found["Balance"] = f"{c.balance} rounds of exchanges bring the records' pair tables to the model's"
+    return found
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"

@@ -1,0 +1,121 @@
+"""What is released of the measurements of a model, on a small table made to contradict what is stated of it.
+
+The canary is alone in its values. It moves one cell of every table by one, and every distance; where units are
+protected it is a unit of as many equal records as are used.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from dpdist.accuracy.measured import Accuracy, measure_accuracy
+from dpdist.accuracy.tables import Tables
+from dpdist.model.account import GaussianAccount
+from dpdist.model.choices import Choices
+from dpdist.model.measure import Known, Measured, measure
+from dpdist.model.pool import Triples, fitting_triples, measure_triples
+from dpdist.privacy.arrays import Codes, Floats
+from dpdist.privacy.noise import Noise
+from dpdist.privacy.testing import Claim
+from dpdist.spec.rules import Rules
+from dpdist.spec.schema import Schema
+
+OTHERS = 40  # records of the table beside the canary
+
+
+def with_canary(schema: Schema, copies: int, others: int = OTHERS) -> tuple[Codes, Codes, Codes]:
+    """A table of two kinds of records, so many copies of one that differs in every attribute, and all together.
+
+    Half of the others have the first value of every attribute, half the second where there are three.
+    """
+    table: Codes = [(np.arange(others) % min(max(a.cardinality - 1, 1), 2)).astype(a.dtype) for a in schema.attributes]
+    canary: Codes = [np.full(copies, a.cardinality - 1, a.dtype) for a in schema.attributes]
+    return table, canary, [np.concatenate(columns) for columns in zip(table, canary, strict=True)]
+
+
+def model_claim(
+    schema: Schema, choices: Choices, *, accuracy_mu: float = 0.0, epsilon: float, delta: float, copies: int = 1
+) -> Claim:
+    """All that is released of a table of two kinds of records, with and without one that differs in every attribute.
+
+    The noisy numbers are combined into their log likelihood ratio: of all together, of the one-way tables, of the
+    picked pairs, of all pairs, of picked triples, and of the accuracy of records that are the table without the canary,
+    whose measurement is `accuracy_mu`-GDP (0 where nothing is measured). The number of picks, the first pick and
+    whether all pairs were measured follow.
+    """
+    table, _, joined = with_canary(schema, copies)
+    # the fit is post-processing: a few steps keep the next round's distances near those of a release
+    choices = replace(choices, iterations=(5,))
+    cards, rules = schema.cardinalities, schema.forbidden
+    released = Tables.counted(table, cards)
+    absent, present = (
+        partial(_evidence, Tables.counted(codes, cards), released, choices, accuracy_mu, copies / 2, rules)
+        for codes in (table, joined)
+    )
+    name = f"model of {len(cards)} attributes"
+    return Claim(name=name, absent=absent, present=present, epsilon=epsilon, delta=delta)
+
+
+def _evidence(
+    exact: Tables,
+    released: Tables,
+    choices: Choices,
+    accuracy_mu: float,
+    half: float,
+    rules: Rules,
+    noise: Noise,
+) -> Floats:
+    account = GaussianAccount(choices.mu, noise)
+    measured = measure(exact.pairs, account, choices=choices, known=Known(rules))
+    learner = measured.learner
+    one_way = zip(learner.one_way.counts, learner.one_way.sigmas.tolist(), strict=True)
+    pairs = [m.attributes for m in learner.measurements if len(m.attributes) == 2]
+    first = learner.tables.pairs.index((pairs[0][0], pairs[0][1])) if pairs else -1
+    if choices.triple_tables and measured.all_pairs is not None:  # against tables of the released records: public
+        model = {t: table.astype(np.float64) for t, table in fitting_triples(released).items()}
+        triples = measure_triples(fitting_triples(exact), model, choices=choices, account=account)
+    else:
+        triples = Triples((), (), 0.0)
+    parts = [
+        math.fsum((float(table[-1]) - half) / sigma**2 for table, sigma in one_way),
+        _of_picked(measured, half),
+        _of_all_pairs(measured, half),
+        math.fsum((float(table[-1]) - half) / triples.sigma**2 for table in triples.tables),
+        _of_accuracy(exact, released, accuracy_mu, half, noise) if accuracy_mu else 0.0,
+    ]
+    return np.array([math.fsum(parts), *parts, len(pairs), first, measured.all_pairs is not None], np.float64)
+
+
+def _of_picked(measured: Measured, half: float) -> float:
+    """The canary's cells of the picked pairs' tables, less their mean without it, by precision."""
+    learner = measured.learner
+    found, records = 0.0, learner.one_way.records
+    last = [int(codes[-1]) for codes in learner.coding.maps]
+    for m in learner.measurements:
+        if len(m.attributes) == 2:
+            precision = m.weight / records**2
+            found += (float(m.share[tuple(last[a] for a in m.attributes)]) * records - half) * precision
+    return found
+
+
+def _of_all_pairs(measured: Measured, half: float) -> float:
+    """The same of the tables of all pairs."""
+    if measured.all_pairs is None:
+        return 0.0
+    cells = zip(measured.all_pairs.tables, measured.all_pairs.sigmas.tolist(), strict=True)
+    return math.fsum((float(table[-1, -1]) - half) / sigma**2 for table, sigma in cells)
+
+
+def _of_accuracy(exact: Tables, released: Tables, mu: float, half: float, noise: Noise) -> float:
+    """The same of the measured accuracy: the canary's cells are empty in the released records."""
+    return of_accuracy(measure_accuracy(exact, released, records=released.pairs.total, mu=mu, noise=noise), half)
+
+
+def of_accuracy(found: Accuracy, half: float) -> float:
+    """The log likelihood ratio of a measured accuracy, if the canary's cells are empty in the released records."""
+    sums = [(order.sums[0] - order.tables * half) * order.tables / order.deviation**2 for order in found.orders]
+    return math.fsum(sums) + math.fsum((distance - half) / found.pairs_deviation**2 for distance in found.pairs)

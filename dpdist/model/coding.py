@@ -1,0 +1,224 @@
+"""The attributes of the model, and the exact pair tables on their codes.
+
+Rare values are merged and large attributes have a coarse copy. Where the pair tables of a domain do not fit a worker,
+one-way tables come first, and pairs of the codes that these leave are counted in a second pass (`SingleCounts`): the
+exact tables that noise is added to are the same, sums over merged values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.data.count import PairCounts, cells_of_pairs
+from dpdist.data.operators import Operator, pair_counts_operator, table_counts_operator, through
+from dpdist.model.choices import MOST_CODED_CELLS, Choices
+from dpdist.model.one_way import Merging, OneWay, merge_rare
+from dpdist.model.zeros import code_classes
+from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.spec.rules import Rules
+
+Levels = Sequence[Sequence[NDArray[np.integer]]]
+"""Of each attribute, groups of its values from fine to coarse; nothing for no attribute."""
+
+
+@dataclass(frozen=True, eq=False)
+class Coding:
+    """The attributes of the model: the table's own with rare values merged, and coarse copies of large ones."""
+
+    source: tuple[int, ...]  # the table's attribute that each model attribute is a function of
+    maps: tuple[Counts, ...]  # model code of each of the source's values
+    cardinalities: tuple[int, ...]  # model attributes are in ascending order of these
+    fine: tuple[int, ...]  # the model attribute that stands for each of the table's
+    # pairs of a coarse copy and what it is a copy of, and which combinations are possible
+    links: dict[tuple[int, int], NDArray[np.bool_]]
+    merging: tuple[Merging, ...]  # of each of the table's attributes
+
+
+def coding_of(
+    one_way: OneWay,
+    *,
+    merge_below: float,
+    coarse: Sequence[tuple[int, int]],
+    rules: Rules = (),
+    levels: Levels = (),
+) -> Coding:
+    """The coding that the noisy one-way tables give.
+
+    `merge_below`: in deviations; see `merge_rare`. `coarse`: (from, groups), falling: an attribute, or its last coarse
+    copy, with `from` codes or more gets a coarse copy of so many groups of about equal noisy mass, in code order.
+    `rules`: groups keep apart what they tell apart, unless there were then more than twice as many groups. `levels`:
+    public hierarchies of the values. A copy has those of the finest level of at most twice as many groups, if there is
+    one, and all merged values are a group of it.
+    """
+    merging = tuple(
+        merge_rare(table, sigma, below=merge_below, records=one_way.records)
+        for table, sigma in zip(one_way.counts, one_way.sigmas.tolist(), strict=True)
+    )
+    found: list[tuple[int, int, int, Counts]] = []  # cardinality, level, attribute, map
+    groupings: list[tuple[int, int, Counts]] = []  # attribute, level of the copy, group of each code one level up
+    classes = code_classes(rules, [m.codes for m in merging])
+    for i, m in enumerate(merging):
+        kinds = classes[i]
+        codes, cardinality, level = m.codes, m.cardinality, 0
+        found.append((cardinality, level, i, codes))
+        for least, groups in coarse:
+            if cardinality >= least:
+                mass: Floats = np.bincount(codes, weights=one_way.counts[i], minlength=cardinality).astype(np.float64)
+                group = _of_level(m, codes, levels[i] if levels else (), groups)
+                group = _equal_mass(mass, groups) if group is None else group
+                if kinds is not None:
+                    group, kinds = _split(group, kinds, most=2 * groups)
+                codes, cardinality, level = group[codes], int(group.max()) + 1, level + 1
+                found.append((cardinality, level, i, codes))
+                groupings.append((i, level, group))
+    found.sort(key=lambda item: (item[0], -item[1], item[2]))
+    place = {(i, level): k for k, (_, level, i, _) in enumerate(found)}
+    links = {
+        (place[i, level], place[i, level - 1]): np.arange(group.max() + 1)[:, None] == group
+        for i, level, group in groupings
+    }
+    return Coding(
+        tuple(item[2] for item in found),
+        tuple(item[3] for item in found),
+        tuple(item[0] for item in found),
+        tuple(place[i, 0] for i in range(len(merging))),
+        links,
+        merging,
+    )
+
+
+def _of_level(merging: Merging, codes: Counts, levels: Sequence[NDArray[np.integer]], groups: int) -> Counts | None:
+    """Groups of codes by the finest level that has few enough and joins some; None where there is none."""
+    number = int(codes.max()) + 1
+    for level in levels:
+        own: Counts = level.astype(np.int64) + 1
+        own[merging.rare] = 0
+        found = np.unique(np.stack([codes, own]), axis=1)
+        if found.shape[1] == number and len(set(found[1])) <= min(2 * groups, number - 1):
+            return np.asarray(np.unique(found[1], return_inverse=True)[1], np.int64)
+    return None
+
+
+def _split(group: Counts, kinds: Counts, *, most: int) -> tuple[Counts, Counts | None]:
+    """Groups of codes of one kind each, and their kinds; the groups as they are where there were too many."""
+    number = int(kinds.max()) + 1
+    found, split = np.unique(group * number + kinds, return_inverse=True)
+    return (split.reshape(-1).astype(np.int64), found % number) if len(found) <= most else (group, None)
+
+
+def _equal_mass(counts: Floats, groups: int) -> Counts:
+    """Group number of each code, groups of about equal mass in code order."""
+    mass = np.maximum(counts, 0)
+    middle = (np.cumsum(mass) - mass / 2) / max(mass.sum(), 1e-300)
+    numbers: Counts = np.unique(np.minimum((middle * groups).astype(np.int64), groups - 1), return_inverse=True)[1]
+    return numbers
+
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PairTables:
+    """Counts of all pairs of the model's attributes but those of one source. Confidential."""
+
+    cardinalities: tuple[int, ...]
+    pairs: tuple[Pair, ...]  # ascending in each
+    cells: NDArray[np.int64]  # the tables of the pairs, one after another, in C order
+
+    def __repr__(self) -> str:
+        return f"PairTables(cardinalities={self.cardinalities}, <counts hidden>)"
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Number of cells of each pair's table."""
+        return np.array([self.cardinalities[a] * self.cardinalities[b] for a, b in self.pairs], np.int64)
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """Where each pair's table starts in `cells`."""
+        return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
+
+    def table(self, index: int) -> NDArray[np.int64]:
+        """The table of pair number `index`."""
+        a, b = self.pairs[index]
+        start = int(self.starts[index])
+        size = int(self.sizes[index])
+        return self.cells[start : start + size].reshape(self.cardinalities[a], self.cardinalities[b])
+
+    def distances(self, expected: NDArray[np.int64]) -> NDArray[np.int64]:
+        """L1 distance of each pair's table to a public table of integers; one record changes each by at most 1."""
+        if not self.pairs:
+            return np.zeros(0, np.int64)
+        return np.add.reduceat(np.abs(self.cells - expected), self.starts)
+
+
+def recode(counts: PairCounts, coding: Coding) -> PairTables:
+    """Sum the exact pair counts onto the codes of the model."""
+    cards, source = coding.cardinalities, coding.source
+    pairs = tuple(p for p in combinations(range(len(cards)), 2) if source[p[0]] != source[p[1]])
+    spread = [
+        None if np.array_equal(m, np.arange(c)) else (m[:, None] == np.arange(c)).astype(np.float64)
+        for m, c in zip(coding.maps, cards, strict=True)
+    ]
+    pieces = []
+    for a, b in pairs:
+        table = counts.pair(source[a], source[b])
+        left, right = spread[a], spread[b]
+        if left is not None or right is not None:  # sums of integers below 2**53 are exact
+            exact = table.astype(np.float64)
+            exact = exact if left is None else left.T @ exact
+            table = np.rint(exact if right is None else exact @ right).astype(np.int64)
+        pieces.append(table.ravel())
+    return PairTables(cards, pairs, np.concatenate(pieces) if pieces else np.zeros(0, np.int64))
+
+
+_FARTHER = 1.5  # factor of the threshold of rare values, until the tables of all pairs fit
+
+
+def single_counts_operator(cardinalities: Sequence[int]) -> Operator:
+    """The one-way tables, one after another."""
+    return table_counts_operator(cardinalities, [(i,) for i in range(len(cardinalities))])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SingleCounts:
+    """Exact one-way counts, and the pass that counts pairs of coded values. Confidential."""
+
+    cardinalities: tuple[int, ...]
+    cells: Counts  # the one-way tables, one after another
+    count: Callable[[Operator], PairCounts]  # makes a pass over the records by an operator, and returns its summary
+
+    def single(self, i: int) -> Counts:
+        """Counts of attribute `i`, shape (cardinalities[i],)."""
+        start = sum(self.cardinalities[:i])
+        return self.cells[start : start + self.cardinalities[i]]
+
+    def coded(self, one_way: OneWay, choices: Choices, rules: Rules, levels: Levels) -> tuple[Coding, PairTables]:
+        """The coding, with so many rare values merged that all pairs fit, and its pair tables."""
+        below = choices.merge_below
+        while True:
+            coding = coding_of(one_way, merge_below=below, coarse=choices.coarse, rules=rules, levels=levels)
+            if cells_of_pairs(coding.cardinalities) <= MOST_CODED_CELLS:
+                break
+            below *= _FARTHER
+        counts = self.count(through(partial(model_codes, coding), pair_counts_operator(coding.cardinalities)))
+        source = coding.source
+        pairs = tuple(p for p in combinations(range(len(source)), 2) if source[p[0]] != source[p[1]])
+        pieces = [counts.pair(*pair).ravel() for pair in pairs]
+        return coding, PairTables(coding.cardinalities, pairs, np.concatenate([np.zeros(0, np.int64), *pieces]))
+
+
+def model_codes(coding: Coding, codes: Codes) -> Codes:
+    """The codes of the model's attributes."""
+    return [table[codes[i]] for i, table in zip(coding.source, _small(coding), strict=True)]
+
+
+def _small(coding: Coding) -> list[np.ndarray]:
+    """The maps in the least integers that hold them."""
+    return [m.astype(np.min_scalar_type(c - 1)) for m, c in zip(coding.maps, coding.cardinalities, strict=True)]

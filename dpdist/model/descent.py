@@ -1,0 +1,220 @@
+"""Fitting the model to noisy tables: mirror descent on the weighted squared distance of its marginals to them.
+
+Measured tables are shrunk first towards the model that they were picked by, as far as they hold no more than noise: a
+weak dependence that was picked by chance would otherwise be fitted as it was drawn. Strong ones stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.model.choices import EMPTY
+from dpdist.model.inference import Inference
+from dpdist.model.junction import JunctionTree, Set
+from dpdist.model.zeros import with_zeros
+from dpdist.privacy.arrays import Floats
+from dpdist.privacy.portable import LN2, exp, inner, log2
+
+
+def with_evidence(share: Floats, known: Floats, weight: float) -> Floats:
+    """A noisy pair table, its dependence shrunk towards what was known.
+
+    The margins of the change are kept: one-way tables and other pairs tell of them, too. Of the rest, the energy beyond
+    that of the noise is taken for signal, and the part ``signal / (signal + noise)`` of the change is kept, as in a
+    Wiener filter or by James and Stein. As noise counts what the fit would leave of it: a cell that expects less than
+    the deviation of its noise cannot miss more, because the fit allows no negative counts.
+
+    `share` (shape (a, b)): noisy counts over the number of records. `known` (shape (a, b)): what a public model
+    expected before the table was first measured. `weight`: one over the variance of a cell of `share`.
+    """
+    change = share - known
+    dependence = change - change.mean(1, keepdims=True)
+    dependence -= dependence.mean(0, keepdims=True)
+    free = (share.shape[0] - 1) * (share.shape[1] - 1)
+    if not free:
+        return share
+    flat = dependence.ravel()
+    signal = max(weight * inner(flat, flat) - max(free - 2, 1), 0.0)
+    felt = np.minimum(known.ravel() * math.sqrt(weight) + EMPTY, 1.0)
+    noise = inner(felt, felt) * free / share.size
+    return np.asarray(share - noise / (signal + noise) * dependence)
+
+
+GROWTH = 1.05  # growth of the step length after each step
+UPHILL = 2.0  # a step with momentum may lead to so many times the loss
+OVERSHOOT = 16.0  # the first steps of new pairs together may lead to so many times the loss
+LEAST_STEP = 1e-6  # shorter steps are not halved
+FIRST_STEP = 8.0  # length of the first step, where no earlier fit has found one
+LEAST_SHARE = 1e-6  # a fit without an earlier one begins with so much at least for each value
+
+
+@dataclass(frozen=True, eq=False)
+class TableMeasurement:
+    """A noisy table, on the scale of probabilities."""
+
+    attributes: Set
+    share: Floats  # noisy counts over the number of records
+    weight: float  # ``(records / sigma)^2``
+    # what a model expected of a pair before it was first measured; the fit shrinks the table towards it
+    known: Floats | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class FactorModel:
+    """A distribution on the model's attributes."""
+
+    tree: JunctionTree
+    potentials: dict[Set, Floats]  # logarithms of the factors of the measured sets
+    beliefs: list[Floats]  # probabilities of the cliques
+    step: float  # step length at the end, with which the next fit begins
+    loss: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """Potentials of all measured sets, and what the objective is there."""
+
+    potentials: Floats
+    loss: float
+    gradient: Floats
+    marginals: Floats
+    beliefs: list[Floats]
+
+
+class _Objective:
+    """Potentials of all measured sets in one vector; the loss, its gradient and the marginals there."""
+
+    def __init__(
+        self, tree: JunctionTree, measured: Mapping[Set, tuple[Floats, float]], links: Mapping[Set, NDArray[np.generic]]
+    ) -> None:
+        self.sets = list(measured)
+        self.inference = Inference(tree, list(dict.fromkeys([*self.sets, *links])))
+        self.links = {s: possible.astype(np.float64) for s, possible in links.items()}
+        self.shapes = [measured[s][0].shape for s in self.sets]
+        sizes = [measured[s][0].size for s in self.sets]
+        self.starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+        self.ends = np.cumsum(sizes)
+        self.sizes = np.array(sizes)
+        top = max(weight for _, weight in measured.values())
+        self.target = np.concatenate([measured[s][0].ravel() for s in self.sets])
+        self.weight = np.repeat([measured[s][1] / top for s in self.sets], sizes)
+
+    def split(self, vector: Floats) -> dict[Set, Floats]:
+        return {
+            s: vector[a:b].reshape(shape)
+            for s, a, b, shape in zip(self.sets, self.starts, self.ends, self.shapes, strict=True)
+        }
+
+    def at(self, potentials: Floats) -> tuple[float, Floats, Floats, list[Floats]]:
+        """Loss, gradient in the marginals, marginals and beliefs; an infinite loss where nothing is left."""
+        tops = np.maximum.reduceat(potentials, self.starts)
+        factors = self.split(exp(potentials - np.repeat(tops, self.sizes)))
+        beliefs = self.inference.beliefs(with_zeros(factors, self.links.items()))
+        if beliefs is None:
+            return np.inf, potentials, potentials, []
+        found = self.inference.marginals(beliefs)
+        marginals = np.concatenate([found[s].ravel() for s in self.sets])
+        residuals = marginals - self.target
+        gradient = self.weight * residuals
+        return inner(gradient, residuals) / 2, gradient, marginals, beliefs
+
+
+def fit(
+    tree: JunctionTree,
+    measurements: Sequence[TableMeasurement],
+    links: Mapping[Set, NDArray[np.generic]],
+    *,
+    iterations: int,
+    start: FactorModel | None = None,
+) -> FactorModel:
+    """Fit a model by accelerated mirror descent, from the potentials of an earlier model.
+
+    Minimises ``sum_s weight_s |marginal_s - share_s|^2 / 2``. A step follows the gradient and goes on in the
+    direction of the step before (Nesterov 1983), and begins anew where that leads uphill (O'Donoghue and Candes 2015,
+    section 3.2: the gradient scheme). The first step is halved until the loss falls by half of what the gradient
+    promises. Before, pairs that were picked take a step of proportional fitting (`_proportional`).
+
+    `measurements`: those of one set are combined by their weights, and then shrunk towards what was known
+    (`with_evidence`). `links`: factors that stay: possible combinations of coarse copies and their attributes or under
+    the rules, and what is kept of a public model. `iterations`: evaluations of the loss after the first steps; those of
+    rejected steps are among them. `start`: left out where its potentials together leave nothing in floating point.
+    """
+    measured: dict[Set, tuple[Floats, float]] = {}
+    for m in measurements:
+        share, weight = measured.get(m.attributes, (m.share, 0.0))
+        total = weight + m.weight
+        measured[m.attributes] = ((share * weight + m.share * m.weight) / total, total)
+    for m in measurements:
+        if m.known is not None:
+            share, weight = measured[m.attributes]
+            measured[m.attributes] = with_evidence(share, m.known, weight), weight
+    objective = _Objective(tree, measured, links)
+    old = start.potentials if start else {}
+    anew = [_first(measured[s][0]).ravel() for s in objective.sets]
+    at = np.concatenate([old.get(s, first).ravel() for s, first in zip(objective.sets, anew, strict=True)])
+    found, step = _Point(at, *objective.at(at)), start.step if start else FIRST_STEP
+    if not found.loss < np.inf:  # large potentials of noisy tables of few records: another tree sums them up otherwise
+        at, step = np.concatenate(anew), FIRST_STEP
+        found = _Point(at, *objective.at(at))
+    known = {m.attributes: m.known for m in measurements if m.attributes not in old}
+    steps = [_proportional(*measured[s], known.get(s)).ravel() for s in objective.sets]
+    first, found = found, _ahead(objective, found, np.concatenate(steps))
+    best = found if found.loss <= first.loss else first
+    before, momentum = found.potentials, 1.0
+    for _ in range(iterations):
+        there = found.potentials - step * found.gradient
+        if inner(found.gradient, there - before) > 0:
+            momentum = 1.0
+        following = (1 + math.sqrt(1 + 4 * momentum * momentum)) / 2
+        ahead = there + (momentum - 1) / following * (there - before)
+        new = _Point(ahead, *objective.at(ahead))
+        if not _accepted(found, new, first=momentum == 1.0, least=step < LEAST_STEP):
+            step, momentum, before = step / 2, 1.0, found.potentials
+            continue
+        found, before, momentum, step = new, there, following, step * GROWTH
+        best = found if found.loss <= best.loss else best
+    return FactorModel(tree, objective.split(best.potentials), best.beliefs, step, best.loss)
+
+
+def _first(share: Floats) -> Floats:
+    """Potentials of a set at first: those of independent attributes with the measured shares."""
+    return log2(np.maximum(share, LEAST_SHARE)) * LN2 if share.ndim == 1 else np.zeros(share.shape)
+
+
+def _proportional(share: Floats, weight: float, known: Floats | None) -> Floats:
+    """What takes a picked pair from the model's marginal to the measured table, as far as that exceeds the noise.
+
+    It is a step of iterative proportional fitting, and the last one where the new pairs form a tree.
+    """
+    if known is None:
+        return np.zeros(share.shape)
+    noise = 1 / math.sqrt(weight)
+    return log2((np.maximum(share, 0) + noise) / (known + noise)) * LN2
+
+
+def _ahead(objective: _Objective, found: _Point, step: Floats) -> _Point:
+    """The point a step ahead, half a step where that leads too far uphill, or none.
+
+    Steps of pairs that share a clique overshoot together. Descent from there is still shorter than from no step.
+    """
+    for part in (1.0, 0.5) if step.any() else ():
+        at = found.potentials + part * step
+        new = _Point(at, *objective.at(at))
+        if new.loss <= OVERSHOOT * found.loss:
+            return new
+    return found
+
+
+def _accepted(old: _Point, new: _Point, *, first: bool, least: bool) -> bool:
+    """Whether the descent goes on from a point."""
+    if not new.loss < np.inf:
+        return False
+    if not first:  # steps with momentum may lead uphill for a while
+        return new.loss <= UPHILL * old.loss
+    promised = inner(old.gradient, old.marginals - new.marginals)
+    return least or (new.loss <= old.loss and old.loss - new.loss >= promised / 2)

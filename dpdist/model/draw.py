@@ -1,0 +1,213 @@
+"""Drawing records from a fitted model by group rounding, in integers only.
+
+The rows of a part are drawn attribute by attribute. Among the rows with the same parents, the number that gets each
+value is the model's probability times the rows, rounded up or down at random so that its mean is exact
+(systematic rounding); which of the rows get it is a random order. A part is a pure function of the model, the
+key and its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpdist.errors import SpecError
+from dpdist.model.balance import CELL_BITS, PairIndex, TableRows, balance
+from dpdist.model.fitted import UNIT, UNIT_BITS, Cumulative, Fitted
+from dpdist.privacy.arrays import DIGIT_BITS, Codes, Counts, Unsigned, stable_order
+from dpdist.privacy.noise import Noise
+from dpdist.spec.contradictions import a_record
+from dpdist.spec.rules import Rules, broken_by
+
+MOST_REDRAWS = 32  # how often rows that break a rule are drawn again, at most. Public, as the rules are.
+FORMAT = 1  # of how a model and a key give records: weights of a pool belong to the rows that the pool was drawn with
+LARGEST_PART = 1 << 20  # most rows of a part: rows times `UNIT` stay below 2**61
+
+
+def parts_of(records: int, rows_per_part: int) -> list[int]:
+    """Rows of each part; the last may have fewer.
+
+    Raises SpecError: there would be more than a million.
+    """
+    whole, rest = divmod(records, rows_per_part)
+    if whole > 1_000_000:
+        raise SpecError(f"output.rows_per_part: {records:,} records would be {whole:,} parts; put more rows in each")
+    return [rows_per_part] * whole + [rest] * bool(rest)
+
+
+def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> Codes:
+    """Rows of one part, as values of the table's attributes.
+
+    `name`: noise name of the part. `rows`: from 1 to `LARGEST_PART`. Returns list of ndarray, shape (rows,): one array
+    for each of the table's attributes, of the smallest unsigned integers that hold its values. Raises ValueError:
+    `rows` is out of range.
+    """
+    if not 1 <= rows <= LARGEST_PART:
+        raise ValueError(f"a part has from 1 to {LARGEST_PART} rows, got {rows}")
+    codes: Codes = [np.zeros(0, np.uint8)] * len(fitted.cardinalities)
+    for step in fitted.steps:
+        groups = np.zeros(rows, np.min_scalar_type(len(step.cumulative)))
+        for parent in step.parents:
+            groups *= groups.dtype.type(fitted.cardinalities[parent])
+            groups += codes[parent]
+        codes[step.attribute] = rounded_groups(groups, step.cumulative, noise, f"{name}/{step.attribute}")
+    columns: Codes = []
+    for i, (attribute, size) in enumerate(zip(fitted.fine, fitted.domain, strict=True)):
+        dtype, merged = np.min_scalar_type(size - 1), np.flatnonzero(fitted.values[i] < 0)
+        column = fitted.values[i].astype(dtype)[codes[attribute]]
+        if len(merged):
+            rows_of = np.flatnonzero(codes[attribute] == merged[0])
+            group = np.zeros(len(rows_of), np.uint8)
+            chosen = rounded_groups(group, fitted.rare_cumulative[i], noise, f"{name}/rare/{i}")
+            column[rows_of] = fitted.rare[i][chosen]
+        columns.append(column)
+    return columns
+
+
+def kept_part(fitted: Fitted, noise: Noise, name: str, rows: int, rules: Rules) -> Codes:
+    """Rows of one part that break no rule.
+
+    Rows that break one are drawn again, `MOST_REDRAWS` times at most. What is left then becomes copies of other rows of
+    the part, or of one public record where there are none.
+    """
+    columns = draw_part(fitted, noise, name, rows)
+    broken = np.flatnonzero(broken_by(rules, columns)) if rules else np.zeros(0, np.int64)
+    for again in range(MOST_REDRAWS):
+        if not len(broken):
+            return columns
+        drawn = draw_part(fitted, noise, f"{name}/again/{again}", len(broken))
+        for column, values in zip(columns, drawn, strict=True):
+            column[broken] = values
+        broken = broken[broken_by(rules, drawn)]
+    kept = np.setdiff1d(np.arange(rows), broken)
+    if len(kept):
+        copied = kept[noise.integers(f"{name}/copied", len(broken), high=len(kept))]
+        for column in columns:
+            column[broken] = column[copied]
+    else:
+        for column, value in zip(columns, a_record(rules, len(columns)), strict=True):
+            column[:] = value
+    return columns
+
+
+def pool_part(fitted: Fitted, noise: Noise, part: int, rows: int, rules: Rules) -> Codes:
+    """One part of the pool of a model's rows, whose weights are raked and which records are then taken from."""
+    return kept_part(fitted, noise, f"pool/{part}", rows, rules)
+
+
+def draw_records(
+    fitted: Fitted,
+    noise: Noise,
+    part: int,
+    rows: int,
+    *,
+    rounds: int,
+    rules: Rules = (),
+    pool: Sequence[Codes] | None = None,
+) -> Codes:
+    """The records of one part.
+
+    Without an adjustment they are drawn as a part. With one, they are taken from a part of the pool by weight,
+    systematically along its lexicographic order; the parts of the pool serve in turn. Then the records are balanced
+    against a second sample as large, and put in a random order.
+
+    `rows`: records wanted. `rounds`: of balancing; 0 for none. `rules`: no record breaks them (`kept_part`). `pool`:
+    the parts of the pool, where they are still held; else the one that is needed is drawn again.
+    """
+    name = f"records/{part}"
+    balanced = rounds > 0 and len(fitted.expected) > 0
+    names = [name, f"{name}/spare"] if balanced else [name]
+    samples = _samples(fitted, noise, part, names, rows, rules, pool)
+    columns = [np.concatenate(column) for column in zip(*samples, strict=True)]
+    taken = np.arange(rows)
+    if balanced:
+        expected = (fitted.expected * rows) >> (UNIT_BITS - CELL_BITS)
+        rows_of = TableRows(np.array(columns, np.int32), PairIndex.of(fitted.domain))
+        taken = balance(rows_of, taken, expected, noise, f"{name}/balance", rounds=rounds)
+    mixed = taken[stable_order(noise.words(f"{name}/mixed", rows))]
+    return [column[mixed] for column in columns]
+
+
+def _samples(
+    fitted: Fitted,
+    noise: Noise,
+    part: int,
+    names: list[str],
+    rows: int,
+    rules: Rules,
+    held: Sequence[Codes] | None,
+) -> list[Codes]:
+    """Samples of the model, or of a part of the pool by weight."""
+    if fitted.adjustment is None:
+        return [kept_part(fitted, noise, name, rows, rules) for name in names]
+    number = part % fitted.pool_parts
+    pool = pool_part(fitted, noise, number, fitted.pool_rows, rules) if held is None else held[number]
+    weights = fitted.adjustment.weights(pool, fitted.domain)
+    order = _lexicographic(pool, fitted.domain)
+    words = [int(noise.words(f"{name}/taken", 1)[0]) for name in names]
+    taken = [order[_systematic(weights[order], rows, word)] for word in words]
+    return [[column[rows] for column in pool] for rows in taken]
+
+
+def _systematic(weights: Counts, number: int, word: int) -> Counts:
+    """Positions of a systematic sample of `number` rows with replacement, by integer weights below 2**41.
+
+    Row i is taken as often as multiples of the step fall into its stretch of the cumulative weights; the offset is the
+    word's share of a step.
+    """
+    cumulative = np.cumsum(weights)
+    total = int(cumulative[-1])
+    if total <= 0:
+        return np.arange(number) % len(weights)
+    whole, rest = divmod(total, number)
+    places = np.arange(number, dtype=np.int64)
+    steps = places * whole + (places * rest + (word * total >> 64)) // number
+    return np.searchsorted(cumulative, steps, side="right")
+
+
+def _lexicographic(columns: Codes, cardinalities: tuple[int, ...]) -> Counts:
+    """Order of the rows by their values, equal rows by position; the columns are packed into few keys."""
+    keys: list[Unsigned] = []
+    room = 0
+    for column, cardinality in zip(columns, cardinalities, strict=True):
+        if room < cardinality:
+            keys.append(column.astype(np.promote_types(np.uint16, np.min_scalar_type(cardinality - 1))))
+            room = ((1 << DIGIT_BITS) - 1) // cardinality
+        else:
+            keys[-1] *= keys[-1].dtype.type(cardinality)
+            keys[-1] += column
+            room //= cardinality
+    return stable_order(*keys)
+
+
+def rounded_groups(groups: Unsigned, cumulative: Cumulative, noise: Noise, name: str) -> Unsigned:
+    """A value for each row: within each group the counts of the values are rounded systematically.
+
+    With r rows in a group and an offset u, uniform on [0, 1), row j of the group in random order gets the value whose
+    interval of cumulative probabilities holds ``(j + u) / r``.
+
+    `groups` (shape (rows,)): row of `cumulative` for each row. `cumulative` (shape (configurations, values)). Returns
+    ndarray of the smallest unsigned integers that hold a value, shape (rows,).
+    """
+    order, present, sizes = _shuffled_groups(groups, len(cumulative), noise, name)
+    offsets = noise.integers(f"{name}/offset", len(cumulative), high=UNIT)[present]
+    # rows j < (cumulative * size - offset) / UNIT, rounded up, have a value up to this one
+    ends = -((offsets[:, None] - cumulative[present] * sizes[:, None]) >> UNIT_BITS)
+    counts = np.diff(np.maximum(ends, 0), axis=1, prepend=0)
+    size = cumulative.shape[1]
+    values = np.empty(len(groups), np.min_scalar_type(size - 1))
+    values[order] = np.repeat(np.tile(np.arange(size, dtype=values.dtype), len(present)), counts.ravel())
+    return values
+
+
+def _shuffled_groups(groups: Unsigned, number: int, noise: Noise, name: str) -> tuple[Counts, Counts, Counts]:
+    """Rows ordered by group, at random within each; the groups that occur, and their sizes.
+
+    32 random bits order the rows of a group; equal ones keep their order.
+    """
+    rows = len(groups)
+    sizes = np.bincount(groups, minlength=number)
+    present = np.flatnonzero(sizes)
+    bits = noise.words(f"{name}/order", -(-rows // 2)).astype("<u8", copy=False).view("<u4")[:rows]
+    return stable_order(groups, bits), present, sizes[present]

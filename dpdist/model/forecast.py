@@ -1,0 +1,164 @@
+"""What follows from the choices before a record is read: the draws, their deviations and the expected accuracy.
+
+Whether the noise of every step can be drawn is found before the charge. A sampler draws noise of a deviation up to
+`LARGEST_SCALE`, and a pick has a cost that can be computed. Which tables a round measures depends on noise, so the
+deviations are bounded: a table's part of its share is at least what the weights of the other tables leave it
+(`Learner.round`, `measure_one_way`).
+
+The expected accuracy rests on the declared domains and minimum of records, the choices and the number of released
+records. Of the frequencies nothing is known, so attributes are taken as independent with Zipf shares 1, 1/2, 1/3, ...
+The error of two-way tables is a mean total variation distance to the table. It has two parts, which add as squares:
+
+- *noise*: a table of each pair as precise as those that the plan measures, where no cell can miss more than it is
+  expected to hold. What pairs imply for others and what the fit smooths leaves a part of it, `KEPT_OF_NOISE`;
+- *sampling*: released records drawn at random, of which group rounding and balancing leave `KEPT_OF_SAMPLING`.
+
+The two parts were set on Adult, ACS 2013 and ACS 2024 at epsilon 0.1 to 8 (`docs/planning.md`). What a model
+of pairs misses of a table's dependence is not public, and can be more than both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from dpdist.errors import AccountingError, SpecError
+from dpdist.model.choices import EMPTY, L1_OF_NOISE, MOST_CODED_CELLS, TRIPLE_CELLS, Choices, is_wide
+from dpdist.privacy.arrays import Floats
+from dpdist.privacy.events import ApproximateDP
+from dpdist.privacy.grid import LARGEST_SCALE
+from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.privacy.selection import draws_of_pick, pick_scale
+
+
+def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
+    """A bound of the keyed draws that carry a model's guarantee."""
+    cells = sum(a * b for a, b in combinations(cardinalities, 2))
+    largest = math.prod(sorted(cardinalities)[-2:])
+    if is_wide(cardinalities):
+        largest = min(largest, MOST_CODED_CELLS)
+    tables = len(cardinalities) + 2 * choices.rounds * choices.per_round
+    raked = cells if choices.rake else 0
+    m = len(cardinalities)
+    pick = draws_of_pick(math.comb(2 * m, 2) + 1)  # of all pairs, coarse copies of attributes among them, or to stop
+    triples = choices.triple_tables * (TRIPLE_CELLS + draws_of_pick(math.comb(m, 3) + 1))
+    return 3 * sum(cardinalities) + 1 + tables * (min(largest, cells) + pick) + raked + triples
+
+
+def draws_lost(draws: int, delta: float) -> ApproximateDP:
+    """The event of so many keyed draws.
+
+    Raises SpecError: they alone take as much as delta.
+    """
+    lost = ApproximateDP(0.0, draws * SAMPLER_DELTA, label="draws")
+    if not lost.delta < delta:
+        raise SpecError(
+            f"privacy.delta: the random draws for tables of these domains take up to {lost.delta:.2g} of it; set a "
+            f"delta of {10 * lost.delta:.0e} or more, or coarser values"
+        )
+    return lost
+
+
+ROUNDED = 1.5  # weights are rounded to powers of the root of two: a part of a share changes by so much at most
+
+_PRIORITIES = 1 << 10
+_OF_RARE = 4
+"""The largest ratio of the priorities of pairs, and of the weights of an attribute with and without a rare value."""
+
+
+def refuse_undrawable(choices: Choices, cardinalities: Sequence[int]) -> None:
+    """Refuse choices with a step whose noise could not be drawn. Raises AccountingError."""
+    c, m = choices, len(cardinalities)
+    pairs, values = m * (m - 1) // 2, math.sqrt(max(cardinalities))
+    of_pairs = _PRIORITIES * 2 * math.prod(sorted(cardinalities)[-2:]) ** 0.5
+    rounds = max(c.rounds, 1)
+    for name, share, tables, ratio, size in (
+        ("one_way", c.one_way, m, values, 1),
+        ("one_way_again", c.one_way_again, m, _OF_RARE * (values + 1), 1),
+        ("tree", c.tree, m - 1, of_pairs, 1),
+        ("pairs", c.pairs / rounds, c.per_round, of_pairs, 1),
+        ("misfit", c.misfit, 1, 1.0, pairs),
+        ("rake", c.rake / rounds, max(c.per_round, pairs), of_pairs, 1),
+        ("triples", c.triples, c.triple_tables, 1.0, 1),
+    ):
+        if share:
+            check_deviation(f"privacy.epsilon: {name}", size * math.sqrt(ROUNDED * tables * ratio / share) / c.mu)
+    of_round = c.picks / max(c.rounds + bool(c.tree), 1)
+    for name, share, picks in (
+        ("picks", of_round * bool(c.tree), m - 1),
+        ("picks", of_round * bool(c.rounds), c.per_round),
+        ("rake", 0.05 * c.rake / rounds, c.per_round),
+        ("triple_picks", c.triple_picks, c.triple_tables),
+    ):
+        if share and picks:
+            try:
+                pick_scale(cost=c.mu * math.sqrt(share / picks))
+            except AccountingError as error:
+                raise AccountingError(f"privacy.epsilon: {name}: {error}: change epsilon") from None
+
+
+def check_deviation(setting: str, deviation: float) -> None:
+    """Refuse noise of a deviation that is not drawn. Raises AccountingError: it names the share that pays for it."""
+    if not deviation <= LARGEST_SCALE:
+        raise AccountingError(
+            f"{setting}: noise of a deviation of up to {deviation:.2g} would be needed, and at most 2^45 is drawn: "
+            "raise epsilon or this share, or leave the share out"
+        )
+
+
+KEPT_OF_NOISE = 0.3
+KEPT_OF_SAMPLING = 0.5
+_PAIRS = 300  # of more only some are looked at
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Expected error of two-way tables, in total variation: its parts by noise and by sampling."""
+
+    noise: float
+    sampling: float
+
+    @property
+    def error(self) -> float:
+        """Both together."""
+        return math.hypot(self.noise, self.sampling)
+
+
+def expected(cardinalities: Sequence[int], choices: Choices, *, minimum: int, released: int) -> Expected:
+    """What a plan is expected to give, for so many records in the table at least and so many released ones."""
+    pairs = list(combinations(cardinalities, 2))
+    if not pairs:
+        return Expected(0.0, 0.0)
+    sigma = pair_deviation(choices, len(cardinalities))
+    noise, sampling = [], []
+    for a, b in pairs[:: max(1, len(pairs) // _PAIRS)]:
+        shares = np.outer(_zipf(a), _zipf(b))
+        noise.append(np.minimum(L1_OF_NOISE * sigma, minimum * shares + EMPTY * sigma).sum() / 2 / minimum)
+        sampling.append(np.minimum(L1_OF_NOISE * np.sqrt(shares / released), shares).sum() / 2)
+    return Expected(KEPT_OF_NOISE * float(np.mean(noise)), KEPT_OF_SAMPLING * float(np.mean(sampling)))
+
+
+def _zipf(size: int) -> Floats:
+    weights = 1 / np.arange(1, size + 1)
+    shares: Floats = weights / weights.sum()
+    return shares
+
+
+def pair_deviation(choices: Choices, attributes: int) -> float:
+    """Deviation of a cell of a pair's table: of all pairs, or between those of the tree's and of the rounds' tables."""
+    if choices.rake:
+        return math.sqrt(attributes * (attributes - 1) / 2 / choices.rake) / choices.mu
+    steps = [(choices.tree, attributes - 1), (choices.pairs, choices.rounds * choices.per_round)]
+    precisions = [share * choices.mu**2 / tables for share, tables in steps if share and tables]
+    if not precisions:  # one-way tables only
+        return one_way_deviation(choices, attributes)
+    return 1 / math.sqrt(sum(precisions) / len(precisions))
+
+
+def one_way_deviation(choices: Choices, attributes: int) -> float:
+    """Deviation of a cell of a one-way table, measured once or twice."""
+    return math.sqrt(attributes / (choices.one_way + choices.one_way_again)) / choices.mu

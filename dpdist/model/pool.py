@@ -1,0 +1,195 @@
+"""The pool of model records whose weights are raked to noisy tables: of all pairs, then of picked triples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.accuracy.tables import Attributes, Tables, triples_of
+from dpdist.model.account import GaussianAccount
+from dpdist.model.choices import EMPTY, L1_OF_NOISE, TRIPLE_CELLS, Choices
+from dpdist.model.draw import pool_part
+from dpdist.model.fitted import UNIT, Fitted
+from dpdist.model.measure import AllPairs
+from dpdist.model.one_way import OneWay
+from dpdist.model.rake import Threads, WeightedRows, block_change, rake, shrink, targets_in
+from dpdist.model.rounds import pick_sets
+from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.privacy.noise import Noise
+from dpdist.spec.rules import Rules
+
+_SWEEPS = 5  # passes that bring a triple's noisy table to the tables of its pairs and attributes
+_BEFORE_TRIPLES = 2  # passes of the raking to pairs alone; more follow with the triples
+
+
+def with_margins(one_way: OneWay, all_pairs: AllPairs) -> OneWay:
+    """One-way counts with what the tables of all pairs say of them, by precision.
+
+    A sum over the k values of the other attribute has k times the variance of a cell. On small domains the pairs tell
+    more than the one-way tables themselves, which have a small share where records are raked.
+    """
+    precision = 1 / one_way.sigmas**2
+    sums = [table * p for table, p in zip(one_way.counts, precision.tolist(), strict=True)]
+    pairs = combinations(range(len(sums)), 2)
+    for pair, table, sigma in zip(pairs, all_pairs.tables, all_pairs.sigmas.tolist(), strict=True):
+        for i, other in ((pair[0], 1), (pair[1], 0)):
+            of_sum = 1 / (sigma**2 * table.shape[other])
+            sums[i] = sums[i] + of_sum * table.sum(other)
+            precision[i] += of_sum
+    counts = tuple(total / p for total, p in zip(sums, precision.tolist(), strict=True))
+    return replace(one_way, counts=counts, sigmas=1 / np.sqrt(precision))
+
+
+def fitting_triples(tables: Tables) -> dict[Attributes, Counts]:
+    """The tables, flat, of the triples that are small enough to be measured. Confidential if the tables are."""
+    named = zip(triples_of(tables.pairs.cardinalities), tables.of(3), strict=True)
+    return {triple: table for triple, table in named if table.size <= TRIPLE_CELLS}
+
+
+class Pool:
+    """Rows of the model, and what their weights are fitted to; all of it public.
+
+    `cardinalities`: of the table's attributes. `records`: noisy number of records.
+    """
+
+    def __init__(self, columns: Codes, cardinalities: tuple[int, ...], choices: Choices, records: float) -> None:
+        self._cardinalities, self._choices, self._records = cardinalities, choices, records
+        self._pairs = tuple(combinations(range(len(cardinalities)), 2))
+        self._columns, self._rows = columns, WeightedRows(columns, cardinalities)
+        self._targets: dict[Attributes, Floats] = {}
+
+    @classmethod
+    def drawn(
+        cls,
+        fitted: Fitted,
+        cardinalities: tuple[int, ...],
+        drawing: Noise,
+        choices: Choices,
+        *,
+        records: float,
+        rules: Rules = (),
+    ) -> Pool:
+        """The rows of all parts of a pool."""
+        with Threads(choices.pool_parts) as threads:
+            parts = threads.map(
+                lambda p: pool_part(fitted, drawing, p, choices.pool_rows, rules), range(choices.pool_parts)
+            )
+            columns = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+        return cls(columns, cardinalities, choices, records)
+
+    @property
+    def parts(self) -> list[Codes]:
+        """The rows of each part, as they were drawn."""
+        rows = self._choices.pool_rows
+        return [[c[p * rows : (p + 1) * rows] for c in self._columns] for p in range(self._choices.pool_parts)]
+
+    def rake_to_pairs(self, one_way: OneWay, all_pairs: AllPairs) -> None:
+        """Fit the weights to tables of all pairs, and to the one-way tables; in part where triples follow."""
+        one_way = with_margins(one_way, all_pairs)
+        singles = [(i,) for i in range(len(self._cardinalities))]
+        shares = self._rows.shares([*self._pairs, *singles])
+        for pair, table, sigma in zip(self._pairs, all_pairs.tables, all_pairs.sigmas.tolist(), strict=True):
+            self._aim(pair, table, sigma, shares[pair])
+        for single, counts, sigma in zip(singles, one_way.counts, one_way.sigmas.tolist(), strict=True):
+            self._aim(single, counts, sigma, shares[single])
+        if self._choices.triple_tables:
+            rake(self._rows, self._targets, sweeps=_BEFORE_TRIPLES, damping=())
+        else:
+            rake(self._rows, self._targets, sweeps=self._choices.sweeps)
+
+    def rake_to_triples(self, exact: Mapping[Attributes, Counts], account: GaussianAccount) -> tuple[Attributes, ...]:
+        """Pick triples that the weighted pool misses, measure them, and fit the weights to them too.
+
+        `exact`: tables of the candidates, flat. Confidential. Returns tuple of (int, int, int): what was picked.
+        """
+        shares = self._rows.shares(exact)
+        expected = {triple: shares[triple].ravel() * self._records for triple in exact}
+        found = measure_triples(exact, expected, choices=self._choices, account=account)
+        for triple, table in zip(found.attributes, found.tables, strict=True):
+            self._aim(triple, table, found.sigma, shares[triple])
+            below = targets_in(triple, {scope: share for scope, share in self._targets.items() if len(scope) < 3})
+            for _ in range(_SWEEPS):  # its sums have more noise than the tables of its pairs
+                self._targets[triple] *= block_change(self._targets[triple], below, 1.0)
+        if found.attributes:
+            self._rows.cover(found.attributes)
+        rake(self._rows, self._targets, sweeps=max(self._choices.sweeps - 1, 0))
+        return found.attributes
+
+    def _aim(self, attributes: Attributes, noisy: NDArray[np.number], sigma: float, model: Floats) -> None:
+        """Let a noisy table, shrunk towards the pool's, be a target."""
+        estimate = shrink(noisy.ravel().astype(np.float64), model.ravel() * self._records, sigma)
+        total = float(estimate.sum())
+        share = estimate / total if total > 0 else np.full(estimate.shape, 1 / estimate.size)
+        self._targets[attributes] = share.reshape(model.shape)
+
+    def fitted(self, model: Fitted) -> Fitted:
+        """The model with the weights of its pool."""
+        choices, expected = self._choices, model.expected
+        if choices.balance:
+            shares = self._rows.shares(self._pairs)
+            flat = np.concatenate([shares[pair].ravel() for pair in self._pairs])
+            expected = np.rint(flat * UNIT).astype(np.int64)
+        return replace(
+            model,
+            adjustment=self._rows.adjustment(),
+            expected=expected,
+            pool_parts=choices.pool_parts,
+            pool_rows=choices.pool_rows,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Triples:
+    """Noisy tables of picked triples of the table's attributes."""
+
+    attributes: tuple[Attributes, ...]
+    tables: tuple[NDArray[np.int64], ...]  # flat
+    sigma: float
+
+
+def measure_triples(
+    exact: Mapping[Attributes, Counts],
+    expected: Mapping[Attributes, Floats],
+    *,
+    choices: Choices,
+    account: GaussianAccount,
+) -> Triples:
+    """Pick triples that a public model misses most, and measure their tables.
+
+    A triple's score is as a pair's (`Learner.round`): the L1 distance of its table to the model, less a part of the
+    error that measuring it would leave.
+
+    `exact`: tables of the candidates, flat. Confidential. `expected`: the model's counts of the same tables. Public.
+    Raises AccountingError: the steps would cost more than the account has.
+    """
+    most, candidates = choices.triple_tables, tuple(exact)
+    sigma = float(account.deviations(choices.triples, [1.0] * most)[0])
+    picked = pick_sets(
+        "triples",
+        triple_scores(exact, expected, sigma=sigma, penalty=choices.penalty),
+        candidates,
+        account,
+        scale=account.pick_scale(choices.triple_picks, most),
+        most=most,
+        valid=lambda picked: lambda triple: True,
+    )
+    if not picked:
+        return Triples((), (), 0.0)
+    noisy, sigmas = account.measure("triples", [exact[triple] for triple in picked], share=choices.triples)
+    return Triples(tuple(picked), tuple(noisy), float(sigmas[0]))
+
+
+def triple_scores(
+    exact: Mapping[Attributes, Counts], expected: Mapping[Attributes, Floats], *, sigma: float, penalty: float
+) -> Counts:
+    """Scores of triples, for noise of this deviation; one record changes each by at most 1. Confidential."""
+    scores = []
+    for triple, table in exact.items():
+        model = np.rint(expected[triple]).astype(np.int64)
+        error = np.minimum(L1_OF_NOISE * sigma, model + EMPTY * sigma).sum()
+        scores.append(int(np.abs(table - model).sum()) - round(penalty * float(error)))
+    return np.array(scores, np.int64)

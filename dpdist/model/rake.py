@@ -1,0 +1,250 @@
+"""Raking: weights of a pool of model records, fitted to noisy tables of one, two and three attributes.
+
+The tables lie in a few blocks of attributes that cover all pairs (`dpdist.data.count.covering_blocks`), so that a row
+costs one look-up a block. Block by block, the table of the weights is fitted to all targets in it, and the rows are
+multiplied by the table's change. The threads of the machine share the rows: NumPy counts, takes and multiplies without
+the interpreter's lock. The pieces do not depend on the number of threads, and their results come in order, so that sums
+of them are the same on any machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from itertools import combinations, pairwise
+from math import prod
+from types import TracebackType
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.data.count import BLOCK_CELLS, cover, covering_blocks, packed_index
+from dpdist.data.marginal import marginal
+from dpdist.model.fitted import LIMITS, Adjustment, integer_logs
+from dpdist.model.junction import Set
+from dpdist.privacy.arrays import Floats
+from dpdist.privacy.portable import inner
+
+PIECE = 1 << 18  # rows of a piece
+MOST_THREADS = 8  # each works in memory of its own
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def cores() -> int:
+    """Cores that the process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def slices(rows: int) -> list[slice]:
+    """The rows in pieces of `PIECE`."""
+    return [slice(start, min(start + PIECE, rows)) for start in range(0, rows, PIECE)]
+
+
+class Threads:
+    """Threads for as long as a ``with`` block lasts, as many as the process has cores for, and no more than items.
+
+    `items`: items that `map` gets at a time, at most.
+    """
+
+    def __init__(self, items: int) -> None:
+        number = min(items, cores(), MOST_THREADS)
+        self._pool = ThreadPoolExecutor(number, thread_name_prefix="dpdist-pieces") if number > 1 else None
+
+    def __enter__(self) -> Threads:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
+        """What a function gives for each item, in their order."""
+        return map(function, items) if self._pool is None else self._pool.map(function, items)
+
+
+class WeightedRows:
+    """Rows, their weights, and where each row stands in the tables of the blocks.
+
+    A change of the weights waits until the next table is counted: the rows are read once for both.
+
+    `blocks`: they cover all pairs of attributes.
+    """
+
+    def __init__(self, columns: Sequence[NDArray[np.integer]], cardinalities: Sequence[int]) -> None:
+        self.blocks: list[Set] = []
+        self._columns, self._cardinalities = columns, tuple(cardinalities)
+        self._slices, self._weights = slices(len(columns[0])), np.ones(len(columns[0]))
+        self._keys: list[NDArray[np.integer]] = []
+        self._factors: list[Floats] = []
+        self._waiting: tuple[int, Floats] | None = None
+        self._add(covering_blocks(self._cardinalities))
+
+    @property
+    def pieces(self) -> int:
+        """Number of pieces of the rows."""
+        return len(self._slices)
+
+    def cover(self, scopes: Iterable[Set]) -> None:
+        """Add blocks for sets of attributes that lie in none."""
+        left = [s for s in scopes if not any(set(s) <= set(block) for block in self.blocks)]
+        self._add(cover(tuple(left), self._cardinalities, BLOCK_CELLS))
+
+    def _add(self, blocks: tuple[Set, ...]) -> None:
+        with Threads(len(blocks)) as threads:
+            self._keys += threads.map(self._keys_of, blocks)
+        self.blocks += blocks
+        self._factors += [np.ones(self._shape(block)) for block in blocks]
+
+    def _shape(self, block: Set) -> tuple[int, ...]:
+        return tuple(self._cardinalities[i] for i in block)
+
+    def _keys_of(self, block: Set) -> NDArray[np.integer]:
+        """The cell of each row in a block's table."""
+        index = packed_index([self._columns[i] for i in block], self._shape(block))
+        return index.astype(np.min_scalar_type(prod(self._shape(block)) - 1), copy=False)
+
+    def table(self, b: int, threads: Threads) -> Floats:
+        """The sum of the weights in each cell of a block, over the number of rows."""
+        shape, waiting, self._waiting = self._factors[b].shape, self._waiting, None
+
+        def count(rows: slice) -> Floats:
+            weights = self._changed(rows, waiting)
+            return np.asarray(np.bincount(self._keys[b][rows], weights=weights, minlength=prod(shape)), np.float64)
+
+        total = reduce(np.add, threads.map(count, self._slices))
+        return np.asarray(total.reshape(shape) / len(self._weights))
+
+    def _changed(self, rows: slice, waiting: tuple[int, Floats] | None) -> Floats:
+        """The weights of some rows after the change that waited."""
+        weights = self._weights[rows]
+        if waiting is not None:
+            at, change = waiting
+            weights *= change.take(self._keys[at][rows], mode="clip")
+        return weights
+
+    def multiply(self, b: int, change: Floats) -> None:
+        """Multiply the weight of each row by a factor of its cell of a block."""
+        self._changed(slice(None), self._waiting)
+        self._waiting = b, change.ravel()
+        self._factors[b] = np.clip(self._factors[b] * change, *LIMITS)
+
+    def shares(self, scopes: Iterable[Set]) -> dict[Set, Floats]:
+        """The share of the weights in each cell of the tables of some sets of attributes, of the shape of their domain.
+
+        Sets of up to three attributes.
+        """
+        found: dict[Set, Floats] = {}
+        left = set(scopes)
+
+        def take(block: Set, table: Floats) -> None:
+            inside = left.intersection(s for size in (1, 2, 3) for s in combinations(block, size))
+            table /= table.sum()
+            found.update({s: marginal(table, [block.index(i) for i in s]) for s in inside})
+            left.difference_update(inside)
+
+        with Threads(self.pieces) as threads:
+            for b, block in enumerate(self.blocks):
+                if any(len(s) < 3 or set(s) <= set(block) for s in left):
+                    take(block, self.table(b, threads))
+        others = cover(tuple(sorted(left)), self._cardinalities, BLOCK_CELLS)
+        waiting, self._waiting = self._waiting, None
+        self._changed(slice(None), waiting)
+        with Threads(len(others)) as threads:
+            for block, table in zip(others, threads.map(self._table_of, others), strict=True):
+                take(block, table)
+        return found
+
+    def _table_of(self, block: Set) -> Floats:
+        """The sum of the weights in each cell of a set of attributes that is no block."""
+        size = prod(self._shape(block))
+        found = np.bincount(self._keys_of(block), weights=self._weights, minlength=size).reshape(self._shape(block))
+        return np.asarray(found, np.float64)
+
+    def adjustment(self) -> Adjustment:
+        """The factors as integers."""
+        return Adjustment(tuple(self.blocks), tuple(integer_logs(factors.ravel()) for factors in self._factors))
+
+
+DAMPING = (0.8, 0.6, 0.4)  # powers of the last passes' steps
+
+Aim = tuple[tuple[int, ...], Floats, tuple[int, ...]]
+"""Places of some attributes in a block, the target of their table, and the shape that it is broadcast with."""
+
+
+def shrink(noisy: Floats, model: Floats, sigma: float) -> Floats:
+    """James-Stein estimate of counts, from noisy counts towards a model's, in blocks of cells by falling model count.
+
+    Where the cells of a block differ from the model by more than the noise explains, the noisy counts are kept;
+    elsewhere the model's. Blocks have 16, 32, 64, ... cells. The result is not negative.
+    """
+    order = np.argsort(-model, kind="stable")
+    edges = [0]
+    while edges[-1] < len(order):
+        edges.append(edges[-1] + (16 << (len(edges) - 1)))
+    estimate = model.copy()
+    for start, end in pairwise(edges):
+        cells = order[start:end]
+        change = noisy[cells] - model[cells]
+        evidence = max(inner(change, change), 1e-9)
+        estimate[cells] += max(0.0, 1 - max(len(cells) - 2, 1) * sigma**2 / evidence) * change
+    return np.maximum(estimate, 0)
+
+
+def rake(
+    rows: WeightedRows, targets: dict[tuple[int, ...], Floats], *, sweeps: int, damping: Sequence[float] = DAMPING
+) -> None:
+    """Fit the weights of rows to targets of tables of one, two and three attributes.
+
+    `rows`: their weights change; they may come from an earlier fit. `targets`: shares, summing to 1: (i,), (i, j) and
+    (i, j, k), i < j < k, shape of the domain. Each lies in a block. `sweeps`: passes over the blocks, at least 0.
+    `damping`: the part of a step that each of the last passes goes; the first of them where there are fewer passes. The
+    targets contradict each other by their noise, and whole steps end at those of the last blocks. None where another
+    fit follows.
+    """
+    powers = [*[1.0] * (sweeps - len(damping)), *damping][:sweeps]
+    inside = [targets_in(block, targets) for block in rows.blocks]
+    with Threads(rows.pieces) as threads:
+        for power in powers:
+            for b, aims in enumerate(inside):
+                table = rows.table(b, threads)
+                change = block_change(table, aims, power)
+                change /= float((table.ravel() * change.ravel()).sum())
+                rows.multiply(b, change)
+
+
+def targets_in(block: tuple[int, ...], targets: Mapping[tuple[int, ...], Floats]) -> list[Aim]:
+    """The targets within a block: those of its triples, then of its pairs, then of its attributes.
+
+    Sums over a triple's noisy cells have more noise than the tables of its pairs, which therefore come later.
+    """
+    found = []
+    for size in (3, 2, 1):
+        for places in combinations(range(len(block)), size):
+            target = targets.get(tuple(block[k] for k in places))
+            if target is not None:
+                shape = [1] * len(block)
+                for place, cells in zip(places, target.shape, strict=True):
+                    shape[place] = cells
+                found.append((places, target, tuple(shape)))
+    return found
+
+
+def block_change(table: Floats, aims: Sequence[Aim], power: float) -> Floats:
+    """Factors that take a block's table towards the targets in it, one after another.
+
+    A step goes a part of the way: the ratio to the power of that part, by its Pade approximant of order 1.
+    """
+    before, table = table, table.copy()
+    for places, target, shape in aims:
+        found = marginal(table, places)
+        ratio = np.divide(target, found, out=np.ones_like(target), where=found > 0)
+        np.minimum(np.maximum(ratio, 0.1, out=ratio), 10, out=ratio)
+        if power < 1:
+            ratio = ((1 + power) * ratio + (1 - power)) / ((1 - power) * ratio + (1 + power))
+        table *= ratio.reshape(shape)
+    return np.divide(table, before, out=np.ones_like(table), where=before > 0)

@@ -1,0 +1,274 @@
+"""The rounds: distances of the pairs to the public model pick pairs, noisy tables of them refit the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.model.account import GaussianAccount
+from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
+from dpdist.model.coding import Coding, Pair, PairTables
+from dpdist.model.descent import FactorModel, TableMeasurement, fit
+from dpdist.model.inference import PairMarginals
+from dpdist.model.junction import Components, Graph, JunctionTree, Paths, Set, cells_of, cliques_of, pairs_of
+from dpdist.model.one_way import OneWay, OneWayCounts, combine, expected_counts
+from dpdist.model.zeros import fitting, possible_codes, with_zeros
+from dpdist.privacy.arrays import Floats
+from dpdist.privacy.portable import exp
+from dpdist.privacy.selection import Candidates
+from dpdist.spec.rules import Rules
+
+LARGEST_WEIGHT = 1 << 10
+"""The largest weight of a pair: a distance times a weight over this moves by at most 1 with a record, rounded down."""
+
+FULL = (
+    0.99  # above this part of its cells a model counts as full: only pairs that are close in the tree are still tried
+)
+RULES_PART = 4  # rules may take a fourth of the cells of the model
+
+A = TypeVar("A", bound=tuple[int, ...])
+
+Valid = Callable[[list[A]], Callable[[A], bool]]
+"""A public rule: from the sets picked in this round, whether a set may follow."""
+
+
+def pick_sets(
+    name: str,
+    scores: NDArray[np.int64],
+    sets: tuple[A, ...],
+    account: GaussianAccount,
+    *,
+    scale: float,
+    most: int,
+    valid: Valid[A],
+) -> list[A]:
+    """Pick sets of attributes one after another by the exponential mechanism, among those that a public rule allows.
+
+    To stop is a candidate with score 0. Only the picks that are made are charged.
+
+    `scores` (shape (sets,)): one record changes each by at most 1. `most`: picks at most.
+    """
+    picked: list[A] = []
+    stop = len(sets)
+    candidates = Candidates(np.append(scores, 0), scale=scale)
+    while len(picked) < most:
+        follows = partial(_follows, sets, valid(picked))
+        choice = account.pick(f"{name}/pick/{len(picked)}", candidates, scale=scale, allowed=follows)
+        if choice == stop:
+            break
+        candidates.remove(choice)
+        picked.append(sets[choice])
+    return picked
+
+
+def _follows(sets: tuple[A, ...], rule: Callable[[A], bool], index: int) -> bool:
+    """Whether a candidate may be picked; the last one, to stop, always."""
+    return index == len(sets) or rule(sets[index])
+
+
+@dataclass
+class Learner:
+    """The state of the rounds; all of it public but the exact tables.
+
+    `cells`: most cells of the model after this round. It grows from round to round: otherwise one early pair could take
+    what all later ones need. `marginals`: the model's marginals of the pairs.
+    """
+
+    tables: PairTables
+    coding: Coding
+    one_way: OneWay
+    account: GaussianAccount
+    choices: Choices
+    rules: Rules = ()
+    measurements: list[TableMeasurement] = field(default_factory=list)
+    edges: list[Pair] = field(default_factory=list)  # links and measured pairs
+    model: FactorModel | None = None  # None before the first fit: independent attributes
+    held: dict[Set, Floats] = field(default_factory=dict)  # potentials of a public model
+    zeros: dict[int, tuple[Set, Floats]] = field(default_factory=dict)  # by their numbers, rules that fit the model
+
+    def __post_init__(self) -> None:
+        self.cells = self.choices.cells
+        self.edges = list(self.coding.links)
+        self._join_rules()
+        self._index = {pair: k for k, pair in enumerate(self.tables.pairs)}
+        self._weights = self._priorities()
+        self.marginals: dict[Pair, Floats] = {}
+        self._public: Floats = np.zeros(0)
+        self._expected_values = self._of_values()
+        self.measurements = self._of_one_way()
+        self._predict(self._independent())
+
+    def _of_one_way(self) -> list[TableMeasurement]:
+        """The one-way tables on the model's codes."""
+        found, records = [], self.one_way.records
+        for i, k in enumerate(self.coding.fine):
+            merging, sigma = self.coding.merging[i], float(self.one_way.sigmas[i])
+            counts = np.bincount(merging.codes, weights=self._expected_values[i], minlength=merging.cardinality)
+            found.append(TableMeasurement((k,), counts / records, (records / sigma) ** 2))
+        return found
+
+    def measure_again(self, counts: OneWayCounts, share: float) -> None:
+        """Measure the one-way tables with this share too. Values that were merged stay merged in the model."""
+        tables = [counts.single(i) for i in range(len(counts.cardinalities))]
+        weights = [math.sqrt(table.size) for table in tables]
+        noisy, sigmas = self.account.measure("one-way/rest", tables, share=share, weights=weights)
+        before = self.one_way.records
+        self.one_way = combine([self.one_way.counts, noisy], [self.one_way.sigmas, sigmas])
+        self._expected_values = self._of_values()
+        rare = zip(self.coding.merging, self._expected_values, strict=True)
+        merging = tuple(replace(m, weights=values[m.rare]) for m, values in rare)
+        self.coding = replace(self.coding, merging=merging)
+        scale = before / self.one_way.records
+        pairs = [m for m in self.measurements if len(m.attributes) > 1]
+        pairs = [replace(m, share=m.share * scale, weight=m.weight / scale**2) for m in pairs]
+        self.measurements = self._of_one_way() + pairs
+
+    def _of_values(self) -> tuple[Floats, ...]:
+        """Expected counts of the values of each attribute."""
+        return tuple(
+            expected_counts(table, sigma, records=self.one_way.records)
+            for table, sigma in zip(self.one_way.counts, self.one_way.sigmas.tolist(), strict=True)
+        )
+
+    def _join_rules(self) -> None:
+        """Let the attributes of a rule share a clique, as long as the model stays small."""
+        self.zeros = {}
+        possible, cards = possible_codes(self.rules, self.coding), self.coding.cardinalities
+        if possible:
+            most = self.least_cells + self.choices.cells // RULES_PART
+            self.zeros = {k: possible[k] for k in fitting(possible, cards, self.edges, most=most)}
+
+    @property
+    def all_edges(self) -> list[Pair]:
+        """Links and measured pairs, and pairs of attributes that a rule joins."""
+        return [*self.edges, *(pair for scope, _ in self.zeros.values() for pair in pairs_of(scope))]
+
+    @property
+    def least_cells(self) -> int:
+        """Cells of the model without further pairs."""
+        cards = self.coding.cardinalities
+        return cells_of(cliques_of(cards, self.all_edges), cards)
+
+    def _priorities(self) -> NDArray[np.int64]:
+        """Weights of the pairs in units of 2**-10 of the largest."""
+        source, given = self.coding.source, {(min(a, b), max(a, b)): w for a, b, w in self.choices.priorities}
+        of_pair = [given.get((min(source[a], source[b]), max(source[a], source[b])), 1.0) for a, b in self.tables.pairs]
+        top = max(of_pair, default=1.0)
+        return np.array([max(round(weight / top * LARGEST_WEIGHT), 1) for weight in of_pair], np.int64)
+
+    def _independent(self) -> dict[Pair, Floats]:
+        """Products of the one-way tables."""
+        single = []
+        for source, codes, cardinality in zip(
+            self.coding.source, self.coding.maps, self.coding.cardinalities, strict=True
+        ):
+            counts = np.bincount(codes, weights=self._expected_values[source], minlength=cardinality)
+            single.append(counts / counts.sum())
+        return {(a, b): np.outer(single[a], single[b]) for a, b in self.tables.pairs}
+
+    def _predict(self, marginals: dict[Pair, Floats]) -> None:
+        self.marginals = marginals
+        self._public = np.concatenate([np.zeros(0), *(marginals[pair].ravel() for pair in self.tables.pairs)])
+
+    def expected(self) -> NDArray[np.int64]:
+        """The public model's counts of all pairs, rounded."""
+        return np.rint(self.one_way.records * self._public).astype(np.int64)
+
+    def round(self, name: str, *, share: float, pick_share: float, most: int, tree: bool = False) -> int:
+        """One round; the number of pairs that it measured.
+
+        A pair's score is the L1 distance of its table to the model, less a part of the error that measuring it would
+        leave (the noise of its cells, or what the model expects there if that is less), times its priority. The root
+        of that error is a table's weight in the share: equal noise would favour small tables, weights in proportion
+        large ones.
+
+        `share`, `pick_share`: of mu^2, for the tables and for the picks. `tree`: join components instead of adding any
+        pairs.
+        """
+        sigma = float(self.account.deviations(share, [1.0] * most)[0])
+        expected = self.expected()
+        error = np.minimum(L1_OF_NOISE * sigma, expected + EMPTY * sigma)
+        errors = np.add.reduceat(error, self.tables.starts)
+        noise = np.rint(self.choices.penalty * errors).astype(np.int64)
+        scores = (self.tables.distances(expected) - noise) * self._weights // LARGEST_WEIGHT
+        scale = self.account.pick_scale(pick_share, most)
+        picked = pick_sets(
+            name,
+            scores,
+            self.tables.pairs,
+            self.account,
+            scale=scale,
+            most=most,
+            valid=self._joining if tree else self._fitting,
+        )
+        if picked:
+            self._measure(name, picked, share, errors)
+        return len(picked)
+
+    def _joining(self, picked: list[Pair]) -> Callable[[Pair], bool]:
+        components = Components(len(self.coding.cardinalities), [*self.edges, *picked])
+        fits = self._fitting(picked) if self.zeros else lambda pair: True
+        return lambda pair: not components.joined(*pair) and fits(pair)
+
+    def _fitting(self, picked: list[Pair]) -> Callable[[Pair], bool]:
+        """Whether the model may have a pair more.
+
+        Where the model is full but for a hundredth, only a pair that fits along a path is looked at closely: there few
+        pairs fit, and there would be many eliminations for each of them.
+        """
+        cards, known, most = self.coding.cardinalities, set(self.all_edges), self.cells
+        graph = Graph(cards, [*self.all_edges, *picked])
+        paths = Paths(graph, cards)
+        is_full = paths.cells > FULL * most
+
+        def fits(pair: Pair) -> bool:
+            if pair in known:
+                return True
+            is_near = not is_full or paths.cells_with(*pair) <= most
+            return is_near and graph.eliminate(extra=pair, most=most) is not None
+
+        return fits
+
+    def _measure(self, name: str, picked: list[Pair], share: float, errors: Floats) -> None:
+        tables = [self.tables.table(self._index[pair]) for pair in picked]
+        numbers = [self._index[pair] for pair in picked]
+        weights = [math.sqrt(max(errors[k], 1.0)) * int(self._weights[k]) for k in numbers]
+        noisy, sigmas = self.account.measure(f"{name}/tables", tables, share=share, weights=weights)
+        records = self.one_way.records
+        measured = {measurement.attributes for measurement in self.measurements}
+        for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
+            known = None if pair in measured else self.marginals[pair]
+            self.measurements.append(TableMeasurement(pair, table / records, (records / sigma) ** 2, known))
+        self.edges += [pair for pair in picked if pair not in self.edges]
+
+    def begin(self, prior: FactorModel, edges: list[Pair], iterations: int) -> None:
+        """Start from a public model on the same coding, with what of it the one-way tables leave.
+
+        The potentials of pairs that are not measured stay as they are: of all models with the measured tables, the fit
+        looks for the one that is closest to the public model.
+        """
+        self.held, self.model = dict(prior.potentials), prior
+        self.edges = list(edges)
+        self._join_rules()
+        self.refit(iterations)
+
+    def refit(self, iterations: int) -> FactorModel:
+        """Fit the model to all measurements and predict all pairs."""
+        cards = self.coding.cardinalities
+        tree = JunctionTree.of(cards, cliques_of(cards, self.all_edges))
+        measured, start = {m.attributes for m in self.measurements}, self.model
+        factors: dict[Set, NDArray[np.generic]] = dict(self.coding.links.items())
+        if self.held and start is not None:
+            factors |= {s: exp(p - p.max()) for s, p in self.held.items() if s not in measured}
+            start = replace(start, potentials=self.held | start.potentials)
+        if self.zeros:
+            factors |= with_zeros(factors, self.zeros.values())
+        self.model = fit(tree, self.measurements, factors, iterations=iterations, start=start)
+        self._predict(PairMarginals(tree, self.model.beliefs).all())
+        return self.model
