@@ -145,11 +145,10 @@ class _Rows:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Run:
-    """Consecutive records: those of the first id, the sum of the curves between, those of the last (if another)."""
+    """Consecutive records: those of the first and of the last id (or of the only one), and the curves between them."""
 
-    first: _Rows | None
+    ends: tuple[_Rows, ...]
     inner: CurveSums
-    last: _Rows | None
 
 
 def _wide(codes: Sequence[Floats], basis: Basis, clip: float, columns: tuple[int, ...]) -> CurveSums:
@@ -183,42 +182,31 @@ def _long(codes: Sequence[Floats], columns: tuple[int, int, int], times: Floats,
     ids, moments, values = (np.asarray(codes[i], np.float64) for i in columns)
     nothing = whole(np.empty(0, np.intp), np.empty(0), curves=0)
     if not ids.size:
-        return _Run(None, nothing, None)
+        return _Run((), nothing)
     places = np.searchsorted((times[1:] + times[:-1]) / 2, moments)
     if not np.allclose(times[places], moments, rtol=1e-9, atol=0):
         raise OutOfDomain("the time column holds a time that is not declared; declare it, or leave out such records")
     starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))
     if starts.size == 1:
-        return _Run(_Rows(float(ids[0]), places, values), nothing, None)
+        return _Run((_Rows(float(ids[0]), places, values),), nothing)
     first, last = starts[1], starts[-1]
     if (np.diff(starts[1:]) != times.size).any():
         raise _incomplete()
     inner = whole(places[first:last], values[first:last], curves=starts.size - 2)
     head = _Rows(float(ids[0]), places[:first], values[:first])
-    return _Run(head, inner, _Rows(float(ids[-1]), places[last:], values[last:]))
+    return _Run((head, _Rows(float(ids[-1]), places[last:], values[last:])), inner)
 
 
 def _join(a: _Run, b: _Run, whole: _Whole) -> _Run:
-    if a.first is None or b.first is None:
-        return b if a.first is None else a
-    inner = a.inner + b.inner
-    end = a.last or a.first
-    if end.id == b.first.id:
-        joined = end + b.first
-        if a.last is None:
-            return _Run(joined, inner, b.last)
-        if b.last is None:
-            return _Run(a.first, inner, joined)
-        return _Run(a.first, inner + _closed(joined, whole), b.last)
-    if a.last is not None:
-        inner += _closed(a.last, whole)
-    if b.last is not None:
-        inner += _closed(b.first, whole)
-    return _Run(a.first, inner, b.last or b.first)
+    ends = (*a.ends, *b.ends)
+    if a.ends and b.ends and a.ends[-1].id == b.ends[0].id:
+        ends = (*a.ends[:-1], a.ends[-1] + b.ends[0], *b.ends[1:])
+    inner = sum((_closed(rows, whole) for rows in ends[1:-1]), start=a.inner + b.inner)
+    return _Run((ends[0], ends[-1]) if len(ends) > 1 else ends, inner)
 
 
 def _finish(run: _Run, whole: _Whole) -> CurveSums:
-    return sum((_closed(rows, whole) for rows in (run.first, run.last) if rows is not None), start=run.inner)
+    return sum((_closed(rows, whole) for rows in run.ends), start=run.inner)
 
 
 def _closed(rows: _Rows, whole: _Whole) -> CurveSums:
@@ -331,7 +319,6 @@ def _integer_matrix(basis: Basis, penalty: float) -> tuple[Counts, float]:
 class CurveMean:
     """A released mean."""
 
-    times: Floats  # ndarray of float64, shape (times,)
     values: Floats  # ndarray of float64, shape (times,)
     coefficients: Floats  # ndarray of float64, shape (terms,): in the orthonormal basis of the kernel's space
     curves: int  # the number of curves it was divided by: public (replacement) or noisy (add/remove)
@@ -370,4 +357,4 @@ def release_mean(sums: CurveSums, plan: CurvePlan, *, noise: Noise, name: str) -
     coefficients = np.array([step + int(draw) for step, draw in zip(steps, drawn, strict=True)], np.float64)
     coefficients *= plan.grid / curves
     values = matmul(plan.basis.functions.T, np.sqrt(plan.basis.eigenvalues) * coefficients)
-    return CurveMean(plan.basis.times, values, coefficients, curves)
+    return CurveMean(values, coefficients, curves)

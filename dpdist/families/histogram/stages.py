@@ -21,7 +21,6 @@ from dpdist.families.histogram import results
 from dpdist.families.histogram.binning import Bins, Chosen, choose
 from dpdist.families.histogram.counts import histogram_operator
 from dpdist.families.histogram.curves import (
-    CurveMean,
     confirm_number,
     curve_operator,
     long_curve_operator,
@@ -137,10 +136,9 @@ def write(attempt: HistogramAttempt) -> None:
     """Fit what the spec asks for to the noisy statistics, and write the parts."""
     spec, plan, arrays = attempt.spec, attempt.plan, attempt.result(NoisyStatistics).arrays
     if plan.curves is not None and spec.curves is not None:
-        mean = CurveMean(plan.curves.basis.times, arrays["values"], arrays["coefficients"], int(arrays["curves"]))
-        low, high = spec.curves.domain
-        times = tuple(repr(low + (high - low) * t) for t in mean.times.tolist())
-        statistics = [results.Statistics("mean", "curves", (times,), mean.values, mean.values)]
+        (low, high), values = spec.curves.domain, arrays["values"]
+        times = tuple(repr(low + (high - low) * t) for t in plan.curves.basis.times.tolist())
+        statistics = [results.Statistics("mean", "curves", (times,), values, values)]
     else:
         statistics = _statistics(attempt, arrays)
     with attempt.stage("writing"):

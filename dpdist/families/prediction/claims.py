@@ -15,6 +15,7 @@ import numpy as np
 from dpdist.errors import SpecError
 from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.families.prediction.columns import columns_of
+from dpdist.families.prediction.plan import TwoStagePlan
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP
 from dpdist.families.prediction.private.plan import PrivatePlan
 from dpdist.families.prediction.private.stages import STAGES, FittedInputs
@@ -26,7 +27,6 @@ from dpdist.families.prediction.private.statistics import (
     rank_operator,
     ridge_operator,
 )
-from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise

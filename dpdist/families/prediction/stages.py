@@ -36,11 +36,11 @@ from dpdist.families.prediction.lid.method import (
 from dpdist.families.prediction.lid.plan import LidPlan
 from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning, average
+from dpdist.families.prediction.plan import TwoStagePlan
 from dpdist.families.prediction.private import stages as private
 from dpdist.families.prediction.private.plan import PrivatePlan
 from dpdist.families.prediction.second_stage import TUNING_ROWS
 from dpdist.families.prediction.spec import TwoStageSpec
-from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Floats
 

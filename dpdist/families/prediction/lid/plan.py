@@ -11,9 +11,9 @@ from dpdist.families.base.plan import Needs, core_seconds
 from dpdist.families.prediction.first_stage import FOLDS, cell_count
 from dpdist.families.prediction.lid.inputs import NEIGHBOURS
 from dpdist.families.prediction.lid.method import BLOCK_ROWS, MATCHED_ROWS, Disclosure, Method
+from dpdist.families.prediction.plan import TwoStagePlan
 from dpdist.families.prediction.second_stage import DISTRIBUTED_ROWS, EXACT_ROWS
 from dpdist.families.prediction.spec import TwoStageSpec
-from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.formatting import Fact
 from dpdist.privacy.guarantee import LID, Guarantee
 

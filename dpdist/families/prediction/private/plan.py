@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dpdist.families.base.plan import Needs, core_seconds
+from dpdist.families.prediction.plan import TwoStagePlan
 from dpdist.families.prediction.private.mechanisms import Charge, PrivateColumn, cells_for, charge, private_column
 from dpdist.families.prediction.private.statistics import CHUNK_ROWS
 from dpdist.families.prediction.second_stage import WIDTH
 from dpdist.families.prediction.spec import TwoStageSpec
-from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.events import Composed
 from dpdist.privacy.formatting import Fact
 from dpdist.spec.overrides import change
