@@ -1,17 +1,11 @@
-r"""Function-valued means: the average of curves, released with Gaussian noise whose covariance is a kernel.
+"""Function-valued means: the average of curves, released with Gaussian noise whose covariance is a kernel [1]_.
 
-With eigenpairs (lambda_j, v_j) of the kernel and penalty rho, the mean is estimated by
-``sum_j lambda_j/(lambda_j + rho) <mean, v_j> v_j``, and a Gaussian process with covariance ``sigma^2 K`` is added [1]_.
-In the orthonormal basis ``sqrt(lambda_j) v_j`` of the kernel's space that is a vector with independent equal noise: a
-Gaussian mechanism on the coefficients ``A x``, ``A = diag(sqrt(lambda)/(lambda + rho)) V W``, with V the functions on
-the grid of times and W its quadrature weights. Curves are clipped to ``x' W x <= tau^2``, so one of them moves the
-*sum* of the coefficients by at most tau times the spectral norm of ``A W^(-1/2)``. As the functions are orthonormal on
-the grid, that is ``tau max_j sqrt(lambda_j)/(lambda_j + rho) <= tau / (2 sqrt rho)``.
-
-It is the sum that is noised. Under replacement one curve is exchanged (twice the norm) and the number n of curves is
-public: divided by n, the sensitivity is ``(2 tau / n) max_j sqrt(lambda_j)/(lambda_j + rho)``. Under add/remove n is
-private, a curve enters or leaves (once the norm), and the sum is divided by a noisy count, which takes a share of the
-budget. The c curves of a unit move the sum by at most c times the norm, and the count by c.
+With eigenpairs (lambda_j, v_j) of the kernel and penalty rho, the noise is that of a Gaussian mechanism on the sum of
+the coefficients ``A x``, ``A = diag(sqrt(lambda)/(lambda + rho)) V W``, with V the functions on the grid of times and W
+its quadrature weights. Curves are clipped to ``x' W x <= tau^2``, so one of them moves the sum by at most tau times the
+spectral norm of ``A W^(-1/2)``, and the c curves of a unit by c times that. Under replacement (twice the norm) the sum
+is divided by the public number of curves, under add/remove by a noisy count, which takes a share of the budget;
+``docs/guarantees.md`` has more.
 
 All of it is exact: curves are clipped and cut to integers on a fine grid, towards zero, so that their sums do not
 depend on how the curves were partitioned; A is a matrix of integers times a power of two; products are Python integers.

@@ -20,7 +20,7 @@ from reading import readable
 
 from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
-from dpdist.errors import ResourceError, VerificationFailed
+from dpdist.errors import VerificationFailed
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.histogram.counts import histogram_operator
 from dpdist.families.histogram.entropy import shannon
@@ -443,26 +443,6 @@ def test_no_two_statistics_share_noise(dpdist: Command, tmp_path: Path) -> None:
     assert isinstance(planned, HistogramPlan)
     assert planned.deviations[0] == pytest.approx(np.sqrt(2) * 3, rel=0.02)  # a third of the budget each
     assert planned.epsilon == pytest.approx(1)
-
-
-def test_a_resumed_release_has_the_bytes_of_one_that_was_not_interrupted(
-    dpdist: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger(dpdist)
-    spec = project(tmp_path)
-    assert release(dpdist, spec, "--test-key", KEY, "--set", "output.path=other", "--set", "name=other").code == 0
-
-    def fail(*_: Any) -> None:
-        raise ResourceError("the machine gave up")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dpdist.families.histogram.stages.write", fail)
-        assert release(dpdist, spec, "--test-key", KEY).code == 7
-    made = release(dpdist, spec, "--test-key", KEY, "--resume")
-    assert made.code == 0, made.err
-    one, other = (next((tmp_path / name / "data").rglob("*.parquet")).read_bytes() for name in ("out", "other"))
-    assert one == other
-    assert read_manifest(tmp_path / "out").not_private is not None
 
 
 def test_accounts(dpdist: Command) -> None:

@@ -93,20 +93,6 @@ class TestRelease:
         assert (values >= 0).all()
         assert (values == values.round()).all()
 
-    def test_same_bits_for_any_partitions_and_when_resumed(
-        self, people: tuple[Path, np.ndarray], tmp_path: Path
-    ) -> None:
-        folder, _ = people
-        entropies = {"of": [0, 1], "orders": [1, 2]}
-        tables = []
-        for partitions in (1, 4, 16):
-            made = attempt(folder, tmp_path / str(partitions), partitions=partitions, entropies=entropies)
-            tables.append(released(made))
-            assert released(made).equals(tables[-1])
-        assert all(table.equals(tables[0]) for table in tables)
-        other = attempt(folder, tmp_path / "other", key="ff" * 32, entropies=entropies)
-        assert not released(other).equals(tables[0])
-
     def test_a_resumed_run_uses_what_is_stored(self, people: tuple[Path, np.ndarray], tmp_path: Path) -> None:
         folder, _ = people
         made = attempt(folder, tmp_path)
@@ -286,10 +272,6 @@ def test_entropies_of_counts_that_are_all_zero() -> None:
     plan, zero = CountPlan((Query((0,)),), (8,)), [np.zeros(8, np.int64)]
     schema = Schema(attributes=(Attribute(name="n", kind="integer", bounds=(0, 7)),))
     assert released_entropies(Naming(plan, schema), zero, (1.0, 0.5))[1].value == pytest.approx([3.0])
-
-
-def test_statistics_schema() -> None:
-    assert STATISTICS.names == ["statistic", "of", "cell", "noisy", "value", "standard_error"]
 
 
 def test_no_two_cells_have_the_same_name() -> None:

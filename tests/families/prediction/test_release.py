@@ -32,7 +32,7 @@ from dpdist.privacy import accountant
 from dpdist.privacy.guarantee import LID, DifferentialPrivacy
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import verify
-from dpdist.spec.reader import json_schema, load
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Attribute
 from dpdist.storage.store import Store
 
@@ -389,10 +389,6 @@ def test_scales_of_attributes() -> None:
         scale_of(Attribute(name="a", kind="categorical", values=tuple(range(300))))
 
 
-def test_the_json_schema_knows_the_kind() -> None:
-    assert "TwoStageSpec" in json_schema()["$defs"]
-
-
 def run_spec(folder: Path, *, guarantees: tuple[str, ...] = ("dp", "lid"), dp: bool = False, **changes: Any) -> Any:
     pq.write_table(people(), folder / "people.parquet")
     url = f"sqlite:///{folder}/ledger.db"
@@ -458,24 +454,3 @@ def test_no_columns_to_look_at_is_said() -> None:
     assert planned.method.disclosure == Disclosure(lid=0.1, eta=0.01, columns=())
     assert "looked at in none" in planned.explain()
     assert "not bounded: no column is looked at" in planned.guarantees[0].sentence()
-
-
-class _Stopped(Exception):
-    pass
-
-
-@pytest.mark.parametrize("dp", [False, True])
-def test_an_interrupted_release_is_resumed(tmp_path: Path, dp: bool) -> None:
-    made = run_spec(tmp_path, dp=dp)
-
-    def stop(stage: str, done: int, total: int) -> None:
-        if stage == "writing":
-            raise _Stopped
-
-    with pytest.raises(_Stopped):
-        run_release(made, progress=stop)
-    outcome = run_release(made, attempt="resume")
-    assert outcome.records == (700 if dp else ROWS)
-    ledger = Ledger.open(made.ledger, create=False)
-    assert [attempt.state for attempt in ledger.show("d").attempts] == ["committed"]
-    ledger.close()

@@ -1,23 +1,15 @@
-r"""What a release of the published method does: what it may disclose, its blocks of records, and its parties.
+"""What a release of the published method does: what it may disclose, its blocks of records, and its parties.
 
-**Local information disclosure** (LID): how often a released row shows a value near the original it came from,
-``LID = Pr[ some column j has |x*_j - x_j| <= eta ]``, eta as a share of the width of the column's scale.
+Local information disclosure (LID) is the share of released rows with some column within eta of their originals. Its
+closed form holds for independent uniform columns and is no bound for matched rows (``docs/guarantees.md``), so a
+release measures LID on the rows that it would publish, for every alpha of a grid.
 
-*The closed form.* ``x* - x = (1 - alpha)(s - x)``. If s is uniform and independent of x, a column is near with
-probability at most ``p = 2 eta / (1 - alpha)``, and with d independent columns ``LID <= 1 - (1 - p)^d``. Solved for
-alpha: ``alpha = 1 - 2 eta / (1 - (1 - LID)^(1/d))``. (The published formula has the exponent -d, a misprint.)
+Everything that draws or sums floating-point numbers does so in blocks of `BLOCK_ROWS` records, counted over the records
+that the policies keep, in the order of the table; so what is released does not depend on partitions or workers. Rows
+are released in an order that says nothing of the table's: each block is shuffled by the key, every part of the release
+takes an even share of every block, and is shuffled again.
 
-*What it does not cover.* The published hybrid mixes x with its *nearest* synthetic row, which is not independent of
-x; then the closed form is no bound. So a release measures LID on the rows that it would publish, for every alpha of a
-grid, and takes the largest alpha within the target, at most that of the closed form; if there is none, nothing is
-published.
-
-**Blocks.** Everything that draws or sums floating-point numbers does so in blocks of `BLOCK_ROWS` records, counted over
-the records that the policies keep, in the order of the table; so what is released does not depend on partitions or
-workers. Rows are released in an order that says nothing of the table's: each block is shuffled by the key, every part
-of the release takes an even share of every block, and is shuffled again.
-
-**Parties.** Without a column that names the party, all records are one party's.
+Without a column that names the party, all records are one party's.
 """
 
 from __future__ import annotations

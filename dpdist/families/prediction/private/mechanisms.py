@@ -1,32 +1,13 @@
-r"""The differentially private variant: noisy marginals, noisy rank correlations, noisy ridge statistics; alpha is 0.
+"""The differentially private variant: noisy marginals, noisy rank correlations, noisy ridge statistics; alpha is 0.
 
 Nothing original is released: inputs are drawn from a Gaussian copula with noisy marginals and noisy correlation, and
 responses come from a ridge regression on random Fourier features fitted to noisy sums.
 
-**Integers.** A record is reduced to public cells by comparisons. Its contribution to every statistic is a vector of
-integers from tables, and depends on nothing but the record and what was released before. So sums are exact, adding a
-record (add/remove) changes them by exactly that vector, and rounded Gaussian noise is post-processing of the continuous
-Gaussian mechanism. The statistics, in the order in which they are released:
-
-1. *Marginals*: one count for each column: L2 norm ``sqrt(columns)``.
-2. *Correlations*: the products of the ranks (u_i, in steps of 2^-8, ``|u_i| <= 1/2``) of each pair of the d inputs: L2
-   norm at most ``sqrt(d (d - 1) / 2) / 4``, attained in a corner.
-3. *Products* of the features, ``phi phi^T``, where they are measured: each entry of the upper triangle once, those off
-   the diagonal with noise ``sigma / sqrt(2)``. Divided by the noise, a record's contribution has norm ``|phi|^2 /
-   sigma <= 1 / sigma``. Features are rounded towards zero to steps of 2^-12, which keeps ``|phi| <= 1``.
-4. *Cross products* ``phi y`` with ``|y| <= 1``: norm at most 1.
-
-Products need not be measured: the model of the inputs, already released, implies them (`modelled_products`).
-
-**The penalty** is chosen on what was released, at no cost: it minimises an unbiased estimate of the risk [1]_, with the
-variance of the noise and that of the responses.
-
-**The budget.** All statistics carry Gaussian noise, so the release is one Gaussian mechanism whose squared inverse
-noise multiplier is the sum of those of the statistics; fixed shares divide that sum (`charge`).
-
-References
-----------
-.. [1] Stein, *Estimation of the mean of a multivariate normal distribution*, 1981.
+A record is reduced to public cells by comparisons. Its contribution to every statistic is a vector of integers from
+tables, and depends on nothing but the record and what was released before. So sums are exact, adding a record
+(add/remove) changes them by exactly that vector, and rounded Gaussian noise is post-processing of the continuous
+Gaussian mechanism. ``docs/guarantees.md`` has the statistics, their norms and the proofs. The release is one Gaussian
+mechanism whose squared inverse noise multiplier is the sum of those of the statistics; fixed shares divide that sum.
 """
 
 from __future__ import annotations
