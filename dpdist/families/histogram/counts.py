@@ -61,9 +61,10 @@ class CountPlan:
                 raise SpecError("a coarse histogram needs the bucket maps of the attributes")
         if self.cells > MAX_CELLS:
             worst = max(self.blocks, key=self._block_cells)
+            names = ", ".join(repr(self.names[i]) if self.names else str(i) for i in worst)
             raise SpecError(
                 f"the histograms need {self.cells:,} cells, more than the limit of {MAX_CELLS:,}; the largest has "
-                f"{self._block_cells(worst):,} (columns {', '.join(map(self._name, worst))}): leave out a column, or "
+                f"{self._block_cells(worst):,} (columns {names}): leave out a column, or "
                 "declare fewer `bins`"
             )
 
@@ -79,19 +80,9 @@ class CountPlan:
 
     @property
     def task_bytes(self) -> int:
-        """Memory of counting one partition, besides its codes: the blocks, and the indexes of a chunk of rows."""
-        return _WORD * self.cells + 2 * _WORD * CHUNK_ROWS
-
-    @property
-    def merge_bytes(self) -> int:
-        """Memory of adding the blocks of two partitions."""
-        return 2 * _WORD * self.cells
-
-    @property
-    def largest_task_bytes(self) -> int:
-        """Memory of the largest task: counting, adding, or summing the blocks to the tables of the queries."""
-        finish = _WORD * (self.cells + sum(self.table_cells) + max(self.table_cells))
-        return max(self.task_bytes, self.merge_bytes, finish)
+        """Memory of the largest task: counting a chunk of rows, adding two partitions, or summing blocks to tables."""
+        words = 2 * CHUNK_ROWS, self.cells, sum(self.table_cells) + max(self.table_cells)
+        return _WORD * (self.cells + max(words))
 
     def shape(self, query: Query) -> tuple[int, ...]:
         """Shape of the table of a query."""
@@ -103,9 +94,6 @@ class CountPlan:
     def table_cells(self) -> tuple[int, ...]:
         """Number of cells of the table of each query."""
         return tuple(prod(self.shape(query)) for query in self.queries)
-
-    def _name(self, attribute: int) -> str:
-        return repr(self.names[attribute]) if self.names else str(attribute)
 
     def _block_cells(self, block: tuple[int, ...]) -> int:
         return prod(self.cardinalities[i] for i in block)

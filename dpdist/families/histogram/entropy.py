@@ -119,13 +119,14 @@ def plan_entropies(
         raise AccountingError(f"entropies for units of {unit:,} records need more in data.minimum_records than that")
     least = records - unit + 1
     known = {order: bounds(records=least, order=order, adjacency=adjacency) for order in set(orders)}
-    charged = {order: unit * _charged(known[order], order) for order in known}
+    errors = {order: 1.0 if order == 1 else max(1.0, order / abs(1 - order)) for order in known}
+    charged = {order: unit * (known[order].sensitivity + _EVALUATION * errors[order]) for order in known}
     count = len(orders)
     sampler = sampler_delta(count)
     if not 0 <= delta < 1 or 0 < delta <= sampler:
         raise AccountingError(f"delta must be 0, or in ({sampler:.1e}, 1), got {delta!r}")
     rest = delta - sampler if delta else 0.0
-    grids = {order: _grid(charged[order], reach=count / epsilon) for order in known}
+    grids = {order: grid_below(charged[order] * max(_GRID, count / epsilon * _REACH)) for order in known}
     steps = {order: math.floor(charged[order] / grids[order]) + 1 for order in known}
     if mechanism == "gaussian":
         relative = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=rest, count=count)
@@ -159,15 +160,6 @@ def _least_laplace(steps: Sequence[tuple[int, int]], epsilon: float, delta: floa
         calibrated = accountant.calibrate(lambda r: Composed(events(r)), epsilon=epsilon, delta=delta, start=relative)
         relative = min(relative, calibrated)
     return relative, events(relative)
-
-
-def _charged(bounds: Bounds, order: float) -> float:
-    """Sensitivity of the entropy as it is evaluated in double precision."""
-    return bounds.sensitivity + _EVALUATION * (1.0 if order == 1 else max(1.0, order / abs(1 - order)))
-
-
-def _grid(charged: float, *, reach: float) -> float:
-    return grid_below(charged * max(_GRID, reach * _REACH))
 
 
 def release_entropies(

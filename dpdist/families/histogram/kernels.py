@@ -66,7 +66,9 @@ def eigenbasis(kernel: KernelSpec, times: ArrayLike, *, terms: int | None = None
     grid = np.asarray(times, np.float64)
     weights = quadrature(grid)
     pairs = _wiener(grid) if kernel.name == "wiener" else None
-    eigenvalues, functions = pairs if pairs and _orthonormal(pairs[1], weights) else _nystrom(kernel, grid, weights)
+    if pairs is None or not np.allclose(pairs[1] * weights @ pairs[1].T, np.eye(len(pairs[1])), atol=1e-9):
+        pairs = _nystrom(kernel, grid, weights)
+    eigenvalues, functions = pairs
     most = len(functions)
     terms = most if terms is None else terms
     if not 1 <= terms <= most:
@@ -78,10 +80,6 @@ def _wiener(grid: Floats) -> tuple[Floats, Floats]:
     """Closed form: as many functions as there are times above 0, and one eigenvalue more."""
     frequencies = (np.arange(1, (grid > 0).sum() + 2) - 0.5) * np.pi
     return 1 / frequencies**2, math.sqrt(2) * sin_turns(np.outer(frequencies[:-1], grid) / (2 * np.pi))
-
-
-def _orthonormal(functions: Floats, weights: Floats) -> bool:
-    return np.allclose(functions * weights @ functions.T, np.eye(len(functions)), atol=1e-9)
 
 
 def _nystrom(kernel: KernelSpec, grid: Floats, weights: Floats) -> tuple[Floats, Floats]:

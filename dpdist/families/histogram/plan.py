@@ -173,7 +173,7 @@ class HistogramPlan(Plan):
         values = _NUMBER_BYTES * numbers + _VALUE_BYTES * (len(self.spec.table.attributes) - numbers)
         counts = self.counts
         sizes = (0,) if counts is None else counts.table_cells
-        cells, counting = (0, 0) if counts is None else (counts.cells, counts.largest_task_bytes)
+        cells, counting = (0, 0) if counts is None else (counts.cells, counts.task_bytes)
         return self.bounding(
             Needs(
                 partitions=self.partitions,

@@ -115,12 +115,6 @@ def _noisy_tables(attempt: HistogramAttempt, summary: Any, *, records: int) -> N
     return NoisyStatistics(arrays)
 
 
-def _chosen(plan: HistogramPlan, arrays: dict[str, NDArray[Any]]) -> Chosen:
-    """The bins that an attempt has chosen."""
-    axes = () if plan.binning is None else plan.binning.axes
-    return {(a.histogram, a.axis): arrays[f"bins_{a.histogram}_{a.axis}"] for a in axes}
-
-
 def _confirm_records(plan: HistogramPlan, records: int, *, noise: Noise) -> None:
     if plan.count is None:
         return
@@ -155,7 +149,8 @@ def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> l
     noisy = [arrays[f"table_{number}"] for number in range(len(plan.noise))]
     variances = [sd**2 for sd in plan.deviations]
     fitted, errors = results.fit(noisy, spec.counts, plan.counts, variances=variances, noise=attempt.noise)
-    chosen = _chosen(plan, arrays)
+    axes = () if plan.binning is None else plan.binning.axes
+    chosen = {(a.histogram, a.axis): arrays[f"bins_{a.histogram}_{a.axis}"] for a in axes}
     if chosen:
         attempt.public["chosen_bins"] = chosen_bins(chosen, spec)
     naming = results.Naming(plan.counts, spec.table, spec.output.values, chosen)
@@ -204,16 +199,16 @@ def truth(plan: HistogramPlan, parameters: Mapping[str, Any]) -> tuple[Operator,
 
 def _of_counts(plan: HistogramPlan, tables: list[Counts], *, chosen: Chosen) -> list[Truth]:
     spec = plan.spec
-    results.tables = results.tables if plan.binning is None else plan.binning.merged(results.tables, chosen)
+    tables = tables if plan.binning is None else plan.binning.merged(tables, chosen)
     names = [_named(query) for query in spec.queries]
-    found: list[Truth] = [("count", names[i], table.ravel().astype(float)) for i, table in enumerate(results.tables)]
-    for i, table in enumerate(results.tables):
+    found: list[Truth] = [("count", names[i], table.ravel().astype(float)) for i, table in enumerate(tables)]
+    for i, table in enumerate(tables):
         found += [
             ("entropy", names[i], np.array([renyi(np.maximum(table, int(not table.any())), order=order)]))
             for order in spec.counts.entropies
         ]
     for number, order in spec.entropy_targets:
-        found.append(("entropy", names[number], np.array([renyi(results.tables[number], order=order)])))
+        found.append(("entropy", names[number], np.array([renyi(tables[number], order=order)])))
     return found
 
 

@@ -150,7 +150,7 @@ def moments_claim(encoding: Encoding, plan: MomentPlan, *, delta: float, unit: i
     columns = [
         np.full(unit, float((attribute.bounds or (0, 1))[1]))
         if attribute.is_continuous
-        else np.full(unit, np.argmax(np.linalg.norm(_values(encoding, place), axis=1)), attribute.dtype)
+        else np.full(unit, np.argmax(np.linalg.norm(encoding.tables[place], axis=1)), attribute.dtype)
         for place, attribute in enumerate(encoding.attributes)
     ]
     one = [moment_sums(encoding, place, column) for place, column in enumerate(columns)]
@@ -160,10 +160,6 @@ def moments_claim(encoding: Encoding, plan: MomentPlan, *, delta: float, unit: i
     )
     epsilon = accountant.epsilon(plan.event, delta=delta)
     return Claim(name="means and deviations", absent=absent, present=present, epsilon=epsilon, delta=delta)
-
-
-def _values(encoding: Encoding, place: int) -> Floats:
-    return np.asarray(encoding.tables[place], np.float64)
 
 
 def _noisy_moments(encoding: Encoding, plan: MomentPlan, records: int, sums: list[np.ndarray], noise: Noise) -> Floats:

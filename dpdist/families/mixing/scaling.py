@@ -90,7 +90,10 @@ class Encoding(OwnFields):
             if attribute.is_continuous:
                 codes.append(np.interp(piece[:, 0], table[:, 0], attribute.bounds or ()))
                 continue
-            nearest = _nearest_category(piece, table) if attribute.kind == "categorical" else _nearest(piece, table)
+            if attribute.kind == "categorical":
+                nearest = np.argmax(piece @ table.T - (table**2).sum(axis=1) / 2, axis=1)
+            else:
+                nearest = _nearest(piece, table)
             codes.append(nearest.astype(attribute.dtype))
         return codes
 
@@ -134,10 +137,6 @@ def _texts(attribute: Attribute) -> list[str]:
     if attribute.missing_code is not None:
         texts.append(attribute.missing.category)  # type: ignore[union-attr]
     return texts
-
-
-def _nearest_category(vectors: Floats, table: Floats) -> NDArray[np.intp]:
-    return np.asarray(np.argmax(vectors @ table.T - (table**2).sum(axis=1) / 2, axis=1))
 
 
 def _nearest(vectors: Floats, table: Floats) -> NDArray[np.intp]:
@@ -204,7 +203,9 @@ class MomentPlan:
 
 def moment_plan(encoding: Encoding, *, epsilon: float, delta: float, unit: int = 1) -> MomentPlan:
     """The noise of the moments within a budget, for a unit's records. Raises AccountingError: no valid budget."""
-    largest = 1 + sum(float((table**2).sum(axis=1).max()) for table in _moment_tables(encoding))
+    pairs = zip(encoding.attributes, encoding.tables, strict=True)
+    moments = (round_to_grid(_with_squares(attribute, table), grid=MOMENT_GRID) for attribute, table in pairs)
+    largest = 1 + sum(float((table**2).sum(axis=1).max()) for table in moments)
     sensitivity = unit * math.sqrt(largest) * (1 + 2.0**-40)
     sigma = calibrate_gaussian(sensitivity=sensitivity, epsilon=epsilon, delta=delta)
     return MomentPlan(sigma=sigma, sensitivity=sensitivity)
@@ -260,14 +261,6 @@ def noisy_moments(
         deviations.append(deviation)
         variances.append(variance)
     return Moments(np.concatenate(means), np.concatenate(variances), np.concatenate(deviations))
-
-
-def _moment_tables(encoding: Encoding) -> list[Floats]:
-    """The tables with the squares of the values of ordered attributes beside them, on the grid."""
-    return [
-        round_to_grid(_with_squares(attribute, table), grid=MOMENT_GRID)
-        for attribute, table in zip(encoding.attributes, encoding.tables, strict=True)
-    ]
 
 
 def _with_squares(attribute: Attribute, table: Floats) -> Floats:

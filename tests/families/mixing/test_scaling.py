@@ -90,23 +90,6 @@ def test_any_vector_decodes_into_the_domain_and_to_the_nearest_value():
         assert chosen == pytest.approx(distances.min(axis=1))
 
 
-def test_categories_decode_by_the_largest_coordinate():
-    vectors = np.zeros((3, ENCODING.width))
-    vectors[:, 6:9] = [[0.2, 0.5, 0.3], [0.4, 0.4, 0.2], [-1, -2, -0.5]]
-    assert ENCODING.decode(vectors)[4].tolist() == [1, 0, 2]
-
-
-def test_images_are_flat_columns():
-    pixels = [{"name": f"p{i}", "kind": "integer", "bounds": [0, 255]} for i in range(16)]
-    label = {"name": "digit", "kind": "ordinal", "values": list(range(10))}
-    encoding = declared_encoding(Schema.model_validate({"attributes": [*pixels, label]}), class_attribute="digit")
-    images = np.random.default_rng(0).integers(0, 256, (30, 16)).astype(np.uint8)
-    rows = encoding.encode(list(np.ascontiguousarray(images.T)))
-    assert rows.shape == (30, 16)
-    assert rows == pytest.approx(images / 127.5 - 1, abs=1e-6)
-    assert np.array_equal(np.array(encoding.decode(rows)).T, images)
-
-
 def test_wide_domains_decode_exactly():
     attribute = {"name": "x", "kind": "integer", "bounds": [0, 65_535]}
     label = {"name": "y", "kind": "categorical", "values": ["a", "b"]}

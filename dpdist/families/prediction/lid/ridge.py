@@ -170,17 +170,16 @@ def tune(
     penalties: Sequence[float] = PENALTIES,
     parties: int = 0,
     correlations: Sequence[float] = (1.0,),
-    folds: int = _FOLDS,
 ) -> Tuning:
-    """Width, penalty and correlation of the parties by cross-validation; row i is in fold ``i % folds``, so the order
+    """Width, penalty and correlation of the parties by cross-validation; row i is in fold ``i % 5``, so the order
     of the rows must say nothing.
 
     One eigendecomposition serves all penalties and folds of a width and a correlation. The kernel is one of
     `dpdist.families.prediction.lid.ridge.PROFILES`; a width is taken as it is, by default one of `WIDTHS`. Where there
     are parties, the last column of the inputs is a row's party. Raises ValueError: there are fewer rows than folds.
     """
-    if len(inputs) < folds:
-        raise ValueError(f"cross-validation needs at least {folds} rows")
+    if len(inputs) < _FOLDS:
+        raise ValueError(f"cross-validation needs at least {_FOLDS} rows")
     places = inputs[:, :-1] if parties else inputs
     unit = _median_distance(places) * reach(kernel, places.shape[1])
     widths = [width] if width is not None else [factor * unit for factor in WIDTHS]
@@ -188,7 +187,7 @@ def tune(
     for one in widths:
         for correlation in correlations:
             form = RadialKernel(name=kernel, width=one, parties=parties, correlation=correlation)
-            for penalty, error in _fold_errors(form, inputs, responses, penalties, folds):
+            for penalty, error in _fold_errors(form, inputs, responses, penalties):
                 if error < least:
                     best, least = Tuning(kernel=form, penalty=penalty, error=error), error
     if best is None:
@@ -197,11 +196,11 @@ def tune(
 
 
 def _fold_errors(
-    form: RadialKernel, inputs: Floats, responses: Floats, penalties: Sequence[float], folds: int
+    form: RadialKernel, inputs: Floats, responses: Floats, penalties: Sequence[float]
 ) -> Iterator[tuple[float, float]]:
     """Each penalty and its mean squared error of the rows left out, to six digits: last bits decide nothing."""
     n, columns = len(inputs), (-1, *(1,) * (responses.ndim - 1))
-    members = [np.arange(held, n, folds) for held in range(folds)]
+    members = [np.arange(held, n, _FOLDS) for held in range(_FOLDS)]
     values, vectors = np.linalg.eigh(form(inputs, inputs))
     values = np.maximum(values, 0.0)
     turned = [vectors.T @ centred for centred in _centred(form, inputs, responses, members)]

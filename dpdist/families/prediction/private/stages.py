@@ -69,43 +69,14 @@ class PrivateModel:
 
     columns: tuple[PrivateColumn, ...]  # the inputs
     target: Target  # marginals and correlation of the inputs
-    features: statistics.FeatureMap
+    design: statistics.Design  # how the regression sees records
     weights: Floats  # float64[p]
-    window: statistics.Window  # of the responses
 
     def predict(self, inputs: Floats) -> Floats:
         """Responses on the unit interval, for rows of the unit cube, float64[n, d]."""
-        predicted = matmul(self.features(_cells(self.columns, inputs)).astype(np.float64), self.weights) * FEATURE_STEP
-        return np.clip(self.window.centre + self.window.half * np.clip(predicted, -1.0, 1.0), 0.0, 1.0)
-
-
-def fitted_model(
-    columns: Sequence[PrivateColumn],
-    known: InputModel,
-    target: Target,
-    seen: statistics.Design,
-    noisy: statistics.NoisyRegression,
-    *,
-    charge: mechanisms.Charge,
-    noise: Noise,
-) -> PrivateModel:
-    """The model of a private release, from noisy statistics alone."""
-    inputs, window = tuple(columns[:-1]), seen.window
-    if len(noisy.products):
-        second = positive_part(np.asarray(noisy.products * FEATURE_STEP**2, np.float64))
-    else:
-        drawn = latin_hypercube(target, _MODELLED_ROWS, generator(noise, "prediction/modelled", 0))
-        second = statistics.modelled_products(seen.features(_cells(inputs, drawn)), total=known.total)
-    response = known.marginals[-1]
-    values = np.clip((response.middles - window.centre) / window.half, -1, 1)
-    weights = statistics.ridge_weights(
-        second,
-        np.asarray(noisy.cross * FEATURE_STEP**2, np.float64),
-        noise=charge.cross,
-        product_noise=charge.product,
-        variance=inner(response.masses, (values - inner(response.masses, values)) ** 2),
-    )
-    return PrivateModel(inputs, target, seen.features, weights, window)
+        window, features = self.design.window, self.design.features(_cells(self.columns, inputs))
+        predicted = matmul(features.astype(np.float64), self.weights) * FEATURE_STEP
+        return np.clip(window.centre + window.half * np.clip(predicted, -1.0, 1.0), 0.0, 1.0)
 
 
 def _cells(columns: Sequence[PrivateColumn], inputs: Floats) -> list[mechanisms.Cells]:
@@ -155,17 +126,25 @@ def measure(attempt: PrivateAttempt) -> FittedInputs:
 
 def fit(attempt: PrivateAttempt) -> PrivateModel:
     """The model that follows from the noisy statistics."""
-    plan, measured = attempt.plan, attempt.result(FittedInputs)
+    plan, measured, noisy = attempt.plan, attempt.result(FittedInputs), attempt.result(statistics.NoisyRegression)
+    inputs, charge, known, seen = plan.columns[:-1], plan.charge, measured.known, measured.design
     with attempt.stage("fitting"):
-        return fitted_model(
-            plan.columns,
-            measured.known,
-            measured.target,
-            measured.design,
-            attempt.result(statistics.NoisyRegression),
-            charge=plan.charge,
-            noise=attempt.noise,
+        if len(noisy.products):
+            second = positive_part(np.asarray(noisy.products * FEATURE_STEP**2, np.float64))
+        else:
+            rng = generator(attempt.noise, "prediction/modelled", 0)
+            drawn = latin_hypercube(measured.target, _MODELLED_ROWS, rng)
+            second = statistics.modelled_products(seen.features(_cells(inputs, drawn)), total=known.total)
+        response, window = known.marginals[-1], seen.window
+        values = np.clip((response.middles - window.centre) / window.half, -1, 1)
+        weights = statistics.ridge_weights(
+            second,
+            np.asarray(noisy.cross * FEATURE_STEP**2, np.float64),
+            noise=charge.cross,
+            product_noise=charge.product,
+            variance=inner(response.masses, (values - inner(response.masses, values)) ** 2),
         )
+        return PrivateModel(inputs, measured.target, seen, weights)
 
 
 def draw(attempt: PrivateAttempt) -> ReleasedRecords:
