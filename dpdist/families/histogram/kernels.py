@@ -33,9 +33,8 @@ def covariance(kernel: KernelSpec, s: ArrayLike, t: ArrayLike) -> Floats:
     distance = np.abs(first - second) / kernel.length
     if kernel.name == "gaussian":
         return np.asarray(exp(-(distance**2) / 2))
-    distance = math.sqrt(2 * kernel.smoothness) * distance
-    polynomial = {0.5: 1.0, 1.5: 1 + distance, 2.5: 1 + distance + distance**2 / 3}[kernel.smoothness]
-    return np.asarray(exp(-distance) * np.asarray(polynomial))
+    distance = math.sqrt(3) * distance  # Matern 3/2
+    return np.asarray(exp(-distance) * (1 + distance))
 
 
 @dataclass(frozen=True, eq=False)

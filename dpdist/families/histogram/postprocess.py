@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpdist.errors import SpecError
-from dpdist.families.base.noisy_counts import project
+from dpdist.families.base.calibration import project
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.noise import Noise
 

@@ -20,7 +20,8 @@ from dpdist.families.mixing.scaling import Encoding, MomentPlan, vector_reach, v
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import least_scale
-from dpdist.privacy.events import ApproximateDP, Composed, Event, Parallel
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP, Composed, Parallel
 from dpdist.privacy.formatting import Fact
 from dpdist.privacy.mixtures import event_of_units
 from dpdist.privacy.noise import SAMPLER_DELTA

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpdist.errors import SpecError
-from dpdist.families.base.noisy_counts import project
+from dpdist.families.base.calibration import project
 from dpdist.families.histogram.postprocess import (
     common_total,
     fit_hierarchy,

@@ -28,7 +28,6 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.worker_groups import Lost, WorkerGroups
 from dpdist.errors import CheckFailed, ClusterUnreachable, DpdistError, ResourceError, RoundFailed, SpecError
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.stored import Stored
 from dpdist.families.mixing.classes import MixedClass, Mixtures, Restorations, note_left_out
 from dpdist.families.mixing.federated import client
 from dpdist.families.mixing.federated.client import ClientAnswer, Joined
@@ -47,6 +46,7 @@ from dpdist.families.mixing.mixture import Rows
 from dpdist.families.mixing.restore import Restoration, mixture_sums, restoration
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.storage.store import Store
+from dpdist.storage.stored import Stored
 
 FederatedAttempt = Attempt[MixingSpec, FederatedPlan]
 

@@ -20,7 +20,7 @@ from dpdist.families.prediction.private import mechanisms, statistics
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, PrivateColumn
 from dpdist.families.prediction.private.plan import PrivatePlan
 from dpdist.families.prediction.private.statistics import CHUNK_ROWS
-from dpdist.families.prediction.second_stage import WIDTH, FeatureSpec
+from dpdist.families.prediction.second_stage import FREQUENCIES, WIDTH
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Counts, Floats
@@ -56,10 +56,10 @@ def input_model(columns: Sequence[PrivateColumn], noisy: statistics.NoisyMargina
     return InputModel(total, marginals, tables)
 
 
-def design(columns: Sequence[PrivateColumn], known: InputModel, wanted: FeatureSpec, noise: Noise) -> statistics.Design:
+def design(columns: Sequence[PrivateColumn], known: InputModel, noise: Noise) -> statistics.Design:
     """How the regression sees records, from what was released."""
     rng = generator(noise, "prediction/directions", 0)
-    features = statistics.feature_map(columns[:-1], known.tables, frequencies=wanted.frequencies, width=WIDTH, rng=rng)
+    features = statistics.feature_map(columns[:-1], known.tables, frequencies=FREQUENCIES, width=WIDTH, rng=rng)
     return statistics.Design(features, statistics.response_window(known.marginals[-1]), columns[-1].scale)
 
 
@@ -114,7 +114,7 @@ def measure(attempt: PrivateAttempt) -> FittedInputs:
         return statistics.NoisyCorrelations.draw(products, charge=charge, noise=attempt.noise)
 
     target = known.target(attempt.stored(statistics.NoisyCorrelations, correlations) if charge.correlation else None)
-    seen = design(private, known, attempt.spec.prediction.features, attempt.noise)
+    seen = design(private, known, attempt.noise)
 
     def regression() -> statistics.NoisyRegression:
         sums = passes.run(statistics.ridge_operator(columns, private, seen, products=plan.measured), stage="regressing")
