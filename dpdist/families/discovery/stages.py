@@ -60,17 +60,7 @@ def name_shard(pieces: list[list[pa.Table]], how: tuple[Mechanism, float, int], 
 
 
 def named(counts: pa.Table, column: int, how: tuple[Mechanism, float, int], noise: Noise) -> Named:
-    """The values of a `VALUES` table with their noisy counts, where these reach the threshold.
-
-    Parameters
-    ----------
-    counts : pyarrow.Table
-        All values of some buckets, each once.
-    column : int
-        Number of the column among those of texts.
-    how : (mechanism, scale, threshold)
-    noise : Noise
-    """
+    """The values of a `VALUES` table of whole buckets with their noisy counts, where these reach the threshold."""
     mechanism, scale, threshold = how
     counts = counts.sort_by("value")
     buckets = bucket_of(counts["value"], BUCKETS)
@@ -165,10 +155,7 @@ def _counted(attempt: DiscoveryAttempt, passes: Passes) -> tuple[Named, Any]:
 
 
 def _bins(attempt: DiscoveryAttempt, passes: Passes) -> Iterator[Cell]:
-    """The noisy counts of all bins of the other columns, and of their missing values.
-
-    Values of another type, such as texts among numbers, are counted in the first bin.
-    """
+    """Noisy counts of bins and missing values of the other columns; values of another type are in the first bin."""
     spec, plan = attempt.spec, attempt.plan
     if not spec.binned:
         return

@@ -105,7 +105,9 @@ class KernelSpec(Section):
 
     name: Literal["wiener", "gaussian", "matern"] = "wiener"
     """Kernel on [0, 1]."""
-    length: float = Field(default=0.1, gt=0, description="Length scale of gaussian and matern, share of the domain.")
+    length: float = Field(
+        default=0.1, gt=0, allow_inf_nan=False, description="Length scale of gaussian and matern, share of the domain."
+    )
 
 
 class CurvesSpec(Section):

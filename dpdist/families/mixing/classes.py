@@ -33,9 +33,7 @@ ClassCodes = list[Codes]
 
 
 def class_operator(label: int, classes: Sequence[int], *, by_value: bool = False) -> Operator:
-    """The codes of the records of some classes, given by their codes, in the order of the rows or of their values:
-    `ClassCodes`. `label` is the place of the class attribute in the schema.
-    """
+    """The codes of the records of some classes (given by their codes), in the order of rows or values: `ClassCodes`."""
     chunk = partial(_by_class, label=label, classes=tuple(classes))
     classed = Operator(name="classes", chunk=chunk, combine=_joined)
     return replace(classed, finish=_sorted) if by_value else classed

@@ -38,9 +38,7 @@ class Finishing:
 
 
 def finish(attempt: Attempt[MixingSpec, MixingPlanT]) -> ReleasedRecords:
-    """Restore the spread, decode the mixtures or keep their vectors, and cut parts of a fixed number of rows: the stage
-    of central and federated releases alike.
-    """
+    """Restore the spread, decode the mixtures or keep their vectors, and cut parts: central and federated alike."""
     spec, plan, mixtures = attempt.spec, attempt.plan, attempt.result(Mixtures)
     executor, decode = mixtures.executor or attempt.executor, spec.mixing.release == "records"
     task = executor.tasks("release")

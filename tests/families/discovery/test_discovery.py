@@ -47,9 +47,6 @@ def plan_of(columns: Mapping[str, Any], *, epsilon: float, delta: float) -> Disc
     return plan
 
 
-# --- the mechanism against brute force --------------------------------------------------------------------------------
-
-
 def noise_of(plan: DiscoveryPlan) -> dict[int, float]:
     """The probabilities of the noise of a count, from its formula."""
     far = range(-math.ceil(40 * plan.scale) - 2, math.ceil(40 * plan.scale) + 3)
@@ -134,9 +131,6 @@ def test_an_audit_finds_nothing_against_the_claim() -> None:
         (claim,) = claims(plan_of(columns, epsilon=1, delta=1e-6))
         found = audit(claim, runs=300, key=bytes(32))
         assert found.lower_bound <= claim.epsilon
-
-
-# --- what is counted --------------------------------------------------------------------------------------------------
 
 
 def test_a_row_is_in_one_cell_of_a_column_at_most() -> None:
@@ -236,9 +230,6 @@ def test_a_csv_file_gives_the_values_of_a_parquet_file(tmp_path: Path) -> None:
     assert of(found, "n", "bin")["1.0"] == pytest.approx(500, abs=100)
 
 
-# --- wrong uses -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -271,9 +262,6 @@ def test_columns_that_are_not_there_cost_nothing(tmp_path: Path) -> None:
         run_release(spec)
     with closing(Books.open(spec.ledger)) as ledger:
         assert not ledger.show("people").attempts
-
-
-# --- the command line -------------------------------------------------------------------------------------------------
 
 
 ACS = {"STATE": "text", "SEX": "text", "OCCP": "text", "household": "text", "AGEP": "integer", "WKHP": "0..99"}

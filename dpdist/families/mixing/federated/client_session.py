@@ -110,9 +110,7 @@ def ledger_of(session: ClientSession) -> Books:
 
 
 def charged(session: ClientSession, ledger: Books, *states: str) -> Charge:
-    """The client's attempt, if it is in one of these states and charged for what the session says. Raises
-    ReleaseConflict.
-    """
+    """The attempt in one of these states, charged for what the session says. Raises ReleaseConflict: it is not."""
     attempt = ledger.attempt(session.own_attempt)
     require_state(attempt, *states)
     same = covers(event_json(attempt.event), event_json(session.plan.event))
@@ -131,9 +129,7 @@ def require_state(attempt: Charge, *states: str) -> None:
 
 
 def refuse_shared(session: ClientSession, ledger: Books) -> None:
-    """Refuse a data set that another client of the round, or the coordinator, charges in the same ledger. Raises
-    SpecError.
-    """
+    """Refuse a data set that others of the round charge in the same ledger. Raises SpecError."""
     found = ledger.find(session.client.dataset, session.spec.name)
     clients = session.spec.federated.clients if session.spec.federated is not None else ()
     others = {own_attempt_id(session.attempt, client.name) for client in clients if client.name != session.name}
