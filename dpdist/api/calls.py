@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdist.api.containers import as_input, column_names, is_partitioned, paths_of
+from dpdist.api.display import bars
 from dpdist.api.given import executor_for, key_of, specified
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.planned import PlannedRelease
-from dpdist.api.progress import bars
-from dpdist.api.released import Release
 from dpdist.errors import printable
 from dpdist.families.base.attempt import Progress, silent
 from dpdist.spec.reader import AnySpecification
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from distributed import Client
 
+    from dpdist.api.released import Release
     from dpdist.cluster.cluster import Cluster
     from dpdist.data.inputs import Input
     from dpdist.evaluation.run import Evaluated
@@ -122,6 +122,8 @@ def release(
         spec, data=data, ledger=ledger, client=client, progress=progress, settings=settings, **options
     ) as run:
         outcome = run.finish()
+    from dpdist.api.released import Release
+
     return Release(outcome.uri, storage_options=run.spec.output.storage.options, outcome=outcome)
 
 
@@ -192,6 +194,8 @@ def open_release(
 
     key = key_of(public_key)
     check(path, key, storage_options=storage_options)
+    from dpdist.api.released import Release
+
     return Release(path, public_key=key, storage_options=storage_options)
 
 

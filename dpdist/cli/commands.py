@@ -13,21 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpdist.api.display import folded
-from dpdist.api.progress import bars, stop_bars
+from dpdist.api.display import bars, folded, stop_bars
 from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.ledger_views import metrics, report
-from dpdist.cli.options import AsJson, Settings, SpecPath, load, overrides
-from dpdist.cli.output import error_text, guarantee_lines, say, show_json
 from dpdist.cli.plan import plan
 from dpdist.cli.readers import audit_coverage, draw, infer, replicates, tabulate, verify
 from dpdist.cli.runs import runs_app
-from dpdist.cli.schema import schema_app
-from dpdist.cli.spec import spec_app
+from dpdist.cli.schema import schema_app, spec_app
+from dpdist.cli.shared import AsJson, Settings, SpecPath, error_text, guarantee_lines, load, overrides, say, show_json
 from dpdist.errors import AccountingError, DpdistError, SpecError
 
 if TYPE_CHECKING:
@@ -130,7 +127,7 @@ def _terminated(number: int, frame: object) -> None:
 
 def _of_the_charge() -> str:
     """What becomes of a charge, where the command makes one."""
-    given, asked = sys.argv[1:2], {"evaluate": "--publish", "schema": "--discover"}
+    given, asked = sys.argv[1:2], {"evaluate": "--publish", "schema": "discover"}
     charges = given == ["release"] or any(
         given == [name] and any(o in a for a in sys.argv) for name, o in asked.items()
     )

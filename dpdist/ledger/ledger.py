@@ -15,12 +15,11 @@ from sqlalchemy.exc import IntegrityError
 
 from dpdist.errors import KeyUnavailable, LedgerError, ResourceError
 from dpdist.ledger import keys, tables, transitions
-from dpdist.ledger.account import Costs, Price
 from dpdist.ledger.book import Book, Row, charge_row
 from dpdist.ledger.custodian import Custodian, T
 from dpdist.ledger.key_encryption import sweep_key_encryption_key
 from dpdist.ledger.keys import KeyRef
-from dpdist.ledger.records import NO_EVENT, Budget, Charge, canonical_event, checked_name
+from dpdist.ledger.records import NO_EVENT, Budget, Charge, Costs, Price, canonical_event, checked_name
 from dpdist.privacy.filter import Portfolio
 from dpdist.privacy.noise import Noise
 
@@ -229,24 +228,20 @@ class Books(Custodian):
             raise transitions.stale(charge)
         return ref
 
-    def erase(self, attempt: Charge | str) -> None:
-        """Destroy the key of an attempt that has ended, its file included; idempotent. Raises LedgerError: the attempt
-        is open: its key is still needed; KeyUnavailable: the key file cannot be deleted.
+    def erase(self, attempt: Charge | str, *, patient: bool = True) -> None:
+        """Destroy the key file of an attempt that has ended, whose row lost the key with its last transition;
+        idempotent. A file that is not there is looked for again by `sweep`: it may be on another machine, or about to
+        be written. Raises LedgerError: the attempt is open: its key is still needed; KeyUnavailable: the key file
+        cannot be deleted.
         """
-        self._erase(_id(attempt))
-
-    def _erase(self, attempt: str, *, patient: bool = True) -> None:
-        """Destroy the key file of an attempt that has ended; its row lost the key with its last transition.
-
-        A file that is not there is looked for again by `sweep`: it may be on another machine, or about to be written.
-        """
-        charge = self._charge(attempt)
+        identity = _id(attempt)
+        charge = self._charge(identity)
         if charge["state"] in tables.OPEN:
-            raise LedgerError(f"attempt {attempt} is {charge['state']}: commit or void it before its key is erased")
-        keys.forget_keys(attempt)
+            raise LedgerError(f"attempt {identity} is {charge['state']}: commit or void it before its key is erased")
+        keys.forget_keys(identity)
         uri = charge["key_uri"]
-        if uri is not None and keys.erase_key_file(uri, attempt=attempt, patient=patient):
-            self.database.write(lambda connection: _set_uri(connection, attempt, None))
+        if uri is not None and keys.erase_key_file(uri, attempt=identity, patient=patient):
+            self.database.write(lambda connection: _set_uri(connection, identity, None))
 
     def sweep(self) -> None:
         """Erase what interrupted runs left of keys, as far as the storage answers; `reserve` does so as well."""
@@ -260,7 +255,7 @@ class Books(Custodian):
             sweep_key_encryption_key(self._default_kek)
         for attempt in attempts:
             with suppress(KeyUnavailable, ResourceError):
-                self._erase(attempt, patient=False)
+                self.erase(attempt, patient=False)
 
     def ended(self, beginning: str) -> bool:
         """Whether there are attempts whose ids begin so, and all were given up: they will never publish."""

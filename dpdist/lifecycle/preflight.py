@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dpdist.cluster.executor import InProcess
-from dpdist.data.inputs import Opened
+from dpdist.data.records import Opened
 from dpdist.data.source import TableSource, beginnings, would_find
 from dpdist.errors import GuaranteeRefused, SpecError
 from dpdist.ledger import Books

@@ -16,27 +16,22 @@ L1_OF_NOISE = math.sqrt(2 / math.pi)  # mean of |Z| for a standard normal Z
 
 
 EMPTY = 0.2  # what a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts
-
+# cells of all pair tables of the model's codes, where those of the values do not fit a worker
 MOST_CODED_CELLS = MAX_PAIR_CELLS // 16
-"""Cells of all pair tables of the model's codes, where those of the values do not fit a worker."""
-
 FEWEST = 4  # fewest pairs of a round, and fewest triples
 MOST_TRIPLES = 20  # triples that are measured at most: their noise grows with the root of their number
 MOST_ROUNDS = 5000  # rounds of balancing at most
 TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
 
+# shares of the triples' tables and of their picks, where there are any; raking's tables have so much less
 _TRIPLES, _TRIPLE_PICKS = 0.1, 0.01
-"""Shares of the triples' tables and of their picks, where there are any; raking's tables have so much less."""
 
+# where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured
 _NOTHING = 1e-5
-"""Where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured."""
-
+# raked records are balanced where the pool has so many rows a record: a larger sample of it is balanced by itself
 _BALANCED_PART = 4
-"""Raked records are balanced where the pool has so many rows a record: a larger sample of it is balanced by itself."""
-
+# noise of one-way tables, in parts of the records, from which their share grows, and at which it would be all
 _FEW = (0.1, 0.4)
-"""Noise of one-way tables, in parts of the records, from which their share grows, and at which it would be all."""
-
 _ALL = 0.9  # one-way tables that would have a larger share have all
 
 _ONE_WAY_ONLY: dict[str, Any] = {
@@ -103,10 +98,8 @@ def is_wide(cardinalities: Sequence[int]) -> bool:
 
 
 def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int = 1, raking: bool = True) -> Choices:
-    """The default choices.
-
-    `records`: declared minimum of records. `parts`: whole parts of the release. `raking`: whether records may be raked
-    to tables of all pairs; a model that records are drawn from given others cannot.
+    """The default choices for a declared minimum of `records` and so many whole `parts` of the release. With `raking`
+    records may be raked to tables of all pairs; a model that records are drawn from given others cannot.
     """
     d = len(cardinalities)
     number = d * (d - 1) // 2
@@ -148,10 +141,8 @@ def _rows_of_pool(records: int) -> int:
 
 
 def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:
-    """With as many triples as the records are enough for.
-
-    What a triple's table tells beyond its pairs is in its cells of more records than the noise. There are at most
-    records / deviation such cells, and the deviation grows with the root of the number of triples.
+    """With as many triples as the records are enough for: at most records / deviation cells of a triple's table tell
+    something beyond its pairs, and the deviation grows with the root of the number of triples.
     """
     fitting = sum(math.prod(cells) <= TRIPLE_CELLS for cells in combinations(cardinalities, 3))
     enough = int((records * choices.mu / _RESOLVED) ** 2 * _TRIPLES)
@@ -169,10 +160,9 @@ def without_triples(choices: Choices) -> Choices:
 
 
 def with_prior(choices: Choices, attributes: int) -> Choices:
-    """The choices with a model of a public table to start from: its tree needs no share of its own.
-
-    Where so little can be measured that a round has the fewest pairs, the public model may have half of the cells;
-    elsewhere its further pairs would take the room of those that are measured.
+    """The choices with a model of a public table to start from: its tree needs no share of its own. Where a round has
+    the fewest pairs, the public model may have half of the cells; elsewhere its further pairs would take the room of
+    those that are measured.
     """
     few = choices.per_round <= FEWEST
     of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1))
@@ -211,7 +201,7 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
     found = {
         "One-way": f"{d} tables measured {'twice' if c.one_way_again else 'once'} with {_percent(c.one_way)} and "
         f"{_percent(c.one_way_again)} of mu^2, about +-{sigma:,.0f} records a count, the second time with most "
-        f"precision where values are rare. Values under {c.merge_below:g} deviations are merged for the fit",
+        f"precision where values are rare. Values under {c.merge_below:g} deviations are merged for the fit"
     }
     for least, groups in c.coarse:
         if max(cardinalities) >= least:

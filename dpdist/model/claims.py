@@ -16,7 +16,7 @@ from dpdist.accuracy.measured import Accuracy, measure_accuracy
 from dpdist.accuracy.tables import Tables
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import Choices
-from dpdist.model.measure import Known, Measured, measure
+from dpdist.model.learn import Known, Measured, measure
 from dpdist.model.pool import Triples, fitting_triples, measure_triples
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
@@ -61,13 +61,7 @@ def model_claim(
 
 
 def _evidence(
-    exact: Tables,
-    released: Tables,
-    choices: Choices,
-    accuracy_mu: float,
-    half: float,
-    rules: Rules,
-    noise: Noise,
+    exact: Tables, released: Tables, choices: Choices, accuracy_mu: float, half: float, rules: Rules, noise: Noise
 ) -> Floats:
     account = GaussianAccount(choices.mu, noise)
     measured = measure(exact.pairs, account, choices=choices, known=Known(rules))

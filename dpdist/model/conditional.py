@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from dpdist.data.marginal import marginal
+from dpdist.data.count import marginal
 from dpdist.model.fitted import Fitted
 from dpdist.model.inference import Inference
 from dpdist.model.junction import JunctionTree, Set, cliques_of
@@ -71,12 +71,10 @@ class Conditional:
         return _Clique(given, drawn, len(shared), np.ascontiguousarray(table))
 
     def draw(self, given: Codes, admitted: dict[int, Mask], noise: Noise, name: str) -> list[Counts]:
-        """A row for each of the given ones.
-
-        `given`: values of the first attributes of the table. `admitted`: for some of the other attributes, by their
-        places in the table, which values each row may have; bool of shape (rows, values), at least one in each row.
-        `name`: noise name. Returns list of ndarray of int64: values of the other attributes. A row that has probability
-        zero follows the admitted values alone.
+        """A row for each of the given values of the table's first attributes: values of the other ones. `admitted`
+        says, for some of the other attributes by their places in the table, which values each row may have: bool of
+        shape (rows, values), at least one in each row. A row that has probability zero follows the admitted values
+        alone.
         """
         rows = len(given[0])
         codes = {self.fitted.fine[i]: self.fitted.coded(i)[0][given[i]] for i in range(self.given)}

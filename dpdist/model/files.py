@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.errors import DataNotFound, SpecError, VerificationFailed
-from dpdist.limits import MODEL_VALUES
+from dpdist.limits import MODEL_ARRAYS, MODEL_VALUES
+from dpdist.model.account import Measurements
 from dpdist.model.choices import MOST_ROUNDS
 from dpdist.model.draw import FORMAT, LARGEST_PART
 from dpdist.model.fitted import UNIT, Fitted
 from dpdist.model.learn import Learned
-from dpdist.model.measurements import Measurements
 from dpdist.publish.manifest import Manifest, parsed
 from dpdist.publish.part_format import read_file
 from dpdist.publish.parts import lists, numbers, parquet_bytes, read_parquet, texts
@@ -61,11 +61,7 @@ def model_files(learned: Learned, *, key: str, rounds: int) -> dict[str, bytes]:
             "values": lists([array.ravel() for array in arrays.values()]),
         }
     )
-    about = {
-        "format": FORMAT,
-        "drawing": {"key": key, "balance": rounds},
-        "measured": learned.measurements.to_json(),
-    }
+    about = {"format": FORMAT, "drawing": {"key": key, "balance": rounds}, "measured": learned.measurements.to_json()}
     return {
         "model.json": (json.dumps(about, sort_keys=True, indent=1) + "\n").encode(),
         "model.parquet": parquet_bytes(model),
@@ -110,7 +106,7 @@ def read_model(store: Store, manifest: Manifest) -> PublishedModel:
 
 
 def _arrays(content: bytes) -> Mapping[str, np.ndarray]:
-    table = read_parquet(content)
+    table = read_parquet(content, ["name", "type"], most=MODEL_ARRAYS)
     if not {"int8", "int16", "int32", "int64"}.issuperset(table["type"].to_pylist()):
         raise TypeError("the arrays of a model are of integers")
     columns = zip(*(table[name].to_pylist() for name in ("name", "type", "shape")), table["values"], strict=True)

@@ -16,8 +16,7 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import packed_index
-from dpdist.data.marginal import marginal
+from dpdist.data.count import marginal, packed_index
 from dpdist.model.coding import Coding
 from dpdist.model.descent import FactorModel
 from dpdist.model.junction import JunctionTree, Set
@@ -85,8 +84,8 @@ def integer_logs(factors: Floats) -> NDArray[np.int32]:
 UNIT_BITS = 40
 UNIT = 1 << UNIT_BITS
 
+# shape (configurations of the parents, values): cumulative probabilities; the last of each row is `UNIT`
 Cumulative = NDArray[np.int64]
-"""Shape (configurations of the parents, values): cumulative probabilities; the last of each row is `UNIT`."""
 
 
 @dataclass(frozen=True, eq=False)

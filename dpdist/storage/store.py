@@ -262,8 +262,7 @@ class Store:
         """Write a whole file; if `exclusive`, leave one that is there as it is."""
         if self.is_local:
             self._make_folder(Path(path).parent)
-            while not local.write(path, data, exclusive=exclusive):
-                pass  # another run swept the file before it was locked
+            local.write(path, data, exclusive=exclusive)
             return
         mode = "create" if exclusive else "overwrite"
         # a bucket with object lock takes no content without its digest, and every server knows this one

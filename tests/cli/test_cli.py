@@ -245,6 +245,7 @@ def test_an_end_while_a_connection_closes_prints_no_traceback(
     from dpdist.cli import commands
 
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(commands, "_signals", [])
     caplog.set_level(logging.ERROR, logger="sqlalchemy")
     engine = sa.create_engine(f"sqlite:///{tmp_path}/any.db", poolclass=sa.NullPool)
     monkeypatch.setattr(engine.dialect, "do_close", lambda _: commands._terminated(signal.SIGTERM, None))
@@ -313,6 +314,7 @@ def test_a_command_that_charges_nothing_speaks_of_no_charge(
     from dpdist.cli import commands
 
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(commands, "_signals", [])
     monkeypatch.setattr("sys.argv", ["dpdist", *command])
     with pytest.raises(SystemExit):
         commands._terminated(signal.SIGTERM, None)

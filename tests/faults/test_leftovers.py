@@ -132,13 +132,13 @@ def test_what_others_put_there_and_what_is_being_written_stays(dpdist: Command, 
 def test_a_second_name_of_the_key_encryption_key(dpdist: Command, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     words = ("ledger", "create", "people", "--epsilon", "50", "--delta", "1e-5", "--ledger", url)
-    died = forkserver.run(str(ACTOR), "os.remove", r"\.kek-.*", *words)
+    died = forkserver.run(str(ACTOR), "os.remove", r"\.ledger\.db\.kek\..*", *words)
     assert died.returncode == -9, died.stderr
-    (second,) = tmp_path.glob(".kek-*")
+    (second,) = tmp_path.glob(".ledger.db.kek.*")
     assert os.path.samefile(second, tmp_path / "ledger.db.kek")
     assert dpdist(*words).code == 0
     assert dpdist("runs", "clean", "--ledger", url, "--work", str(tmp_path / "work")).code == 0
-    assert not list(tmp_path.glob(".kek-*"))
+    assert not list(tmp_path.glob(".ledger.db.kek.*"))
     assert (tmp_path / "ledger.db.kek").exists()
 
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError, BudgetExceeded, LedgerError
 from dpdist.ledger import Books, Charge
-from dpdist.ledger.account import Price, PriceOf, accountant_price
-from dpdist.ledger.records import canonical_event, rational
+from dpdist.ledger.records import Price, PriceOf, accountant_price, canonical_event, rational
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Gaussian
 from dpdist.privacy.filter import Cost, Portfolio

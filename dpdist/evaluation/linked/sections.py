@@ -25,7 +25,7 @@ from dpdist.evaluation.utility.holdout import holdout_section
 from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, marginals_of, triples_operator
 from dpdist.evaluation.utility.rules import rules_section
 from dpdist.families.base.attempt import Progress
-from dpdist.families.base.graph import located_on, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.families.base.linked import LinkedRows
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.spec.schema import Schema
@@ -64,9 +64,9 @@ def open_linked(
     against, holdout = tables.against, tables.holdout
     tables.check_holdout()
     inputs = {"real": against} | ({} if holdout is None else {"holdout": holdout})
-    opened = [one.open(linked.read, beside=linked.unit.by).on(executor) for one in inputs.values()]
+    opened = [one.open(linked.read, beside=linked.unit.by) for one in inputs.values()]
     progress("reading parents", 0, 1)
-    located = located_on(executor, opened)
+    located = [one.on(executor) for one in opened]
     graphs = [released_parents(executor, released, linked)]
     graphs += [real_parents(executor, table, linked, released, seed=seed) for table in located]
     ((made, broken), _), *found = executor.compute(

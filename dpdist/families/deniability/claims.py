@@ -1,14 +1,10 @@
 """What the plausible-deniability family states, mechanism by mechanism, on small tables made to contradict it.
 
 The mechanisms are the functions that the stages of a release call, on tables in memory; `release_claim` runs the
-stages themselves (`dpdist.families.base.rehearsal`). Tables and canaries are those on which the bounds of the
-accounting are attained, or nearly:
-
-- *structure*: all records alike but the canary, which differs everywhere: each entropy moves by its sensitivity;
-- *tables*: the cells of one record; noise that is shared shows in differences of numbers at the same place;
-- *seeds*: k - 1 seeds share the canary's prefix and nothing else does, so that the threshold decides;
-- *whole releases*: the adversary sees all that the accounting covers, the noisy statistics, the noisy tables, the
-  records, and whether anything is published.
+stages themselves. Tables and canaries are those on which the bounds of the accounting are attained, or nearly: all
+records alike but the canary, which differs everywhere (*structure*); the cells of one record (*tables*); k - 1 seeds
+that share the canary's prefix, so that the threshold decides (*seeds*); and all that the accounting covers, whether
+anything is published among it (*whole releases*).
 """
 
 from __future__ import annotations
@@ -24,11 +20,10 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.errors import CheckFailed
-from dpdist.families.base.network import Network
+from dpdist.families.base.network import Network, thresholds_from_weights
 from dpdist.families.base.rehearsal import EXECUTOR, key_from, rehearse, released_codes
-from dpdist.families.base.thresholds import thresholds_from_weights
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesis, SeedSynthesizer
-from dpdist.families.deniability.graph import first_passing, released_parts
+from dpdist.families.deniability.graph import candidate_batches, first_passing, released_parts
 from dpdist.families.deniability.own_model import DeclaredModel
 from dpdist.families.deniability.parameters import (
     NoisyTables,
@@ -179,11 +174,10 @@ def even_network(schema: Schema) -> Network:
 def records_claim(
     synthesizer: SeedSynthesizer, test: PrivacyTest, *, records: int, delta: float, companions: int | None = None
 ) -> Claim:
-    """Records released from seeds, with the network fixed and the passing mass of the table known.
-
-    Some attribute is kept of the seeds, and the test is randomised (else ValueError). The epsilon of all `records` is
-    stated at `delta`; AccountingError if none is finite. `companions` are the other seeds with the canary's prefix: k -
-    1 by default, so that the canary is the one that is missing.
+    """Records released from seeds, with the network fixed and the passing mass of the table known; epsilon is stated at
+    `delta`. Some attribute is kept of the seeds, and the test is randomised (else ValueError). `companions` are the
+    other seeds with the canary's prefix: k - 1 by default, so that the canary is the one that is missing. Raises
+    AccountingError: no epsilon is finite.
     """
     if test.epsilon0 is None:
         raise ValueError("the fixed threshold states no epsilon: nothing to audit")
@@ -219,9 +213,8 @@ def _released(
     seeds: SeedIndex, synthesizer: SeedSynthesizer, test: PrivacyTest, records: int, canary: Codes, noise: Noise
 ) -> Floats:
     size = 2 * records + 6
-    batches, counts = first_passing(
-        EXECUTOR, synthesizer, test, [seeds], key_from(noise), records=records, at_most=_MOST, batch_size=size
-    )
+    make = partial(candidate_batches, EXECUTOR, synthesizer, test, [seeds], key_from(noise), batch_size=size)
+    batches, counts = first_passing(EXECUTOR, make, records=records, at_most=_MOST, batch_size=size)
     (codes,) = released_parts(EXECUTOR, batches, counts, records=records, rows_per_part=records)
     return resemblance(synthesizer, codes, canary)
 
@@ -273,10 +266,8 @@ def _everything(plan: PlausibleDeniabilityPlan, canary: Codes, codes: Codes, noi
 
 
 def claims(plan: PlausibleDeniabilityPlan) -> tuple[Claim, ...]:
-    """Each mechanism of a plausible-deniability plan, with its noise and its parameters, on a small table against it.
-
-    The seeds' test is audited on as few seeds as its k admits and a few records, at a delta that shows in thousands of
-    releases; the epsilon that is stated is that of this small release.
+    """Each mechanism of a plan, with its noise and parameters, on a small table against it. The seeds' test is audited
+    on as few seeds as its k admits and a few records; the epsilon that is stated is that of this small release.
     """
     spec, model = plan.spec, plan.model
     claims = []
@@ -313,10 +304,8 @@ _ALWAYS = -(1 << 62)  # a threshold that every count reaches
 
 def shadow(plan: PlausibleDeniabilityPlan, records: int, share: float) -> PlausibleDeniabilityPlan:
     """The plan of a release of a shadow table of so many `records`, a `share` of the whole one, with the noise of each
-    stage as in the whole release.
-
-    Released records and k keep their ratio to the records of the table, and the budget of each stage is that of the
-    release. Checks of declared numbers are left out: the adversary knows its own table.
+    stage as in the whole release. Released records and k keep their ratio to the records of the table. Checks of
+    declared numbers are left out: the adversary knows its own table.
     """
     spec, seeds = plan.spec, plan.seeds
     settings = {

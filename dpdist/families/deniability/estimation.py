@@ -1,20 +1,15 @@
 """From noisy count tables to conditional probabilities: post-processing, which costs no privacy.
 
-``max(0, .)`` on each noisy cell adds about 0.4 standard deviations of noise to every empty cell; most cells are
-empty. Instead:
+``max(0, .)`` on each noisy cell would add about 0.4 standard deviations of noise to every empty cell. Instead:
 
 1. What several tables say about the same bucket counts is pooled, weighted by precision.
-2. Noisy counts are projected onto the non-negative counts with the right total, the nearest in Euclidean distance.
+2. Noisy counts are projected onto the nearest non-negative counts with the right total.
 3. Every table is fitted from coarse to fine: the attribute alone, given each single parent, given all parents. Each
    finer count is shrunk towards what the coarser fit predicts, by an empirical-Bayes weight
-   ``signal / (signal + noise)`` estimated from the noisy counts themselves. Sparse configurations so borrow from
-   coarser parents.
+   ``signal / (signal + noise)`` estimated from the noisy counts themselves.
 4. The conditional table is raked so that the records the network generates have the fitted counts with each single
    parent, although their parents follow the network and not the data.
 5. A Dirichlet prior, centred on the fit with single parents, gives every value a positive probability.
-
-The table of a regressed attribute counts the attribute alone; `dpdist.families.deniability.regression` makes its
-conditional distributions from that and from sums of scores.
 """
 
 from __future__ import annotations
@@ -27,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import configuration_index
-from dpdist.families.base.network import Network
-from dpdist.families.base.thresholds import draw, thresholds_from_weights
+from dpdist.families.base.network import Network, draw, thresholds_from_weights
 from dpdist.families.deniability.parameters import NoisyTables
 from dpdist.families.deniability.regression import regression_table
 from dpdist.families.deniability.structure import Structure
@@ -36,11 +30,10 @@ from dpdist.privacy.arrays import AnyFloats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 
+# fitted counts with some axes of the table summed out, kept with length one
 Target: TypeAlias = tuple[tuple[int, ...], AnyFloats]
-"""Fitted counts with some axes of the table summed out, kept with length one."""
 
 SIMULATED = 1 << 18  # records drawn from the network so far, to know how often each parent configuration will occur
-
 _SWEEPS = 4
 PRIOR = 0.1  # weight of the Dirichlet prior, in records per value: every value is possible, and few records outweigh it
 _UNIFORM = 0.05  # share of the prior that is spread evenly over the values
@@ -125,10 +118,8 @@ def fit(table: AnyFloats, variance: float, *, expected: AnyFloats, sizes: Sequen
 def pool(
     tables: Sequence[AnyFloats], variances: Sequence[float], structure: Structure, maps: Sequence[NDArray[np.uint32]]
 ) -> list[AnyFloats]:
-    """Correct each table's own attribute by what all tables say about its bucket counts.
-
-    The counts of an attribute's buckets are a margin of its own table and of the table of each of its children. Their
-    average, weighted by precision, replaces the margin; the difference is spread evenly over the cells.
+    """Correct each table's own attribute by what all tables say about its bucket counts: the average of its own margin
+    and of those in the tables of its children, weighted by precision. The difference is spread evenly over the cells.
     """
     if min(variances) == 0:
         return [np.asarray(table) for table in tables]

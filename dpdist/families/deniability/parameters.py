@@ -1,6 +1,9 @@
-"""What is counted in the splits P and S: the operators of the passes, and the count tables as arrays.
+"""Parameter learning: a noisy count table per attribute given its parents, from the split P.
 
-All pairs of attributes in T are counted by `dpdist.data.operators.pair_counts_operator`.
+One record is in one cell of each of the m tables. `parameter_plan` fixes the kind of noise, its total and its charge
+before a record is read; how the total is divided among the tables is decided when the structure is known
+(`ParameterPlan.scales`): larger tables get a larger share. A regressed attribute has the share of one table, too, for
+the counts of its codes and the sums of its scores in the buckets of its parents.
 """
 
 from __future__ import annotations
@@ -93,8 +96,8 @@ def split_sums(vector: NDArray[Any], structure: Structure) -> tuple[NDArray[Any]
 
 Kind: TypeAlias = Literal["laplace", "gaussian", "none"]
 
+# a table's share of the budget grows with this power of its cells; measured, flat around the optimum
 _ALLOCATION = {"laplace": 1 / 3, "gaussian": 2 / 5}
-"""A table's share of the budget grows with this power of its cells; measured, flat around the optimum."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,9 @@
 """Candidates from a pool of model records: what a candidate does not keep is that of a record that agrees with it.
 
-The model is that of a synthesis (`dpdist.model`), learned from the split P alone in one Gaussian account.
-Its pool of records, with their weights, is a distribution on records. A candidate keeps a prefix of its seed, in the
-order of the attributes, and takes all other values from a row of the pool that has the same prefix, drawn by weight;
-where no row has it, from any row. So every seed with this prefix gives the candidate with one probability, and no
-other seed can give it: the privacy test counts them, exactly as for a network with one number of resampled attributes.
+The model (`dpdist.model`) is learned from the split P alone in one Gaussian account. A candidate keeps a prefix of its
+seed, in the order of the attributes, and takes all other values from a row of the pool that has the same prefix, drawn
+by weight; where no row has it, from any row. So every seed with this prefix gives the candidate with one probability,
+and no other seed can give it: the privacy test counts them as for a network with one number of resampled attributes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,7 +30,6 @@ from dpdist.spec.schema import Schema
 from dpdist.storage.stored import Stored
 
 ROWS_EACH = 16  # rows of the pool for each combination of kept values, at least
-
 _HALF = np.uint64(32)
 
 
@@ -64,10 +61,9 @@ class PoolPlan:
 
 
 def pool_plan(schema: Schema, *, records: int, kept: int, epsilon: float, delta: float) -> PoolPlan:
-    """Plan a pool within the budget of the stage (add/remove).
-
-    `records`: expected records of the split P. `kept`: combinations of values that candidates can keep. Raises
-    AccountingError: the budget is not valid; SpecError: the kept attributes have too many combinations for a pool.
+    """Plan a pool within the budget of the stage, for so many expected `records` of the split P and so many `kept`
+    combinations of values. Raises AccountingError: the budget is not valid; SpecError: there are too many combinations
+    for a pool.
     """
     cards = schema.cardinalities
     whole = GaussianPlan.of(epsilon=epsilon, delta=delta, label="all noisy tables, distances and picks")
@@ -146,10 +142,8 @@ def _keys(columns: Sequence[NDArray[Any]], sizes: Sequence[int]) -> NDArray[np.i
 
 
 def learn_pool(counts: PairCounts, plan: PoolPlan, *, order: Sequence[int], kept: int, noise: Noise) -> RecordPool:
-    """Measure, fit and draw the pool.
-
-    `counts`: exact counts of the split P. Confidential. `order`: all attributes; candidates keep the first `kept` of
-    them.
+    """Measure, fit and draw the pool from the exact counts of the split P, confidential; candidates keep the first
+    `kept` attributes of the `order`.
     """
     from dpdist.model.account import GaussianAccount
     from dpdist.model.draw import draw_part
@@ -169,20 +163,8 @@ class PoolSynthesizer(SeedSynthesis):
 
     pool: RecordPool
 
-    @property
-    def order(self) -> tuple[int, ...]:
-        """All attributes, the kept ones first."""
-        return self.pool.order
-
-    @property
-    def cardinalities(self) -> tuple[int, ...]:
-        """Number of codes of each attribute."""
-        return self.pool.cardinalities
-
-    @cached_property
-    def lengths(self) -> tuple[int, ...]:
-        """The number of kept attributes."""
-        return (self.pool.kept,)
+    def __post_init__(self) -> None:
+        self._keeps(self.pool.order, self.pool.cardinalities, (self.pool.kept,))
 
     def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> CandidateRecords:
         """Candidates `start` to `stop` - 1, made from their seeds' prefixes."""

@@ -1,8 +1,7 @@
 """What is done to each of the three splits, and what it costs: T and P give the model, S the seeds.
 
 Every record is sent to one of them by a secret coin, so the release is the `RandomSplit` of their events. Where each
-stage uses all records (`split.records: all`), it is their composition: what a stage costs holds for all outcomes of
-those before it.
+stage uses all records (`split.records: all`), it is their composition.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.spec.strict import OwnFields
 
 LARGEST_BATCH = 1 << 18  # candidates in a batch, at most
-
 _FEWER = 5_000
 _DRAWS_LOST = SAMPLER_DELTA * 2 * MAX_CELLS  # more than the cells of all tables and the statistics of pairs
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from dpdist.data.operators import pair_counts_operator
-from dpdist.data.split import Split
+from dpdist.data.operators import Split, pair_counts_operator
 from dpdist.errors import CheckFailed
-from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.family import Stage
 from dpdist.families.base.network import Network
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesis, SeedSynthesizer
 from dpdist.families.deniability.estimation import estimate_network
 from dpdist.families.deniability.graph import (
+    candidate_batches,
     first_passing,
     passed_counts,
     released_parts,
@@ -67,12 +67,7 @@ def stages(plan: PlausibleDeniabilityPlan) -> Sequence[Stage[PlausibleDeniabilit
             learning = (Stage("model", learn_model),)
         case _:
             learning = (Stage("structure", learn_parents), Stage("parameters", learn_parameters))
-    return (
-        *learning,
-        Stage("seeds", index_seeds),
-        Stage("records", synthesise),
-        Stage("write", write_records),
-    )
+    return (*learning, Stage("seeds", index_seeds), Stage("records", synthesise), Stage("write", write_records))
 
 
 def learn_parents(attempt: DeniabilityAttempt) -> Structure:
@@ -148,7 +143,7 @@ def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
     if plan is None:
         return IndexedSeeds(synthesizer, [])
     passes, code = _passes(attempt), synthesizer.prefix_code
-    rows = math.ceil((passes.table.rows or 0) * float(spec.split.shares.seeds))
+    rows = math.ceil(passes.table.rows * float(spec.split.shares.seeds))
     shards = shard_count(code, records=rows, memory=int(MEMORY_FOR_SEEDS * executor.worker_memory))
     if shards == 1:
         indexes = [passes.held(seed_operator(code), label=_label(spec, SEEDS), stage="indexing seeds")]
@@ -180,14 +175,12 @@ def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:
     """
     spec, plan, executor, seeds = attempt.spec, attempt.plan, attempt.executor, attempt.result(IndexedSeeds)
     records, size = spec.synthesis.records, plan.batch_size(executor.slots)
+    test = PrivacyTest.of(spec.privacy.deniability)
     attempt.before_noise()
     with attempt.stage("synthesising") as progress:
         batches, counts = first_passing(
             executor,
-            seeds.synthesizer,
-            PrivacyTest.of(spec.privacy.deniability),
-            seeds.indexes,
-            attempt.key,
+            partial(candidate_batches, executor, seeds.synthesizer, test, seeds.indexes, attempt.key, batch_size=size),
             records=records,
             at_least=plan.candidates_at_least,
             at_most=plan.candidates_at_most,

@@ -1,13 +1,10 @@
-"""Whole parents exchanged until the tables of the parents and of their members are close to what the models expect.
+"""Whole parents exchanged until the tables of the parents and of their members are close to what is expected.
 
 A member is drawn given many attributes of which the model knows few joint tables, and what several of them say alike
-then counts more than once. So members that are drawn one after another miss the tables that were measured. Parents are
-therefore drawn in excess, and one in the release is exchanged, with all its members, for one outside of it where that
-brings the tables of both closer to their expected counts (`dpdist.model.balance`).
-
-What they are exchanged towards are the models and the margins of both tables: the tables of the parents' attributes,
-and of the members', of one and two attributes. These are measured besides what the models are fitted to: a model spends
-most of its budget on how members depend on their parent.
+counts more than once. So members that are drawn one after another miss the tables that were measured. Parents are drawn
+in excess, and one in the release is exchanged, with all its members, for one outside of it where that brings the tables
+of both closer to the models and to the margins: tables of one and two of the parents' attributes, and of the members',
+which are measured besides, because a model spends most of its budget on how members depend on their parent.
 """
 
 from __future__ import annotations
@@ -126,10 +123,8 @@ def _ratio(wanted: Floats, found: Floats) -> Floats:
 
 
 ROUNDS = 600  # in which parents are exchanged
-
+# part of the variance of the noise in the members' cells that lowers their weights: sums of cells are known better
 NOISE_PART = 0.1
-"""Part of the variance of the noise in the members' cells that lowers their weights: sums of cells are known better."""
-
 WEIGHT_BITS = 24  # weights of cells are in units of 2**-24
 
 

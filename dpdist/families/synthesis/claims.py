@@ -21,8 +21,8 @@ from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.regression_steps import scores_operator
 from dpdist.families.synthesis.regressions import Regressions, measure_regressions
 from dpdist.families.synthesis.stages import stages as stages_of
+from dpdist.model.account import Measurements
 from dpdist.model.claims import OTHERS, model_claim, of_accuracy, with_canary
-from dpdist.model.measurements import Measurements
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim

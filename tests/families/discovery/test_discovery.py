@@ -20,7 +20,7 @@ from commands import Command
 from releases import KEY
 
 from dpdist.api.drafts import draft_of
-from dpdist.data.sizes import MOST_TEXT_BYTES
+from dpdist.data.records import MOST_TEXT_BYTES
 from dpdist.data.texts import VALUES, count_values, texts_of
 from dpdist.errors import ColumnMismatch, ContractBroken, DpdistError, SpecError
 from dpdist.families.base.registry import make_plan
@@ -45,9 +45,6 @@ def plan_of(columns: Mapping[str, Any], *, epsilon: float, delta: float) -> Disc
     plan = make_plan(load(tree | {"privacy": {"epsilon": epsilon, "delta": delta}}))
     assert isinstance(plan, DiscoveryPlan)
     return plan
-
-
-# --- the mechanism against brute force --------------------------------------------------------------------------------
 
 
 def noise_of(plan: DiscoveryPlan) -> dict[int, float]:
@@ -134,9 +131,6 @@ def test_an_audit_finds_nothing_against_the_claim() -> None:
         (claim,) = claims(plan_of(columns, epsilon=1, delta=1e-6))
         found = audit(claim, runs=300, key=bytes(32))
         assert found.lower_bound <= claim.epsilon
-
-
-# --- what is counted --------------------------------------------------------------------------------------------------
 
 
 def test_a_row_is_in_one_cell_of_a_column_at_most() -> None:
@@ -236,9 +230,6 @@ def test_a_csv_file_gives_the_values_of_a_parquet_file(tmp_path: Path) -> None:
     assert of(found, "n", "bin")["1.0"] == pytest.approx(500, abs=100)
 
 
-# --- wrong uses -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -273,9 +264,6 @@ def test_columns_that_are_not_there_cost_nothing(tmp_path: Path) -> None:
         assert not ledger.show("people").attempts
 
 
-# --- the command line -------------------------------------------------------------------------------------------------
-
-
 ACS = {"STATE": "text", "SEX": "text", "OCCP": "text", "household": "text", "AGEP": "integer", "WKHP": "0..99"}
 
 
@@ -288,9 +276,8 @@ def test_a_schema_of_census_persons_is_drafted_and_charged_once(
     columns = [f"--column={name}" if kind == "text" else f"--column={name}={kind}" for name, kind in ACS.items()]
     asked = [
         "schema",
-        "draft",
+        "discover",
         str(shared_data("acs2024_persons.parquet")),
-        "--discover",
         out,
         *columns,
         "--ledger",
@@ -319,17 +306,14 @@ def test_a_schema_of_census_persons_is_drafted_and_charged_once(
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["--discover=out"], "named columns"),
-        (["--discover=out", "--column=a", "--column=a=integer"], "named twice"),
-        (["--discover=out", "--column=a=integr", "--dataset=d"], "did you mean integer"),
-        (["--discover=out", "--column=a", "--public"], "not with --discover"),
-        (["--discover=out", "--column=a", "--dataset=d", "--epsilon=1"], "--delta"),
-        (["--discover=out", "--column=a", "--epsilon=1", "--delta=1e-9"], "--dataset"),
-        (["--dataset=d", "--epsilon=1"], "only with --discover"),
+        (["--column=a", "--column=a=integer"], "named twice"),
+        (["--column=a=integr"], "did you mean integer"),
+        (["--column=a", "--epsilon=0"], "privacy.epsilon"),
     ],
 )
 def test_wrong_commands_say_what_to_do(dpdist: Command, tmp_path: Path, given: list[str], words: str) -> None:
-    answer = dpdist("schema", "draft", str(tmp_path / "t.parquet"), *given)
+    asked = ["--dataset=d", "--epsilon=1", "--delta=1e-9", *given]
+    answer = dpdist("schema", "discover", str(tmp_path / "t.parquet"), str(tmp_path / "out"), *asked)
     assert answer.code != 0
     assert words in answer.err
 

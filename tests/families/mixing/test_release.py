@@ -105,9 +105,6 @@ def released(made: Attempt[Any, Any]) -> pa.Table:
     return pa.concat_tables([pq.read_table(made.output.uri + "/" + part.name) for part in made.parts])
 
 
-# --- spec and plan ----------------------------------------------------------------------------------------------------
-
-
 def test_the_plan_fills_its_budget():
     made = planned("{}")
     assert 10 * (1 - 3e-3) <= made.epsilon <= 10
@@ -211,9 +208,6 @@ def test_plans_that_cannot_be_met_are_refused():
         plan(spec(scaling="standardised", privacy={"check_share": "19/20"}))
 
 
-# --- graphs and stages ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shard_rows", [10_000, 700, 97])
 def test_shards_and_blocks_do_not_change_the_mixtures(shard_rows, monkeypatch):
     encoding = declared_encoding(Schema.model_validate(SCHEMA), class_attribute="class")
@@ -287,12 +281,6 @@ def test_records_look_like_the_table(people, tmp_path):
     assert age[label == "high"].mean() == pytest.approx(40, abs=1)
     assert age[label == "low"].std() == pytest.approx(8, abs=2)  # restored: mixtures of 32 have 8 / sqrt(32)
     assert made.public == {"classes_left_out": [], "clip": made.plan.clip}
-
-
-def test_mixtures_as_they_are_hardly_vary(people, tmp_path):
-    table = released(attempt(people, tmp_path, spread="mixtures"))
-    age = np.array(table["age"])[np.array(table["class"].to_pylist()) == "low"]
-    assert age.std() < 4
 
 
 def test_vectors_have_a_column_per_coordinate(people, tmp_path):

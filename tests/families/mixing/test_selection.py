@@ -88,9 +88,6 @@ def test_searches_that_make_no_sense_are_refused(order: Any, message: str) -> No
         spec(order=order)
 
 
-# --- the discriminant -------------------------------------------------------------------------------------------------
-
-
 def test_a_discriminant_of_mixtures_tells_the_classes_apart() -> None:
     rng = np.random.default_rng(0)
     centres = np.array([[0.3, 0.0, 0.0], [-0.3, 0.1, 0.0]])
@@ -128,9 +125,6 @@ def test_a_record_is_told_alike_in_any_company() -> None:
     told = Discriminant((0, 1), np.stack([weights, rng.permutation(weights)], axis=1), np.zeros(2))
     rows = clip_rows(np.full((63, 108), 0.1), clip=2.0)
     assert [told.correct(rows[:count], 0) for count in (1, 3, 4, 7, 63)] == [1, 3, 4, 7, 63]  # ties: the first
-
-
-# --- releases ---------------------------------------------------------------------------------------------------------
 
 
 def released(folder: Path, out: Path, made: SelectionPlan, *, partitions: int) -> Attempt[Any, Any]:

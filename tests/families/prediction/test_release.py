@@ -22,17 +22,16 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.prediction.columns import snapped
 from dpdist.families.prediction.lid.inputs import Disclosed
 from dpdist.families.prediction.lid.method import Disclosure, joined
-from dpdist.families.prediction.lid.plan import LidPlan
-from dpdist.families.prediction.plan import plan
+from dpdist.families.prediction.plan import LidPlan, plan
 from dpdist.families.prediction.spec import TwoStageSpec, scale_of
-from dpdist.families.prediction.stages import SyntheticInputs, TableBlocks, stages
+from dpdist.families.prediction.stages import SyntheticInputs, TableBlocks
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.guarantee import LID, DifferentialPrivacy
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import verify
-from dpdist.spec.reader import json_schema, load
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Attribute
 from dpdist.storage.store import Store
 
@@ -119,9 +118,6 @@ def released(made: Attempt[Any, Any]) -> pa.Table:
 
 EXECUTORS: list[tuple[Executor, int]] = [(InProcess(), 1), (Cluster(), 1), (Cluster(), 4)]
 """In process, and on Dask for one and for several partitions."""
-
-
-# --- the published method ---
 
 
 @pytest.mark.parametrize("estimator", ["exact", "distributed", "nystroem"])
@@ -269,9 +265,6 @@ def test_a_users_own_stages(table: Path, tmp_path: Path) -> None:
             released(attempt(table, tmp_path / "d", **classes))
 
 
-# --- the private variant ---
-
-
 @pytest.mark.parametrize("products", ["measured", "modelled"])
 def test_the_private_release_is_the_same_for_any_executor_and_partitions(
     table: Path, tmp_path: Path, products: str
@@ -315,15 +308,6 @@ def test_values_outside_the_domain_are_refused_before_noise(tmp_path: Path, monk
         monkeypatch.setattr(Noise, "_words", lambda *_: pytest.fail("noise was drawn"))
         with pytest.raises(OutOfDomain, match="age"):
             released(made)
-
-
-# --- spec and plan ---
-
-
-def test_each_variant_has_its_own_stages() -> None:
-    names = [[stage.name for stage in stages(plan(spec(dp=dp)))] for dp in (False, True)]
-    assert names[0] == ["read", "synthesise", "regress", "predict", "write"]
-    assert names[1] == ["measure", "fit", "draw", "write"]
 
 
 def test_plans_say_what_they_promise() -> None:
@@ -400,13 +384,6 @@ def test_scales_of_attributes() -> None:
     assert scale_of(missing).count == 11
     with pytest.raises(ValueError, match="without order"):
         scale_of(Attribute(name="a", kind="categorical", values=tuple(range(300))))
-
-
-def test_the_json_schema_knows_the_kind() -> None:
-    assert "TwoStageSpec" in json_schema()["$defs"]
-
-
-# --- the whole run ---
 
 
 def run_spec(folder: Path, *, guarantees: tuple[str, ...] = ("dp", "lid"), dp: bool = False, **changes: Any) -> Any:

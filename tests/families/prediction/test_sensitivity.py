@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from dpdist.families.prediction.columns import columns_of
-from dpdist.families.prediction.plan import plan
+from dpdist.families.prediction.plan import PrivatePlan, plan
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP
-from dpdist.families.prediction.private.plan import PrivatePlan
 from dpdist.families.prediction.private.stages import design, input_model
 from dpdist.families.prediction.private.statistics import (
     NoisyMarginals,
@@ -65,7 +64,7 @@ def test_a_record_costs_what_is_charged_whatever_the_table(products: str, respon
     # Released marginals may be anything: they shape the later statistics, and no shape may make a record count more.
     noisy = NoisyMarginals([rng.integers(-40, 90, column.cells) for column in private])
     known = input_model(private, noisy)
-    seen = design(private, known, noise=noise)
+    seen = design(private, known, noise)
     work = [
         marginal_operator(where, private),
         rank_operator(where, private, known.tables),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.claims import claims
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.model import account as accounts
@@ -386,10 +384,3 @@ def test_rehearsals_release_as_many_records(tmp_path: Path) -> None:
     made = rehearse(plan, stages_of(plan), codes, key=key_from(Noise(bytes(32))))
     assert [len(column) for column in released_codes(made)] == [70, 70]
     assert math.isfinite(made.result(Learned).report["records"])
-
-
-def test_specs_are_frozen(tmp_path: Path) -> None:
-    spec = project(tmp_path, synthesis={})
-    assert isinstance(spec, WholeSynthesisSpec)
-    assert spec.records == spec.data.minimum_records
-    assert partial(load, tree(tmp_path, synthesis={}))().fingerprint == spec.fingerprint

@@ -354,13 +354,13 @@ def test_forbidden_cells_are_zero_measured_or_not(tmp_path: Path, monkeypatch: p
     run_release(load(tree(tmp_path)))
     release = Published.open(tmp_path / "release")
 
-    # measured with little noise: a negative count has no high end
+    # measured with little noise: a negative count is cut at 0, and keeps the width of its interval
     noisy, deviations = np.where(np.arange(24) < 3, -50.0, 7.0), np.where(np.arange(24) == 20, np.inf, 1e-3)
     monkeypatch.setattr(Published, "measured", lambda *_: (noisy, deviations))
     cells = tabulate(release, ["job", "wage"]).to_pylist()
     ends = [(row["count"], row["standard_error"], row["low"], row["high"]) for row in cells]
     assert [end == (0, 0, 0, 0) for end in ends] == [impossible(row) for row in cells]
-    assert ends[0] == pytest.approx((0, 1e-3, 0, 0))
+    assert ends[0] == pytest.approx((0, 1e-3, 0, 1.96e-3))
     assert ends[10] == pytest.approx((7, 1e-3, 7, 7), abs=0.01)
     assert zero(release, "count where job is missing and 1 <= wage <= 3")
     assert infer(release, "count where job = 'a' and wage <= 1").high == 0

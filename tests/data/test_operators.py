@@ -1,16 +1,19 @@
-"""Counting kernels against brute force."""
+"""What passes compute: counts against brute force, sums, and the keyed coin that splits the records."""
 
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 from functools import reduce
 from itertools import combinations
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from dpdist.data import count, operators
 from dpdist.data.count import (
@@ -19,10 +22,14 @@ from dpdist.data.count import (
     coarsen,
     configuration_index,
     covering_blocks,
+    marginal,
     pair_cells,
     pair_counts,
 )
+from dpdist.data.operators import Split, exact_shares, split_labels
 from dpdist.errors import SpecError
+from dpdist.ledger.keys import KeyRef
+from dpdist.privacy.noise import Noise
 from tests.data.strategies import contingency
 
 ACS = (56, 79, 8, 24, 5, 25, 5, 2, 99, 2, 2)
@@ -109,15 +116,6 @@ def test_attributes_of_many_values_are_counted(sizes: tuple[int, ...]) -> None:
     assert index.tolist() == [int(np.ravel_multi_index(row, sizes)) for row in zip(*codes, strict=True)]
 
 
-def test_every_dtype_and_large_domains() -> None:
-    cardinalities = (2, 256, 257, 3000, 1)
-    codes = draw_codes(cardinalities, 500)
-    assert [c.dtype for c in codes] == [np.uint8, np.uint8, np.uint16, np.uint16, np.uint8]
-    brute_force(codes, pair_counts(codes, cardinalities))
-    codes[0] = codes[0].astype(np.uint32)
-    brute_force(codes, pair_counts(codes, cardinalities))
-
-
 def test_blocks_cover_every_pair_within_the_limit() -> None:
     for cardinalities in (ACS, (2,) * 30, (65_536, 100, 2), (1000, 1000, 5)):
         blocks = covering_blocks(cardinalities)
@@ -127,14 +125,10 @@ def test_blocks_cover_every_pair_within_the_limit() -> None:
     assert len(covering_blocks(ACS)) <= 12  # instead of 55 pairs
 
 
-def test_counts_add_up_in_any_grouping() -> None:
-    codes = draw_codes((5, 6, 7), 300)
-    parts = [pair_counts([c[a:b] for c in codes], (5, 6, 7)) for a, b in ((0, 10), (10, 10), (10, 222), (222, 300))]
-    whole = pair_counts(codes, (5, 6, 7)).cells
-    assert np.array_equal((parts[0] + (parts[1] + parts[2]) + parts[3]).cells, whole)
-    assert np.array_equal((parts[0] + parts[1] + (parts[2] + parts[3])).cells, whole)
+def test_counts_of_other_domains_are_not_added() -> None:
+    codes = draw_codes((5, 6, 7), 30)
     with pytest.raises(ValueError, match="different domains"):
-        parts[0] + pair_counts(codes[:2], (5, 6))
+        pair_counts(codes, (5, 6, 7)) + pair_counts(codes[:2], (5, 6))
 
 
 def test_a_table_too_large_to_count_is_refused_with_advice() -> None:
@@ -161,13 +155,6 @@ def test_marginals_onto_buckets() -> None:
     assert np.array_equal(contingency(codes, (1, 0), (9, 3), maps=(None, to_three)).sum(0), direct.sum(1))
 
 
-def test_a_configuration_index_is_mixed_radix() -> None:
-    codes = draw_codes((4, 5, 6), 300)
-    configuration = configuration_index([codes[0], codes[2]], (4, 6))
-    assert configuration.dtype == np.int64
-    assert np.array_equal(configuration, codes[0].astype(int) * 6 + codes[2])
-
-
 def test_indexes_beyond_32_bits() -> None:
     sizes = (65_536, 65_536, 65_536)
     codes = [np.array([65_535, 0], np.uint16)] * 3
@@ -183,6 +170,106 @@ def test_wide_tables_are_counted_without_all_blocks_at_once(monkeypatch: pytest.
     whole = pair_counts(codes, sizes)
     monkeypatch.setattr(operators, "WIDE_CELLS", 1)
     wide = operators.pair_counts_operator(sizes)
-    assert wide.compact is None
+    assert wide.update is None
     parts = [wide.chunk([column[start : start + 1000] for column in codes]) for start in range(0, 3000, 1000)]
     np.testing.assert_array_equal(wide.combine(wide.combine(*parts[:2]), parts[2]).cells, whole.cells)
+
+
+SHAPES = st.lists(st.integers(1, 7), min_size=1, max_size=6).filter(lambda shape: prod(shape) <= 20_000).map(tuple)
+
+
+@given(
+    shape=SHAPES | st.sampled_from([(300, 3), (3, 300, 2), (20, 30, 40), (2, 3, 4, 200), (17, 17, 17)]), data=st.data()
+)
+@settings(deadline=None, max_examples=300)
+def test_a_marginal_is_the_sum_over_the_other_axes(shape: tuple[int, ...], data: st.DataObject) -> None:
+    keep = sorted(data.draw(st.sets(st.integers(0, len(shape) - 1))))
+    others = tuple(k for k in range(len(shape)) if k not in keep)
+    values = np.random.default_rng(0).integers(-(10**6), 10**6, shape)
+    before = values.copy()
+    found = marginal(values, keep)
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, values.sum(axis=others))
+    np.testing.assert_array_equal(values, before)
+    np.testing.assert_allclose(marginal(values / 7, keep), (values / 7).sum(axis=others), rtol=1e-9, atol=1e-6)
+
+
+@pytest.mark.parametrize("number", [2, 16])
+def test_many_short_axes_are_added_in_their_order(number: int) -> None:
+    table = np.random.default_rng(1).random((1000, number))
+    total = np.zeros(1000)
+    for column in table.T:
+        total = total + column
+    np.testing.assert_array_equal(marginal(table, [0]), total)
+
+
+NOISE = Noise(bytes(range(32)))
+SHARES = (Fraction(1, 10), Fraction(2, 5), Fraction(1, 2))
+
+
+class Words:
+    """Stands for a Noise and returns chosen words."""
+
+    def __init__(self, words: list[int]) -> None:
+        self._words = np.array(words, np.uint64)
+
+    def words(self, name: str, count: int, *, start: int = 0) -> np.ndarray:
+        assert (name, count, start) == ("split/4", len(self._words), 7)
+        return self._words
+
+
+def labels_of(words: list[int], shares: Any) -> list[int]:
+    noise: Any = Words(words)
+    return split_labels(noise, file=4, row_start=7, count=len(words), shares=shares).tolist()
+
+
+def test_thresholds_are_exact() -> None:
+    third = (1 << 64) // 3
+    words = [0, third - 1, third, 2 * third - 1, 2 * third, 2**64 - 1]
+    assert labels_of(words, ("1/3", "1/3", "1/3")) == [0, 0, 1, 1, 2, 2]
+    assert labels_of([0, 2**64 - 1], (1,)) == [0, 0]
+    assert labels_of([0, 2**64 - 1], (1, 0)) == [0, 0]
+    assert labels_of([0, 2**64 - 1], (0, 1, 0)) == [1, 1]
+    assert labels_of([0, 2**63 - 1, 2**63, 2**64 - 1], ("0.5", 0, "0.5")) == [0, 0, 2, 2]
+
+
+def test_files_are_independent() -> None:
+    a, b = (split_labels(NOISE, file=f, row_start=0, count=100_000, shares=SHARES) for f in (1, 11))
+    table = np.zeros((3, 3))
+    np.add.at(table, (a, b), 1)
+    assert stats.chi2_contingency(table).pvalue > 1e-20
+    assert stats.chi2_contingency(np.diag(table.sum(0)) + 1).pvalue < 1e-20  # what equal labels would give
+
+
+def test_shares_are_met() -> None:
+    """Accepts the declared shares at 100,000 rows and rejects shares 30 % off."""
+    n = 100_000
+    seen = np.bincount(split_labels(NOISE, file=0, row_start=0, count=n, shares=SHARES), minlength=3)
+    for times, share in zip(seen.tolist(), map(float, SHARES), strict=True):
+        assert stats.binomtest(times, n, share).pvalue > 1e-20
+        for wrong in (0.7 * share, 1.3 * share):
+            assert stats.binomtest(times, n, wrong).pvalue < 1e-20
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        (("0.1", "0.4", "0.4"), r"sum to one, not 1/10 \+ 2/5 \+ 2/5 = 9/10"),
+        (("-0.5", "1.5"), r"lie in \[0, 1\]"),
+        ((), "sum to one"),
+        ((0.1, 0.9), "must be exact"),
+        (("a half", "0.5"), "must be exact"),
+        (("1/0",), "must be exact"),
+        ((None,), "must be exact"),
+        ((Fraction(1, 256),) * 256, "sum to one"),
+    ],
+)
+def test_bad_shares_are_refused(shares: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        exact_shares(shares)
+    with pytest.raises(SpecError, match=message):
+        Split(KeyRef.fixed("00" * 32), shares)
+
+
+def test_a_split_holds_exact_shares() -> None:
+    assert Split(KeyRef.fixed("00" * 32), ("0.1", "2/5", "0.5")).shares == SHARES
