@@ -13,7 +13,7 @@ from dpdist.data.released import ReleasedTable
 from dpdist.data.report import RowReport, check
 from dpdist.errors import DataError
 from dpdist.evaluation.binning import View, view_of
-from dpdist.evaluation.inputs import Tables, require_records
+from dpdist.evaluation.inputs import EvaluatedTables, require_records
 from dpdist.evaluation.linked import attacks
 from dpdist.evaluation.linked.closeness import wide
 from dpdist.evaluation.linked.parents import ParentRecords, by_numbers, real_parents, released_parents
@@ -56,7 +56,13 @@ class LinkedInputs:
 
 
 def open_linked(
-    released: ReleasedTable, linked: LinkedRows, tables: Tables, *, executor: Executor, seed: int, progress: Progress
+    released: ReleasedTable,
+    linked: LinkedRows,
+    tables: EvaluatedTables,
+    *,
+    executor: Executor,
+    seed: int,
+    progress: Progress,
 ) -> LinkedInputs:
     """Read both tables, whole parents at a time. Raises DataError: a table does not fit the release's schema, or its
     files changed meanwhile; SpecError: the hold-out is the table itself.
