@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dpdist.data.inputs import Input
     from dpdist.evaluation.run import Evaluated
     from dpdist.lifecycle.run import AttemptMode, Run
-    from dpdist.publish.account import Account
+    from dpdist.publish.account import ReleaseAccount
     from dpdist.publish.verify import VerifyReport
     from dpdist.spec.release import ReleaseSpec
 
@@ -240,7 +240,7 @@ def verified(
     name: str | None,
     attempt: str | None,
     storage_options: Mapping[str, Any] | None,
-) -> tuple[VerifyReport, Account | None]:
+) -> tuple[VerifyReport, ReleaseAccount | None]:
     """What `verify` found, and what the ledger knows of the release, where one is given."""
     from dpdist.publish.account import verify_with_account
     from dpdist.publish.verify import verify as check

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from dpdist.api.display import Text
 from dpdist.errors import SpecError
-from dpdist.ledger import Ledger as _Ledger
+from dpdist.ledger import Books
 
 if TYPE_CHECKING:
-    from dpdist.ledger import Statement
+    from dpdist.ledger.custodian import Statement
     from dpdist.ledger.records import Rational
     from dpdist.spec.contract import Contract
 
@@ -42,9 +42,9 @@ class Ledger:
         return f"Ledger({Database(self.url).name!r})"
 
     @contextmanager
-    def opened(self, *, create: bool = False) -> Iterator[_Ledger]:
+    def opened(self, *, create: bool = False) -> Iterator[Books]:
         """The ledger of `dpdist.ledger`, opened for the time of a block."""
-        ledger = _Ledger.open(self.url, create=create)
+        ledger = Books.open(self.url, create=create)
         try:
             yield ledger
         finally:

@@ -16,7 +16,7 @@ from dpdist.errors import DatasetUnknown, LedgerError, LedgerUnavailable, SpecEr
 from dpdist.privacy.formatting import upwards
 
 if TYPE_CHECKING:
-    from dpdist.ledger import Ledger
+    from dpdist.ledger import Books
 
 ledger_app = typer.Typer(help="The budget of each data set.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -92,7 +92,7 @@ def ledger_identity(
 _NO_IDENTITY = "make one with `dpdist ledger identity {dataset} --new`; until then its releases are not signed"
 
 
-def _identity_lines(opened: Ledger, dataset: str) -> list[str]:
+def _identity_lines(opened: Books, dataset: str) -> list[str]:
     """What is said of the identity of a data set; beside a SQLite ledger its public key is stored."""
     from dpdist.ledger.signing import key_fingerprint, public_pem
 
@@ -284,7 +284,7 @@ def known_to_default(release: str, options: dict[str, Any]) -> str | None:
     return DEFAULT_LEDGER
 
 
-def open_ledger(url: str, *, create: bool = False) -> AbstractContextManager[Ledger]:
+def open_ledger(url: str, *, create: bool = False) -> AbstractContextManager[Books]:
     """A ledger, closed at the end."""
     from dpdist.api.ledger import Ledger
 

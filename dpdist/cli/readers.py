@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dpdist.families.base.plan import Plan
     from dpdist.inference.published import Published
     from dpdist.inference.recompute import Recomputed
-    from dpdist.publish.account import Account
+    from dpdist.publish.account import ReleaseAccount
     from dpdist.publish.verify import VerifyReport
 
 ReleasePlace = Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")]
@@ -125,7 +125,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def _explain(release: str, report: VerifyReport, account: Account | None, again: Recomputed | None) -> None:
+def _explain(release: str, report: VerifyReport, account: ReleaseAccount | None, again: Recomputed | None) -> None:
     parts = number_of(report.parts, "part")
     verdict = report.verdict if account is None else "verified by the account"
     if report.signature == "foreign":

@@ -99,7 +99,7 @@ LONGEST_ERROR = 300
 _SENTENCE = re.compile(r".{30,}?(?:\. (?=[A-Z])|; )|.{30,}?: ")
 
 
-class Answer(Protocol):
+class Printable(Protocol):
     """What a command found."""
 
     def to_json(self) -> Any:
@@ -114,7 +114,7 @@ def say(text: str, *, err: bool = False, nl: bool = True) -> None:
     typer.echo(printable(text), err=err, nl=nl)
 
 
-def show(answer: Answer, *, as_json: bool) -> None:
+def show(answer: Printable, *, as_json: bool) -> None:
     """Print an answer, as JSON or for people."""
     if as_json:
         show_json(answer.to_json())

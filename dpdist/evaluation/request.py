@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
 
 from dpdist.errors import SpecError
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from dpdist.data.inputs import Input
     from dpdist.spec.release import ReleaseSpec
 
-    Table = tuple[str, ...] | Input
-    Spec = ReleaseSpec | None
-    Key = Ed25519PublicKey | None
-    Where = Executor | None
+    Table: TypeAlias = tuple[str, ...] | Input
+    Spec: TypeAlias = ReleaseSpec | None
+    Key: TypeAlias = Ed25519PublicKey | None
+    Where: TypeAlias = Executor | None
 else:  # files and the command line say where these are
     Table = tuple[str, ...]
     Spec = Key = Where = Any

@@ -248,10 +248,10 @@ def charged(request: Request, inputs: Inputs) -> Iterator[FiguresPublication | N
         yield None
         return
     from dpdist.evaluation.publishable import FiguresPlan, FiguresPublication
-    from dpdist.ledger import Ledger
+    from dpdist.ledger import Books
 
     plan = FiguresPlan(request.publish, _unit(inputs.manifest))
-    ledger = Ledger.open(request.ledger or os.environ.get("DPDIST_LEDGER") or DEFAULT_LEDGER, create=False)
+    ledger = Books.open(request.ledger or os.environ.get("DPDIST_LEDGER") or DEFAULT_LEDGER, create=False)
     publication = FiguresPublication(ledger, inputs.manifest, plan, pages_of(request), request.seed)
     try:
         publication.reserve(inputs.real.fingerprint)

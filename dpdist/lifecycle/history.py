@@ -13,7 +13,7 @@ from dpdist.errors import DpdistError, LedgerError
 
 if TYPE_CHECKING:
     from dpdist.families.base.attempt import Attempt
-    from dpdist.ledger import Charge, Ledger
+    from dpdist.ledger import Books, Charge
     from dpdist.spec.release import ReleaseSpec
     from dpdist.storage.store import Store
 
@@ -36,16 +36,16 @@ class RunSummary:
 
 
 @contextmanager
-def opened(ledger: str, work: str, storage_options: Mapping[str, Any]) -> Iterator[tuple[Ledger, Store]]:
+def opened(ledger: str, work: str, storage_options: Mapping[str, Any]) -> Iterator[tuple[Books, Store]]:
     """The ledger and the work folder at these addresses; the ledger exists already."""
-    from dpdist.ledger import Ledger
+    from dpdist.ledger import Books
     from dpdist.storage.store import Store
 
-    with closing(Ledger.open(ledger, create=False)) as found:
+    with closing(Books.open(ledger, create=False)) as found:
         yield found, Store(work, storage_options)
 
 
-def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:
+def list_runs(ledger: Books, work: Store) -> list[RunSummary]:
     """All attempts in the ledger, oldest first, with the results that they stored in the work folder. Raises
     LedgerError, DataNotFound or StorageUnavailable: the ledger or the folder cannot be read.
     """
@@ -76,7 +76,7 @@ def _state(work: Store, attempt: Charge, stored: Collection[str]) -> str:
     return attempt.state
 
 
-def find_attempt(ledger: Ledger, beginning: str) -> Charge:
+def find_attempt(ledger: Books, beginning: str) -> Charge:
     """The attempt whose id is this text or begins with it. Raises LedgerError: there is none, or more than one, or the
     beginning is too short.
     """
@@ -130,7 +130,7 @@ def write_error(work: Store, error: Exception) -> None:
 
 def live_attempt(spec: ReleaseSpec) -> Charge | None:
     """The open or committed attempt of the release, which a run continues or finishes."""
-    from dpdist.ledger import Ledger
+    from dpdist.ledger import Books
 
-    with closing(Ledger.open(spec.ledger, create=False)) as ledger:
+    with closing(Books.open(spec.ledger, create=False)) as ledger:
         return ledger.find(spec.dataset, spec.name)

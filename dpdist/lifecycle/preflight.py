@@ -11,7 +11,7 @@ from dpdist.cluster.executor import InProcess
 from dpdist.data.inputs import Opened
 from dpdist.data.source import TableSource, beginnings, would_find
 from dpdist.errors import GuaranteeRefused, SpecError
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.history import RUN_RECORD
 from dpdist.limits import JSON_VALUES, MANIFEST_BYTES
 from dpdist.publish.manifest import is_readable
@@ -52,7 +52,7 @@ def refuse(plan: Plan) -> None:
         )
 
 
-def keep_apart(source: TableSource | None, output: Store, work: Store, ledger: Ledger) -> None:
+def keep_apart(source: TableSource | None, output: Store, work: Store, ledger: Books) -> None:
     """Refuse private files inside the output, an output inside the work folder, and a table that covers either. Raises
     SpecError.
     """

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dpdist.data.inputs import Input
 from dpdist.errors import DpdistError, LedgerError, OutputExists, ReleaseConflict
 from dpdist.families.base.attempt import Attempt
-from dpdist.ledger import Charge, Ledger
+from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import BESIDES
 from dpdist.ledger.statement import budget_sentence
 from dpdist.lifecycle.history import RUN_RECORD, write_record
@@ -62,7 +62,7 @@ class Outcome:
 
 
 def outcome_of(
-    ledger: Ledger, spec: ReleaseSpec, output: Store, manifest: Manifest, work: Store, *, already: bool = False
+    ledger: Books, spec: ReleaseSpec, output: Store, manifest: Manifest, work: Store, *, already: bool = False
 ) -> Outcome:
     """The outcome of a run, from the manifest it published."""
     return Outcome(
@@ -85,7 +85,7 @@ class Publication:
     """How the release of one run becomes visible."""
 
     spec: ReleaseSpec
-    ledger: Ledger
+    ledger: Books
     output: Store  # output, work: the release's folder, and the folder below which attempts store theirs
     work: Store
     signing_key: Ed25519PrivateKey | None  # the key that the spec names; None for the identity of the data set

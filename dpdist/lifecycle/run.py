@@ -41,7 +41,7 @@ from dpdist.families.base.attempt import Attempt, Progress, silent
 from dpdist.families.base.family import Stage
 from dpdist.families.base.owners import refuse_tables_of_others
 from dpdist.families.base.registry import family_of, make_plan
-from dpdist.ledger import Charge, Ledger
+from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import BESIDES, WITH_TEST_KEY, KeyRef, require_test_keys
 from dpdist.ledger.records import event_json
 from dpdist.ledger.signing import load_signing_key
@@ -50,7 +50,7 @@ from dpdist.lifecycle.leftovers import sweep_before
 from dpdist.lifecycle.lineage import Lineage
 from dpdist.lifecycle.preflight import keep_apart, opened_executor, refuse
 from dpdist.lifecycle.publication import Outcome, Publication
-from dpdist.privacy.events import covers
+from dpdist.privacy.event import covers
 from dpdist.publish.manifest import require_vacant
 from dpdist.spec.contract import kept_contract
 from dpdist.storage.store import Store
@@ -138,7 +138,7 @@ class Run:
         self._output = Store(spec.output.path, spec.output.storage.options)
         self._work = Store(spec.work, spec.output.storage.options if spec.work.startswith("s3") else None)
         signing_key = load_signing_key(spec.output.signing_key)
-        self._ledger = Ledger.open(spec.ledger, create=False)
+        self._ledger = Books.open(spec.ledger, create=False)
         stack.callback(self._ledger.close)
         self._publication = Publication(
             spec, self._ledger, self._output, self._work, signing_key, self._bound, self._input

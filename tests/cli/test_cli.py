@@ -22,7 +22,7 @@ from reading import readable
 from releases import KEY, project, table
 
 from dpdist.errors import GuaranteeRefused
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.privacy.events import ApproximateDP, Gaussian
 
 
@@ -159,7 +159,7 @@ def test_errors_have_codes_and_no_traceback(
 
 def test_an_open_attempt_is_given_up(dpdist: Command, spec_file: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     request = {
         "spec_hash": "s",
         "input_fingerprint": "i",
@@ -260,7 +260,7 @@ def test_the_account_is_shown_in_80_columns(dpdist: Command, tmp_path: Path, mon
     """Each filter with what is left; the release of a data set that one release has for itself is told so."""
     monkeypatch.setenv("COLUMNS", "80")
     url = f"sqlite:///{tmp_path}/l.db"
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     request = {"spec_hash": "s", "input_fingerprint": "f", "guarantee": "dp"}
     for name, delta in (("acs", "1e-8"), ("own", "1e-9")):
         ledger.create_dataset(name, epsilon=1, delta=delta)
@@ -283,7 +283,7 @@ def test_what_no_budget_covers_is_said_before_the_number(dpdist: Command, tmp_pa
     assert dpdist("ledger", "create", "own", "--epsilon", "1", "--delta", "1e-6").code == 0
     kinds = ("--allow", "dp", "--allow", "pd-per-record", "--allow", "lid")
     assert dpdist("ledger", "create", "acs", "--epsilon", "1", "--delta", "1e-6", *kinds).code == 0
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     charges: list[tuple[str, Any]] = [("pd-per-record", Gaussian(50.0)), ("lid", None), ("lid", None)]
     for number, (guarantee, event) in enumerate(charges):
         charge = {"release": f"r{number}", "guarantee": guarantee, "event": event, **request}

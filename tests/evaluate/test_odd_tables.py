@@ -19,7 +19,7 @@ from dpdist.data.count import MAX_PAIR_CELLS, pair_cells
 from dpdist.evaluation.binning import view_of
 from dpdist.evaluation.request import Request
 from dpdist.evaluation.run import Evaluated, run_evaluation
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
@@ -34,7 +34,7 @@ def released(folder: Path, attributes: list[dict[str, Any]], columns: dict[str, 
     pq.write_table(pa.table(columns), folder / "table.parquet")
     pq.write_table(pa.table(columns).slice(0, rows // 3), folder / "holdout.parquet")
     url = f"sqlite:///{folder}/ledger.db"
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     ledger.create_dataset("odd", epsilon=9, delta="1e-5")
     ledger.close()
     tree = {

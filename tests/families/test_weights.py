@@ -30,7 +30,7 @@ from dpdist.families.base.registry import make_plan
 from dpdist.families.base.rehearsal import EXECUTOR
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.keys import KeyRef
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
@@ -70,9 +70,9 @@ def spec(folder: Path, kind: str = "histogram", **changes: Any) -> ReleaseSpec:
     return load(tree | ({"histograms": QUERIES} if kind == "histogram" else {}) | changes)
 
 
-def funded(folder: Path) -> closing[Ledger]:
+def funded(folder: Path) -> closing[Books]:
     """A ledger with the data set."""
-    ledger = Ledger.open(f"sqlite:///{folder}/ledger.db")
+    ledger = Books.open(f"sqlite:///{folder}/ledger.db")
     ledger.create_dataset("people", epsilon="100", delta="1e-3")
     return closing(ledger)
 

@@ -22,7 +22,7 @@ from releases import project
 from dpdist import errors
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import make_plan
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import Run
 from dpdist.publish.verify import verify
 from dpdist.spec.reader import load
@@ -278,10 +278,10 @@ def test_a_new_attempt_stays_wanted_until_it_is_made(
     with pytest.raises(errors.CheckFailed):
         release(inline(spec))
     monkeypatch.setattr(Attempt, "stored", plain)
-    opened, found = Run.__enter__, Ledger.find
+    opened, found = Run.__enter__, Books.find
     silent = [errors.LedgerUnavailable("at the first question")]
 
-    def find(self: Ledger, dataset: str, release: str) -> Any:
+    def find(self: Books, dataset: str, release: str) -> Any:
         if silent:
             raise silent.pop()
         return found(self, dataset, release)
@@ -292,7 +292,7 @@ def test_a_new_attempt_stays_wanted_until_it_is_made(
         return opened(self)
 
     monkeypatch.setattr(Run, "__enter__", enter)
-    monkeypatch.setattr(Ledger, "find", find)
+    monkeypatch.setattr(Books, "find", find)
     release(inline(spec), attempt="replace")
     assert (silent, away) == ([], [])
     assert states(spec) == ["abandoned", "committed"]

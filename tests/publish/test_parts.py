@@ -19,7 +19,8 @@ from dpdist.privacy.noise import Noise
 from dpdist.publish import parts
 from dpdist.publish.part_format import PartFormat, PartRecord
 from dpdist.publish.parts import arrow_schema, columns, decode, parquet_bytes, part_name, write_part
-from dpdist.spec.schema import Attribute, Category, Count, Edges, Schema
+from dpdist.spec.groups import Edges
+from dpdist.spec.schema import Attribute, Category, Count, Schema
 from dpdist.storage.store import Store
 
 NOISE = Noise(bytes(32))

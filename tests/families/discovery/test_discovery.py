@@ -24,10 +24,11 @@ from dpdist.data.sizes import MOST_TEXT_BYTES
 from dpdist.data.texts import VALUES, count_values, texts_of
 from dpdist.errors import ColumnMismatch, ContractBroken, DpdistError, SpecError
 from dpdist.families.base.registry import make_plan
+from dpdist.families.discovery import stages
 from dpdist.families.discovery.claims import claims
 from dpdist.families.discovery.plan import DiscoveryPlan, tail
 from dpdist.families.discovery.stages import named
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import audit
@@ -169,7 +170,7 @@ def release(folder: Path, table: pa.Table, columns: Mapping[str, Any], **changes
     tree |= {"data": {"path": str(folder / "t.parquet"), "minimum_records": 100, "extra_columns": "ignore"}}
     tree |= {"ledger": f"sqlite:///{folder}/ledger.db", "work": str(folder / "work"), **changes}
     spec = load(tree | {"privacy": {"epsilon": 1, "delta": 1e-9}, "output": {"path": str(folder / "out")}})
-    with closing(Ledger.open(spec.ledger)) as ledger:
+    with closing(Books.open(spec.ledger)) as ledger:
         ledger.create_dataset("people", epsilon="4", delta="1e-8")
     run_release(spec, fixed_key=KEY)
     assert verify(spec.output.path).kind == "discovery"
@@ -181,7 +182,7 @@ def of(found: pa.Table, column: str, statistic: str) -> dict[str, float]:
     return {row["cell"]: row["noisy"] for row in rows if (row["of"], row["statistic"]) == (column, statistic)}
 
 
-def test_frequent_values_are_named_and_rare_ones_are_not(tmp_path: Path) -> None:
+def test_frequent_values_are_named_and_rare_ones_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Codes, flags, nearly distinct ids, long texts, nulls, and numbers among which some are none."""
     n = 3_000
     table = pa.table(
@@ -215,7 +216,8 @@ def test_frequent_values_are_named_and_rare_ones_are_not(tmp_path: Path) -> None
     rare = "values that are not named"
     assert policies == {"code": rare, "flag": rare, "note": "missing", "number": "drop"}
     assert getattr(read.attributes[1].out_of_domain, "category", "") == rare
-    few = release(tmp_path / "b", table, {"code": "text"}, most_values=2)
+    monkeypatch.setattr(stages, "MOST_VALUES", 2)
+    few = release(tmp_path / "b", table, {"code": "text"})
     assert len(of(few, "code", "value")) == 2
 
 
@@ -259,7 +261,7 @@ def test_a_contract_admits_no_discovery(tmp_path: Path) -> None:
     DISCOVERY.admit(tmp_path)
     with pytest.raises(ContractBroken, match="dpdist contract show"):
         run_release(spec)
-    with closing(Ledger.open(spec.ledger)) as ledger:
+    with closing(Books.open(spec.ledger)) as ledger:
         assert not ledger.show("people").attempts
 
 
@@ -267,7 +269,7 @@ def test_columns_that_are_not_there_cost_nothing(tmp_path: Path) -> None:
     spec = DISCOVERY.project(tmp_path, columns={"regoin": "text"})
     with pytest.raises(ColumnMismatch, match="regoin"):
         run_release(spec)
-    with closing(Ledger.open(spec.ledger)) as ledger:
+    with closing(Books.open(spec.ledger)) as ledger:
         assert not ledger.show("people").attempts
 
 
@@ -281,7 +283,7 @@ def test_a_schema_of_census_persons_is_drafted_and_charged_once(
     shared_data: Find, dpdist: Command, tmp_path: Path
 ) -> None:
     ledger, out = f"sqlite:///{tmp_path}/ledger.db", str(tmp_path / "found")
-    with closing(Ledger.open(ledger)) as opened:
+    with closing(Books.open(ledger)) as opened:
         opened.create_dataset("acs", epsilon="1", delta="1e-8")
     columns = [f"--column={name}" if kind == "text" else f"--column={name}={kind}" for name, kind in ACS.items()]
     asked = [
@@ -300,7 +302,7 @@ def test_a_schema_of_census_persons_is_drafted_and_charged_once(
     again = dpdist(*asked)
     assert (again.code, again.out) == (0, answer.out)
     assert dpdist("schema", "draft", out).out == answer.out
-    with closing(Ledger.open(ledger)) as opened:
+    with closing(Books.open(ledger)) as opened:
         assert [attempt.state for attempt in opened.show("acs").attempts] == ["committed"]
     read = yaml_schema(tmp_path, dpdist("schema", "draft", out, "--leave-out=household").out)
     attributes = {attribute.name: attribute for attribute in read.attributes}

@@ -26,7 +26,7 @@ from dpdist.families.prediction.lid.plan import LidPlan
 from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.spec import TwoStageSpec, scale_of
 from dpdist.families.prediction.stages import SyntheticInputs, TableBlocks, stages
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.guarantee import LID, DifferentialPrivacy
@@ -276,7 +276,7 @@ def test_a_users_own_stages(table: Path, tmp_path: Path) -> None:
 def test_the_private_release_is_the_same_for_any_executor_and_partitions(
     table: Path, tmp_path: Path, products: str
 ) -> None:
-    features = {"products": products, "frequencies": 6}
+    features = {"products": products}
     first, *others = [
         released(attempt(table, tmp_path / str(n), executor=executor, partitions=k, dp=True, features=features))
         for n, (executor, k) in enumerate(EXECUTORS)
@@ -390,9 +390,7 @@ def test_the_plan_counts_the_memory_of_large_feature_tables() -> None:
     def task_bytes(**changes: Any) -> int:
         return int(plan(spec(dp=True, **changes)).needs().task_bytes)
 
-    large = task_bytes(cells=4096, features={"frequencies": 1024, "products": "modelled"})
-    assert large > 8 * 1024 * 16 * 4096  # phases of one continuous column alone
-    assert task_bytes() < 80 << 20
+    assert 8 * 64 * 16 * 64 < task_bytes() < 80 << 20  # phases of one continuous column alone
 
 
 def test_scales_of_attributes() -> None:
@@ -414,7 +412,7 @@ def test_the_json_schema_knows_the_kind() -> None:
 def run_spec(folder: Path, *, guarantees: tuple[str, ...] = ("dp", "lid"), dp: bool = False, **changes: Any) -> Any:
     pq.write_table(people(), folder / "people.parquet")
     url = f"sqlite:///{folder}/ledger.db"
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     ledger.create_dataset("d", epsilon=10, delta="1e-5", guarantees=guarantees)
     ledger.close()
     tree = spec(folder / "people.parquet", folder / "release", dp=dp, **changes).model_dump(mode="json", by_alias=True)
@@ -454,7 +452,7 @@ def test_a_refused_disclosure_leaves_its_attempt_open(tmp_path: Path) -> None:
     made = run_spec(tmp_path, privacy={"disclosure": {"lid": 0.1, "eta": 0.02}})
     with pytest.raises(CheckFailed):
         run_release(made)
-    ledger = Ledger.open(made.ledger, create=False)
+    ledger = Books.open(made.ledger, create=False)
     assert [attempt.state for attempt in ledger.show("d").attempts] == ["drawing"]
     ledger.close()
 
@@ -494,6 +492,6 @@ def test_an_interrupted_release_is_resumed(tmp_path: Path, dp: bool) -> None:
         run_release(made, progress=stop)
     outcome = run_release(made, attempt="resume")
     assert outcome.records == (700 if dp else ROWS)
-    ledger = Ledger.open(made.ledger, create=False)
+    ledger = Books.open(made.ledger, create=False)
     assert [attempt.state for attempt in ledger.show("d").attempts] == ["committed"]
     ledger.close()

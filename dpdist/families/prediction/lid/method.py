@@ -34,7 +34,7 @@ from dpdist.errors import CheckFailed
 from dpdist.families.prediction.columns import Columns, Scale
 from dpdist.families.prediction.second_stage import RegressionSpec
 from dpdist.privacy.arrays import Codes, Counts, Floats, stable_order
-from dpdist.privacy.calibrate import shown
+from dpdist.privacy.formatting import shown
 from dpdist.privacy.noise import Noise
 
 ALPHAS = tuple(i / 100 for i in range(101))
@@ -140,7 +140,6 @@ class Method:
     party: int | None = None  # place of the input that names the party, which is one of those kept
     correlation: float | None = None  # of the regressions of two parties; None: by cross-validation
     first_stage: str = "lhs"  # of `dpdist.families.prediction.first_stage.FIRST_STAGES`, or a hook
-    bandwidth: str = "cross-validated"
     matching: str = "nearest"
     alpha: float | None = None  # share of the original row; None: the largest within `disclosure`
     regression: RegressionSpec = field(default_factory=RegressionSpec)
