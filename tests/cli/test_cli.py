@@ -54,7 +54,7 @@ def test_help_is_at_once() -> None:
 @pytest.mark.parametrize(
     ("command", "unused"),
     [
-        ("plan", {"pyarrow", "dpdist.data.table", "dpdist.lifecycle"}),
+        ("plan", {"pyarrow", "dpdist.data.table", "dpdist.lifecycle.run"}),
         ("release", {"alembic", "pyarrow.dataset", "dpdist.inference"}),
     ],
 )
