@@ -14,10 +14,9 @@ from typing import Any
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from dpdist.api.display import folded
-from dpdist.api.progress import stage_bars
+from dpdist.api.display import folded, stage_bars
 from dpdist.cli import sample_table as sample
-from dpdist.cli.output import guarantee_lines
+from dpdist.cli.shared import guarantee_lines
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.spec.reader import load

@@ -23,7 +23,7 @@ from dpdist.privacy.formatting import downwards
 from flows.server import artifact_key
 
 if TYPE_CHECKING:
-    from dpdist.lifecycle.outcome import Outcome
+    from dpdist.lifecycle.publication import Outcome
     from dpdist.spec.release import ReleaseSpec
 
 RELEASED: Final = "dpdist.release.published"

@@ -281,7 +281,7 @@ ADAPTIVE = Case(
     settings={
         "kind": "histogram",
         "schema": releases.SCHEMA,
-        "privacy": {"epsilon": 1, "delta": 1e-9, "bins_share": 0.4},
+        "privacy": {"epsilon": 1, "delta": 1e-9},
         "histograms": [
             {"columns": ["age", "sex"], "adaptive": {"age": 5}},
             {"columns": ["score"], "adaptive": {"score": 3}},

@@ -15,8 +15,8 @@ from dpdist.data.files import check_arrow
 from dpdist.data.inputs import Files, source_of
 from dpdist.errors import ColumnMismatch, EmptyTable, SpecError, UnreadableFile
 from dpdist.spec.data import DataSpec
-from dpdist.spec.overrides import validated
 from dpdist.spec.schema import Schema
+from dpdist.spec.validation import validated
 
 NOT_READ = "no record was read: what records say is private; who keeps the table asks with custodian=True (--custodian)"
 

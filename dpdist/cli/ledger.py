@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -12,8 +11,7 @@ from urllib.parse import quote
 import typer
 
 from dpdist.api.display import folded
-from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, moment
-from dpdist.cli.output import say, show_json
+from dpdist.cli.shared import DEFAULT_LEDGER, AsJson, LedgerUrl, moment, say, show_json
 from dpdist.errors import DatasetUnknown, LedgerError, LedgerUnavailable, SpecError
 from dpdist.privacy.formatting import upwards
 
@@ -286,13 +284,8 @@ def known_to_default(release: str, options: dict[str, Any]) -> str | None:
     return DEFAULT_LEDGER
 
 
-@contextmanager
-def open_ledger(url: str, *, create: bool = False) -> Iterator[Books]:
+def open_ledger(url: str, *, create: bool = False) -> AbstractContextManager[Books]:
     """A ledger, closed at the end."""
-    from dpdist.ledger import Books
+    from dpdist.api.ledger import Ledger
 
-    opened = Books.open(url, create=create)
-    try:
-        yield opened
-    finally:
-        opened.close()
+    return Ledger(url).opened(create=create)

@@ -21,7 +21,8 @@ from dpdist.families.base.network import Network
 from dpdist.families.base.thresholds import thresholds_from_weights
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.spec.schema import Attribute, Schema, Width
+from dpdist.spec.groups import Width
+from dpdist.spec.schema import Attribute, Schema
 
 ROWS_PER_FILE = 10_000_000
 ROWS_PER_GROUP = 500_000

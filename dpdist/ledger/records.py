@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from dpdist.errors import AccountingError, LedgerError
 from dpdist.privacy import accountant
-from dpdist.privacy.events import from_json
+from dpdist.privacy.event import from_json
 from dpdist.privacy.filter import NOTHING_TAKEN, Cost, Portfolio, exact_sum
 from dpdist.privacy.formatting import float_below
 from dpdist.privacy.leakage import composed, leaking_parts

@@ -18,7 +18,7 @@ from dpdist.ledger.records import Account, Budget, Charge, accountant_price, can
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.ledger.tables import COMMITTED, OPEN, STATES
 from dpdist.ledger.terms import Period
-from dpdist.privacy.events import from_json, takes_size_for_public
+from dpdist.privacy.event import from_json, takes_size_for_public
 from dpdist.privacy.formatting import Fact, downwards, number_of, upwards
 from dpdist.spec.contract import adjacency_of, kept_contract
 

@@ -34,7 +34,7 @@ from dpdist.ledger.records import (
     left_of,
 )
 from dpdist.ledger.terms import refuse_beyond_period, refuse_unadmitted
-from dpdist.privacy.events import covers
+from dpdist.privacy.event import covers
 from dpdist.privacy.filter import Portfolio
 from dpdist.privacy.formatting import downwards, number_of, upwards
 

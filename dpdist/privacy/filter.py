@@ -39,7 +39,8 @@ from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.composition import Composition
-from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
 from dpdist.privacy.formatting import float_below, rounded_down, rounded_up
 from dpdist.privacy.gdp import largest_mu_squared, least_epsilon, least_mu
 from dpdist.privacy.pair import DominatingPair

@@ -289,3 +289,15 @@ def parallel_pair(pairs: Sequence[DominatingPair]) -> DominatingPair:
         for reverse in (False, True)
     )
     return DominatingPair.from_sides(*sides)
+
+
+def extreme_of_split(parts: list[tuple[float, float, float]]) -> tuple[float, float]:
+    """Ends of ``ln sum_j q_j e^{l_j}``, from (share, largest loss, infinite mass) of each stage."""
+    infinite = max(math.fsum(q * mass for q, _, mass in parts), math.prod(mass for _, _, mass in parts))
+    if max(loss for _, loss, _ in parts) > 700:
+        return math.inf, infinite
+    most = math.log1p(math.fsum(q * math.expm1(loss) for q, loss, _ in parts))
+    # Stages whose B has mass where A has none may contribute nothing, but not all of them at once.
+    certain = math.fsum(q * math.exp(-loss) for q, loss, mass in parts if not mass)
+    least = certain or min(q * math.exp(-loss) for q, loss, _ in parts)
+    return max(most, -math.log(least)) * (1 + 2.0**-50), infinite

@@ -14,7 +14,7 @@ from dpdist.errors import LedgerError, VerificationFailed
 from dpdist.ledger import Books
 from dpdist.ledger.records import event_json
 from dpdist.ledger.signing import key_fingerprint
-from dpdist.privacy.events import covers
+from dpdist.privacy.event import covers
 from dpdist.privacy.formatting import upwards
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import VerifyReport, read_manifest, verify

@@ -21,6 +21,7 @@ from dpdist.errors import DataNotFound, SpecError, VerificationFailed
 from dpdist.ledger.signing import SIGNATURE_BYTES, check_signature, key_fingerprint
 from dpdist.limits import MANIFEST_BYTES
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
+from dpdist.publish.pages import refuse_expanding
 from dpdist.publish.part_format import PartRecord, cautions_of, read_file
 from dpdist.publish.parts import UNREADABLE, arrow_schema, released_columns
 from dpdist.publish.statement import check_statement
@@ -263,6 +264,7 @@ def _batches(store: Store, part: PartRecord, expected: pa.Schema, rows: int) -> 
             raise VerificationFailed(f"{part.name} does not have the columns of the manifest's schema: {_AGAIN}")
         if file.metadata.num_rows != part.rows:
             raise VerificationFailed(f"{part.name} does not have the {part.rows} rows of the manifest: {_AGAIN}")
+        refuse_expanding(content, file)
         for batch in file.iter_batches(batch_size=rows, use_threads=False):
             batch.validate(full=True)  # texts are UTF-8, indices inside their dictionaries
             yield batch

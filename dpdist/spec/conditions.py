@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -79,24 +79,20 @@ class Condition:
 
     def holds(self, codes: Codes) -> Mask:
         """Which records meet it."""
-        found = np.zeros(len(codes[0]), bool)
-        for box in self.boxes:
-            inside = np.ones(len(found), bool)
-            for i, mask in box.items():
-                inside &= mask[codes[i]]
-            found |= inside
-        return found
+        return inside(self.boxes, codes, len(codes[0]))
 
     def cells(self, attributes: Sequence[int], shape: Sequence[int]) -> Mask:
         """Which cells of a table meet it, flat; `attributes` hold all that it asks for."""
         grid = np.indices(tuple(shape)).reshape(len(shape), -1)
-        found = np.zeros(grid.shape[1], bool)
-        for box in self.boxes:
-            inside = np.ones(len(found), bool)
-            for i, mask in box.items():
-                inside &= mask[grid[attributes.index(i)]]
-            found |= inside
-        return found
+        return inside(self.boxes, dict(zip(attributes, grid, strict=True)), grid.shape[1])
+
+
+def inside(boxes: Iterable[Box], codes: Codes | Mapping[int, NDArray[np.integer]], rows: int) -> Mask:
+    """Which of so many records one of the boxes admits."""
+    found = np.zeros(rows, bool)
+    for box in boxes:
+        found |= np.logical_and.reduce([mask[codes[i]] for i, mask in box.items()], initial=True)
+    return found
 
 
 def parse_condition(text: str, schema: Schema) -> Condition:

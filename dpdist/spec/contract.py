@@ -14,10 +14,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dpdist.errors import ContractBroken, SpecError
-from dpdist.privacy.events import Event, takes_size_for_public
+from dpdist.privacy.event import Event, takes_size_for_public
 from dpdist.spec.data import ParentTable, TableSpec
 from dpdist.spec.part import departures as schema_departures
 from dpdist.spec.paths import PATH, from_folder
@@ -25,8 +25,8 @@ from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict import Exact, Section
 from dpdist.spec.strict_yaml import load_yaml
-from dpdist.spec.unit import UnitSpec, WeightSpec, adjacency_words, refuse_released_ids, refuse_released_weights
-from dpdist.spec.validation import setting_names, validation_message
+from dpdist.spec.unit import UnitSpec, WeightSpec, adjacency_words, refuse_released
+from dpdist.spec.validation import validated
 from dpdist.storage.files import absolute
 
 LEAST_CAP: Final = Fraction(1, 1_000_000)
@@ -37,18 +37,14 @@ LARGEST_CAP: Final = 1_000_000
 class InputSpec(TableSpec):
     """The files of a data set and how they are read, or the clients of federated releases that hold them."""
 
-    path: Annotated[str | tuple[str, ...], PATH] = Field(
-        default=(), description="Files, folders or globs; local, from the folder of the contract, or s3://."
-    )
-    clients: dict[str, str] = Field(
-        default_factory=dict,
-        description="Instead of files: the clients of federated releases by name, with their public keys. Each has a "
-        "contract of its own for its data set.",
-    )
-    later: Annotated[tuple[str, ...], PATH] = Field(
-        default=(),
-        description="Patterns such as s3://bucket/????-??-??.parquet: inputs that may be added later.",
-    )
+    path: Annotated[str | tuple[str, ...], PATH] = ()
+    """Files, folders or globs; local, from the folder of the contract, or s3://."""
+    clients: dict[str, str] = Field(default_factory=dict)
+    """Instead of files: the clients of federated releases by name, with their public keys. Each has a contract of its
+    own for its data set.
+    """
+    later: Annotated[tuple[str, ...], PATH] = ()
+    """Patterns such as s3://bucket/????-??-??.parquet: inputs that may be added later."""
 
     @model_validator(mode="after")
     def _held(self) -> InputSpec:
@@ -74,13 +70,11 @@ class InputSpec(TableSpec):
 class PeriodSpec(Section):
     """What all releases of a period may cost together, at the delta of the contract."""
 
-    per: Literal["day", "week", "month", "quarter", "year"] = Field(
-        description="The period, of the calendar in UTC, in which a charge is reserved; weeks begin on Mondays."
-    )
+    per: Literal["day", "week", "month", "quarter", "year"]
+    """The period, of the calendar in UTC, in which a charge is reserved; weeks begin on Mondays."""
     epsilon: Exact = Field(ge=LEAST_CAP, le=LARGEST_CAP, description="Cap on epsilon of the releases of a period.")
-    pml: Exact | None = Field(
-        default=None, ge=LEAST_CAP, description="Cap on the leakage of a period, in nats, beside the contract's own."
-    )
+    pml: Exact | None = Field(default=None, ge=LEAST_CAP)
+    """Cap on the leakage of a period, in nats, beside the contract's own."""
 
 
 class Contract(Section):
@@ -88,38 +82,30 @@ class Contract(Section):
 
     table: Schema = Field(alias="schema", description="The schema with its policies, or the path of its file.")
     data: InputSpec
-    unit: Literal["record"] | UnitSpec = Field(
-        default="record", description="Who is protected: a single record, or all records with one id."
-    )
-    weight: WeightSpec | None = Field(
-        default=None, description="The column of the records' weights, by which releases may count."
-    )
+    unit: Literal["record"] | UnitSpec = "record"
+    """Who is protected: a single record, or all records with one id."""
+    weight: WeightSpec | None = None
+    """The column of the records' weights, by which releases may count."""
     minimum_records: int = Field(ge=1, description="Public lower bound on the number of records that are kept.")
-    number_of_records: int | None = Field(
-        default=None, ge=1, description="The number of records, where it is public; without it none is."
-    )
-    minima: dict[str, dict[str, int]] = Field(
-        default_factory=dict, description="Public lower bounds by attribute and value, for releases by class."
-    )
+    number_of_records: int | None = Field(default=None, ge=1)
+    """The number of records, where it is public; without it none is."""
+    minima: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """Public lower bounds by attribute and value, for releases by class."""
     guarantees: tuple[Literal["dp", "dp-declared", "pd-per-record", "pml", "lid"], ...] = Field(
         default=("dp",), min_length=1, description="The kinds of guarantee that a release may have."
     )
     epsilon: Exact = Field(ge=LEAST_CAP, le=LARGEST_CAP, description="Cap on epsilon over all releases.")
     delta: Exact = Field(ge=0, lt=1, description="Cap on delta over all releases.")
-    alpha: dict[str, float] = Field(
-        default_factory=dict,
-        description="By attribute, the least probability that a record has any one of its values, whoever reads the "
-        "release: what a guarantee `pml` about it may assume.",
-    )
-    public_tables: Annotated[tuple[str, ...], PATH] = Field(
-        default=(), description="Paths, or patterns of them, of public tables that a release may start its model from."
-    )
-    pml: Exact | None = Field(
-        default=None, ge=LEAST_CAP, le=LARGEST_CAP, description="Cap on pointwise maximal leakage, in nats."
-    )
-    period: PeriodSpec | None = Field(
-        default=None, description="How much of the caps the releases of a day, a week, a month ... may take together."
-    )
+    alpha: dict[str, float] = Field(default_factory=dict)
+    """By attribute, the least probability that a record has any one of its values, whoever reads the release: what a
+    guarantee `pml` about it may assume.
+    """
+    public_tables: Annotated[tuple[str, ...], PATH] = ()
+    """Paths, or patterns of them, of public tables that a release may start its model from."""
+    pml: Exact | None = Field(default=None, ge=LEAST_CAP, le=LARGEST_CAP)
+    """Cap on pointwise maximal leakage, in nats."""
+    period: PeriodSpec | None = None
+    """How much of the caps the releases of a day, a week, a month ... may take together."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Contract:
@@ -141,16 +127,12 @@ class Contract(Section):
             above = self.period.epsilon > self.epsilon or (self.period.pml or 0) > (self.pml or 0)
             if above:
                 raise ValueError("period: its caps are at most those of the contract, and `pml` goes with one there")
-        refuse_released_weights(self.weight, self.table)
-        if isinstance(self.unit, UnitSpec):
-            refuse_released_ids(self.unit, self.table)
-            if self.weight is not None:
-                raise ValueError("weight: the charge of weights is known for single records, not for a `unit`")
-            if self.number_of_records is not None or self.data.clients:
-                raise ValueError(
-                    "unit: how many records are kept of each unit is private, and nobody bounds those that a unit has "
-                    "with several clients, so number_of_records and data.clients do not go with it: leave them out"
-                )
+        refuse_released(self.protected, self.weight, self.table)
+        if self.protected is not None and (self.number_of_records is not None or self.data.clients):
+            raise ValueError(
+                "unit: how many records are kept of each unit is private, and nobody bounds those that a unit has "
+                "with several clients, so number_of_records and data.clients do not go with it: leave them out"
+            )
         return self
 
     @property
@@ -169,13 +151,7 @@ class Contract(Section):
             raise SpecError(f"{path} is no contract: expected a mapping with `schema`, `data`, `epsilon` ...")
         if isinstance(tree.get("schema"), str):
             tree["schema"] = Schema.from_yaml(Path(path).parent / tree["schema"])
-        tree = from_folder(tree, cls, Path(path).parent)
-        try:
-            return cls.model_validate(tree)
-        except ValidationError as error:
-            raise SpecError(
-                f"{path} is not a valid contract:\n{validation_message(error, setting_names(cls))}"
-            ) from None
+        return validated(cls, from_folder(tree, cls, Path(path).parent), str(path), what="contract")
 
     @classmethod
     def from_text(cls, text: str) -> Contract:
@@ -317,11 +293,7 @@ def drafted(
     if path:
         data["path"] = path if len(path) > 1 else path[0]
     epsilon, delta = caps
-    try:
-        contract = Contract.model_validate(
-            {"schema": schema, "data": data, "minimum_records": minimum, "epsilon": epsilon, "delta": delta}
-        ).located()  # whoever keeps it decides in which folder
-    except ValidationError as error:
-        raise SpecError(f"no contract can be made of this:\n{validation_message(error)}") from None
+    settings = {"schema": schema, "data": data, "minimum_records": minimum, "epsilon": epsilon, "delta": delta}
+    contract = validated(Contract, settings, "what was given", what="contract").located()  # from any folder
     tree = contract.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return tree | {"epsilon": epsilon, "delta": delta, "guarantees": list(contract.guarantees)}

@@ -13,9 +13,12 @@ from dpdist.spec.strict import MOST_RECORDS, Section
 class StorageSpec(Section):
     """How to reach object storage; credentials come from the environment or the named profile."""
 
-    endpoint_url: str | None = Field(default=None, description="Endpoint of an S3-compatible store.")
-    profile: str | None = Field(default=None, description="Profile of the AWS configuration files.")
-    region: str | None = Field(default=None, description="Region name.")
+    endpoint_url: str | None = None
+    """Endpoint of an S3-compatible store."""
+    profile: str | None = None
+    """Profile of the AWS configuration files."""
+    region: str | None = None
+    """Region name."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -33,23 +36,27 @@ class StorageSpec(Section):
 class CsvSpec(Section):
     """How a CSV file is laid out."""
 
-    header: bool = Field(default=True, description="Whether the first row holds the column names.")
-    columns: tuple[str, ...] | None = Field(default=None, description="Column names of files without header.")
+    header: bool = True
+    """Whether the first row holds the column names."""
+    columns: tuple[str, ...] | None = None
+    """Column names of files without header."""
     delimiter: str = Field(default=",", min_length=1, max_length=1, description="Field separator.")
-    strip: bool = Field(default=True, description="Whether blanks around fields are removed.")
-    comment: str | None = Field(default=None, description="Lines that start with this text are passed over.")
+    strip: bool = True
+    """Whether blanks around fields are removed."""
+    comment: str | None = None
+    """Lines that start with this text are passed over."""
     skip_rows: int = Field(default=0, ge=0, le=1_000_000_000, description="Lines to skip at the top of each file.")
 
     @model_validator(mode="after")
     def _readable(self) -> CsvSpec:
         if not self.header and not self.columns:
-            raise ValueError("a CSV without header needs csv.columns")
+            raise ValueError("a CSV without header needs `columns`")
         if self.delimiter in '"\r\n' or not self.delimiter.isascii():
-            raise ValueError("csv.delimiter must be one ASCII character, neither a quote nor a line break")
+            raise ValueError("`delimiter` must be one ASCII character, neither a quote nor a line break")
         if self.comment is not None and (not self.comment or "\n" in self.comment):
-            raise ValueError("csv.comment must be a text without line breaks, or absent")
+            raise ValueError("`comment` must be a text without line breaks, or absent")
         if self.columns is not None and len(set(self.columns)) != len(self.columns):
-            raise ValueError("csv.columns names a column twice")
+            raise ValueError("`columns` names a column twice")
         return self
 
 
@@ -60,7 +67,8 @@ Paths = Annotated[str, Field(min_length=1)] | Annotated[tuple[str, ...], Field(m
 class ParentTable(Section):
     """A table with a row for each unit; its attributes are those of all records with the same id."""
 
-    path: Annotated[Paths, PATH] = Field(description="Files, folders or globs, laid out as those of the records.")
+    path: Annotated[Paths, PATH]
+    """Files, folders or globs, laid out as those of the records."""
     attributes: tuple[str, ...] = Field(min_length=1, description="Attributes of the schema that it has.")
 
     @property
@@ -72,10 +80,10 @@ class ParentTable(Section):
 class FilesSpec(Section):
     """The files of a table."""
 
-    path: Annotated[Paths, PATH] = Field(
-        description="Files, folders or globs; local, from the folder of the spec, or s3://."
-    )
-    format: Literal["parquet", "csv"] | None = Field(default=None, description="Inferred from the name if absent.")
+    path: Annotated[Paths, PATH]
+    """Files, folders or globs; local, from the folder of the spec, or s3://."""
+    format: Literal["parquet", "csv"] | None = None
+    """Inferred from the name if absent."""
     csv: CsvSpec = CsvSpec()
 
     @property
@@ -87,21 +95,15 @@ class FilesSpec(Section):
 class TableSpec(FilesSpec):
     """The files of a table of records, their store, and what is beside them."""
 
-    extra_columns: Literal["refuse", "ignore"] = Field(
-        default="refuse", description="What to do with columns that the schema does not name."
-    )
+    extra_columns: Literal["refuse", "ignore"] = "refuse"
+    """What to do with columns that the schema does not name."""
     storage: StorageSpec = StorageSpec()
-    parent: ParentTable | None = Field(
-        default=None,
-        description="Where attributes of the units are in a table of their own, with the ids of `unit`.",
-    )
+    parent: ParentTable | None = None
+    """Where attributes of the units are in a table of their own, with the ids of `unit`."""
 
 
 class DataSpec(TableSpec):
     """The table a release reads."""
 
-    minimum_records: int = Field(
-        ge=1,
-        le=MOST_RECORDS,
-        description="Declared public lower bound on the number of records; checked with a noisy count.",
-    )
+    minimum_records: int = Field(ge=1, le=MOST_RECORDS)
+    """Declared public lower bound on the number of records; checked with a noisy count."""

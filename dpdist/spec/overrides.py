@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from dpdist.errors import SpecError
 from dpdist.spec.strict_yaml import check_characters, parse_yaml
-from dpdist.spec.validation import setting_names, validation_message
+from dpdist.spec.validation import validated
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
@@ -82,13 +82,3 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
 def change(spec: AnyModel, settings: Mapping[str, Any]) -> AnyModel:
     """A spec with changed values at some dotted paths. Raises SpecError: the changed spec is not valid."""
     return validated(type(spec), override(spec.model_dump(mode="json", by_alias=True), settings))
-
-
-def validated(kind: type[AnyModel], tree: Mapping[str, Any], source: str = "the spec") -> AnyModel:
-    """A spec of the given class from a mapping. Raises SpecError: the mapping is not valid; the message names each
-    setting.
-    """
-    try:
-        return kind.model_validate(tree)
-    except ValidationError as error:
-        raise SpecError(f"{source} is not a valid spec:\n{validation_message(error, setting_names(kind))}") from None

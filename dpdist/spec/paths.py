@@ -5,37 +5,24 @@ from __future__ import annotations
 import os
 import types
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-
-class PathMark:
-    """Marks a setting as a path, or several, relative to the folder of the file that says it."""
-
-
-PATH = PathMark()
+PATH: Final = "a path from the folder of the file"
+"""Marks a setting as a path, or several, relative to the folder of the file that says it."""
 
 
-@dataclass(frozen=True)
-class PathSetting:
-    """A setting that is a path: its names from the outside in, and its default."""
-
-    names: tuple[str, ...]
-    default: Any
-
-
-def path_settings(model: type[BaseModel]) -> Iterator[PathSetting]:
-    """The settings of a model that are marked as paths."""
+def path_settings(model: type[BaseModel]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The settings of a model that are paths: their names from the outside in, and their defaults."""
     for name, field in model.model_fields.items():
         key = field.alias or name
         if PATH in field.metadata:
-            yield PathSetting((key,), field.default)
+            yield (key,), field.default
         for section in _sections(field.annotation):
-            for found in path_settings(section):
-                yield replace(found, names=(key, *found.names))
+            for names, default in path_settings(section):
+                yield (key, *names), default
 
 
 def _sections(annotation: Any) -> list[type[BaseModel]]:
@@ -61,27 +48,24 @@ def from_folder(
         Settings that stay as they are, by dotted path: those of the command line are relative to the working folder.
     """
     found = dict(tree)
-    for setting in path_settings(model):
-        names, dotted = setting.names, ".".join(setting.names)
-        if any(f"{dotted}.".startswith(f"{other}.") for other in keep):
-            continue
+    for names, default in path_settings(model):
         section = _section(found, names[:-1])
-        if section is None:
+        if section is None or any(f"{'.'.join(names)}.".startswith(f"{other}.") for other in keep):
             continue
-        value = section.get(names[-1], setting.default)
+        value = section.get(names[-1], default)
         if isinstance(value, str) and value:
-            section[names[-1]] = _led(value, base)
+            section[names[-1]] = led(value, base)
         elif isinstance(value, list | tuple) and value and all(isinstance(path, str) for path in value):
-            section[names[-1]] = [_led(path, base) for path in value]
+            section[names[-1]] = [led(path, base) for path in value]
     return found
 
 
 def without_paths(tree: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
     """A spec as a mapping, without the settings that say where its files are."""
-    for setting in path_settings(model):
-        section = _section(tree, setting.names[:-1])
+    for names, _ in path_settings(model):
+        section = _section(tree, names[:-1])
         if section is not None:
-            section.pop(setting.names[-1], None)
+            section.pop(names[-1], None)
     return tree
 
 
@@ -96,7 +80,7 @@ def _section(tree: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any] | N
     return tree
 
 
-def _led(path: str, base: Path) -> str:
+def led(path: str, base: Path) -> str:
     """A path from the working folder, of one from `base`; addresses and absolute paths as they are."""
     if "://" in path or os.path.isabs(path) or path.startswith("~"):
         return path

@@ -19,7 +19,7 @@ from dpdist.spec.overrides import change
 from dpdist.spec.paths import PATH, without_paths
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict import Section
-from dpdist.spec.unit import UnitSpec, WeightSpec, protected, refuse_released_ids, refuse_released_weights
+from dpdist.spec.unit import UnitSpec, WeightSpec, protected, refuse_released
 from dpdist.spec.validation import NAME
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
@@ -31,18 +31,15 @@ Delta = Annotated[float, Field(ge=1e-15, lt=0.1, allow_inf_nan=False, descriptio
 class OutputSpec(Section):
     """Where and how the release is written."""
 
-    path: Annotated[str, PATH] = Field(description="Folder of the release, from that of the spec, or s3:// prefix.")
-    values: Literal["values", "labels", "codes"] = Field(
-        default="values", description="Write the declared values, their labels, or integer codes."
-    )
-    bins: Literal["uniform", "label"] = Field(
-        default="uniform",
-        description="Binned integers as an integer drawn uniformly in the bin, or as the bin's text.",
-    )
+    path: Annotated[str, PATH]
+    """Folder of the release, from that of the spec, or s3:// prefix."""
+    values: Literal["values", "labels", "codes"] = "values"
+    """Write the declared values, their labels, or integer codes."""
+    bins: Literal["uniform", "label"] = "uniform"
+    """Binned integers as an integer drawn uniformly in the bin, or as the bin's text."""
     rows_per_part: int = Field(default=250_000, ge=1_000, le=PART_ROWS, description="Rows in each Parquet part.")
-    signing_key: Annotated[str | None, PATH] = Field(
-        default=None, description="PEM file of an Ed25519 private key; default: the identity of the data set."
-    )
+    signing_key: Annotated[str | None, PATH] = None
+    """PEM file of an Ed25519 private key; default: the identity of the data set."""
     storage: StorageSpec = StorageSpec()
 
 
@@ -61,41 +58,33 @@ def parse_bytes(text: str) -> int:
 class SecuritySpec(Section):
     """Files for TLS between the processes of a Dask cluster; `dpdist cluster certs` makes them."""
 
-    ca: Annotated[str, PATH] = Field(
-        description="PEM file of the authority that signed all certificates of the cluster."
-    )
-    cert: Annotated[str, PATH] = Field(description="PEM file of this client's certificate.")
-    key: Annotated[str, PATH] = Field(description="PEM file of its private key.")
+    ca: Annotated[str, PATH]
+    """PEM file of the authority that signed all certificates of the cluster."""
+    cert: Annotated[str, PATH]
+    """PEM file of this client's certificate."""
+    key: Annotated[str, PATH]
+    """PEM file of its private key."""
 
 
 class ClusterSpec(Section):
     """Where the work runs."""
 
-    mode: Literal["auto", "in-process", "threads", "embedded", "address"] = Field(
-        default="auto",
-        description=(
-            "in-process: plain NumPy; threads: Dask in this process; embedded: worker processes on this machine; "
-            "address: a Dask scheduler; auto: the first three by the size of the table."
-        ),
-    )
-    address: str | None = Field(default=None, description="Scheduler address, such as tls://scheduler:8786.")
-    scheduler_file: Annotated[str | None, PATH] = Field(
-        default=None, description="File that a Dask scheduler wrote (`--scheduler-file`), instead of `address`."
-    )
-    security: SecuritySpec | None = Field(default=None, description="Certificates, for an address tls://…")
-    workers: int | None = Field(
-        default=None,
-        ge=1,
-        le=10_000,
-        description="Embedded workers (default: one per core), or at an address the workers to wait for.",
-    )
-    memory_limit: str = Field(default="auto", description="Memory limit of an embedded worker, such as 3GiB.")
-    partitions: int | None = Field(
-        default=None,
-        ge=1,
-        le=100_000,
-        description="Number of partitions; default: about a million rows each, and of few as many for each slot.",
-    )
+    mode: Literal["auto", "in-process", "threads", "embedded", "address"] = "auto"
+    """in-process: plain NumPy; threads: Dask in this process; embedded: worker processes on this machine; address: a
+    Dask scheduler; auto: the first three by the size of the table.
+    """
+    address: str | None = None
+    """Scheduler address, such as tls://scheduler:8786."""
+    scheduler_file: Annotated[str | None, PATH] = None
+    """File that a Dask scheduler wrote (`--scheduler-file`), instead of `address`."""
+    security: SecuritySpec | None = None
+    """Certificates, for an address tls://…"""
+    workers: int | None = Field(default=None, ge=1, le=10_000)
+    """Embedded workers (default: one per core), or at an address the workers to wait for."""
+    memory_limit: str = "auto"
+    """Memory limit of an embedded worker, such as 3GiB."""
+    partitions: int | None = Field(default=None, ge=1, le=100_000)
+    """Number of partitions; default: about a million rows each, and of few as many for each slot."""
     timeout: float = Field(default=30, gt=0, le=86_400, description="Seconds to wait for the scheduler and a worker.")
 
     @model_validator(mode="after")
@@ -123,9 +112,8 @@ class ClusterSpec(Section):
 class PrivacyLimit(Section):
     """What the release may cost at most; each family adds its own settings."""
 
-    limit: float | None = Field(
-        default=None, gt=0, description="Refuse to run if the charge of the release exceeds this epsilon."
-    )
+    limit: float | None = Field(default=None, gt=0)
+    """Refuse to run if the charge of the release exceeds this epsilon."""
 
 
 class ReleaseSpec(Section):
@@ -133,6 +121,7 @@ class ReleaseSpec(Section):
 
     protects_units: ClassVar[bool] = False  # whether the charge of the family is known for units of several records
     weighs: ClassVar[bool] = False  # whether records may count by their weights
+    keeps_rules: ClassVar[bool] = False  # whether the schema may have rules, which then no released record breaks
 
     kind: str
     name: str = Field(pattern=NAME, description="Name of the release, once per data set.")
@@ -141,43 +130,32 @@ class ReleaseSpec(Section):
     table: Schema = Field(alias="schema", description="The schema, or the path of its file (from the spec).")
     output: OutputSpec
     ledger: str = Field(default=DEFAULT_LEDGER, repr=False, description="SQLAlchemy URL of the ledger.")
-    work: Annotated[str, PATH] = Field(
-        default=".dpdist",
-        description="Confidential folder for what a running attempt stores: local, from the folder of the spec, or s3://.",
-    )
+    work: Annotated[str, PATH] = ".dpdist"
+    """Confidential folder for what a running attempt stores: local, from the folder of the spec, or s3://."""
     cluster: ClusterSpec = ClusterSpec()
     privacy: PrivacyLimit
-    unit: UnitSpec | None = Field(
-        default=None, description="Who is protected, as the contract says; without it a single record is."
-    )
-
-    weight: WeightSpec | None = Field(
-        default=None, description="Weights of the records, which then count as so many; without it each counts once."
-    )
+    unit: UnitSpec | None = None
+    """Who is protected, as the contract says; without it a single record is."""
+    weight: WeightSpec | None = None
+    """Weights of the records, which then count as so many; without it each counts once."""
 
     @model_validator(mode="after")
-    def _weighing(self) -> ReleaseSpec:
-        if self.weight is None:
-            return self
-        if not self.weighs:
+    def _admitted(self) -> ReleaseSpec:
+        if self.weight is not None and not self.weighs:
             raise ValueError(
                 f"weight: this family ({self.kind}) counts no records, or each once; leave `weight` out, or release "
                 "histograms or a synthesis"
             )
-        refuse_released_weights(self.weight, self.table)
-        if self.unit is not None:
-            raise ValueError(
-                "weight: the charge of weights is known for single records, not for a `unit`: leave one out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _protecting(self) -> ReleaseSpec:
         if self.unit is not None and not self.protects_units:
             raise ValueError(f"unit: this family ({self.kind}) protects single records only; leave the release out")
-        refuse_released_ids(self.unit, self.table)
+        refuse_released(self.unit, self.weight, self.table)
         if self.data.parent is not None and self.unit is None:
             raise ValueError("data.parent: tables are joined by the ids of units: declare `unit`")
+        if self.table.rules and not self.keeps_rules:
+            raise ValueError(
+                f"schema.rules: a release of kind {self.kind} cannot keep rules, as kind: synthesis does: leave them "
+                "out of its schema"
+            )
         return self
 
     @property
@@ -217,20 +195,6 @@ class ReleaseSpec(Section):
     def protected(self) -> dict[str, Any]:
         """The unit in the words of a guarantee (`dpdist.spec.unit.protected`)."""
         return protected(self.unit)
-
-    @model_validator(mode="after")
-    def _keeps_rules(self) -> ReleaseSpec:
-        if self.table.rules and not self.keeps_rules:
-            raise ValueError(
-                f"schema.rules: a release of kind {self.kind} cannot keep rules, as kind: synthesis does: leave them "
-                "out of its schema"
-            )
-        return self
-
-    @property
-    def keeps_rules(self) -> bool:
-        """Whether the schema may have rules, which then no released record breaks."""
-        return False
 
     @property
     def worker_resources(self) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, model_validator
 
 from dpdist.errors import SpecError
-from dpdist.spec.conditions import Box, Mask, ends_of, equal_to, missing_text, named, parse_condition
+from dpdist.spec.conditions import Box, Mask, ends_of, equal_to, inside, missing_text, named, parse_condition
 from dpdist.spec.contradictions import refuse_contradictions
 from dpdist.spec.strict import Frozen, OwnFields, Value
 
@@ -42,26 +42,20 @@ ValueMapping = Annotated[
 class Rule(Frozen):
     """What no record can be: one of `impossible`, `missing`, `determines` and `at_most`."""
 
-    impossible: str | None = Field(
-        default=None, description="Condition that no record meets, such as `AGEP < 15 and MAR != 5`."
-    )
-    missing: str | None = Field(
-        default=None, description="Attribute that is missing exactly where `where` holds: it does not apply there."
-    )
-    where: str | None = Field(default=None, description="Condition that goes with `missing`.")
-    determines: tuple[str, str] | None = Field(
-        default=None, description="Two attributes; by `mapping`, a value of the first says what the second can be."
-    )
-    mapping: ValueMapping | None = Field(
-        default=None,
-        description="For values of the first attribute of `determines`, the value of the second or a list of values.",
-    )
-    at_most: tuple[str, str] | None = Field(
-        default=None, description="Two attributes; the first is never above the second, where both are there."
-    )
-    broken: Literal["refuse", "drop"] = Field(
-        default="refuse", description="Policy for records of the table that break the rule: refuse or drop."
-    )
+    impossible: str | None = None
+    """Condition that no record meets, such as `AGEP < 15 and MAR != 5`."""
+    missing: str | None = None
+    """Attribute that is missing exactly where `where` holds: it does not apply there."""
+    where: str | None = None
+    """Condition that goes with `missing`."""
+    determines: tuple[str, str] | None = None
+    """Two attributes; by `mapping`, a value of the first says what the second can be."""
+    mapping: ValueMapping | None = None
+    """For values of the first attribute of `determines`, the value of the second or a list of values."""
+    at_most: tuple[str, str] | None = None
+    """Two attributes; the first is never above the second, where both are there."""
+    broken: Literal["refuse", "drop"] = "refuse"
+    """Policy for records of the table that break the rule: refuse or drop."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Rule:
@@ -120,10 +114,7 @@ class Forbidden(OwnFields):
         """Which records break the rule."""
         if self.table is not None:
             return np.asarray(self.table[tuple(codes[i] for i in self.attributes)])
-        found = np.zeros(len(codes[self.attributes[0]]), bool)
-        for box in self.boxes:
-            found |= np.logical_and.reduce([mask[codes[i]] for i, mask in box.items()])
-        return found
+        return inside(self.boxes, codes, len(codes[self.attributes[0]]))
 
 
 Rules = tuple[Forbidden, ...]

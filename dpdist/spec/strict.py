@@ -6,15 +6,28 @@ hold the fields alone, so nothing derived travels with other fields or from anot
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import sys
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import fields
 from fractions import Fraction
 from functools import cache, cached_property
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from dpdist.spec.strict_yaml import LONGEST_NUMBER
 
@@ -36,7 +49,8 @@ class OwnFields:
 class StrictModel(BaseModel):
     """Part of a spec or schema: frozen, without unknown settings; true is no number, and no number is true.
 
-    Mappings are in the order of their names, however they were written: fingerprints do not tell orders apart.
+    Mappings are in the order of their names, however they were written: fingerprints do not tell orders apart. The text
+    below a field describes it, as in ``Field(description=...)``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
@@ -49,7 +63,7 @@ class StrictModel(BaseModel):
             kind: Any = field.annotation
             if kind is bool and isinstance(value, int | float | str) and not isinstance(value, bool):
                 raise ValueError(f"{name}: expected true or false")
-            if isinstance(value, str) and "_" in value and _kinds(kind) & {int, float} and str not in _kinds(kind):
+            if isinstance(value, str) and "_" in value and kinds_in(kind) & {int, float} and str not in kinds_in(kind):
                 raise ValueError(f"{name}: expected a number, written without underscores")
             if not _admits_truth(kind) and _holds_truth(value, inside=not _has_sections(kind)):
                 raise ValueError(
@@ -64,6 +78,15 @@ class StrictModel(BaseModel):
             if isinstance(value, dict) and (names := list(map(str, value))) != sorted(names):
                 object.__setattr__(self, name, dict(sorted(value.items(), key=lambda item: str(item[0]))))
         return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Describe each setting by the text that stands below it in its class."""
+        tree = handler(core_schema)
+        properties = handler.resolve_ref_schema(tree).get("properties", {})
+        for name, text in _texts_below(cls).items():
+            properties[cls.model_fields[name].alias or name].setdefault("description", text)
+        return tree
 
     def _with_own_fields(self, state: dict[Any, Any]) -> dict[Any, Any]:
         held, names = state["__dict__"], type(self).model_fields
@@ -94,22 +117,49 @@ class StrictModel(BaseModel):
         return type(self).model_validate(own | dict(update), by_name=True)
 
 
-def _kinds(annotation: Any) -> set[Any]:
+def _texts_below(model: type[BaseModel]) -> dict[str, str]:
+    """The texts below the fields of a model, by field; read from its source when a JSON schema is asked for."""
+    bases = reversed([base for base in model.__mro__ if issubclass(base, StrictModel)])
+    found = {name: text for base in bases for name, text in _texts_in(base.__module__).get(base.__name__, {}).items()}
+    return {name: text for name, text in found.items() if name in model.model_fields}
+
+
+@cache
+def _texts_in(module: str) -> dict[str, dict[str, str]]:
+    """The texts below the fields of the classes of a module, by class and field; none where it has no source."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError, KeyError):
+        return {}
+    found: dict[str, dict[str, str]] = {}
+    for definition in tree.body:
+        for field, below in pairwise(getattr(definition, "body", ())):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(below, ast.Expr)
+                and isinstance(definition, ast.ClassDef)
+            ):
+                text = " ".join(ast.literal_eval(below.value).split())
+                found.setdefault(definition.name, {})[ast.unparse(field.target)] = text
+    return found
+
+
+def kinds_in(annotation: Any) -> set[Any]:
     """The types that an annotation is made of."""
     parts = get_args(annotation)
-    return {annotation}.union(*map(_kinds, parts)) if parts else {annotation}
+    return {annotation}.union(*map(kinds_in, parts)) if parts else {annotation}
 
 
 @cache
 def _admits_truth(annotation: Any) -> bool:
     """Whether a field of this annotation may hold true or false."""
-    return bool(_kinds(annotation) & {bool, True, False, Any})
+    return bool(kinds_in(annotation) & {bool, True, False, Any})
 
 
 @cache
 def _has_sections(annotation: Any) -> bool:
     """Whether a field of this annotation may hold a section, which checks its own fields."""
-    return any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in _kinds(annotation))
+    return any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in kinds_in(annotation))
 
 
 def _holds_truth(value: object, *, inside: bool) -> bool:

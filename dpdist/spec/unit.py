@@ -25,16 +25,12 @@ class UnitSpec(StrictModel):
     """Who is protected, where several records may be about one person."""
 
     by: str = Field(min_length=1, description="Column of the ids. It is no attribute of the schema.")
-    at_most: int = Field(
-        ge=1,
-        le=MOST_RECORDS_OF_A_UNIT,
-        description="Records of each unit that are used; of a unit with more, a keyed choice. Noise grows with it.",
-    )
-    name: str = Field(default="", description="What a unit is called in guarantees; by default from `by`, without id.")
-    missing: Literal["refuse", "drop"] = Field(
-        default="refuse",
-        description="Records without an id are never used. `refuse`: a table that has some does not keep its contract.",
-    )
+    at_most: int = Field(ge=1, le=MOST_RECORDS_OF_A_UNIT)
+    """Records of each unit that are used; of a unit with more, a keyed choice. Noise grows with it."""
+    name: str = ""
+    """What a unit is called in guarantees; by default from `by`, without id."""
+    missing: Literal["refuse", "drop"] = "refuse"
+    """Records without an id are never used. `refuse`: a table that has some does not keep its contract."""
 
     @model_validator(mode="after")
     def _named(self) -> UnitSpec:
@@ -48,12 +44,40 @@ class UnitSpec(StrictModel):
         return self
 
 
-def refuse_released_ids(unit: UnitSpec | None, table: Schema) -> None:
-    """Refuse a schema that names the column of the ids. Raises ValueError."""
+class WeightSpec(StrictModel):
+    """The column of the weights. A record of weight w counts as w equal records.
+
+    Weights are rounded to whole numbers; the charge of a record covers a weight of `at_most`.
+    """
+
+    by: str = Field(min_length=1, description="Column of the weights. It is no attribute of the schema.")
+    at_most: int = Field(ge=1, le=LARGEST_WEIGHT)
+    """Largest weight, from public knowledge. Noise grows with it, so fewer heavy records may be worth less noise
+    (`above: clip`).
+    """
+    total: int | None = Field(default=None, ge=1)
+    """What all weights add up to, about, where that is public (the population). It decides nothing but the plan's
+    choices.
+    """
+    missing: Literal["refuse", "drop"] = "refuse"
+    """Records without a weight of 0 or more are never used. `refuse`: a table that has some is refused."""
+    above: Literal["refuse", "clip"] = "refuse"
+    """Records above `at_most`: refuse the table, or count them as `at_most`."""
+
+
+def refuse_released(unit: UnitSpec | None, weight: WeightSpec | None, table: Schema) -> None:
+    """Refuse weights of a unit's records, and a schema that names the column of ids or weights. Raises ValueError."""
+    if unit is not None and weight is not None:
+        raise ValueError("weight: the charge of weights is known for single records, not for a `unit`: leave one out")
     if unit is not None and unit.by in table.names:
         raise ValueError(
             f"unit.by: {unit.by!r} is an attribute of the schema, so the ids would be counted and released: leave it "
             "out of the schema"
+        )
+    if weight is not None and weight.by in table.names:
+        raise ValueError(
+            f"weight.by: {weight.by!r} is an attribute of the schema. Leave it out of the schema for records that "
+            "count by their weights, or leave `weight` out to release it as an attribute"
         )
 
 
@@ -67,40 +91,3 @@ def adjacency_words(unit: UnitSpec | None) -> str:
     if unit is None:
         return "add/remove adjacency"
     return f"add/remove adjacency of a {unit.name} with at most {unit.at_most:,} records"
-
-
-class WeightSpec(StrictModel):
-    """The column of the weights. A record of weight w counts as w equal records.
-
-    Weights are rounded to whole numbers; the charge of a record covers a weight of `at_most`.
-    """
-
-    by: str = Field(min_length=1, description="Column of the weights. It is no attribute of the schema.")
-    at_most: int = Field(
-        ge=1,
-        le=LARGEST_WEIGHT,
-        description="Largest weight, from public knowledge. Noise grows with it, so fewer heavy records may be worth "
-        "less noise (`above: clip`).",
-    )
-    total: int | None = Field(
-        default=None,
-        ge=1,
-        description="What all weights add up to, about, where that is public (the population). It decides nothing but "
-        "the plan's choices.",
-    )
-    missing: Literal["refuse", "drop"] = Field(
-        default="refuse",
-        description="Records without a weight of 0 or more are never used. `refuse`: a table that has some is refused.",
-    )
-    above: Literal["refuse", "clip"] = Field(
-        default="refuse", description="Records above `at_most`: refuse the table, or count them as `at_most`."
-    )
-
-
-def refuse_released_weights(weight: WeightSpec | None, table: Schema) -> None:
-    """Refuse a schema that names the column of the weights. Raises ValueError."""
-    if weight is not None and weight.by in table.names:
-        raise ValueError(
-            f"weight.by: {weight.by!r} is an attribute of the schema. Leave it out of the schema for records that "
-            "count by their weights, or leave `weight` out to release it as an attribute"
-        )

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from dpdist.errors import SpecError
+from dpdist.spec.strict import kinds_in
+
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
 _EXPECTED = {
     "tuple_type": "expected a list",
@@ -69,9 +74,25 @@ def _plain(value: Any) -> str:
 
 def setting_names(kind: type[BaseModel]) -> list[str]:
     """Names of all settings of a file, whatever section they stand in."""
-    schema = kind.model_json_schema(by_alias=True)
-    parts = (schema, *schema.get("$defs", {}).values())
-    return sorted({name for part in parts for name in part.get("properties", ())})
+    names, sections = set[str](), {kind}
+    left = [kind]
+    while left:
+        for name, field in left.pop().model_fields.items():
+            names.add(field.alias or name)
+            inner = {one for one in kinds_in(field.annotation) if isinstance(one, type) and issubclass(one, BaseModel)}
+            left += inner - sections
+            sections |= inner
+    return sorted(names)
+
+
+def validated(
+    kind: type[AnyModel], tree: Mapping[str, Any], source: str = "the spec", *, what: str = "spec"
+) -> AnyModel:
+    """A model from a mapping. Raises SpecError: the mapping is not valid; the message names each setting."""
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        raise SpecError(f"{source} is not a valid {what}:\n{validation_message(error, setting_names(kind))}") from None
 
 
 def validation_message(error: ValidationError, settings: Collection[str] = ()) -> str:
@@ -96,7 +117,7 @@ def validation_message(error: ValidationError, settings: Collection[str] = ()) -
             message = _EXPECTED[item["type"]].format_map({k: _plain(v) for k, v in item.get("ctx", {}).items()})
         if item["type"] == "string_pattern_mismatch" and item.get("ctx", {}).get("pattern") == NAME:
             message = "expected letters, digits, '.', '_' and '-', at most 100, the first a letter or a digit"
-        if item["type"] == "extra_forbidden":
+        if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             near = get_close_matches(str(loc[-1]), settings, n=1, cutoff=0.75)
             meant = f"; did you mean {near[0]!r}?" if near and near[0] != loc[-1] else ""
             message = f"there is no such setting here{meant}"

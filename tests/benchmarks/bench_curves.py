@@ -25,7 +25,7 @@ from dpdist.privacy.noise import Noise
 
 TIMES = np.linspace(0, 1, 80)
 PENALTIES = (1e-6, 1e-3, 0.1)
-KERNELS = (Kernel(), Kernel(name="gaussian", length=0.2), Kernel(name="matern", length=0.3, smoothness=1.5))
+KERNELS = (Kernel(), Kernel(name="gaussian", length=0.2), Kernel(name="matern", length=0.3))
 CLIP, EPSILON, DELTA = 1.5, 1.0, 1e-5
 NOISE = Noise(bytes(32))
 

@@ -12,7 +12,7 @@ import pytest
 import typer
 from pydantic import ValidationError
 
-from dpdist.cli.commands import verify
+from dpdist.cli.readers import verify
 from dpdist.errors import ContractBroken, SpecError
 from dpdist.ledger import Books
 from dpdist.ledger.statement import budget_sentence

@@ -170,7 +170,7 @@ def test_a_refused_attempt_is_not_shown_as_drawing(tmp_path: Path) -> None:
 
 AMID_A_WRITE = r"""
 import io, os, signal, sys, time
-from dpdist.api.progress import bars
+from dpdist.api.display import bars
 from dpdist.cli import commands
 
 class Terminal(io.FileIO):

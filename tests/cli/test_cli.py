@@ -51,6 +51,18 @@ def test_help_is_at_once() -> None:
     assert not {"dask", "distributed", "numpy", "pyarrow", "sqlalchemy", "pydantic", "scipy"} & set(heavy)
 
 
+def test_a_small_release_imports_no_scheduler(spec_file: Path) -> None:
+    """Nor what reads a release or judges it: its first stage waits for imports."""
+    code = (
+        "import sys; from dpdist.cli import main\nimport atexit; atexit.register(lambda: print(*sys.modules)); main()"
+    )
+    options = ["release", str(spec_file), "--set", "cluster={mode: in-process}", "--json"]
+    done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True, check=True)
+    imported = set(done.stdout.splitlines()[-1].split())
+    assert "dpdist.lifecycle.run" in imported
+    assert not {"dask", "distributed", "pandas", "alembic", "pyarrow.dataset", "dpdist.inference"} & imported
+
+
 def test_from_ledger_to_verified_release(spec_file: Path, tmp_path: Path) -> None:
     planned = run("plan", str(spec_file))
     assert planned.returncode == 0, planned.stderr
@@ -233,6 +245,7 @@ def test_an_end_while_a_connection_closes_prints_no_traceback(
     from dpdist.cli import commands
 
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(commands, "_signals", [])
     caplog.set_level(logging.ERROR, logger="sqlalchemy")
     engine = sa.create_engine(f"sqlite:///{tmp_path}/any.db", poolclass=sa.NullPool)
     monkeypatch.setattr(engine.dialect, "do_close", lambda _: commands._terminated(signal.SIGTERM, None))
@@ -301,6 +314,7 @@ def test_a_command_that_charges_nothing_speaks_of_no_charge(
     from dpdist.cli import commands
 
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(commands, "_signals", [])
     monkeypatch.setattr("sys.argv", ["dpdist", *command])
     with pytest.raises(SystemExit):
         commands._terminated(signal.SIGTERM, None)

@@ -355,7 +355,6 @@ VARIANTS = {  # what no shipped spec asks for
         prediction__regression={"estimator": "distributed", "group_rows": 100, "kernel": "matern"},
         prediction__first_stage="gaussian-copula",
         prediction__matching="independent",
-        prediction__bandwidth="silverman",
     ),
     "two-stage, parties": _variant("insurance", prediction__parties={"column": "region"}),
     "two-stage, modelled": _variant("california-private", prediction__features__products="modelled"),
@@ -562,6 +561,7 @@ def test_a_release_that_was_interrupted_is_the_same(name: str, shared_data: Find
     agree(name, released(name, shared_data, tmp_path, interrupted=CASES[name].again))
 
 
+@pytest.mark.slow
 def test_releases_are_the_recorded_ones_where_functions_and_costs_err(shared_data: Find, tmp_path: Path) -> None:
     out, script = tmp_path / "digests.json", Path(__file__).with_name("perturbed.py")
     shared_data("adult.data")

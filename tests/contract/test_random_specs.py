@@ -149,7 +149,6 @@ def histogram(rng: random.Random) -> Tree:
     if rng.random() < 0.15:
         privacy |= {"mechanism": "pml", "adjacency": "replacement", "alpha": some(rng, 1e-6, 0.1, 0.5, 1), "delta": 0}
         maybe(rng, privacy, "accept_no_noise", True)
-    maybe(rng, privacy, "bins_share", "1/1000000", "99/100", chance=0.2)
     tree |= {"privacy": privacy, "histograms": queries, "counts": {}}
     maybe(rng, tree, "histograms", "each column", chance=0.2)
     maybe(rng, tree, "shares", "equal")
@@ -205,9 +204,7 @@ def two_stage(rng: random.Random) -> Tree:
     privacy: Tree = {"guarantee": "dp", "epsilon": some(rng, *EPSILONS), "delta": some(rng, 1e-10, 1e-7, 1e-3)}
     made: Tree = {"response": "a", "records": some(rng, 1, 50)}
     maybe(rng, made, "first_stage", "gaussian-copula")
-    maybe(rng, made, "bandwidth", "silverman")
     maybe(rng, made, "matching", "greedy", "independent")
-    maybe(rng, made, "cells", 2, 300)
     maybe(rng, made, "log", {"a": 1e-6}, {"a": 1e6}, chance=0.2)
     return tree | {"privacy": privacy, "prediction": made}
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from dpdist.data.source import TableSource
 from dpdist.spec.data import CsvSpec
-from dpdist.spec.schema import Attribute, Category, Count, Edges, Schema
+from dpdist.spec.groups import Edges
+from dpdist.spec.schema import Attribute, Category, Count, Schema
 
 Value = int | float | str | None
 

@@ -28,7 +28,8 @@ from dpdist.errors import ColumnMismatch, DataError, OutOfDomain
 from dpdist.families.base.graph import encoded_partitions, locate, located_table, partition_codes, run_pass, table_pass
 from dpdist.ledger.keys import KeyRef
 from dpdist.spec.data import CsvSpec
-from dpdist.spec.schema import Attribute, Category, Count, Edges, Schema
+from dpdist.spec.groups import Edges
+from dpdist.spec.schema import Attribute, Category, Count, Schema
 
 MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
 SENTINEL = "-99"

@@ -21,7 +21,7 @@ from dpdist.data.source import (
 )
 from dpdist.errors import DataNotFound, DpdistError, SpecError, StorageUnavailable, UnreadableFile
 from dpdist.spec.data import CsvSpec, ParentTable
-from dpdist.spec.overrides import validated
+from dpdist.spec.validation import validated
 from dpdist.storage.files import storage_errors
 
 
@@ -260,15 +260,15 @@ def test_an_unknown_protocol() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"header": False}, "needs csv.columns"),
+        ({"header": False}, "needs `columns`"),
         ({"delimiter": ""}, "delimiter"),
-        ({"delimiter": '"'}, "csv.delimiter"),
+        ({"delimiter": '"'}, "`delimiter`"),
         ({"delimiter": "||"}, "delimiter"),
-        ({"delimiter": "§"}, "csv.delimiter"),
-        ({"comment": ""}, "csv.comment"),
-        ({"comment": "a\nb"}, "csv.comment"),
+        ({"delimiter": "§"}, "`delimiter`"),
+        ({"comment": ""}, "`comment`"),
+        ({"comment": "a\nb"}, "`comment`"),
         ({"skip_rows": -1}, "skip_rows"),
-        ({"columns": ("a", "a")}, "csv.columns names a column twice"),
+        ({"columns": ("a", "a")}, "`columns` names a column twice"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:

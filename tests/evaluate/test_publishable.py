@@ -34,8 +34,8 @@ from dpdist.evaluation.publishable import (
     refuse_another_reading,
     steps_of_distance,
 )
-from dpdist.evaluation.report import Options
-from dpdist.evaluation.run import Request, charged, run_evaluation
+from dpdist.evaluation.request import Request
+from dpdist.evaluation.run import charged, run_evaluation, tables_of
 from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, distances, marginals_of, triples_operator
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
@@ -144,7 +144,9 @@ def request(own: Made) -> Request:
         release=own.release,
         against=(own.table,),
         output=own.folder / "page",
-        options=Options(train=50, test=50, attacks=False),
+        train=50,
+        test=50,
+        attacks=False,
         cluster="threads",
         publish=0.5,
         ledger=f"sqlite:///{own.folder}/ledger.db",
@@ -158,8 +160,7 @@ def publish(own: Made, asked: Request | None = None) -> None:
     with open_cluster(mode="threads") as cluster:
         inputs = open_inputs(
             ReleasedTable(store, manifest),
-            against=asked.source(asked.against),
-            holdout=None,
+            tables_of(asked),
             executor=cluster,
             seed=0,
             progress=lambda *_: None,
@@ -287,13 +288,11 @@ def test_a_table_that_changes_while_it_is_read_costs_nothing(own: Made, monkeypa
     """As in a release: nothing is drawn for a table that is not the one that was charged."""
     path = own.folder / "changing.parquet"
     shutil.copy2(own.table, path)
-    asked = request(own)
     store, manifest = open_release(own.release)
     with open_cluster(mode="threads") as cluster:
         inputs = open_inputs(
             ReleasedTable(store, manifest),
-            against=asked.source((str(path),)),
-            holdout=None,
+            tables_of(replace(request(own), against=(str(path),))),
             executor=cluster,
             seed=0,
             progress=lambda *_: None,

@@ -28,8 +28,8 @@ from dpdist.data.inputs import input_of
 from dpdist.data.operators import gather_operator
 from dpdist.errors import ColumnMismatch, ContractBroken, SpecError, VerificationFailed
 from dpdist.evaluation.publishable import FILE
-from dpdist.evaluation.report import Options
-from dpdist.evaluation.run import Request, run_evaluation
+from dpdist.evaluation.request import Request
+from dpdist.evaluation.run import run_evaluation
 from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import family_of, make_plan
@@ -203,6 +203,7 @@ def claim(folder: Path, family: str, monkeypatch: pytest.MonkeyPatch, *, epsilon
     return family_of(plan.spec).claims(replace(noise, spec=plan.spec))[-1 if family == "two-stage" else 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "runs"),
     [("histogram", 1500), ("curves", 1500), ("synthesis", 200), ("two-stage", 200)],
@@ -216,6 +217,7 @@ def test_the_audit_comes_near_and_rejects_noise_for_records(
     assert audit(claim(tmp_path, family, monkeypatch, epsilon=1, bounded_by=1), runs=runs, key=bytes(32)).rejected
 
 
+@pytest.mark.slow
 def test_the_audit_of_mixtures_comes_near_and_rejects_noise_for_records(tmp_path: Path) -> None:
     """Units of three in small classes, beside what the same noise costs a single record."""
     mixtures = ClassMixtures(minimum=30, order=26, records=1, unit=3)
@@ -367,7 +369,7 @@ def test_published_figures_protect_units(tmp_path: Path) -> None:
     made = SYNTHESIS.spec(tmp_path, unit=UNIT, data__minimum_records=1_000)
     released(tmp_path, made)
     asked = Request(release=made.output.path, against=(str(tmp_path / "table.parquet"),), output=tmp_path / "page",
-                    options=Options(train=50, test=50, attacks=False), cluster="threads", publish=5, ledger=made.ledger,
+                    train=50, test=50, attacks=False, cluster="threads", publish=5, ledger=made.ledger,
                     )  # fmt: skip
     published(asked)
     content = (tmp_path / "page" / FILE).read_bytes()

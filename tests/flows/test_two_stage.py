@@ -55,7 +55,7 @@ def private(tree: dict[str, Any]) -> dict[str, Any]:
     """The same release as the private variant."""
     return tree | {
         "privacy": {"guarantee": "dp", "epsilon": 3, "delta": 1e-6},
-        "prediction": {"response": "y", "records": 300, "features": {"frequencies": 8}},
+        "prediction": {"response": "y", "records": 300},
     }
 
 

@@ -18,11 +18,11 @@ from scipy.stats import binom
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
 from dpdist.privacy.composition import Tail, sum_of_draws
+from dpdist.privacy.event import Event
 from dpdist.privacy.events import (
     ApproximateDP,
     Composed,
     DiscreteLaplace,
-    Event,
     Gaussian,
     Parallel,
     RandomSplit,

@@ -19,11 +19,11 @@ import pytest
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
 from dpdist.privacy.deniability import record_pair
+from dpdist.privacy.event import Event
 from dpdist.privacy.events import (
     ApproximateDP,
     Composed,
     DiscreteLaplace,
-    Event,
     Gaussian,
     LaplaceLeakage,
     Replacement,

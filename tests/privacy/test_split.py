@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from dpdist.privacy import accountant
+from dpdist.privacy.event import Event
 from dpdist.privacy.events import (
     ApproximateDP,
     Composed,
     DiscreteLaplace,
-    Event,
     Gaussian,
     RandomSplit,
     SeedRecords,

@@ -31,7 +31,8 @@ from dpdist.publish.parts import (
     texts,
     write_part,
 )
-from dpdist.spec.schema import Attribute, Category, Count, Edges, Schema
+from dpdist.spec.groups import Edges
+from dpdist.spec.schema import Attribute, Category, Count, Schema
 from dpdist.storage.store import Store
 
 NOISE = Noise(bytes(32))

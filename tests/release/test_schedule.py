@@ -18,7 +18,7 @@ from releases import SCHEMA, table
 from dpdist.errors import BudgetExceeded, ReleaseConflict
 from dpdist.ledger import Books
 from dpdist.lifecycle.conformity import check_input
-from dpdist.lifecycle.outcome import Outcome
+from dpdist.lifecycle.publication import Outcome
 from dpdist.lifecycle.run import Run, run_release
 from dpdist.publish.verify import verify
 from dpdist.spec.contract import Contract

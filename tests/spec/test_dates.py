@@ -11,9 +11,8 @@ import yaml
 from releases import SCHEMA, project
 
 from dpdist.errors import SpecError
-from dpdist.spec.dates import dated
 from dpdist.spec.overrides import parse_overrides
-from dpdist.spec.reader import json_schema, load
+from dpdist.spec.reader import dated, json_schema, load
 
 MARCH = date(2026, 3, 1)
 

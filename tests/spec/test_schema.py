@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dpdist.errors import SpecError
-from dpdist.spec.schema import MAX_CARDINALITY, Attribute, Category, Count, Edges, Groups, Schema, Width
+from dpdist.spec.groups import Edges, Groups, Width
+from dpdist.spec.schema import MAX_CARDINALITY, Attribute, Category, Count, Schema
 from dpdist.spec.validation import validation_message
 
 NONE = {"category": "none"}

@@ -52,6 +52,16 @@ def test_json_schema_rejects_what_the_code_rejects() -> None:
             jsonschema.validate(tree | wrong, json_schema())
 
 
+def test_each_setting_is_described_where_it_is_declared() -> None:
+    described = json_schema()["$defs"]
+    assert described["CsvSpec"]["properties"]["strip"]["description"] == "Whether blanks around fields are removed."
+    paths = {described[name]["properties"]["path"]["description"] for name in ("DataSpec", "MixingDataSpec")}
+    assert len(paths) == 2  # that of the class which declares it last
+    for name, model in described.items():
+        for setting, tree in model.get("properties", {}).items():
+            assert "description" in tree or "$ref" in tree or setting == "kind", (name, setting)
+
+
 def test_overrides_reach_every_depth_and_keep_types() -> None:
     spec = loaded("synthesis.records=7", "privacy.model.delta=1e-8", "output.values=labels", "synthesis.omega=[1, 11]")
     assert spec.synthesis.records == 7

@@ -21,7 +21,7 @@ class ModelBudget(Section):
     """An (epsilon, delta) pair."""
 
     epsilon: Epsilon
-    delta: float = Field(ge=1e-10, lt=1, allow_inf_nan=False)
+    delta: float = Field(ge=1e-10, lt=1, allow_inf_nan=False, description="Delta of the model.")
 
 
 class DeniabilitySpec(Section):
@@ -30,9 +30,8 @@ class DeniabilitySpec(Section):
     k: int = Field(default=50, ge=1, description="Plausible seeds a released record needs.")
     gamma: float = Field(default=4, gt=1, le=1e6, description="Largest ratio of probabilities in a bucket.")
     epsilon0: float = Field(default=1, gt=0, le=100, description="Parameter of the threshold noise.")
-    test: Literal["randomised", "deterministic"] = Field(
-        default="randomised", description="Privacy Test 2 (noisy threshold) or 1 (fixed threshold, not DP)."
-    )
+    test: Literal["randomised", "deterministic"] = "randomised"
+    """Privacy Test 2 (noisy threshold) or 1 (fixed threshold, not DP)."""
 
     @property
     def threshold_noise(self) -> float | None:
@@ -43,30 +42,17 @@ class DeniabilitySpec(Section):
 class DeniabilityPrivacySpec(PrivacyLimit):
     """What the release may cost and which guarantee it states."""
 
-    model: ModelBudget | None = Field(
-        default=None,
-        description="Budget of the model (structure and parameters); required, but for a model of your own.",
-    )
-    delta: float | None = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description="Delta of the whole-release guarantee; default: that of the model; required with your own.",
-    )
-    seed_check_epsilon: float = Field(
-        default=0.02, gt=0, le=10, description="Epsilon of each of the two checks on the seeds."
-    )
-    checked_candidates: int = Field(
-        default=1 << 20,
-        ge=1,
-        le=1 << 32,
-        description="Candidates drawn at least, among which the pass rate is checked.",
-    )
+    model: ModelBudget | None = None
+    """Budget of the model (structure and parameters); required, but for a model of your own."""
+    delta: float | None = Field(default=None, gt=0, lt=1)
+    """Delta of the whole-release guarantee; default: that of the model; required with your own."""
+    seed_check_epsilon: float = Field(default=0.02, gt=0, le=10)
+    """Epsilon of each of the two checks on the seeds."""
+    checked_candidates: int = Field(default=1 << 20, ge=1, le=1 << 32)
+    """Candidates drawn at least, among which the pass rate is checked."""
     deniability: DeniabilitySpec = DeniabilitySpec()
-    accept_per_record: bool = Field(
-        default=False,
-        description="Accept a guarantee per released record where the whole release has none that is finite.",
-    )
+    accept_per_record: bool = False
+    """Accept a guarantee per released record where the whole release has none that is finite."""
 
     @property
     def release_delta(self) -> float:
@@ -98,14 +84,16 @@ class SplitSpec(Section):
     Where every attribute is resampled (`synthesis.omega: all`), the defaults are 1/5, 4/5 and 0.
     """
 
-    records: Literal["disjoint", "all"] = Field(
-        default="disjoint",
-        description="disjoint: a secret coin sends each record to one stage. all: every stage uses all records, their "
-        "costs compose, and the shares have no effect. `dpdist plan` compares the noise.",
-    )
+    records: Literal["disjoint", "all"] = "disjoint"
+    """disjoint: a secret coin sends each record to one stage. all: every stage uses all records, their costs compose,
+    and the shares have no effect. `dpdist plan` compares the noise.
+    """
     structure: Share = Fraction(1, 10)
+    """Share of the records that the parents are learned from."""
     parameters: Share = Fraction(4, 10)
+    """Share of the records that the tables of the model are counted from."""
     seeds: Share = Fraction(5, 10)
+    """Share of the records that candidates are drawn from and compared with."""
 
     @model_validator(mode="after")
     def _one(self) -> SplitSpec:
@@ -131,64 +119,48 @@ WITHOUT_SEEDS = {"structure": "1/5", "parameters": "4/5", "seeds": "0"}
 class NetworkSpec(Section):
     """The model that generates the records."""
 
-    hook: Annotated[str, BeforeValidator(plugins.named)] | None = Field(
-        default=None,
-        pattern=plugins.PATTERN,
-        description="module:class of a generative model of your own, in place of a learned one: with `sample` and "
-        "`log_prob` (see docs/how-to/own-model.md). No other setting of `model` goes with it, but learned_from.",
-    )
-    learned_from: Literal["public"] | ModelBudget | None = Field(
-        default=None,
-        description="With `hook`, what its parameters cost on this data set. public: nothing, they come from public "
-        "data or from earlier releases alone. Epsilon and delta: they were learned from this data set with that "
-        "guarantee (add/remove), which this release is charged. You answer for it: dpdist cannot check it.",
-    )
-    structure: Literal["learned", "independent", "synthesis"] = Field(
-        default="learned",
-        description="A Bayesian network with learned parents, or independent marginals (the baseline); or synthesis: "
-        "records of the model of kind: synthesis, of which one that agrees with what a candidate keeps gives the rest.",
-    )
-    score: Literal["cfs", "mutual-information", "total-variation"] = Field(
-        default="total-variation",
-        description="Criterion of the parent search: cfs (the published one, from noisy entropies), mutual-information "
-        "(the same entropies, lowest expected error of the two-way marginals) or total-variation (the same search from "
-        "distances to independence, whose sensitivity is several times smaller).",
-    )
-    order: Literal["learned", "small-first"] | tuple[str, ...] = Field(
-        default="small-first",
-        description="Order of the attributes where the network leaves a choice (small domains first keeps more seeds "
-        "plausible), or the names of all attributes in a declared order: parents then come before their children.",
-    )
-    estimate: Literal["mean", "sample"] = Field(
-        default="mean", description="Conditional tables: posterior mean, or one draw from the posterior."
-    )
-    regression: tuple[str, ...] = Field(
-        default=(),
-        description="Ordered attributes (integers, binned numbers, ordinals) whose conditional is a regression on the "
-        "buckets of their parents, in place of a noisy table with a row for each combination of these.",
-    )
+    hook: Annotated[str, BeforeValidator(plugins.named)] | None = Field(default=None, pattern=plugins.PATTERN)
+    """module:class of a generative model of your own, in place of a learned one: with `sample` and `log_prob` (see
+    docs/how-to/own-model.md). No other setting of `model` goes with it, but learned_from.
+    """
+    learned_from: Literal["public"] | ModelBudget | None = None
+    """With `hook`, what its parameters cost on this data set. public: nothing, they come from public data or from
+    earlier releases alone. Epsilon and delta: they were learned from this data set with that guarantee (add/remove),
+    which this release is charged. You answer for it: dpdist cannot check it.
+    """
+    structure: Literal["learned", "independent", "synthesis"] = "learned"
+    """A Bayesian network with learned parents, or independent marginals (the baseline); or synthesis: records of the
+    model of kind: synthesis, of which one that agrees with what a candidate keeps gives the rest.
+    """
+    score: Literal["cfs", "mutual-information", "total-variation"] = "total-variation"
+    """Criterion of the parent search: cfs (the published one, from noisy entropies), mutual-information (the same
+    entropies, lowest expected error of the two-way marginals) or total-variation (the same search from distances to
+    independence, whose sensitivity is several times smaller).
+    """
+    order: Literal["learned", "small-first"] | tuple[str, ...] = "small-first"
+    """Order of the attributes where the network leaves a choice (small domains first keeps more seeds plausible), or
+    the names of all attributes in a declared order: parents then come before their children.
+    """
+    estimate: Literal["mean", "sample"] = "mean"
+    """Conditional tables: posterior mean, or one draw from the posterior."""
+    regression: tuple[str, ...] = ()
+    """Ordered attributes (integers, binned numbers, ordinals) whose conditional is a regression on the buckets of their
+    parents, in place of a noisy table with a row for each combination of these.
+    """
 
 
 class CandidatesSpec(Section):
     """The records to release."""
 
     records: int = Field(ge=1, le=MOST_RECORDS, description="Number of released records, R.")
-    omega: Literal["all"] | int | tuple[int, ...] = Field(
-        default="all",
-        description="How many attributes are resampled: all, a number, or a list from which each candidate draws.",
-    )
-    minimum_pass_rate: float = Field(
-        default=0.1,
-        gt=0,
-        le=1,
-        description="Declared public lower bound on the pass rate; checked with noise.",
-    )
-    max_check_plausible: int | None = Field(
-        default=None,
-        ge=1,
-        description="With `model.hook`: expected number of seeds, all of which each candidate is compared with, in a "
-        "table of data.minimum_records; default: all records. It goes with `model.hook` only.",
-    )
+    omega: Literal["all"] | int | tuple[int, ...] = "all"
+    """How many attributes are resampled: all, a number, or a list from which each candidate draws."""
+    minimum_pass_rate: float = Field(default=0.1, gt=0, le=1)
+    """Declared public lower bound on the pass rate; checked with noise."""
+    max_check_plausible: int | None = Field(default=None, ge=1)
+    """With `model.hook`: expected number of seeds, all of which each candidate is compared with, in a table of
+    data.minimum_records; default: all records. It goes with `model.hook` only.
+    """
 
 
 class PlausibleDeniabilitySpec(ReleaseSpec):

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from dpdist.data.sizes import MOST_TEXT_BYTES
-from dpdist.families.base.noisy_counts import Mechanism, deviation
+from dpdist.families.base.calibration import Mechanism, deviation
 from dpdist.families.base.plan import EventPlan, Needs
-from dpdist.families.discovery.spec import DiscoverySpec
+from dpdist.families.discovery.spec import MOST_VALUES, DiscoverySpec
 from dpdist.privacy.accountant import choose_noise
 from dpdist.privacy.events import ApproximateDP, Composed
 from dpdist.privacy.formatting import Fact, number_of, upwards
@@ -82,10 +82,10 @@ class DiscoveryPlan(EventPlan):
         if spec.texts:
             text = (
                 f"of {number_of(len(spec.texts), 'column')}: those with a noisy count of "
-                f"{self.named_from:,} or more, {spec.most_values:,} of a column at most. A value of one record is "
+                f"{self.named_from:,} or more, {MOST_VALUES:,} of a column at most. A value of one record is "
                 f"named with probability {upwards(spec.privacy.delta / 2)} at most"
             )
-            facts.append(Fact("Values", text, {"named_from": self.named_from, "at_most": spec.most_values}))
+            facts.append(Fact("Values", text, {"named_from": self.named_from, "at_most": MOST_VALUES}))
         if spec.binned:
             text = f"of {number_of(len(spec.binned), 'column')}: from bins that end at powers of two"
             facts.append(Fact("Bounds", text))
@@ -111,7 +111,7 @@ def plan(spec: DiscoverySpec) -> DiscoveryPlan:
         delta=privacy.delta,
         mechanism=noise.kind,
         scale=noise.scale,
-        named_from=max(threshold, spec.least_count),
+        named_from=threshold,
         seen_from=least_above(above, _BY_CHANCE),
     )
 

@@ -9,10 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, FiniteFloat, model_validator
 
 from dpdist.spec.release import Epsilon, PrivacyLimit, ReleaseSpec
-from dpdist.spec.schema import MAX_CARDINALITY, Attribute, Schema
+from dpdist.spec.schema import Attribute, Schema
 
 MISSING = "missing"
 """What the cell of missing values is called."""
+
+MOST_VALUES = 1_000
+"""Values named of a column at most, the most frequent first: a schema of more is written by nobody."""
 
 _EXPONENT = 62
 _SMALLEST = -10  # numbers nearer to 0 than 2 to the power of it are in the bins beside 0
@@ -25,35 +28,20 @@ class DiscoveryPrivacy(PrivacyLimit):
     """What the whole release may cost."""
 
     epsilon: Epsilon
-    delta: float = Field(
-        ge=1e-12,
-        lt=0.1,
-        allow_inf_nan=False,
-        description="Delta of the whole release; half of it is the probability that a value of one record is named.",
-    )
+    delta: float = Field(ge=1e-12, lt=0.1, allow_inf_nan=False)
+    """Delta of the whole release; half of it is the probability that a value of one record is named."""
 
 
 class DiscoverySpec(ReleaseSpec):
     """Frequent values of columns of texts, bounds of columns of numbers, and how many values are missing."""
 
     kind: Literal["discovery"]
-    columns: dict[str, Kind] = Field(
-        min_length=1,
-        max_length=500,
-        description="By column: text (its frequent values are named, whatever the file holds them as), integer or "
-        "number (bounds are found among powers of two), or public bounds such as [0, 99], which cost nothing.",
-    )
-    most_values: int = Field(
-        default=1_000, ge=1, le=MAX_CARDINALITY, description="Values named of a column, the most frequent first."
-    )
-    least_count: int = Field(
-        default=0, ge=0, description="Name only values whose noisy count is at least this; delta asks for one, too."
-    )
-    table: Schema = Field(
-        default_factory=lambda: schema_of({"column": "text"}),
-        alias="schema",
-        description="It follows from `columns`: leave it out.",
-    )
+    columns: dict[str, Kind] = Field(min_length=1, max_length=500)
+    """By column: text (its frequent values are named, whatever the file holds them as), integer or number (bounds are
+    found among powers of two), or public bounds such as [0, 99], which cost nothing.
+    """
+    table: Schema = Field(default_factory=lambda: schema_of({"column": "text"}), alias="schema")
+    """It follows from `columns`: leave it out."""
     privacy: DiscoveryPrivacy
 
     @model_validator(mode="before")

@@ -28,12 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import coarsen
-from dpdist.families.base.noisy_counts import add_noise, deviation
+from dpdist.families.base.calibration import add_noise, deviation
 from dpdist.families.histogram.measurement import Measurement, plan_measurement
 from dpdist.families.histogram.postprocess import fit_hierarchy
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.privacy.arrays import Counts, Floats
-from dpdist.privacy.events import Event
+from dpdist.privacy.event import Event
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.privacy.noise import Noise
 
@@ -115,6 +115,9 @@ def _halved(masses: Floats, starts: list[int], count: int) -> Bins:
                 heapq.heappush(wide, entry(a, b))
     return np.array(sorted(firsts), np.int64)
 
+
+BINS_SHARE = Fraction(1, 3)
+"""Share of the budget that the choice of adaptive bins takes, for all columns together."""
 
 Chosen = Mapping[tuple[int, int], Bins]
 """Bins by number of the histogram and axis."""
@@ -239,7 +242,7 @@ def plan_binning(spec: HistogramSpec) -> BinningPlan | None:
         attribute = spec.table.attributes[spec.table.names.index(name)]
         missing = attribute.missing_code is not None
         grids.append(Grid(name=name, codes=attribute.cardinality - missing, missing=missing))
-    privacy, share = spec.privacy, spec.privacy.bins_share
+    privacy, share = spec.privacy, BINS_SHARE
     measurement = plan_measurement(
         [size for grid in grids for size in grid.levels],
         mechanism="auto" if privacy.mechanism == "pml" else privacy.mechanism,

@@ -29,19 +29,16 @@ _NEGLIGIBLE = 1e-12  # of the largest eigenvalue: what rounding leaves of zero
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A covariance kernel on [0, 1]. Raises SpecError: an unknown name, or a length or smoothness out of range."""
+    """A covariance kernel on [0, 1]. Raises SpecError: an unknown name, or a length out of range."""
 
     name: KernelName = "wiener"
     length: float = 0.1  # length scale of the Gaussian and the Matern kernel, as a share of the domain
-    smoothness: float = 1.5  # of the Matern kernel
 
     def __post_init__(self) -> None:
         if self.name not in get_args(KernelName):
             raise SpecError(f"the kernel must be one of {', '.join(get_args(KernelName))}, got {self.name!r}")
         if not 0 < self.length < math.inf:
             raise SpecError(f"the length scale of a kernel must be finite and above 0, got {self.length!r}")
-        if self.smoothness not in (0.5, 1.5, 2.5):
-            raise SpecError(f"the smoothness of a Matern kernel must be 0.5, 1.5 or 2.5, got {self.smoothness!r}")
 
     def __call__(self, s: ArrayLike, t: ArrayLike) -> Floats:
         """Covariance of every s with every t, shape (s, t)."""
@@ -51,9 +48,8 @@ class Kernel:
         distance = np.abs(first - second) / self.length
         if self.name == "gaussian":
             return np.asarray(exp(-(distance**2) / 2))
-        distance = math.sqrt(2 * self.smoothness) * distance
-        polynomial = {0.5: 1.0, 1.5: 1 + distance, 2.5: 1 + distance + distance**2 / 3}[self.smoothness]
-        return np.asarray(exp(-distance) * np.asarray(polynomial))
+        distance = math.sqrt(3) * distance  # Matern 3/2
+        return np.asarray(exp(-distance) * (1 + distance))
 
 
 @dataclass(frozen=True, eq=False)

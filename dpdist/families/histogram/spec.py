@@ -17,40 +17,24 @@ MAX_SYNTHETIC = 1_000_000_000
 CHECK_SHARE = Fraction(1, 50)
 """Share of the budget of the check of the declared minimum, where entropies need one."""
 
-BINS_SHARE = Fraction(1, 3)
-"""Share of the budget that the choice of adaptive bins takes, unless a spec states another."""
-
 
 class HistogramPrivacySpec(PrivacyLimit):
     """What the release may cost, for which neighbours, and with which noise."""
 
-    adjacency: Literal["add/remove", "replacement"] = Field(
-        default="add/remove",
-        description="Neighbouring tables: one record more or less, or one exchanged (the number of records is public).",
-    )
-    mechanism: Literal["auto", "laplace", "gaussian", "pml"] = Field(
-        default="auto",
-        description="Discrete Laplace or rounded Gaussian noise, whichever errs less (auto), or discrete Laplace noise "
-        "calibrated to pointwise maximal leakage of all together (pml: not differential privacy at that epsilon).",
-    )
+    adjacency: Literal["add/remove", "replacement"] = "add/remove"
+    """Neighbouring tables: one record more or less, or one exchanged (the number of records is public)."""
+    mechanism: Literal["auto", "laplace", "gaussian", "pml"] = "auto"
+    """Discrete Laplace or rounded Gaussian noise, whichever errs less (auto), or discrete Laplace noise calibrated to
+    pointwise maximal leakage of all together (pml: not differential privacy at that epsilon).
+    """
     epsilon: float = Field(ge=1e-6, le=1e6, allow_inf_nan=False, description="Budget: epsilon, or PML leakage in nats.")
     delta: float = Field(default=0, ge=0, lt=1, allow_inf_nan=False, description="Budget; 0 takes Laplace noise only.")
-    alpha: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="With pml: assumed least probability of every bin, for every record. An assumption about the "
-        "population, never estimated from the data.",
-    )
-    accept_no_noise: bool = Field(
-        default=False, description="With pml: release exact counts where epsilon >= ln(1/alpha) needs no noise."
-    )
-    bins_share: Exact = Field(
-        default=BINS_SHARE,
-        gt=0,
-        lt=1,
-        description="With adaptive bins: share of their choice, for all columns together.",
-    )
+    alpha: float | None = Field(default=None, gt=0, le=1)
+    """With pml: assumed least probability of every bin, for every record. An assumption about the population, never
+    estimated from the data.
+    """
+    accept_no_noise: bool = False
+    """With pml: release exact counts where epsilon >= ln(1/alpha) needs no noise."""
 
     @model_validator(mode="after")
     def _fitting(self) -> HistogramPrivacySpec:
@@ -69,40 +53,31 @@ class HistogramQuerySpec(Section):
     """One histogram."""
 
     columns: tuple[str, ...] = Field(min_length=1, description="Columns counted jointly, at least one.")
-    buckets: bool = Field(default=False, description="Count the buckets of the columns instead of their values.")
-    adaptive: dict[str, int] = Field(
-        default_factory=dict,
-        description="Bins of about equal counts instead of values, chosen from the data for a share of the budget "
-        "(privacy.bins_share): column -> number of bins. For ordered columns; their values, or public `bins`, are the "
-        "grid on which edges lie.",
-    )
-    share: Exact | None = Field(
-        default=None, gt=0, le=1, description="Share of the histograms' budget; for all histograms or for none."
-    )
+    buckets: bool = False
+    """Count the buckets of the columns instead of their values."""
+    adaptive: dict[str, int] = Field(default_factory=dict)
+    """Bins of about equal counts instead of values, chosen from the data for a third of the budget: column -> number of
+    bins. For ordered columns; their values, or public `bins`, are the grid on which edges lie.
+    """
+    share: Exact | None = Field(default=None, gt=0, le=1)
+    """Share of the histograms' budget; for all histograms or for none."""
 
 
 class CountsSpec(Section):
     """What becomes of the noisy counts; costs nothing."""
 
-    non_negative: bool = Field(default=True, description="Fit non-negative integers to the noisy counts.")
-    total: int | Literal["own", "common"] = Field(
-        default="own",
-        description="Total of each histogram: its own noisy one, the best estimate from all, or a public number.",
-    )
-    hierarchies: tuple[tuple[int, ...], ...] = Field(
-        default=(),
-        description="Histograms that are made to agree, by number, each list from fine to coarse: each is a sum of "
-        "cells of the one before.",
-    )
-    synthetic_records: int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_SYNTHETIC,
-        description="Release counts of so many records drawn from the noisy histograms instead.",
-    )
-    entropies: tuple[float, ...] = Field(
-        default=(), description="Orders of entropies of the released counts, to release beside them."
-    )
+    non_negative: bool = True
+    """Fit non-negative integers to the noisy counts."""
+    total: int | Literal["own", "common"] = "own"
+    """Total of each histogram: its own noisy one, the best estimate from all, or a public number."""
+    hierarchies: tuple[tuple[int, ...], ...] = ()
+    """Histograms that are made to agree, by number, each list from fine to coarse: each is a sum of cells of the one
+    before.
+    """
+    synthetic_records: int | None = Field(default=None, ge=1, le=MAX_SYNTHETIC)
+    """Release counts of so many records drawn from the noisy histograms instead."""
+    entropies: tuple[float, ...] = ()
+    """Orders of entropies of the released counts, to release beside them."""
 
     @model_validator(mode="after")
     def _countable(self) -> CountsSpec:
@@ -121,24 +96,20 @@ class CountsSpec(Section):
 class EntropiesSpec(Section):
     """Entropies of histograms, released with noise of their own."""
 
-    of: tuple[int, ...] | Literal["all"] = Field(default="all", description="Histograms, by number from 0.")
+    of: tuple[int, ...] | Literal["all"] = "all"
+    """Histograms, by number from 0."""
     orders: tuple[float, ...] = Field(default=(1.0,), min_length=1, description="Renyi orders; 1 is Shannon's.")
     share: Exact = Field(default=Fraction(1, 5), gt=0, lt=1, description="Share of the release's budget.")
-    mechanism: Literal["auto", "laplace", "gaussian"] = Field(default="auto", description="Their noise.")
+    mechanism: Literal["auto", "laplace", "gaussian"] = "auto"
+    """Their noise."""
 
 
 class KernelSpec(Section):
-    """Covariance kernel of the noise of a function-valued mean."""
+    """Covariance kernel of the noise of a function-valued mean; the Matern kernel is that of smoothness 3/2."""
 
-    name: Literal["wiener", "gaussian", "matern"] = Field(default="wiener", description="Kernel on [0, 1].")
+    name: Literal["wiener", "gaussian", "matern"] = "wiener"
+    """Kernel on [0, 1]."""
     length: float = Field(default=0.1, gt=0, description="Length scale of gaussian and matern, share of the domain.")
-    smoothness: float = Field(default=1.5, description="Of matern: 0.5, 1.5 or 2.5.")
-
-    @model_validator(mode="after")
-    def _known(self) -> KernelSpec:
-        if self.smoothness not in (0.5, 1.5, 2.5):
-            raise ValueError("kernel.smoothness is 0.5, 1.5 or 2.5")
-        return self
 
 
 class CurvesSpec(Section):
@@ -148,16 +119,14 @@ class CurvesSpec(Section):
     (replacement).
     """
 
-    columns: tuple[str, ...] | None = Field(
-        default=None, min_length=2, description="Wide: the columns of the values, in the order of the times."
-    )
-    long: tuple[str, str, str] | None = Field(
-        default=None, description="Long: the columns of id, time and value; the records of a curve stand together."
-    )
-    times: tuple[float, ...] | None = Field(
-        default=None, min_length=2, description="Times of the values; wide: by default equidistant over the domain."
-    )
-    domain: tuple[float, float] = Field(default=(0.0, 1.0), description="First and last time; mapped to [0, 1].")
+    columns: tuple[str, ...] | None = Field(default=None, min_length=2)
+    """Wide: the columns of the values, in the order of the times."""
+    long: tuple[str, str, str] | None = None
+    """Long: the columns of id, time and value; the records of a curve stand together."""
+    times: tuple[float, ...] | None = Field(default=None, min_length=2)
+    """Times of the values; wide: by default equidistant over the domain."""
+    domain: tuple[float, float] = (0.0, 1.0)
+    """First and last time; mapped to [0, 1]."""
     kernel: KernelSpec = KernelSpec()
     penalty: float = Field(gt=0, allow_inf_nan=False, description="Rho: more smooths more and needs less noise.")
     clip: float = Field(gt=0, allow_inf_nan=False, description="Tau: largest L2 norm of a curve; larger are scaled.")
@@ -192,29 +161,22 @@ class HistogramSpec(ReleaseSpec):
     """Histograms, cross-tabulations and entropies of one table in one pass, or a function-valued mean."""
 
     protects_units: ClassVar[bool] = True
+    keeps_rules: ClassVar[bool] = True  # of the table: counts are no records
     weighs: ClassVar[bool] = True
 
     kind: Literal["histogram"]
     privacy: HistogramPrivacySpec
-    histograms: tuple[HistogramQuerySpec, ...] | Literal["each column"] = Field(
-        default=(), description="The histograms, or one of each column of the schema."
-    )
-    shares: Literal["equal", "optimal"] = Field(
-        default="optimal",
-        description="Split of the histograms' budget if they state no shares: equal, or least total squared error.",
-    )
+    histograms: tuple[HistogramQuerySpec, ...] | Literal["each column"] = ()
+    """The histograms, or one of each column of the schema."""
+    shares: Literal["equal", "optimal"] = "optimal"
+    """Split of the histograms' budget if they state no shares: equal, or least total squared error."""
     counts: CountsSpec = CountsSpec()
-    entropies: EntropiesSpec | None = Field(default=None, description="Entropies to release.")
-    curves: CurvesSpec | None = Field(
-        default=None,
-        description="A function-valued mean; by itself in a release. data.minimum_records is then about curves: with "
-        "adjacency replacement their exact number.",
-    )
-
-    @property
-    def keeps_rules(self) -> bool:
-        """Counts are no records: rules say which records of the table count, and leave the counts as they are."""
-        return True
+    entropies: EntropiesSpec | None = None
+    """Entropies to release."""
+    curves: CurvesSpec | None = None
+    """A function-valued mean; by itself in a release. data.minimum_records is then about curves: with adjacency
+    replacement their exact number.
+    """
 
     @model_validator(mode="after")
     def _consistent(self) -> HistogramSpec:

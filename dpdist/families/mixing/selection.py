@@ -28,7 +28,8 @@ from dpdist.families.mixing.spec import MOST_CANDIDATES
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.calibrate import least_scale
-from dpdist.privacy.events import ApproximateDP, Composed, Event, Parallel, RandomSplit
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP, Composed, Parallel, RandomSplit
 from dpdist.privacy.formatting import Fact
 from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise

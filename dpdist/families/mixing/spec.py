@@ -29,30 +29,22 @@ SCALING_SHARE = 0.05
 class MixingPrivacySpec(PrivacyLimit):
     """What the release may cost (add/remove adjacency)."""
 
-    epsilon: float = Field(
-        ge=1e-6,
-        le=27,
-        allow_inf_nan=False,
-        description="Budget of the whole release; beyond 27 a guarantee says nothing.",
-    )
+    epsilon: float = Field(ge=1e-6, le=27, allow_inf_nan=False)
+    """Budget of the whole release; beyond 27 a guarantee says nothing."""
     delta: float = Field(gt=0, lt=1, allow_inf_nan=False, description="Budget of the whole release.")
-    check_share: Exact = Field(
-        default=Fraction(1, 50), gt=0, lt=1, description="Share of the checks of the class minima."
-    )
+    check_share: Exact = Field(default=Fraction(1, 50), gt=0, lt=1)
+    """Share of the checks of the class minima."""
 
 
 class ClassSpec(Section):
     """One class."""
 
-    minimum: int = Field(
-        ge=1,
-        le=MOST_RECORDS,
-        description="Declared public lower bound on its records; checked with a noisy count. A class that fails the "
-        "check is left out, and the manifest says so.",
-    )
-    records: int = Field(
-        ge=1, le=MOST_RECORDS, description="Mixtures to release; absent where mixing.records shares them out."
-    )
+    minimum: int = Field(ge=1, le=MOST_RECORDS)
+    """Declared public lower bound on its records; checked with a noisy count. A class that fails the check is left out,
+    and the manifest says so.
+    """
+    records: int = Field(ge=1, le=MOST_RECORDS)
+    """Mixtures to release; absent where mixing.records shares them out."""
 
 
 class OrderSearchSpec(Section):
@@ -73,46 +65,30 @@ class MixturesSpec(Section):
     """How records are mixed, and what is released of the mixtures."""
 
     label: str = Field(alias="class", description="The attribute that holds the class.")
-    classes: Mapping[Value, ClassSpec] = Field(
-        min_length=1, description="The classes to release, by value; records of other classes are not used."
-    )
-    records: int | None = Field(
-        default=None,
-        ge=1,
-        le=MOST_RECORDS,
-        exclude=True,
-        description="Mixtures of all classes together, instead of a number for each: every class gets the same, "
-        "rounded down (balanced, as published).",
-    )
-    order: int | Literal["auto"] | OrderSearchSpec = Field(
-        default="auto",
-        description="Records in a mixture; auto takes the one with the least noise for the spread that it leaves, "
-        "by public numbers; candidates are tried on the table, with a share of the budget each.",
-    )
-    scaling: Literal["bounds", "centred", "standardised"] = Field(
-        default="bounds",
-        description="Scale ordered attributes by their declared bounds; centre everything at noisy means, too; or "
-        "divide ordered attributes by noisy deviations as well (means and deviations are charged).",
-    )
-    clip: float | None = Field(
-        default=None,
-        ge=1e-6,
-        le=1e6,
-        allow_inf_nan=False,
-        description="Largest L2 norm of a record's vector, in scaled coordinates (ordered attributes from -1 to 1); "
-        "default: the largest of the domain (bounds), or the noisy root mean square.",
-    )
-    noise_on_labels: Literal["none", "paper"] = Field(
-        default="none",
-        description="Labels need no noise: within a class they are all the same. `paper` adds it, as published.",
-    )
-    release: Literal["records", "vectors"] = Field(
-        default="records", description="Decode mixtures into the schema of the table, or release vectors."
-    )
-    spread: Literal["mixtures", "restored"] = Field(
-        default="restored",
-        description="Release mixtures as they are, or scaled so that they vary like records (costs nothing).",
-    )
+    classes: Mapping[Value, ClassSpec] = Field(min_length=1)
+    """The classes to release, by value; records of other classes are not used."""
+    records: int | None = Field(default=None, ge=1, le=MOST_RECORDS, exclude=True)
+    """Mixtures of all classes together, instead of a number for each: every class gets the same, rounded down
+    (balanced, as published).
+    """
+    order: int | Literal["auto"] | OrderSearchSpec = "auto"
+    """Records in a mixture; auto takes the one with the least noise for the spread that it leaves, by public numbers;
+    candidates are tried on the table, with a share of the budget each.
+    """
+    scaling: Literal["bounds", "centred", "standardised"] = "bounds"
+    """Scale ordered attributes by their declared bounds; centre everything at noisy means, too; or divide ordered
+    attributes by noisy deviations as well (means and deviations are charged).
+    """
+    clip: float | None = Field(default=None, ge=1e-6, le=1e6, allow_inf_nan=False)
+    """Largest L2 norm of a record's vector, in scaled coordinates (ordered attributes from -1 to 1); default: the
+    largest of the domain (bounds), or the noisy root mean square.
+    """
+    noise_on_labels: Literal["none", "paper"] = "none"
+    """Labels need no noise: within a class they are all the same. `paper` adds it, as published."""
+    release: Literal["records", "vectors"] = "records"
+    """Decode mixtures into the schema of the table, or release vectors."""
+    spread: Literal["mixtures", "restored"] = "restored"
+    """Release mixtures as they are, or scaled so that they vary like records (costs nothing)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -152,16 +128,12 @@ class MixturesSpec(Section):
 class MixingDataSpec(DataSpec):
     """The table a release reads, or how the tables of its clients are laid out."""
 
-    path: Annotated[str | tuple[str, ...], PATH] = Field(
-        default=(),
-        description="Files, folders or globs; local, from the spec's folder, or s3://. Absent if clients hold them.",
-    )
-    minimum_records: int = Field(
-        ge=1,
-        le=MOST_RECORDS,
-        description="Declared public lower bound on the number of records (federated: of each client), by which tasks "
-        "are sized. It is not checked: the guarantee rests on the minima of the classes, which are.",
-    )
+    path: Annotated[str | tuple[str, ...], PATH] = ()
+    """Files, folders or globs; local, from the spec's folder, or s3://. Absent if clients hold them."""
+    minimum_records: int = Field(ge=1, le=MOST_RECORDS)
+    """Declared public lower bound on the number of records (federated: of each client), by which tasks are sized. It is
+    not checked: the guarantee rests on the minima of the classes, which are.
+    """
 
 
 class MixingSpec(ReleaseSpec):
@@ -173,7 +145,8 @@ class MixingSpec(ReleaseSpec):
     data: MixingDataSpec
     privacy: MixingPrivacySpec
     mixing: MixturesSpec
-    federated: FederatedSpec | None = Field(default=None, description="Clients that hold the records.")
+    federated: FederatedSpec | None = None
+    """Clients that hold the records."""
 
     @model_validator(mode="after")
     def _consistent(self) -> MixingSpec:

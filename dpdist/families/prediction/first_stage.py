@@ -138,9 +138,9 @@ def marginal_of_masses(masses: Floats, *, discrete: bool, bandwidth: float = 0.0
     return Marginal(cumulative / cumulative[-1], discrete, bandwidth)
 
 
-def fit_marginal(counts: Counts, scale: Scale, *, rule: str = "cross-validated") -> Marginal:
+def fit_marginal(counts: Counts, scale: Scale) -> Marginal:
     """The kernel density of a column, from its `cell_counts`. The bandwidth is by 5-fold cross-validated likelihood
-    over `BANDWIDTHS`, or by Silverman's rule. Raises ValueError: there is no record.
+    over `BANDWIDTHS`. Raises ValueError: there is no record.
     """
     total = counts.sum(axis=0)
     if not total.sum():
@@ -148,10 +148,8 @@ def fit_marginal(counts: Counts, scale: Scale, *, rule: str = "cross-validated")
     if scale.nominal:
         return marginal_of_masses(total.astype(np.float64), discrete=True)
     reference = silverman(total)
-    bandwidth = reference
-    if rule == "cross-validated":
-        grid = np.maximum(BANDWIDTHS * reference, 0.25 / counts.shape[1])
-        bandwidth = float(grid[np.argmax(np.round(likelihoods(counts, grid), 6))])
+    grid = np.maximum(BANDWIDTHS * reference, 0.25 / counts.shape[1])
+    bandwidth = float(grid[np.argmax(np.round(likelihoods(counts, grid), 6))])
     masses = smooth(total, [bandwidth])[0]
     return marginal_of_masses(masses, discrete=is_discrete(scale), bandwidth=bandwidth)
 

@@ -27,6 +27,9 @@ TUNING_ROWS = 800
 WIDTH = 0.25
 """Width of the Gaussian kernel of the random features, times the root of the number of columns."""
 
+FREQUENCIES = 64
+"""Pairs of random Fourier features."""
+
 MOST_PARTIES = 64
 """Most parties of a table."""
 
@@ -34,29 +37,20 @@ MOST_PARTIES = 64
 class RegressionSpec(Section):
     """Stage 2 of the published method."""
 
-    kernel: Literal["compact", "gaussian", "matern"] = Field(
-        default="compact", description="Wendland's compactly supported kernel, the Gaussian, or Matern 5/2."
-    )
-    width: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="Width, in units of the columns' deviations; default: by cross-validation.",
-    )
-    penalty: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="n times lambda; default: by cross-validation on a sample."
-    )
-    estimator: Literal["auto", "exact", "distributed", "nystroem"] = Field(
-        default="auto", description="auto: exact for few rows, then distributed, then Nystroem."
-    )
+    kernel: Literal["compact", "gaussian", "matern"] = "compact"
+    """Wendland's compactly supported kernel, the Gaussian, or Matern 5/2."""
+    width: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Width, in units of the columns' deviations; default: by cross-validation."""
+    penalty: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """n times lambda; default: by cross-validation on a sample."""
+    estimator: Literal["auto", "exact", "distributed", "nystroem"] = "auto"
+    """auto: exact for few rows, then distributed, then Nystroem."""
     group_rows: int = Field(default=GROUP_ROWS, ge=10, le=20_000, description="Rows of a distributed estimator.")
     landmarks: int = Field(default=LANDMARKS, ge=1, le=20_000, description="Landmarks of the Nystroem estimator.")
-    hook: str | None = Field(
-        default=None,
-        pattern=plugins.PATTERN,
-        description="module:function that makes a regression with fit and predict, in place of kernel ridge; for a "
-        "response without order a classifier, which is given codes and predicts them. Any of scikit-learn will do.",
-    )
+    hook: str | None = Field(default=None, pattern=plugins.PATTERN)
+    """module:function that makes a regression with fit and predict, in place of kernel ridge; for a response without
+    order a classifier, which is given codes and predicts them. Any of scikit-learn will do.
+    """
 
     def estimator_for(self, rows: int) -> str:
         """The estimator for so many records: exact, distributed or nystroem."""
@@ -70,26 +64,18 @@ class RegressionSpec(Section):
 class PartySpec(Section):
     """Parties whose distributions differ, in one table."""
 
-    column: str = Field(
-        description="The column that names the party of a record; each of its values is a party. It is released as is."
-    )
-    correlation: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="Correlation of the regressions of two parties: 0 fits each by itself, 1 one for all; default: by "
-        "cross-validation.",
-    )
-    minimum_records: int = Field(
-        default=50, ge=10, description="Fewest records of a party: if one has fewer, nothing is published."
-    )
+    column: str
+    """The column that names the party of a record; each of its values is a party. It is released as is."""
+    correlation: float | None = Field(default=None, ge=0, le=1)
+    """Correlation of the regressions of two parties: 0 fits each by itself, 1 one for all; default: by
+    cross-validation.
+    """
+    minimum_records: int = Field(default=50, ge=10)
+    """Fewest records of a party: if one has fewer, nothing is published."""
 
 
 class FeatureSpec(Section):
     """Stage 2 of the differentially private variant: ridge regression on random Fourier features."""
 
-    frequencies: int = Field(default=64, ge=1, le=1024, description="Pairs of random Fourier features.")
-    products: Literal["measured", "modelled"] = Field(
-        default="measured",
-        description="Second moments of the features: measured with noise, or as in the released model of the inputs.",
-    )
+    products: Literal["measured", "modelled"] = "measured"
+    """Second moments of the features: measured with noise, or as in the released model of the inputs."""

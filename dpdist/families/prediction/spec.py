@@ -27,29 +27,25 @@ LARGEST_CATEGORY = 256
 class DisclosureSpec(Section):
     """How much local information a release that is not differentially private may disclose."""
 
-    lid: float = Field(
-        gt=0, le=1, description="Largest share of released rows that may lie near their originals in some column."
-    )
-    eta: float = Field(
-        default=0.01, gt=0, lt=0.5, description="What is near, as a share of the width of a column's scale."
-    )
-    columns: tuple[str, ...] | None = Field(
-        default=None,
-        description="Columns that are looked at; default: all synthesised ordered ones with at least 1 / eta values.",
-    )
+    lid: float = Field(gt=0, le=1)
+    """Largest share of released rows that may lie near their originals in some column."""
+    eta: float = Field(default=0.01, gt=0, lt=0.5)
+    """What is near, as a share of the width of a column's scale."""
+    columns: tuple[str, ...] | None = None
+    """Columns that are looked at; default: all synthesised ordered ones with at least 1 / eta values."""
 
 
 class TwoStagePrivacySpec(PrivacyLimit):
     """Which guarantee the release has, and what it may cost."""
 
-    guarantee: Literal["lid", "dp"] = Field(
-        description="lid: the published method, NOT differentially private, refused unless the data set allows it; dp: "
-        "the differentially private variant, in which nothing original is released."
-    )
-    disclosure: DisclosureSpec | None = Field(default=None, description="With guarantee lid.")
-    epsilon: float | None = Field(
-        default=None, ge=1e-6, le=20, description="With guarantee dp: budget of the whole release (add/remove)."
-    )
+    guarantee: Literal["lid", "dp"]
+    """lid: the published method, NOT differentially private, refused unless the data set allows it; dp: the
+    differentially private variant, in which nothing original is released.
+    """
+    disclosure: DisclosureSpec | None = None
+    """With guarantee lid."""
+    epsilon: float | None = Field(default=None, ge=1e-6, le=20)
+    """With guarantee dp: budget of the whole release (add/remove)."""
     delta: float | None = Field(default=None, ge=1e-10, lt=1, description="With guarantee dp.")
 
     @model_validator(mode="after")
@@ -65,45 +61,31 @@ class TwoStagePrivacySpec(PrivacyLimit):
 class PredictionSpec(Section):
     """Columns and stages."""
 
-    response: str = Field(
-        description="The column that is predicted: a number, an integer or an ordinal; with guarantee lid also a "
-        "category, which is classified."
-    )
-    log: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
-        default_factory=dict,
-        description="Columns on a logarithmic scale, sign(v) log(1 + |v| / unit), with the unit of each: amounts that "
-        "differ by orders of magnitude.",
-    )
-    keep: tuple[str, ...] = Field(
-        default=(), description="Columns that stay ORIGINAL (guarantee lid only); all others are synthesised."
-    )
+    response: str
+    """The column that is predicted: a number, an integer or an ordinal; with guarantee lid also a category, which is
+    classified.
+    """
+    log: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
+    """Columns on a logarithmic scale, sign(v) log(1 + |v| / unit), with the unit of each: amounts that differ by orders
+    of magnitude.
+    """
+    keep: tuple[str, ...] = ()
+    """Columns that stay ORIGINAL (guarantee lid only); all others are synthesised."""
     first_stage: str = Field(
         default="lhs", description=f"{', '.join(FIRST_STAGE_NAMES)}, or module:function of your own generator."
     )
-    bandwidth: Literal["cross-validated", "silverman"] = Field(
-        default="cross-validated", description="Bandwidth of each column's kernel density."
-    )
-    matching: Literal["nearest", "greedy", "independent"] = Field(
-        default="nearest",
-        description="Mix each original row with its nearest unused synthetic row, by the assignment with the least "
-        "total distance (nearest) or row by row (greedy, as published); or with any row (independent).",
-    )
-    alpha: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="Share of the original row; default: the largest within the disclosure (guarantee lid), or 0 (dp).",
-    )
+    matching: Literal["nearest", "greedy", "independent"] = "nearest"
+    """Mix each original row with its nearest unused synthetic row, by the assignment with the least total distance
+    (nearest) or row by row (greedy, as published); or with any row (independent).
+    """
+    alpha: float | None = Field(default=None, ge=0, le=1)
+    """Share of the original row; default: the largest within the disclosure (guarantee lid), or 0 (dp)."""
     regression: RegressionSpec = RegressionSpec()
-    parties: PartySpec | None = Field(
-        default=None,
-        description="Parties (hospitals, branches, regions) in one table: the inputs of each are synthesised by "
-        "themselves, and their regressions are correlated (guarantee lid only).",
-    )
+    parties: PartySpec | None = None
+    """Parties (hospitals, branches, regions) in one table: the inputs of each are synthesised by themselves, and their
+    regressions are correlated (guarantee lid only).
+    """
     records: int | None = Field(default=None, ge=1, le=MOST_RECORDS, description="Records to release (guarantee dp).")
-    cells: int | None = Field(
-        default=None, ge=2, le=4096, description="Cells of a noisy marginal (guarantee dp); default: by the noise."
-    )
     features: FeatureSpec = FeatureSpec()
 
     @model_validator(mode="after")
@@ -189,8 +171,8 @@ class TwoStageSpec(ReleaseSpec):
 
     def _disclosing(self) -> None:
         made, disclosure = self.prediction, self.privacy.disclosure
-        if made.records is not None or made.cells is not None or made.features != FeatureSpec():
-            raise ValueError("prediction: `records`, `cells` and `features` belong to guarantee dp")
+        if made.records is not None or made.features != FeatureSpec():
+            raise ValueError("prediction: `records` and `features` belong to guarantee dp")
         if all(scale.name in self.original for scale in self.inputs):
             raise ValueError("prediction.keep: at least one input is synthesised")
         if disclosure is None:

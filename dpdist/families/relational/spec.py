@@ -29,48 +29,40 @@ class RelationalPrivacy(PrivacyLimit):
 class ParentSpec(Section):
     """The parents."""
 
-    attributes: tuple[str, ...] = Field(
-        default=(),
-        description="Attributes of the schema that are the parent's; the others are the members'. Default: those of "
-        "data.parent.",
-    )
-    records: int = Field(
-        ge=1, le=MOST_RECORDS, description="Number of released parents, about as many as the table is known to have."
-    )
+    attributes: tuple[str, ...] = ()
+    """Attributes of the schema that are the parent's; the others are the members'. Default: those of data.parent."""
+    records: int = Field(ge=1, le=MOST_RECORDS)
+    """Number of released parents, about as many as the table is known to have."""
 
 
 class MembersSpec(Section):
     """The members of a parent."""
 
-    order: str | None = Field(
-        default=None,
-        description="Ordered attribute by which the members of a parent follow one another; only the place of a member "
-        "among those of its parent is released. Without it the order is a keyed one.",
-    )
-    kinds: dict[str, str] = Field(
-        default_factory=dict,
-        description="Names of kinds of members, and for each a condition on one attribute, the same for all, such as "
-        "{children: AGEP < 18}. They are counted by parent, and released parents have as many of each.",
-    )
-    context: tuple[str, ...] | None = Field(
-        default=None,
-        description="Attributes of the first member that the others depend on; default: all. An attribute with "
-        "`buckets` counts by them.",
-    )
-    previous: tuple[str, ...] = Field(
-        default=(), description="Attributes of the previous member that a member depends on, besides; by `buckets`."
-    )
-    crossed: tuple[tuple[str, ...], ...] = Field(
-        default=(),
-        description="Sets of attributes of the parent and of the first member, and `order` for the place of a member, "
-        "that a member depends on together: by each combination of their values.",
-    )
+    order: str | None = None
+    """Ordered attribute by which the members of a parent follow one another; only the place of a member among those of
+    its parent is released. Without it the order is a keyed one.
+    """
+    kinds: dict[str, str] = Field(default_factory=dict)
+    """Names of kinds of members, and for each a condition on one attribute, the same for all, such as {children: AGEP <
+    18}. They are counted by parent, and released parents have as many of each.
+    """
+    context: tuple[str, ...] | None = None
+    """Attributes of the first member that the others depend on; default: all. An attribute with `buckets` counts by
+    them.
+    """
+    previous: tuple[str, ...] = ()
+    """Attributes of the previous member that a member depends on, besides; by `buckets`."""
+    crossed: tuple[tuple[str, ...], ...] = ()
+    """Sets of attributes of the parent and of the first member, and `order` for the place of a member, that a member
+    depends on together: by each combination of their values.
+    """
 
 
 class RelationalSpec(ReleaseSpec):
     """Parents with their members, drawn from two models that were fitted to noisy tables."""
 
     protects_units: ClassVar[bool] = True
+    keeps_rules: ClassVar[bool] = True
 
     kind: Literal["relational"]
     privacy: RelationalPrivacy
@@ -117,11 +109,6 @@ class RelationalSpec(ReleaseSpec):
     @property
     def protects_only_units(self) -> bool:
         """A member more exchanges the rows of all others, and of the parent."""
-        return True
-
-    @property
-    def keeps_rules(self) -> bool:
-        """Always."""
         return True
 
     @property

@@ -23,24 +23,17 @@ class PrivacySpec(PrivacyLimit):
 
     epsilon: Epsilon
     delta: Delta
-    accuracy_share: float = Field(
-        default=0.03,
-        ge=0,
-        le=0.5,
-        description="Share of the budget (of mu^2) that measures how accurate the released records are; 0 for none.",
-    )
-    regression_share: float | None = Field(
-        default=None,
-        gt=0,
-        le=0.5,
-        description="Share of the budget (of mu^2) that measures the declared regressions; default: 0.1 if any are.",
-    )
+    accuracy_share: float = Field(default=0.03, ge=0, le=0.5)
+    """Share of the budget (of mu^2) that measures how accurate the released records are; 0 for none."""
+    regression_share: float | None = Field(default=None, gt=0, le=0.5)
+    """Share of the budget (of mu^2) that measures the declared regressions; default: 0.1 if any are."""
 
 
 class PrioritySpec(Section):
     """A pair of attributes that matters more than others, or less."""
 
-    attributes: tuple[str, str] = Field(description="Names of the two attributes.")
+    attributes: tuple[str, str]
+    """Names of the two attributes."""
     weight: float = Field(gt=0, le=100, allow_inf_nan=False, description="Weight of the pair; others have 1.")
 
 
@@ -50,45 +43,36 @@ class PriorSpec(FilesSpec):
     It is read exactly and without a charge, so whoever names it says in the open that it is public.
     """
 
-    public: str = Field(
-        min_length=20,
-        max_length=500,
-        description="Why the table is public, in a sentence that the manifest repeats: who published it, and where.",
-    )
+    public: str = Field(min_length=20, max_length=500)
+    """Why the table is public, in a sentence that the manifest repeats: who published it, and where."""
 
 
 class ModelSpec(Section):
     """Choices that the plan makes from public facts where they are not set."""
 
     rounds: int | None = Field(default=None, ge=0, le=50, description="Rounds after the tree.")
-    target: str | None = Field(
-        default=None, description="Attribute that the records are to predict: its pairs have twice the weight."
-    )
-    priorities: tuple[PrioritySpec, ...] = Field(
-        default=(), description="Pairs with weights of their own, for what is picked and how precisely it is measured."
-    )
-    prior: PriorSpec | None = Field(
-        default=None, description="A public table that the model starts from; never the one that is released."
-    )
-    balance: int | None = Field(
-        default=None, ge=0, le=MOST_ROUNDS, description="Rounds in which records are exchanged; 0 for none."
-    )
+    target: str | None = None
+    """Attribute that the records are to predict: its pairs have twice the weight."""
+    priorities: tuple[PrioritySpec, ...] = ()
+    """Pairs with weights of their own, for what is picked and how precisely it is measured."""
+    prior: PriorSpec | None = None
+    """A public table that the model starts from; never the one that is released."""
+    balance: int | None = Field(default=None, ge=0, le=MOST_ROUNDS)
+    """Rounds in which records are exchanged; 0 for none."""
 
 
 class SynthesisOutput(OutputSpec):
     """Where and how the release is written."""
 
-    measurements: bool = Field(
-        default=True, description="Also publish the noisy tables, the model and the key that records are drawn with."
-    )
+    measurements: bool = True
+    """Also publish the noisy tables, the model and the key that records are drawn with."""
 
 
 class SynthesisSpec(Section):
     """The records to release."""
 
-    records: int | None = Field(
-        default=None, ge=1, le=MOST_RECORDS, description="Number of released records; default: data.minimum_records."
-    )
+    records: int | None = Field(default=None, ge=1, le=MOST_RECORDS)
+    """Number of released records; default: data.minimum_records."""
 
 
 REGRESSION_SHARE = 0.1
@@ -102,6 +86,7 @@ class WholeSynthesisSpec(ReleaseSpec):
     """Records drawn from a model that was fitted to noisy tables of all records."""
 
     protects_units: ClassVar[bool] = True
+    keeps_rules: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
 
     kind: Literal["synthesis"]
@@ -109,12 +94,10 @@ class WholeSynthesisSpec(ReleaseSpec):
     privacy: PrivacySpec
     model: ModelSpec = ModelSpec()
     synthesis: SynthesisSpec = SynthesisSpec()
-    regressions: tuple[str, ...] = Field(
-        default=(),
-        max_length=32,
-        description="Regressions whose coefficients are measured, as questions of `dpdist infer`, such as "
-        '"regression wage on age, sex = 1" or "logistic regression income = 2 on age, sex = 1 where state = 8".',
-    )
+    regressions: tuple[str, ...] = Field(default=(), max_length=32)
+    """Regressions whose coefficients are measured, as questions of `dpdist infer`, such as "regression wage on age, sex
+    = 1" or "logistic regression income = 2 on age, sex = 1 where state = 8".
+    """
 
     @model_validator(mode="after")
     def _consistent(self) -> WholeSynthesisSpec:
@@ -155,11 +138,6 @@ class WholeSynthesisSpec(ReleaseSpec):
         """The share of mu^2 that measures the declared regressions."""
         share = self.privacy.regression_share
         return (REGRESSION_SHARE if share is None else share) if self.regressions else 0.0
-
-    @property
-    def keeps_rules(self) -> bool:
-        """Always."""
-        return True
 
     @property
     def public_tables(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import closing
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -20,7 +21,7 @@ from dpdist.errors import GuaranteeRefused, SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.claims import claims
 from dpdist.families.deniability.deniability import CandidateRecords, PrivacyTest, candidate_batch
-from dpdist.families.deniability.graph import first_passing, released_parts, sharded_seeds
+from dpdist.families.deniability.graph import candidate_batches, first_passing, released_parts, sharded_seeds
 from dpdist.families.deniability.own_model import OwnSynthesizer
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
@@ -184,7 +185,12 @@ def test_the_release_is_that_of_numpy(executor: Any, partitions: int, shards: in
     parts = [[column[i::partitions] for column in seeds] for i in range(partitions)]
     indexes = sharded_seeds(executor, parts, made.prefix_code, shards=shards)
     batches, counts = first_passing(
-        executor, made, TEST, indexes, key, records=300, at_least=1000, at_most=1500, batch_size=batch
+        executor,
+        partial(candidate_batches, executor, made, TEST, indexes, key, batch_size=batch),
+        records=300,
+        at_least=1000,
+        at_most=1500,
+        batch_size=batch,
     )
     (codes,) = executor.compute(released_parts(executor, batches, counts, records=300, rows_per_part=300))
     for column, whole in zip(codes, expected.codes, strict=True):

@@ -22,8 +22,7 @@ from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.expectations import Reference, stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
 from dpdist.families.deniability.search import entropy_columns
-from dpdist.families.deniability.solution import SeedSolution
-from dpdist.families.deniability.solve import solve, solve_plan
+from dpdist.families.deniability.solve import SeedSolution, solve, solve_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import StructureStatistics, learn_structure
 from dpdist.ledger import Books

@@ -24,6 +24,7 @@ from dpdist.data.sizes import MOST_TEXT_BYTES
 from dpdist.data.texts import VALUES, count_values, texts_of
 from dpdist.errors import ColumnMismatch, ContractBroken, DpdistError, SpecError
 from dpdist.families.base.registry import make_plan
+from dpdist.families.discovery import stages
 from dpdist.families.discovery.claims import claims
 from dpdist.families.discovery.plan import DiscoveryPlan, tail
 from dpdist.families.discovery.stages import named
@@ -181,7 +182,7 @@ def of(found: pa.Table, column: str, statistic: str) -> dict[str, float]:
     return {row["cell"]: row["noisy"] for row in rows if (row["of"], row["statistic"]) == (column, statistic)}
 
 
-def test_frequent_values_are_named_and_rare_ones_are_not(tmp_path: Path) -> None:
+def test_frequent_values_are_named_and_rare_ones_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Codes, flags, nearly distinct ids, long texts, nulls, and numbers among which some are none."""
     n = 3_000
     table = pa.table(
@@ -215,7 +216,8 @@ def test_frequent_values_are_named_and_rare_ones_are_not(tmp_path: Path) -> None
     rare = "values that are not named"
     assert policies == {"code": rare, "flag": rare, "note": "missing", "number": "drop"}
     assert getattr(read.attributes[1].out_of_domain, "category", "") == rare
-    few = release(tmp_path / "b", table, {"code": "text"}, most_values=2)
+    monkeypatch.setattr(stages, "MOST_VALUES", 2)
+    few = release(tmp_path / "b", table, {"code": "text"})
     assert len(of(few, "code", "value")) == 2
 
 
@@ -286,9 +288,8 @@ def test_a_schema_of_census_persons_is_drafted_and_charged_once(
     columns = [f"--column={name}" if kind == "text" else f"--column={name}={kind}" for name, kind in ACS.items()]
     asked = [
         "schema",
-        "draft",
+        "discover",
         str(shared_data("acs2024_persons.parquet")),
-        "--discover",
         out,
         *columns,
         "--ledger",
@@ -317,17 +318,14 @@ def test_a_schema_of_census_persons_is_drafted_and_charged_once(
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["--discover=out"], "named columns"),
-        (["--discover=out", "--column=a", "--column=a=integer"], "named twice"),
-        (["--discover=out", "--column=a=integr", "--dataset=d"], "did you mean integer"),
-        (["--discover=out", "--column=a", "--public"], "not with --discover"),
-        (["--discover=out", "--column=a", "--dataset=d", "--epsilon=1"], "--delta"),
-        (["--discover=out", "--column=a", "--epsilon=1", "--delta=1e-9"], "--dataset"),
-        (["--dataset=d", "--epsilon=1"], "only with --discover"),
+        (["--column=a", "--column=a=integer"], "named twice"),
+        (["--column=a=integr"], "did you mean integer"),
+        (["--column=a", "--epsilon=0"], "privacy.epsilon"),
     ],
 )
 def test_wrong_commands_say_what_to_do(dpdist: Command, tmp_path: Path, given: list[str], words: str) -> None:
-    answer = dpdist("schema", "draft", str(tmp_path / "t.parquet"), *given)
+    asked = ["--dataset=d", "--epsilon=1", "--delta=1e-9", *given]
+    answer = dpdist("schema", "discover", str(tmp_path / "t.parquet"), str(tmp_path / "out"), *asked)
     assert answer.code != 0
     assert words in answer.err
 

@@ -23,7 +23,8 @@ from scipy import stats
 
 from dpdist.data.operators import Operator
 from dpdist.errors import AccountingError, SpecError, VerificationFailed
-from dpdist.evaluation.run import Request, run_evaluation
+from dpdist.evaluation.request import Request
+from dpdist.evaluation.run import run_evaluation
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import family_of, make_plan
 from dpdist.families.histogram.binning import (
@@ -219,13 +220,14 @@ def test_neighbours_differ_in_the_levels_by_what_is_charged(adjacency: Any, code
     assert max(float((d**2).sum()) for d in differences) == len(levels) * unit**2 * changed_cells(adjacency)
 
 
-def test_the_whole_output_is_within_the_charge_and_beyond_that_of_the_counts() -> None:
+def test_the_whole_output_is_within_the_charge_and_beyond_that_of_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chosen bins and noisy counts in them, by their exact probabilities, on tables of three codes."""
+    monkeypatch.setattr("dpdist.families.histogram.binning.BINS_SHARE", Fraction(1, 2))
     schema = {"attributes": [{"name": "x", "kind": "integer", "bounds": [1, 3]}]}
     plan = planned(
         schema=schema,
         histograms=[{"columns": ["x"], "adaptive": {"x": 2}}],
-        privacy={"epsilon": 1.8, "bins_share": "1/2"},
+        privacy={"epsilon": 1.8},
     )
     assert plan.binning is not None
     assert plan.measurement is not None
@@ -324,15 +326,13 @@ def test_a_plan_says_what_the_choice_takes() -> None:
 
 
 def test_shares() -> None:
-    pure = {"epsilon": 1, "mechanism": "laplace"}
-    small, large = (planned(privacy={**pure, "bins_share": share}) for share in ("1/10", "1/2"))
-    for plan, share in ((small, Fraction(1, 10)), (large, Fraction(1, 2))):
-        assert plan.binning is not None
-        assert plan.measurement is not None
-        assert sum(1 / scale for scales in plan.binning.scales for scale in scales) == pytest.approx(float(share))
-        assert sum(1 / scale for scale in plan.measurement.scales) == pytest.approx(float(1 - share))
-    with pytest.raises(AccountingError, match=r"privacy\.bins_share leave nothing"):
-        planned(privacy={"epsilon": 1, "delta": 1e-9, "bins_share": 0.9}, entropies={"share": 0.1})
+    plan = planned(privacy={"epsilon": 1, "mechanism": "laplace"})
+    assert plan.binning is not None
+    assert plan.measurement is not None
+    assert sum(1 / scale for scales in plan.binning.scales for scale in scales) == pytest.approx(1 / 3)
+    assert sum(1 / scale for scale in plan.measurement.scales) == pytest.approx(2 / 3)
+    with pytest.raises(AccountingError, match="adaptive bins leave nothing for"):
+        planned(privacy={"epsilon": 1, "delta": 1e-9}, entropies={"share": 0.7})
 
 
 def test_units_and_weights_take_as_much_noise_as_records() -> None:
@@ -350,8 +350,6 @@ def test_units_and_weights_take_as_much_noise_as_records() -> None:
 def test_the_fingerprint_of_adaptive_bins() -> None:
     plain = load(tree(histograms=[{"columns": ["sex"]}]))
     assert "adaptive" not in json.dumps(plain.decisive())
-    assert "bins_share" not in json.dumps(plain.decisive())
-    assert load(tree()).fingerprint != load(tree(privacy={"epsilon": 1, "delta": 1e-9, "bins_share": 0.2})).fingerprint
 
 
 @pytest.mark.parametrize(
@@ -369,8 +367,6 @@ def test_the_fingerprint_of_adaptive_bins() -> None:
             "chosen from the data have no assumption",
         ),
         ({"counts": {"hierarchies": [[0, 3]]}}, "no public sums of cells"),
-        ({"privacy": {"epsilon": 1, "bins_share": 1}}, "less than 1"),
-        ({"privacy": {"epsilon": 1, "bins_share": 0}}, "more than 0"),
     ],
 )
 def test_a_spec_refuses(changes: dict[str, Any], message: str) -> None:

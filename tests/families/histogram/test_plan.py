@@ -224,7 +224,6 @@ class TestPlan:
         ({"histograms": None, "curves": {**CURVES, "long": ["a", "b", "c"]}}, "wide .* or long"),
         ({"histograms": None, "curves": {**CURVES, "times": [0, 0.5, 1]}}, "one time per column"),
         ({"histograms": None, "curves": {**CURVES, "domain": [1, 0]}}, "smaller to a larger"),
-        ({"histograms": None, "curves": {**CURVES, "kernel": {"name": "matern", "smoothness": 2}}}, "smoothness"),
         ({"histograms": None, "curves": {**CURVES, "columns": ["t0", "t0"]}}, "curves name a column twice"),
         ({"entropies": {"of": [2]}}, "numbered from 0 to 1"),
         ({"counts": {"hierarchies": [[0]]}}, "at least two histograms"),

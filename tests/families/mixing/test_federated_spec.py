@@ -28,7 +28,8 @@ from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import FederatedPrivacy, from_json
-from dpdist.spec.overrides import override, validated
+from dpdist.spec.overrides import override
+from dpdist.spec.validation import validated
 
 
 @pytest.fixture(scope="module")

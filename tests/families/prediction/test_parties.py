@@ -310,7 +310,7 @@ def test_every_party_has_its_records_inputs_and_regression(folder: Path, tmp_pat
 
 def test_a_partys_distribution_is_that_of_its_records_alone(folder: Path, tmp_path: Path) -> None:
     def found(path: Path, name: str, **settings: Any) -> tuple[Attempt[Any, Any], InputDistribution]:
-        made = attempt(path, tmp_path / name, bandwidth="silverman", **settings)
+        made = attempt(path, tmp_path / name, **settings)
         run_stages(made)
         return made, InputDistribution.from_bytes(made.work.read_bytes("target.npz"))
 

@@ -47,7 +47,7 @@ def planned(products: str, response: str, columns: int) -> PrivatePlan:
             "response": response,
             "records": 10,
             "log": {"pay": 10.0},
-            "features": {"products": products, "frequencies": 7},
+            "features": {"products": products},
         },
     }
     found = plan(TwoStageSpec.model_validate(tree))
@@ -65,7 +65,7 @@ def test_a_record_costs_what_is_charged_whatever_the_table(products: str, respon
     # Released marginals may be anything: they shape the later statistics, and no shape may make a record count more.
     noisy = NoisyMarginals([rng.integers(-40, 90, column.cells) for column in private])
     known = input_model(private, noisy)
-    seen = design(private, known, spec.prediction.features, noise=noise)
+    seen = design(private, known, noise=noise)
     work = [
         marginal_operator(where, private),
         rank_operator(where, private, known.tables),

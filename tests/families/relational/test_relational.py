@@ -77,8 +77,8 @@ def test_members_are_laid_out_with_what_they_depend_on(layout: Layout) -> None:
 
 def test_kinds_of_all_members_sum_to_the_size(tmp_path: Path) -> None:
     """Else a member is to come of which no kind is left, and the draw fails after the charge; noise alone decides."""
-    kinds = {"members__kinds": {"children": "age < 15", "adults": "age >= 15"}}
-    spec = RELATIONAL.project(tmp_path, privacy__epsilon=1e-6, **kinds)
+    members = {"kinds": {"children": "age < 15", "adults": "age >= 15"}}
+    spec = RELATIONAL.project(tmp_path, privacy={"epsilon": 1e-6, "delta": 1e-7}, members=members)
     run_release(spec, fixed_key=KEY)
     assert read_release(spec.output.path).to_pandas()["household"].value_counts().max() > 1
 

@@ -33,7 +33,7 @@ from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import WITH_TEST_KEY, KeyRef, forget_keys, load_noise, require_test_keys
 from dpdist.ledger.records import event_json
-from dpdist.privacy.events import covers
+from dpdist.privacy.event import covers
 from dpdist.privacy.noise import Noise
 from dpdist.spec.contract import kept_contract
 from dpdist.storage.store import Store

@@ -19,26 +19,20 @@ class ClientSpec(Section):
     """A client of a federated release: who holds records that only its own workers may read."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,49}$", description="Name of the client.")
-    path: str | tuple[str, ...] = Field(description="Its files, folders or globs, as its workers see them.")
+    path: str | tuple[str, ...]
+    """Its files, folders or globs, as its workers see them."""
     storage: StorageSpec = StorageSpec()
-    resource: str | None = Field(
-        default=None,
-        pattern=NAME,
-        description="Dask resource of its workers (`dask worker --resources NAME=1`); default: client-NAME.",
-    )
+    resource: str | None = Field(default=None, pattern=NAME)
+    """Dask resource of its workers (`dask worker --resources NAME=1`); default: client-NAME."""
     dataset: str = Field(pattern=NAME, description="Its data set, in its own ledger.")
-    ledger: str | None = Field(
-        default=None, description="URL of its ledger, as its workers see it; default: their variable DPDIST_LEDGER."
-    )
-    work: str = Field(description="Its own confidential folder, as its workers see it.")
-    identity: str | None = Field(
-        default=None, description="PEM file of its Ed25519 private key (mode 0600), as its workers see it."
-    )
-    public_key: str | None = Field(
-        default=None,
-        description="The public half, by which all others know it: the line between the dashes of "
-        "`openssl pkey -in FILE -pubout`.",
-    )
+    ledger: str | None = None
+    """URL of its ledger, as its workers see it; default: their variable DPDIST_LEDGER."""
+    work: str
+    """Its own confidential folder, as its workers see it."""
+    identity: str | None = None
+    """PEM file of its Ed25519 private key (mode 0600), as its workers see it."""
+    public_key: str | None = None
+    """The public half, by which all others know it: the line between the dashes of `openssl pkey -in FILE -pubout`."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -67,22 +61,18 @@ class ClientSpec(Section):
 class FederatedSpec(Section):
     """Clients that mix their own records; only noisy sums of mixtures leave them."""
 
-    trust: Literal["local", "correlated"] = Field(
-        description="local: each message is private by itself. correlated: the noise of all clients cancels in part "
-        "(CAPE), so that the average is as good as with a trusted curator.",
-    )
-    colluding: int = Field(
-        default=0,
-        ge=0,
-        description="With correlated noise: clients that may share all they know with the coordinator; the guarantee "
-        "of the others holds all the same, and is paid for with noise.",
-    )
-    at_least: int | None = Field(
-        default=None,
-        ge=1,
-        description="Clients that must be ready, or nothing begins; default: two beyond `colluding` (local: one). "
-        "Those that are not ready are left out before the round.",
-    )
+    trust: Literal["local", "correlated"]
+    """local: each message is private by itself. correlated: the noise of all clients cancels in part (CAPE), so that
+    the average is as good as with a trusted curator.
+    """
+    colluding: int = Field(default=0, ge=0)
+    """With correlated noise: clients that may share all they know with the coordinator; the guarantee of the others
+    holds all the same, and is paid for with noise.
+    """
+    at_least: int | None = Field(default=None, ge=1)
+    """Clients that must be ready, or nothing begins; default: two beyond `colluding` (local: one). Those that are not
+    ready are left out before the round.
+    """
     clients: tuple[ClientSpec, ...] = Field(min_length=2, max_length=1000, description="The clients, all disjoint.")
 
     @property

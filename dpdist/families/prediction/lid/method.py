@@ -140,7 +140,6 @@ class Method:
     party: int | None = None  # place of the input that names the party, which is one of those kept
     correlation: float | None = None  # of the regressions of two parties; None: by cross-validation
     first_stage: str = "lhs"  # of `dpdist.families.prediction.first_stage.FIRST_STAGES`, or a hook
-    bandwidth: str = "cross-validated"
     matching: str = "nearest"
     alpha: float | None = None  # share of the original row; None: the largest within `disclosure`
     regression: RegressionSpec = field(default_factory=RegressionSpec)

@@ -50,7 +50,6 @@ class LidPlan(TwoStagePlan):
         made, disclosure, names = self.spec.prediction, self.method.disclosure, self._names
         own = {
             "matching": made.matching,
-            "bandwidth": made.bandwidth,
             "disclosure": {
                 "lid": disclosure.lid,
                 "eta": disclosure.eta,
@@ -151,7 +150,6 @@ def plan_lid(spec: TwoStageSpec) -> LidPlan:
         party=None if made.parties is None else spec.input_names.index(made.parties.column),
         correlation=None if made.parties is None else made.parties.correlation,
         first_stage=made.first_stage,
-        bandwidth=made.bandwidth,
         matching=made.matching,
         alpha=made.alpha,
         disclosure=Disclosure(lid=disclosure.lid, eta=disclosure.eta, columns=spec.watched),

@@ -18,7 +18,7 @@ from dpdist.families.prediction.private.mechanisms import (
     private_column,
 )
 from dpdist.families.prediction.private.statistics import CHUNK_ROWS
-from dpdist.families.prediction.second_stage import WIDTH
+from dpdist.families.prediction.second_stage import FREQUENCIES, WIDTH
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.events import Composed
@@ -54,7 +54,7 @@ class PrivatePlan(TwoStagePlan):
         made = self.spec.prediction.features
         return super().public_parameters() | {
             "cells": {column.scale.name: column.cells for column in self.columns},
-            "features": {"frequencies": made.frequencies, "width": WIDTH, "products": made.products},
+            "features": {"frequencies": FREQUENCIES, "width": WIDTH, "products": made.products},
             "noise": {
                 "marginal": self.charge.marginal,
                 "correlation": self.charge.correlation,
@@ -65,15 +65,15 @@ class PrivatePlan(TwoStagePlan):
 
     def needs(self) -> Needs:
         """Memory, tasks and time, from public sizes only."""
-        width, frequencies = len(self.spec.inputs), self.spec.prediction.features.frequencies
+        width = len(self.spec.inputs)
         records = self.spec.prediction.records or 0
-        phases = 8 * frequencies * sum(column.total for column in self.columns[:-1])
+        phases = 8 * FREQUENCIES * sum(column.total for column in self.columns[:-1])
         return self.bounding(
             Needs(
                 partitions=self.partitions,
                 tasks=3 * self.partitions + 2 * math.ceil(records / self.spec.output.rows_per_part),
-                task_bytes=8 * CHUNK_ROWS * 6 * (2 * frequencies + width) + 40 * width * (1 << 17) + phases,
-                seconds=core_seconds(read=3 * self.values, drawn=records * (width + frequencies)),
+                task_bytes=8 * CHUNK_ROWS * 6 * (2 * FREQUENCIES + width) + 40 * width * (1 << 17) + phases,
+                seconds=core_seconds(read=3 * self.values, drawn=records * (width + FREQUENCIES)),
             )
         )
 
@@ -88,7 +88,7 @@ class PrivatePlan(TwoStagePlan):
         cells = ", ".join(f"{column.scale.name} ({column.cells})" for column in self.columns)
         ranks = f"noise {noise.correlation:.4g} on the sum of products of each pair of columns"
         regression = (
-            f"ridge on {2 * made.features.frequencies} random Fourier features; noise {noise.cross:.4g} on each cross "
+            f"ridge on {2 * FREQUENCIES} random Fourier features; noise {noise.cross:.4g} on each cross "
             f"product; second moments: {'measured' if self.measured else 'those of the released model'}"
         )
         return [
@@ -109,7 +109,7 @@ def plan_private(spec: TwoStageSpec) -> PrivatePlan:
     if privacy.epsilon is None or privacy.delta is None:
         raise ValueError("guarantee dp has a budget")
     measured = made.features.products == "measured"
-    width = 1 + sum(scale.count or 1 if scale.nominal else 1 for scale in spec.inputs) + 2 * made.features.frequencies
+    width = 1 + sum(scale.count or 1 if scale.nominal else 1 for scale in spec.inputs) + 2 * FREQUENCIES
     noise = charge(
         inputs=inputs,
         epsilon=privacy.epsilon,
@@ -120,6 +120,6 @@ def plan_private(spec: TwoStageSpec) -> PrivatePlan:
         draws=4096 * (inputs + 1) + inputs**2 + width + (width * width if measured else 0),
         unit=spec.records_of_a_unit,
     )
-    cells = made.cells or cells_for(spec.data.minimum_records, noise=noise.marginal)
+    cells = cells_for(spec.data.minimum_records, noise=noise.marginal)
     columns = tuple(private_column(scale, cells=cells) for scale in (*spec.inputs, spec.response))
     return PrivatePlan(spec=spec, charge=noise, columns=columns)

@@ -43,7 +43,7 @@ from dpdist.families.prediction.private.statistics import (
     ridge_operator,
     ridge_weights,
 )
-from dpdist.families.prediction.second_stage import WIDTH, FeatureSpec
+from dpdist.families.prediction.second_stage import FREQUENCIES, WIDTH
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Counts, Floats
@@ -78,10 +78,10 @@ def input_model(columns: Sequence[PrivateColumn], noisy: NoisyMarginals) -> Inpu
     return InputModel(total, marginals, tables)
 
 
-def design(columns: Sequence[PrivateColumn], known: InputModel, wanted: FeatureSpec, *, noise: Noise) -> Design:
+def design(columns: Sequence[PrivateColumn], known: InputModel, *, noise: Noise) -> Design:
     """How the regression sees records, from what was released."""
     rng = generator(noise, "prediction/directions", 0)
-    features = feature_map(columns[:-1], known.tables, frequencies=wanted.frequencies, width=WIDTH, rng=rng)
+    features = feature_map(columns[:-1], known.tables, frequencies=FREQUENCIES, width=WIDTH, rng=rng)
     return Design(features, response_window(known.marginals[-1]), columns[-1].scale)
 
 
@@ -167,7 +167,7 @@ def measure(attempt: PrivateAttempt) -> FittedInputs:
         return NoisyCorrelations.draw(products, charge=charge, noise=attempt.noise)
 
     target = known.target(attempt.stored(NoisyCorrelations, correlations) if charge.correlation else None)
-    seen = design(private, known, attempt.spec.prediction.features, noise=attempt.noise)
+    seen = design(private, known, noise=attempt.noise)
 
     def regression() -> NoisyRegression:
         sums = passes.run(ridge_operator(columns, private, seen, products=plan.measured), stage="regressing")

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.operators import Operator
-from dpdist.families.base.stored import Stored
 from dpdist.families.prediction.columns import Columns, Scale
 from dpdist.families.prediction.first_stage import Marginal, standard_normal
 from dpdist.families.prediction.private.mechanisms import (
@@ -35,6 +34,7 @@ from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.calibrate import round_up
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.portable import inner, sin_turns, solve
+from dpdist.storage.stored import Stored
 
 RESPONSE_CELLS = 4096
 """Cells of the response, as the ridge statistics see it."""
