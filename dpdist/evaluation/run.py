@@ -38,7 +38,7 @@ from dpdist.families.base.registry import FAMILIES
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
 from dpdist.spec.data import ParentTable
-from dpdist.spec.release import DEFAULT_LEDGER
+from dpdist.spec.release import DEFAULT_LEDGER, ClusterSpec
 from dpdist.spec.unit import UnitSpec
 
 if TYPE_CHECKING:
@@ -283,11 +283,10 @@ def opened_cluster(request: Request, table: Input) -> Iterator[Executor]:
         raise SpecError("--cluster is auto, threads, embedded or the address of a scheduler, such as tcp://host:8786")
     spec = request.spec.cluster if request.spec is not None else None
     if "://" in mode:
-        security = spec.security if spec is not None else None
-        with open_cluster(mode="address", address=mode, security=security) as cluster:
-            yield cluster
-        return
-    with open_cluster(mode=mode) as cluster:
+        where = ClusterSpec(mode="address", address=mode, security=spec.security if spec is not None else None)
+    else:
+        where = ClusterSpec(mode="threads" if mode == "threads" else "embedded")
+    with open_cluster(where) as cluster:
         yield cluster
 
 

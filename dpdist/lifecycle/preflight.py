@@ -108,14 +108,5 @@ def opened_executor(spec: ReleaseSpec, table: Opened) -> Iterator[Executor]:
         return
     from dpdist.cluster.opening import open_cluster
 
-    with open_cluster(
-        mode=mode,
-        address=cluster.address,
-        scheduler_file=cluster.scheduler_file,
-        workers=cluster.workers,
-        memory_limit=cluster.memory_limit,
-        timeout=cluster.timeout,
-        security=cluster.security,
-        resources=spec.worker_resources,
-    ) as executor:
+    with open_cluster(cluster, mode=mode, resources=spec.worker_resources) as executor:
         yield executor
