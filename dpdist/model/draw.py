@@ -26,10 +26,7 @@ LARGEST_PART = 1 << 20  # most rows of a part: rows times `UNIT` stay below 2**6
 
 
 def parts_of(records: int, rows_per_part: int) -> list[int]:
-    """Rows of each part; the last may have fewer.
-
-    Raises SpecError: there would be more than a million.
-    """
+    """Rows of each part; the last may have fewer. Raises SpecError: there would be more than a million."""
     whole, rest = divmod(records, rows_per_part)
     if whole > 1_000_000:
         raise SpecError(f"output.rows_per_part: {records:,} records would be {whole:,} parts; put more rows in each")
@@ -183,9 +180,8 @@ def rounded_groups(groups: Unsigned, cumulative: Cumulative, noise: Noise, name:
 
 
 def _shuffled_groups(groups: Unsigned, number: int, noise: Noise, name: str) -> tuple[Counts, Counts, Counts]:
-    """Rows ordered by group, at random within each; the groups that occur, and their sizes.
-
-    32 random bits order the rows of a group; equal ones keep their order.
+    """Rows ordered by group, at random within each; the groups that occur, and their sizes. 32 random bits order the
+    rows of a group; equal ones keep their order.
     """
     rows = len(groups)
     sizes = np.bincount(groups, minlength=number)

@@ -109,9 +109,8 @@ def _all_pairs(counts: PairCounts, choices: Choices, account: GaussianAccount) -
 
 
 def _round(learner: Learner, choices: Choices, r: int, *, least: int, picks: float, carried: float) -> float:
-    """One of the rounds, in which the model may have more cells than in those before, and a fit if it measured.
-
-    Returns what the next round has more, where none was picked.
+    """One of the rounds, in which the model may have more cells than in those before, and a fit if it measured. Returns
+    what the next round has more, where none was picked.
     """
     share = choices.pairs / choices.rounds + carried
     learner.cells = least + (choices.cells - least) * (r + 1) // choices.rounds
@@ -140,9 +139,8 @@ def _own_pairs(learner: Learner) -> NDArray[np.int64]:
 
 
 def _worth_raking(learner: Learner, counts: PairCounts, choices: Choices) -> bool:
-    """Whether the model misses more than a part of the noise of a table of all pairs: a noisy mean distance tells.
-
-    Two fifths of it; half as much where triples would be measured, which only a pool can follow.
+    """Whether the model misses more than a part of the noise of a table of all pairs: a noisy mean distance tells. Two
+    fifths of it; half as much where triples would be measured, which only a pool can follow.
     """
     own = _own_pairs(learner)
     distances = learner.tables.distances(learner.expected())[own]

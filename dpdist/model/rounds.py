@@ -71,10 +71,9 @@ def _follows(sets: tuple[A, ...], rule: Callable[[A], bool], index: int) -> bool
 
 @dataclass
 class Learner:
-    """The state of the rounds; all of it public but the exact tables.
-
-    `cells`: most cells of the model after this round. It grows from round to round: otherwise one early pair could take
-    what all later ones need. `marginals`: the model's marginals of the pairs.
+    """The state of the rounds; all of it public but the exact tables. `cells`: most cells of the model after this
+    round. It grows from round to round: otherwise one early pair could take what all later ones need. `marginals`: the
+    model's marginals of the pairs.
     """
 
     tables: PairTables

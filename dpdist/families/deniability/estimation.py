@@ -49,11 +49,9 @@ def estimate_network(
     noise: Noise,
     estimate: Literal["mean", "sample"] = "mean",
 ) -> Network:
-    """The network that the noisy tables support.
-
-    `estimate` is the posterior mean, or one draw from the posterior (PD section 3.4). Streams of the noise:
-    ``parameters/fit/<attribute index>`` (records simulated to weigh parent configurations) and
-    ``parameters/posterior/<attribute index>``.
+    """The network that the noisy tables support. `estimate` is the posterior mean, or one draw from the posterior (PD
+    section 3.4). Streams of the noise: ``parameters/fit/<attribute index>`` (records simulated to weigh parent
+    configurations) and ``parameters/posterior/<attribute index>``.
     """
     maps = tuple(a.bucket_map for a in schema.attributes)
     tables = pool([table.astype(np.float64) for table in noisy.tables], noisy.variances, structure, maps)
@@ -143,9 +141,8 @@ def pool(
 
 
 def project(values: AnyFloats, totals: AnyFloats) -> AnyFloats:
-    """The nearest non-negative rows with the given positive sums, in Euclidean distance: float64[rows, n].
-
-    Each entry becomes ``max(0, value - tau)`` with the row's own tau (Held, Wolfe, Crowder 1974; Duchi et al. 2008).
+    """The nearest non-negative rows with the given positive sums, in Euclidean distance: float64[rows, n]. Each entry
+    becomes ``max(0, value - tau)`` with the row's own tau (Held, Wolfe, Crowder 1974; Duchi et al. 2008).
     """
     ordered = -np.sort(-values, axis=1)
     tau = (np.cumsum(ordered, axis=1) - totals[:, None]) / np.arange(1, values.shape[1] + 1)

@@ -68,9 +68,8 @@ def _shard(schema: Schema, codes: list) -> Shard:  # type: ignore[type-arg]
 
 
 def count_both(attempt: Attempt[RelationalSpec, RelationalPlan]) -> tuple[PairCounts, PairCounts]:
-    """Pair counts of both tables, by one pass over the records. Confidential.
-
-    Raises DataError: the table breaks its declared policies.
+    """Pair counts of both tables, by one pass over the records. Confidential. Raises DataError: the table breaks its
+    declared policies.
     """
     attempt.before_noise()
     executor, layout = attempt.executor, attempt.spec.layout
@@ -114,9 +113,8 @@ def stages(plan: RelationalPlan) -> Sequence[Stage[RelationalSpec, RelationalPla
 
 
 def learn_models(attempt: RelationalAttempt) -> None:
-    """Count both tables in one pass and learn a model of each; they are stored.
-
-    Raises DataError: the table breaks its declared policies.
+    """Count both tables in one pass and learn a model of each; they are stored. Raises DataError: the table breaks its
+    declared policies.
     """
     plan, layout = attempt.plan, attempt.spec.layout
     counts = cache(lambda: count_both(attempt))
