@@ -165,7 +165,8 @@ def shrink(predicted: AnyFloats, noisy: AnyFloats, variance: float) -> AnyFloats
     excess = np.bincount(flat, weights=(difference**2 - variance).reshape(-1))
     sampling = np.bincount(flat, weights=predicted.reshape(-1)) / np.maximum(count, 1)
     kernel = np.array([0.5, 1.0, 0.5])
-    signal = (np.maximum(_smooth(excess, kernel), 0) + sampling) / (_smooth(count, kernel) + 1)
+    around, number = np.convolve(excess, kernel)[1:-1], np.convolve(count, kernel)[1:-1]
+    signal = (np.maximum(around, 0) + sampling) / (number + 1)
     weight = signal / np.maximum(signal + variance, _TINY)
     return np.asarray(predicted + weight[group] * difference)
 
@@ -190,10 +191,6 @@ def _normalised(counts: AnyFloats, marginal: AnyFloats) -> AnyFloats:
     """Rows that sum to one; the marginal where a row is empty."""
     sums = counts.sum(axis=-1, keepdims=True)
     return np.asarray(np.where(sums > _TINY**2, counts / np.maximum(sums, _TINY**2), marginal / marginal.sum()))
-
-
-def _smooth(values: NDArray[Any], kernel: AnyFloats) -> AnyFloats:
-    return np.asarray(np.convolve(values, kernel)[1:-1])
 
 
 def _total(tables: Sequence[AnyFloats], variances: Sequence[float]) -> float:
