@@ -107,9 +107,8 @@ class GaussianAccount:
         return pick_scale(cost=self.mu * math.sqrt(share / picks) / ABOVE)
 
     def pick(self, name: str, candidates: Candidates, *, scale: float, allowed: Callable[[int], bool]) -> int:
-        """The index that the exponential mechanism picks among those that a public rule allows.
-
-        One record changes each score of the candidates by at most 1; `scale` is theirs.
+        """The index that the exponential mechanism picks among those that a public rule allows. One record changes each
+        score of the candidates by at most 1; `scale` is theirs.
         """
         self._spend(name, pick_cost(scale=scale) ** 2, draws_of_pick(len(candidates)))
         return self.noise.pick(f"{self.prefix}{name}", candidates, allowed=allowed)

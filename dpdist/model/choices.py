@@ -118,26 +118,18 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
         cells=int(min(max(6 * records, 150_000), 600_000)),
         balance=0 if number > 1000 or is_wide(cardinalities) else 150,  # it holds tables of all pairs of values
     )
-    found = _with_shares(with_pool(found, records=records, parts=parts), cardinalities, records=records)
+    rows, parts = int(min(max(4 * records, 200_000), 1_000_000)), min(max(parts, 1), 8)  # whole parts use it in turn
+    found = replace(found, pool_parts=parts, pool_rows=rows // parts)
+    found = _with_shares(found, cardinalities, records=records)
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
     if raking and found.rounds and noise < 0.06 and number <= 300:
         found = replace(found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546)
-        if _rows_of_pool(records) < _BALANCED_PART * records:
+        if rows < _BALANCED_PART * records:
             found = replace(found, balance=0)
         # the weights of the pool make up for what the model misses; further fits, without a pool, take longer
         found = replace(found, rounds=4, iterations=(12, 24, 30, 45, 45, 90))
         found = _with_triples(found, cardinalities, records=records)
     return found
-
-
-def with_pool(choices: Choices, *, records: int, parts: int) -> Choices:
-    """With a pool for a table of so many records; its parts serve the whole parts of the release in turn."""
-    parts = min(max(parts, 1), 8)
-    return replace(choices, pool_parts=parts, pool_rows=_rows_of_pool(records) // parts)
-
-
-def _rows_of_pool(records: int) -> int:
-    return int(min(max(4 * records, 200_000), 1_000_000))
 
 
 def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:

@@ -214,13 +214,9 @@ class SingleCounts:
 
 
 def model_codes(coding: Coding, codes: Codes) -> Codes:
-    """The codes of the model's attributes."""
-    return [table[codes[i]] for i, table in zip(coding.source, _small(coding), strict=True)]
-
-
-def _small(coding: Coding) -> list[np.ndarray]:
-    """The maps in the least integers that hold them."""
-    return [m.astype(np.min_scalar_type(c - 1)) for m, c in zip(coding.maps, coding.cardinalities, strict=True)]
+    """The codes of the model's attributes, in the least integers that hold them."""
+    found = zip(coding.source, coding.maps, coding.cardinalities, strict=True)
+    return [m.astype(np.min_scalar_type(size - 1))[codes[i]] for i, m, size in found]
 
 
 def admitted(rule: Forbidden, maps: Sequence[Counts], within: Sequence[Floats] | None = None) -> Floats | None:

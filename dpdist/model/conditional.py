@@ -38,9 +38,8 @@ class _Clique:
 
 
 class Conditional:
-    """The law of the last attributes of a table given the first ones.
-
-    `fitted`: without an adjustment. `given`: how many of the table's attributes are given.
+    """The law of the last attributes of a table given the first ones. `fitted`: without an adjustment. `given`: how
+    many of the table's attributes are given.
     """
 
     def __init__(self, fitted: Fitted, given: int) -> None:
@@ -183,9 +182,8 @@ def _chosen(weights: Floats, uniforms: Floats) -> Counts:
 
 
 def _merged(factors: list[_Factor]) -> list[_Factor]:
-    """Factors with the same product, of which none is about attributes that are all in another one.
-
-    So that few of them are multiplied with the largest table.
+    """Factors with the same product, of which none is about attributes that are all in another one. So that few of them
+    are multiplied with the largest table.
     """
     found: list[_Factor] = []
     for scope, factor in sorted(factors, key=lambda one: one[1].size, reverse=True):

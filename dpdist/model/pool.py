@@ -63,9 +63,8 @@ def fitting_triples(tables: Tables) -> dict[Attributes, Counts]:
 
 
 class Pool:
-    """Rows of the model, and what their weights are fitted to; all of it public.
-
-    `cardinalities`: of the table's attributes. `records`: noisy number of records.
+    """Rows of the model, and what their weights are fitted to; all of it public. `cardinalities`: of the table's
+    attributes. `records`: noisy number of records.
     """
 
     def __init__(self, columns: Codes, cardinalities: tuple[int, ...], choices: Choices, records: float) -> None:
@@ -112,9 +111,8 @@ class Pool:
             rake(self._rows, self._targets, sweeps=self._choices.sweeps)
 
     def rake_to_triples(self, exact: Mapping[Attributes, Counts], account: GaussianAccount) -> tuple[Attributes, ...]:
-        """Pick triples that the weighted pool misses, measure them, and fit the weights to them too.
-
-        `exact`: tables of the candidates, flat. Confidential. Returns tuple of (int, int, int): what was picked.
+        """Pick triples that the weighted pool misses, measure them, and fit the weights to them too. `exact`: tables of
+        the candidates, flat. Confidential. Returns tuple of (int, int, int): what was picked.
         """
         shares = self._rows.shares(exact)
         expected = {triple: shares[triple].ravel() * self._records for triple in exact}

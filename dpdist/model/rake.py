@@ -120,7 +120,6 @@ class WeightedRows:
 
     def shares(self, scopes: Iterable[Set]) -> dict[Set, Floats]:
         """The share of the weights in each cell of the tables of some sets of attributes, of the shape of their domain.
-
         Sets of up to three attributes.
         """
         found: dict[Set, Floats] = {}
@@ -163,7 +162,6 @@ Aim = tuple[tuple[int, ...], Floats, tuple[int, ...]]
 
 def shrink(noisy: Floats, model: Floats, sigma: float) -> Floats:
     """James-Stein estimate of counts, from noisy counts towards a model's, in blocks of cells by falling model count.
-
     Where the cells of a block differ from the model by more than the noise explains, the noisy counts are kept;
     elsewhere the model's. Blocks have 16, 32, 64, ... cells. The result is not negative.
     """
@@ -202,9 +200,8 @@ def rake(
 
 
 def targets_in(block: tuple[int, ...], targets: Mapping[tuple[int, ...], Floats]) -> list[Aim]:
-    """The targets within a block: those of its triples, then of its pairs, then of its attributes.
-
-    Sums over a triple's noisy cells have more noise than the tables of its pairs, which therefore come later.
+    """The targets within a block: those of its triples, then of its pairs, then of its attributes. Sums over a triple's
+    noisy cells have more noise than the tables of its pairs, which therefore come later.
     """
     found = []
     for size in (3, 2, 1):
@@ -219,9 +216,8 @@ def targets_in(block: tuple[int, ...], targets: Mapping[tuple[int, ...], Floats]
 
 
 def block_change(table: Floats, aims: Sequence[Aim], power: float) -> Floats:
-    """Factors that take a block's table towards the targets in it, one after another.
-
-    A step goes a part of the way: the ratio to the power of that part, by its Pade approximant of order 1.
+    """Factors that take a block's table towards the targets in it, one after another. A step goes a part of the way:
+    the ratio to the power of that part, by its Pade approximant of order 1.
     """
     before, table = table, table.copy()
     for places, target, shape in aims:

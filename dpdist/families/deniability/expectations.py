@@ -183,9 +183,8 @@ class Expectations:
 
     @cached_property
     def _noise(self) -> tuple[float, float]:
-        """Noise in a cell of the count tables, and in a structure statistic, at a stage epsilon of 1 on one record.
-
-        The first is inverse to epsilon, the second to epsilon and to the records of T, nearly.
+        """Noise in a cell of the count tables, and in a structure statistic, at a stage epsilon of 1 on one record. The
+        first is inverse to epsilon, the second to epsilon and to the records of T, nearly.
         """
         model = plan_model(change(self.spec, {"privacy.model.epsilon": self.target, **self.budget}), 1.0)
         cell = model.parameters.standard_deviation * self.target

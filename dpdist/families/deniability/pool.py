@@ -117,9 +117,8 @@ class RecordPool(Stored):
         )
 
     def draw(self, prefix: Codes, words: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Rows that agree with prefixes, by weight; any row where none does, or where those that do weigh nothing.
-
-        A row is a function of its prefix and word alone.
+        """Rows that agree with prefixes, by weight; any row where none does, or where those that do weigh nothing. A
+        row is a function of its prefix and word alone.
         """
         keys = _keys(prefix, [self.cardinalities[i] for i in self.order[: self.kept]])
         low, high = (self.cumulative[self.starts[keys + side]] for side in (0, 1))

@@ -82,9 +82,8 @@ def total_variation_sensitivity(n: int) -> float:
 
 
 def symmetrical_uncertainty(values: Sequence[float], schema: Schema) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Symmetrical uncertainty u(x_i, b_j) and u(b_i, b_j), clipped to [0, 1]; zero on the diagonal.
-
-    ``u(x, y) = 2 (H(x) + H(y) - H(x, y)) / (H(x) + H(y))`` (PD section 3.3).
+    """Symmetrical uncertainty u(x_i, b_j) and u(b_i, b_j), clipped to [0, 1]; zero on the diagonal. ``u(x, y) = 2 (H(x)
+    + H(y) - H(x, y)) / (H(x) + H(y))`` (PD section 3.3).
     """
     seen = []
     for coarse in (False, True):
@@ -253,9 +252,8 @@ class _Paths:
 def _add_best_edges(
     parents: Parents, paths: _Paths, noise: Callable[[int, Sequence[int]], float], admissible: Admissible
 ) -> None:
-    """Add the edge that lowers the error most, in place, while there is one.
-
-    Gains hardly ever grow, so an edge whose recomputed gain still leads the stale ones is the best.
+    """Add the edge that lowers the error most, in place, while there is one. Gains hardly ever grow, so an edge whose
+    recomputed gain still leads the stale ones is the best.
     """
 
     def gain(i: int, j: int) -> float:

@@ -93,10 +93,9 @@ class StructurePlan:
 def structure_plan(
     schema: Schema, *, minimum_records: int, epsilon: float, delta: float, score: Score = "cfs"
 ) -> StructurePlan:
-    """Plan the noisy statistics of structure learning within the budget of the stage (add/remove).
-
-    `minimum_records` is a public lower bound of the number of records in T; check it with a noisy count before use.
-    Raises SpecError: the schema has one attribute; AccountingError: the budget or the number of records is not valid.
+    """Plan the noisy statistics of structure learning within the budget of the stage (add/remove). `minimum_records` is
+    a public lower bound of the number of records in T; check it with a noisy count before use. Raises SpecError: the
+    schema has one attribute; AccountingError: the budget or the number of records is not valid.
     """
     if len(schema.attributes) < 2:
         raise SpecError("model.structure: one attribute has no structure to learn; set it to `independent`")

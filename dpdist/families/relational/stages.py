@@ -61,9 +61,8 @@ def link_shard(layout: Layout, pieces: list[ShardPiece], reports: list[RowReport
 
 
 def count_both(attempt: Attempt[RelationalSpec, RelationalPlan]) -> tuple[PairCounts, PairCounts]:
-    """Pair counts of both tables, by one pass over the records. Confidential.
-
-    Raises DataError: the table breaks its declared policies.
+    """Pair counts of both tables, by one pass over the records. Confidential. Raises DataError: the table breaks its
+    declared policies.
     """
     executor, layout, table = attempt.executor, attempt.spec.layout, attempt.located
     shards = sharded(executor, table, link_shard, layout, key=attempt.key)
@@ -105,9 +104,8 @@ def stages(plan: RelationalPlan) -> Sequence[Stage[RelationalSpec, RelationalPla
 
 
 def learn_models(attempt: RelationalAttempt) -> None:
-    """Count both tables in one pass and learn a model of each; they are stored.
-
-    Raises DataError: the table breaks its declared policies.
+    """Count both tables in one pass and learn a model of each; they are stored. Raises DataError: the table breaks its
+    declared policies.
     """
     plan, layout = attempt.plan, attempt.spec.layout
     counts = cache(lambda: count_both(attempt))

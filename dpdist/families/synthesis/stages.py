@@ -51,9 +51,8 @@ def stages(plan: SynthesisPlan) -> Sequence[Stage[WholeSynthesisSpec, SynthesisP
 
 
 def learn_model(attempt: SynthesisAttempt) -> Learned:
-    """Count all pairs in one pass, and learn the model from them; it is stored.
-
-    Raises DataError: the table breaks its declared policies.
+    """Count all pairs in one pass, and learn the model from them; it is stored. Raises DataError: the table breaks its
+    declared policies.
     """
 
     def make() -> Learned:
