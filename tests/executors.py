@@ -61,7 +61,7 @@ class Executors:
 @contextmanager
 def runs_use(executor: Executor) -> Iterator[None]:
     """Let runs of releases compute on this executor, whatever their specs name; it stays open."""
-    with mock.patch("dpdist.lifecycle.run.open_cluster", return_value=nullcontext(executor)):
+    with mock.patch("dpdist.lifecycle.run.opened_executor", return_value=nullcontext(executor)):
         yield
 
 

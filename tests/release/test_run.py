@@ -64,10 +64,10 @@ def test_what_the_ledger_refuses_starts_no_cluster(tmp_path: Path, monkeypatch: 
     spec = project(tmp_path)
     run_release(spec)
 
-    def started(**_: object) -> None:
+    def started(*_: object) -> None:
         raise AssertionError("a cluster was started")
 
-    monkeypatch.setattr("dpdist.lifecycle.run.open_cluster", started)
+    monkeypatch.setattr("dpdist.lifecycle.run.opened_executor", started)
     with pytest.raises(errors.ReleaseConflict):
         run_release(project(tmp_path, output__path=str(tmp_path / "again")))
     with pytest.raises(errors.DatasetUnknown):

@@ -103,16 +103,6 @@ class Solution(Protocol):
         """The solution for people."""
 
 
-def no_claims(plan: Any) -> tuple[Claim, ...]:
-    """Nothing to audit."""
-    return ()
-
-
-def no_canaries(plan: Any) -> tuple[Canaries, ...]:
-    """Nothing that can be audited in one run."""
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Family(Generic[SpecT, PlanT]):
     """A family of releases."""
@@ -124,9 +114,9 @@ class Family(Generic[SpecT, PlanT]):
     # plan to the stages of a release, in order. The last one leaves `Attempt.parts`
     stages: Callable[[PlanT], Sequence[Stage[SpecT, PlanT]]]
     # plan to the stated guarantees that an audit attacks, each with the stages or functions that a release runs
-    claims: Callable[[PlanT], tuple[Claim, ...]] = no_claims
+    claims: Callable[[PlanT], tuple[Claim, ...]] = lambda plan: ()
     # plan to the mechanisms that can be audited in one run
-    canaries: Callable[[PlanT], tuple[Canaries, ...]] = no_canaries
+    canaries: Callable[[PlanT], tuple[Canaries, ...]] = lambda plan: ()
     # spec and `SolveRequest` to what ``dpdist plan --solve`` shows. Without it nothing is solved
     solve: Callable[[SpecT, SolveRequest], Solution] | None = None
     # for families that release statistics: plan and the manifest's parameters to the operator that computes them on a

@@ -141,9 +141,7 @@ def reduce_partitions(
     """Graph of one pass over encoded partitions; the same bits as `table_pass`."""
     task = executor.tasks(name)
     return _tree(
-        task,
-        operator,
-        [task(operator.name, pass_encoded, part, operator, label, batch_rows) for part in parts],
+        task, operator, [task(operator.name, pass_encoded, part, operator, label, batch_rows) for part in parts]
     )
 
 
@@ -261,10 +259,7 @@ def _labelled_batches(
             yield batch, None
             continue
         rows = len(batch.codes[0])
-        yield (
-            batch,
-            split_labels(noise, file=batch.file, row_start=batch.first_row, count=rows, shares=split.shares),
-        )
+        yield (batch, split_labels(noise, file=batch.file, row_start=batch.first_row, count=rows, shares=split.shares))
 
 
 def _select(

@@ -115,21 +115,14 @@ class HistogramPlan(Plan):
 
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
-        spec = self.spec
-        out: dict[str, Any] = {"adjacency": spec.privacy.adjacency, "minimum_records": spec.data.minimum_records}
+        spec, entropies, curves = self.spec, self.entropies, self.curves
+        out = super().public_parameters() | {"adjacency": spec.privacy.adjacency}
         if self.counts is not None:
+            rows = zip(spec.queries, self.cells, self.noise, self.deviations, strict=True)
             out["histograms"] = [
-                {
-                    "columns": list(query.columns),
-                    "buckets": query.buckets,
-                    "cells": cells,
-                    "mechanism": kind if scale is not None else "none",
-                    "scale": scale,
-                    "deviation": sd,
-                }
-                for query, cells, (kind, scale), sd in zip(
-                    spec.queries, self.cells, self.noise, self.deviations, strict=True
-                )
+                {"columns": list(query.columns), "buckets": query.buckets, "cells": cells, "scale": scale}
+                | {"mechanism": "none" if scale is None else kind, "deviation": sd}
+                for query, cells, (kind, scale), sd in rows
             ]
         if self.measurement is not None:
             for entry, share in zip(out["histograms"], self.measurement.shares, strict=True):
@@ -138,34 +131,21 @@ class HistogramPlan(Plan):
             out["bins"] = self.binning.public_parameters()
         if self.leakage is not None:
             out["leakage"] = self.leakage.guarantee.to_json()
-        if self.entropies is not None:
+        if entropies is not None:
+            bounds = zip(spec.entropy_targets, entropies.scales, entropies.bounds, strict=True)
             out["entropies"] = [
-                {
-                    "histogram": number,
-                    "order": order,
-                    "mechanism": self.entropies.mechanism,
-                    "scale": scale,
-                    "sensitivity": both.sensitivity,
-                    "published_bound": both.published_bound,
-                }
-                for (number, order), scale, both in zip(
-                    spec.entropy_targets, self.entropies.scales, self.entropies.bounds, strict=True
-                )
+                {"histogram": number, "order": order, "mechanism": entropies.mechanism, "scale": scale}
+                | {"sensitivity": both.sensitivity, "published_bound": both.published_bound}
+                for (number, order), scale, both in bounds
             ]
-        if self.curves is not None:
-            plan = self.curves
+        if curves is not None:
             out["curves"] = {
                 "kernel": spec.curves.kernel.model_dump() if spec.curves else None,
-                "penalty": plan.penalty,
-                "clip": plan.clip,
+                **{name: getattr(curves, name) for name in ("penalty", "clip", "truncation", "sigma", "count_sigma")},
                 "clip_norm": "L2",
-                "terms": plan.basis.eigenvalues.size,
-                "truncation": plan.truncation,
-                "sensitivity_of_sum": plan.sensitivity,
-                "sigma": plan.sigma,
-                "count_sigma": plan.count_sigma,
+                "terms": curves.basis.eigenvalues.size,
+                "sensitivity_of_sum": curves.sensitivity,
             }
-        out["event"] = self.event.to_json()
         return out
 
     def needs(self) -> Needs:
@@ -315,10 +295,8 @@ def _chain(counts: CountPlan, chain: Sequence[int]) -> tuple[tuple[int, int], ..
 
 
 def _refuse_private_number(spec: HistogramSpec) -> None:
-    """Refuse policies that drop records where the number of records is taken for public.
-
-    Entropies and curves under replacement compare it exactly with the declared one. A policy that drops records would
-    make it the number of those that a description fits.
+    """Refuse policies that drop records where entropies and curves compare the number of records, taken for public,
+    with the declared one: it would be the number of those that a description fits.
     """
     dropping = spec.table.dropping
     exact = spec.privacy.adjacency == "replacement" and (spec.entropies is not None or spec.curves is not None)
