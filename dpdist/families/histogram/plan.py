@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
@@ -25,9 +25,10 @@ from dpdist.families.histogram.measurement import LeakagePlan, Measurement, plan
 from dpdist.families.histogram.spec import CHECK_SHARE, HistogramSpec
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.event import Event
-from dpdist.privacy.events import ApproximateDP, Composed, LaplaceLeakage, NestedLeakage, Replacement
+from dpdist.privacy.events import ApproximateDP, Composed, Replacement
 from dpdist.privacy.formatting import Fact, mebibytes
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
+from dpdist.privacy.pieces import flat
 from dpdist.publish.part_format import PartFormat
 from dpdist.spec.release import parse_bytes
 
@@ -51,7 +52,16 @@ class HistogramPlan(Plan):
     # the check of ``data.minimum_records`` that entropies need (add/remove; under replacement the number is public)
     count: CountCheck | None = None
     curves: CurvePlan | None = None
-    event: Event = field()  # the charge
+
+    @cached_property
+    def event(self) -> Event:
+        """The charge: of the leakage, of the curves, or of all stages together."""
+        if self.leakage is not None:
+            return self.leakage.event
+        stages = (self.curves, self.count, self.binning, self.entropies, self.measurement)
+        parts = tuple(part.event for part in stages if part is not None)
+        event = parts[0] if len(parts) == 1 else Composed(parts)
+        return Replacement(event) if self.spec.privacy.adjacency == "replacement" else event
 
     @property
     def kind(self) -> str:
@@ -61,7 +71,8 @@ class HistogramPlan(Plan):
     @cached_property
     def delta(self) -> float:
         """Delta at which the guarantee is stated: the spec's, or what the sampler loses."""
-        return self.spec.privacy.delta or math.fsum(_sampler_deltas(self.event))
+        parts = () if self.is_exact else flat([self.event])
+        return self.spec.privacy.delta or math.fsum(part.delta for part in parts if isinstance(part, ApproximateDP))
 
     @property
     def is_exact(self) -> bool:
@@ -201,9 +212,8 @@ class HistogramPlan(Plan):
         """The noise of each statistic."""
         spec, facts = self.spec, []
         if self.counts is not None:
-            for query, cells, (kind, scale), sd in zip(
-                spec.queries, self.cells, self.noise, self.deviations, strict=True
-            ):
+            rows = zip(spec.queries, self.cells, self.noise, self.deviations, strict=True)
+            for query, cells, (kind, scale), sd in rows:
                 noisy = "no noise" if scale is None else f"{kind} noise, {sd:.4g} per cell"
                 buckets = " (buckets)" if query.buckets else ""
                 text = f"{' x '.join(query.columns)}{buckets}: {cells:,} cells, {noisy}"
@@ -211,9 +221,8 @@ class HistogramPlan(Plan):
         if self.binning is not None:
             facts += self.binning.facts()
         if self.entropies is not None:
-            for (number, order), sd, both in zip(
-                spec.entropy_targets, self.entropies.deviations, self.entropies.bounds, strict=True
-            ):
+            targets = zip(spec.entropy_targets, self.entropies.deviations, self.entropies.bounds, strict=True)
+            for (number, order), sd, both in targets:
                 name = "Shannon" if order == 1 else f"Renyi (order {order:g})"
                 published = "published bound" if order == 1 else "the published bound is false:"
                 text = (
@@ -237,8 +246,6 @@ def plan(spec: HistogramSpec) -> HistogramPlan:
     and that was not asked for by name.
     """
     made = _plan(spec)
-    if spec.privacy.adjacency == "replacement" and made.leakage is None:
-        made = replace(made, event=Replacement(made.event))
     workers, needed = spec.cluster.memory_limit, made.needs().task_bytes
     if workers != "auto" and needed > parse_bytes(workers):
         raise SpecError(
@@ -252,8 +259,7 @@ def _plan(spec: HistogramSpec) -> HistogramPlan:
     privacy = spec.privacy
     _refuse_private_number(spec)
     if spec.curves is not None:
-        curves = _plan_curves(spec)
-        return HistogramPlan(spec=spec, curves=curves, event=curves.event)
+        return HistogramPlan(spec=spec, curves=_plan_curves(spec))
     names, attributes = spec.table.names, spec.table.attributes
     queries = tuple(Query(tuple(map(names.index, query.columns)), coarse=query.buckets) for query in spec.queries)
     counts = CountPlan(
@@ -272,7 +278,7 @@ def _plan(spec: HistogramSpec) -> HistogramPlan:
             chains=[_chain(counts, chain) for chain in spec.counts.hierarchies],
             accept_no_noise=privacy.accept_no_noise,
         )
-        return HistogramPlan(spec=spec, counts=counts, leakage=leakage, event=leakage.event)
+        return HistogramPlan(spec=spec, counts=counts, leakage=leakage)
     return _filled(_plan_counts(spec, counts))
 
 
@@ -348,13 +354,7 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
         unit=spec.records_of_a_unit,
     )
     return HistogramPlan(
-        spec=spec,
-        counts=counts,
-        binning=binning,
-        measurement=measurement,
-        entropies=entropies,
-        count=check,
-        event=_composed(check, binning, entropies, measurement),
+        spec=spec, counts=counts, binning=binning, measurement=measurement, entropies=entropies, count=check
     )
 
 
@@ -366,12 +366,6 @@ def _check(records: int, epsilon: float, delta: float, unit: int) -> CountCheck:
             f"{error} ({float(CHECK_SHARE):.0%} of the budget); or choose privacy.adjacency: replacement if the number "
             "of records is public"
         ) from None
-
-
-def _composed(*stages: CountCheck | BinningPlan | EntropyPlan | Measurement | None) -> Event:
-    """The charge of the stages of a plan."""
-    parts = [part.event for part in stages if part is not None]
-    return parts[0] if len(parts) == 1 else Composed(tuple(parts))
 
 
 def _filled(whole: HistogramPlan) -> HistogramPlan:
@@ -388,7 +382,6 @@ def _filled(whole: HistogramPlan) -> HistogramPlan:
             entropies=None if entropies is None else entropies.with_less_noise(factor),
             measurement=measurement.with_less_noise(factor),
         )
-        less = replace(less, event=_composed(less.count, less.binning, less.entropies, less.measurement))
         if less.epsilon <= budget.epsilon:
             low, whole = factor, less
         else:
@@ -411,14 +404,3 @@ def _plan_curves(spec: HistogramSpec) -> CurvePlan:
         adjacency=privacy.adjacency,
         unit=spec.records_of_a_unit,
     )
-
-
-def _sampler_deltas(event: Event) -> list[float]:
-    """Deltas of the failures in an event that is otherwise purely differentially private."""
-    if isinstance(event, Composed):
-        return [delta for part in event.events for delta in _sampler_deltas(part)]
-    if isinstance(event, Replacement):
-        return _sampler_deltas(event.event)
-    if isinstance(event, LaplaceLeakage | NestedLeakage):
-        return [event.failure]
-    return [event.delta] if isinstance(event, ApproximateDP) else []
