@@ -32,8 +32,7 @@ from dpdist.evaluation.report import (
 )
 from dpdist.evaluation.request import Request, Table
 from dpdist.families.base.attempt import Progress, silent
-from dpdist.families.base.family import AsReleased
-from dpdist.families.base.linked import LinkedRows
+from dpdist.families.base.family import AsReleased, LinkedRows
 from dpdist.families.base.registry import FAMILIES
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release

@@ -25,8 +25,8 @@ from dpdist.evaluation.utility.holdout import holdout_section
 from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, marginals_of, triples_operator
 from dpdist.evaluation.utility.rules import rules_section
 from dpdist.families.base.attempt import Progress
+from dpdist.families.base.family import LinkedRows
 from dpdist.families.base.graph import run_pass
-from dpdist.families.base.linked import LinkedRows
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.spec.schema import Schema
 

@@ -23,7 +23,6 @@ from dpdist.privacy.noise import Noise
 from dpdist.storage.store import MemoryStore
 
 EXECUTOR = InProcess()
-"""The executor of rehearsals."""
 
 
 class Rehearsal(Attempt[Any, Any]):
