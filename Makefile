@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/dpdist
 export PYTHONDONTWRITEBYTECODE :=  # set in many containers: every process would compile all that it imports
 
-.PHONY: help setup tools demo check test processors interpreters quick lint site wheel manifests e2e e2e-kubernetes lock bench compare clean
+.PHONY: help setup tools demo check test slow processors interpreters quick lint site wheel manifests e2e e2e-kubernetes lock bench compare clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -56,14 +56,17 @@ tools: .tools/.ready ## install into .tools what checks the chart and the image
 
 CHECKED := $(addprefix tests/,test_documents.py contract/test_families.py data privacy publish spec storage)
 
-test e2e: export NO_PROXY := $(NO_PROXY),127.0.0.1,localhost
-test e2e: export no_proxy := $(no_proxy),127.0.0.1,localhost
+test slow e2e: export NO_PROXY := $(NO_PROXY),127.0.0.1,localhost
+test slow e2e: export no_proxy := $(no_proxy),127.0.0.1,localhost
 
 # one process more than cores: tests of faults wait for what they broke
 SPREAD = --numprocesses $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1)) --dist loadfile --no-loadscope-reorder
 
 test: setup tools ## run the test suite
-	@$(BIN)/python -m pytest $(SPREAD)
+	@$(BIN)/python -m pytest $(SPREAD) -m "not slow"
+
+slow: setup tools ## attacks by many runs, and faults at every moment
+	@$(BIN)/python -m pytest $(SPREAD) -m slow
 
 OTHERS := 3.12 3.13 3.14
 QUICK := --quiet -m "not slow" -k "not postgresql and not address"

@@ -14,11 +14,10 @@ from typing import Any
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from dpdist.api.display import folded
-from dpdist.api.progress import stage_bars
+from dpdist.api.display import folded, stage_bars
 from dpdist.cli import sample_table as sample
-from dpdist.cli.output import guarantee_lines
-from dpdist.ledger import Ledger
+from dpdist.cli.shared import guarantee_lines
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.spec.reader import load
 
@@ -39,7 +38,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         sample.write(f"{folder}/census", 300_000)
-        ledger = Ledger.open(f"sqlite:///{folder}/ledger.db")
+        ledger = Books.open(f"sqlite:///{folder}/ledger.db")
         ledger.create_dataset("demo", epsilon=4, delta="1e-8")
         ledger.close()
         settings: dict[str, Any] = {"ledger": f"sqlite:///{folder}/ledger.db", "data.path": f"{folder}/census"}

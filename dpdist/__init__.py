@@ -15,8 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpdist.api.calls import open_release, plan, release, verify
-    from dpdist.api.evaluation import evaluate
+    from dpdist.api.calls import evaluate, open_release, plan, release, verify
     from dpdist.api.ledger import Ledger
     from dpdist.api.synthesizer import Synthesizer
     from dpdist.spec.schema import Schema
@@ -27,8 +26,7 @@ _MODULES = {
     "Ledger": "dpdist.api.ledger",
     "Schema": "dpdist.spec.schema",
     "Synthesizer": "dpdist.api.synthesizer",
-    "evaluate": "dpdist.api.evaluation",
-    **dict.fromkeys(("open_release", "plan", "release", "verify"), "dpdist.api.calls"),
+    **dict.fromkeys(("evaluate", "open_release", "plan", "release", "verify"), "dpdist.api.calls"),
 }
 
 __all__ = ["Ledger", "Schema", "Synthesizer", "errors", "evaluate", "open_release", "plan", "release", "verify"]

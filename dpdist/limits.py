@@ -27,6 +27,18 @@ PART_BYTES: Final = 1 << 30
 PART_ROWS: Final = 10_000_000
 """Rows of a part."""
 
+GROUP_BYTES: Final = 1 << 30
+"""Size of a row group of a part or of a model's file when it is decompressed."""
+
+GROUP_TEXT_BYTES: Final = 1 << 28
+"""Size of its columns of texts."""
+
+PAGES: Final = 100_000
+"""Pages of a part or of a model's file."""
+
+MODEL_ARRAYS: Final = 1 << 16
+"""Arrays of a model."""
+
 MODEL_VALUES: Final = 1 << 27
 """Numbers in a file of a model: 1 GiB of memory."""
 

@@ -10,16 +10,19 @@ refused for stands on the page, too: an evaluation that is free would else answe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
+from dpdist.errors import SpecError
 from flows.events import name_run
 from flows.release import as_task, pinned, read_spec, without_private_text
 from flows.server import artifact_key, page_address, storage_of_block
+
+OPTIONS = ("target", "train", "test", "seed", "attacks", "publish", "parents", "holdout_parents")
+"""What whoever starts a run may choose besides the tables; where the page is, and the ledger, the worker says."""
 
 
 @flow(
@@ -35,10 +38,7 @@ def evaluate(
     holdout: list[str] | None = None,
     spec: str | dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
-    target: str | None = None,
-    seed: int = 0,
-    attacks: bool = True,
-    publish: float | None = None,
+    options: dict[str, Any] | None = None,
 ) -> str:
     """Evaluate a release.
 
@@ -54,35 +54,29 @@ def evaluate(
         Path of the release's spec below the folder of specs, or the whole spec: how the table is read.
     settings : dict, optional
         Values that replace those of the spec, by dotted path.
-    target : str, optional
-        Attribute that models predict.
-    seed : int
-    attacks : bool
-    publish : float, optional
-        Epsilon of figures that may be published, charged to the ledger of the spec or of ``DPDIST_LEDGER``.
+    options : dict, optional
+        `OPTIONS` of `dpdist.evaluation.request.Request`, such as ``{"target": "income", "attacks": false}``. What
+        ``publish`` costs is charged to the ledger of the spec or of ``DPDIST_LEDGER``.
 
     Returns
     -------
     str
         Address of the page.
     """
-    from dpdist.evaluation.report import Options
-    from dpdist.evaluation.run import Request
+    from dpdist.evaluation.request import Request
 
     @storage_of_block()
     def run() -> str:
         loaded = read_spec(spec, settings or {}) if spec is not None else None
-        ledger = loaded.ledger if loaded is not None else pinned().get("ledger", Request.ledger)
-        request = Request(
-            release=release,
-            against=_paths(against),
-            holdout=_paths(holdout),
+        asked = options or {}
+        if others := sorted(asked.keys() - set(OPTIONS)):
+            raise SpecError(f"options: expected some of {', '.join(OPTIONS)}, not {', '.join(others)}")
+        request = Request.of(
+            {"release": release, "against": tuple(against or ()), "holdout": tuple(holdout or ()), **asked},
             spec=loaded,
             output=page_address(output),
             confidential=True,  # the worker names the place
-            options=Options(target=target, seed=seed, attacks=attacks),
-            publish=publish,
-            ledger=ledger,
+            ledger=loaded.ledger if loaded is not None else pinned().get("ledger"),
         )
         name_run(f"evaluate/{Path(release.rstrip('/')).name}", "evaluation")
         return run_task(request)
@@ -110,7 +104,3 @@ def run_task(request: Any) -> str:
         description="Where the page is",
     )
     return pages[-1]
-
-
-def _paths(paths: Sequence[str] | None) -> tuple[str, ...]:
-    return tuple(paths or ())

@@ -17,13 +17,13 @@ from prefect.events import emit_event
 
 from dpdist.errors import DpdistError, ResourceError
 from dpdist.evaluation.ledger_report import left_of
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.tables import OPEN as OPEN_STATES
 from dpdist.privacy.formatting import downwards
 from flows.server import artifact_key
 
 if TYPE_CHECKING:
-    from dpdist.lifecycle.outcome import Outcome
+    from dpdist.lifecycle.publication import Outcome
     from dpdist.spec.release import ReleaseSpec
 
 RELEASED: Final = "dpdist.release.published"
@@ -95,7 +95,7 @@ def tell(event: str, dataset: str, release: str | None = None, **payload: str) -
 
 
 def _open_attempt(spec: ReleaseSpec) -> str | None:
-    ledger = Ledger.open(spec.ledger, create=False)
+    ledger = Books.open(spec.ledger, create=False)
     try:
         attempt = ledger.find(spec.dataset, spec.name)
         return attempt.id if attempt is not None and attempt.state in OPEN_STATES else None

@@ -46,13 +46,13 @@ def ledger(page: str = "ledger.html", budget_below: float = 0.2, open_hours: flo
 def _write(page: str, budget_below: float, open_for: timedelta) -> str:
     from dpdist.evaluation.ledger_report import ledger_page
     from dpdist.evaluation.page.files import pages_at
-    from dpdist.ledger import Ledger
+    from dpdist.ledger import Books
     from dpdist.ledger.statement import ledger_rows
 
     name_run("ledger")
     place = page_address(page)
     with storage_of_block():
-        opened = Ledger.open(pinned().get("ledger", DEFAULT_LEDGER), create=False)
+        opened = Books.open(pinned().get("ledger", DEFAULT_LEDGER), create=False)
         try:
             rows, name = ledger_rows(opened), opened.database.name
         finally:

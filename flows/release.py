@@ -29,11 +29,11 @@ from prefect.client.schemas.objects import State
 from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectAlreadyExists
 
+from dpdist.api.calls import opened_run
 from dpdist.cluster.logs import configure
 from dpdist.errors import DpdistError, ResourceError, SpecError, StorageUnavailable
 from dpdist.lifecycle.history import live_attempt
-from dpdist.lifecycle.outcome import Outcome
-from dpdist.lifecycle.run import Run
+from dpdist.lifecycle.publication import Outcome
 from dpdist.spec.reader import load
 from flows.events import tell_released, told
 from flows.server import StepProgress, artifact_key, inside, show_outcome, show_plan, storage_of_block
@@ -129,7 +129,7 @@ def run_steps(spec: ReleaseSpec, attempt: AttemptMode) -> Outcome:
         if reporter:
             reporter[-1].report(stage, done, total)
 
-    with Run(spec, attempt=attempt, progress=progress, announce=logger.info) as run:
+    with opened_run(spec, attempt=attempt, progress=progress, announce=logger.info) as run:
         logger.info("release %s of data set %s: %s", spec.name, spec.dataset, "resumed" if run.resumed else "begun")
         show_plan(run.plan)
         before: State | None = None

@@ -28,7 +28,7 @@ from dpdist.errors import SpecError
 
 if TYPE_CHECKING:
     from dpdist.families.base.plan import Plan
-    from dpdist.lifecycle.outcome import Outcome
+    from dpdist.lifecycle.publication import Outcome
 
 BLOCK = "DPDIST_STORAGE_BLOCK"
 """Environment variable of a worker: a block of prefect-aws, ``aws-credentials/NAME`` or ``minio-credentials/NAME``."""

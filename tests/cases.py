@@ -17,7 +17,7 @@ import releases
 
 from dpdist.data.inputs import source_of
 from dpdist.data.source import fingerprint
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.spec.contract import Contract
 from dpdist.spec.overrides import override
 from dpdist.spec.reader import load
@@ -75,7 +75,7 @@ class Case:
         folder.mkdir(parents=True, exist_ok=True)
         self.write(folder)
         spec = self.spec(folder, **changes)
-        with closing(Ledger.open(spec.ledger)) as ledger:
+        with closing(Books.open(spec.ledger)) as ledger:
             ledger.create_dataset("people", epsilon=100, delta="1e-3", guarantees=("dp", "pd-per-record", "pml", "lid"))
         if spec.protects_only_units:
             self.admit(folder)
@@ -93,7 +93,7 @@ class Case:
             "delta": "1e-3",
         }
         contract = Contract.model_validate(tree)
-        with closing(Ledger.open(spec.ledger)) as ledger:
+        with closing(Books.open(spec.ledger)) as ledger:
             ledger.amend(dataset, contract, reason="declared")
             source = source_of(contract.data)
             ledger.admit_input(dataset, fingerprint=fingerprint(source), contract=contract.digest)

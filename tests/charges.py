@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 
-from dpdist.ledger import Price
-from dpdist.privacy.filter import BEYOND, Cost
-from dpdist.privacy.portfolio import Portfolio
+from dpdist.ledger.account import Price
+from dpdist.privacy.filter import BEYOND, Cost, Portfolio
 
 
 def add_up(event: str, portfolio: Portfolio) -> Price:

@@ -65,8 +65,16 @@ def _place(nodeid: str) -> str:
     return next((folder for folder in TOGETHER if folder in Path(file).parts), file)
 
 
+SLOW = ("statistical", "faults")
+"""Folders whose tests are all marked as slow."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest."""
+    """Begin with what takes longest, and mark what is slow."""
+    for item in items:
+        if item.path.relative_to(TESTS).parts[0] in SLOW:
+            item.add_marker(pytest.mark.slow)
     order = {name: number for number, name in enumerate((*TOGETHER, *LONG))}
     items.sort(key=lambda item: order.get(item.path.relative_to(TESTS).parts[0], len(order)))
 

@@ -19,7 +19,7 @@ from releases import dotted
 
 from dpdist.families.mixing.federated.messages import identity_text
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.signing import load_signing_key
 from dpdist.lifecycle.conformity import check_input
 from dpdist.spec.contract import Contract
@@ -85,7 +85,7 @@ def member(
 
 def create_ledger(folder: Path, dataset: str) -> None:
     """A ledger with one data set."""
-    ledger = Ledger.open(f"sqlite:///{folder}/ledger.db")
+    ledger = Books.open(f"sqlite:///{folder}/ledger.db")
     ledger.create_dataset(dataset, epsilon=50, delta="1e-5")
     ledger.close()
 
@@ -97,7 +97,7 @@ def contract_of_client(spec: MixingSpec, name: str, *, check: bool = True, **cha
     tree: dict[str, Any] = {"schema": SCHEMA, "data": {"path": client.path}, "minimum_records": 2_000}
     tree |= {"minima": {"class": {"low": 1_200, "high": 800}}, "epsilon": 50, "delta": "1e-5", **changes}
     contract = Contract.model_validate(tree)
-    ledger = Ledger.open(client.ledger or "")
+    ledger = Books.open(client.ledger or "")
     ledger.amend(client.dataset, contract, reason="its custodian declares what may be asked")
     if check:
         found = check_input(contract)
@@ -155,7 +155,7 @@ def states(spec: MixingSpec) -> dict[str, list[str]]:
     books = {client.name: (client.ledger or "", client.dataset) for client in spec.federated.clients}
     found = {}
     for name, (url, dataset) in {"": (spec.ledger, spec.dataset), **books}.items():
-        ledger = Ledger.open(url, create=False)
+        ledger = Books.open(url, create=False)
         ledger.verify(dataset)
         found[name] = [attempt.state for attempt in ledger.show(dataset).attempts]
         ledger.close()

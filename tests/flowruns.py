@@ -17,6 +17,7 @@ from releases import project
 
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger.key_encryption import KeyEncryptionKey
+from dpdist.lifecycle import run as lifecycle
 from dpdist.lifecycle.run import Run, run_release
 from dpdist.storage.store import Store
 
@@ -30,8 +31,6 @@ def inline(spec: PlausibleDeniabilitySpec) -> dict[str, Any]:
 @contextmanager
 def at_moments_of_flows(act: Callable[[str], Any]) -> Iterator[None]:
     """As `outcomes.at_moments`, for the runs that flows of this process make."""
-    import flows.release
-
     with at_moments(act) as progress:
 
         def make(spec: Any, **options: Any) -> Run:
@@ -43,7 +42,7 @@ def at_moments_of_flows(act: Callable[[str], Any]) -> Iterator[None]:
 
             return Run(spec, **options, progress=both)
 
-        with mock.patch.object(flows.release, "Run", make):
+        with mock.patch.object(lifecycle, "Run", make):
             yield
 
 

@@ -31,7 +31,6 @@ PRELOADED = (
     "distributed.cli.dask_worker",
     "pyarrow.parquet",
     "sqlalchemy.dialects.sqlite",
-    "alembic.command",
     "psycopg",
     "dp_accounting.pld.privacy_loss_distribution",
     "dp_accounting.rdp",

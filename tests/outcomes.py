@@ -11,7 +11,7 @@ import pytest
 from dpdist.errors import DpdistError
 from dpdist.families.base.attempt import Progress
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle import publication
 from dpdist.publish.verify import verify
 from dpdist.storage.store import Store
@@ -31,8 +31,8 @@ MOMENTS = (
 """When a fault may strike: as the key is shared, as a stage begins, before the ledger commits, before the manifest."""
 
 _CALLS = {
-    "charge": (Ledger, "share_key"),
-    "commit": (Ledger, "commit"),
+    "charge": (Books, "share_key"),
+    "commit": (Books, "commit"),
     "manifest": (publication, "publish"),
 }
 
@@ -78,7 +78,7 @@ def broken_at_each(
 
 
 def states(spec: PlausibleDeniabilitySpec) -> list[str]:
-    ledger = Ledger.open(spec.ledger, create=False)
+    ledger = Books.open(spec.ledger, create=False)
     try:
         ledger.verify(spec.dataset)
         return [attempt.state for attempt in ledger.show(spec.dataset).attempts]

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from releases import SCHEMA, table
 
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.spec.reader import load
 
@@ -22,7 +22,7 @@ def published(folder: Path, *, fixed_key: str | None = None, **changes: Any) -> 
     made = folder / "made"
     made.mkdir()
     pq.write_table(table(ROWS), made / "table.parquet")
-    ledger = Ledger.open(f"sqlite:///{made}/ledger.db")
+    ledger = Books.open(f"sqlite:///{made}/ledger.db")
     ledger.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp",))
     ledger.close()
     spec: dict[str, Any] = {

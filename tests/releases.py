@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from dpdist.families.base.plan import Plan
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.spec.overrides import override
 from dpdist.spec.reader import load
 
@@ -58,7 +58,7 @@ def project(folder: Path, *, rows: int = 30_000, epsilon: str = "50", **changes:
         pq.write_table(table(rows), data, row_group_size=7_000)
     url = f"sqlite:///{folder}/ledger.db"
     if not (folder / "ledger.db").exists():
-        ledger = Ledger.open(url)
+        ledger = Books.open(url)
         ledger.create_dataset("people", epsilon=epsilon, delta="1e-5", guarantees=("dp", "pd-per-record"))
         ledger.close()
     return _spec(folder, changes)

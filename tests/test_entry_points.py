@@ -20,7 +20,7 @@ import yaml
 from commands import Command
 
 from dpdist.errors import SpecError
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.publish.verify import read_release
 from dpdist.spec.kinds import FAMILIES, GROUP, Families
 from dpdist.spec.reader import load
@@ -100,8 +100,27 @@ def test_the_command_line_plans_releases_verifies_and_audits_it(
     assert abs(number - 1_000) < 2 * 50  # e^-50
     (finding,) = dpdist("audit", "spec.yaml", "--json").json
     assert 0 < finding["lower_bound"] <= finding["epsilon"] == 0.5
-    with closing(Ledger.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+    with closing(Books.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
         assert len(ledger.show("people").attempts) == 1
+
+
+def test_its_event_is_read_by_whoever_has_it_installed(headcount: Path) -> None:
+    code = """
+import sys
+from dpdist.errors import AccountingError
+from dpdist.privacy import accountant, events
+stored = {"type": "composed/1", "events": [{"type": "headcount/1", "scale": 2.0}]}
+try:
+    events.from_json(stored)
+except AccountingError as error:
+    print(str(error)[:40])
+sys.path.insert(0, sys.argv[1])
+event = events.from_json(stored)
+assert event.to_json() == stored
+print(accountant.epsilon(event, delta=0), accountant.epsilon(events.Composed((event, event)), delta=1e-9))
+"""
+    found = subprocess.run([sys.executable, "-c", code, headcount], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines() == ["unknown privacy event type 'headcount/1'", "0.5 1.0"]
 
 
 def test_a_kind_of_dpdist_cannot_be_taken(families: Families, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from dpdist.families.mixing.federated.messages import identity_text
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.spec.reader import load
 
 
@@ -63,7 +63,7 @@ def make_client(folder: Path, client: dict[str, Any], content: bytes, *, name: s
 def make_ledger(folder: Path, dataset: str, *, epsilon: str, delta: str) -> str:
     """A ledger with one data set; its URL."""
     url = f"sqlite:///{folder}/ledger.db"
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     ledger.create_dataset(dataset, epsilon=epsilon, delta=delta)
     ledger.close()
     return url

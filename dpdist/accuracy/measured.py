@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from math import comb
 from typing import Any
 
@@ -23,6 +23,7 @@ from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.noise import Noise
+from dpdist.storage.stored import tree_of, value_of
 
 EDGES = (1, 3, 10, 30, 100, 300, 1000, 3000)
 """Classes of a cell by its share of the released records: their lower ends, in units of 1e-4."""
@@ -83,19 +84,18 @@ class Accuracy:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        return {name: _listed(value) for name, value in asdict(self).items()} | {"edges": [e / 10_000 for e in EDGES]}
+        return {**tree_of(self), "edges": [e / 10_000 for e in EDGES]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Accuracy:
         """What `to_json` wrote; KeyError, TypeError or ValueError for anything else."""
         if [round(edge * 10_000) for edge in data["edges"]] != list(EDGES):
             raise ValueError("edges: other classes than this version's")
-        orders = tuple(Order(**{name: _tupled(v) for name, v in dict(order).items()}) for order in data["orders"])
-        made = cls(data["records"], data["released"], orders, tuple(data["pairs"]), data["pairs_deviation"])
+        made: Accuracy = value_of(cls, {field.name: data[field.name] for field in fields(cls)})
         least = 1e-9 if made.pairs else 0
         if not (_are((made.records, *made.pairs), int) and _are((made.pairs_deviation,), float, least=least)):
             raise ValueError("records, pairs: expected numbers")
-        if not (_are((made.released,), int, least=1) and all(map(_is_order, orders))):
+        if not (_are((made.released,), int, least=1) and all(map(_is_order, made.orders))):
             raise ValueError("released, orders: expected numbers of each class")
         return made
 
@@ -113,16 +113,6 @@ def _are(values: Sequence[Any], kind: type, *, least: float = -(2**62)) -> bool:
     """Whether all values are numbers of a kind, integers among the others, from `least` to 2**62."""
     kinds = int if kind is int else (int, float)
     return all(isinstance(v, kinds) and not isinstance(v, bool) and least <= v <= 2**62 for v in values)
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_listed(item) for item in value]
-    return {name: _listed(item) for name, item in value.items()} if isinstance(value, dict) else value
-
-
-def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def classes_of(counts: Counts, released: int) -> Counts:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdist.api.containers import as_input, column_names, is_partitioned, paths_of
-from dpdist.api.given import executor_for, key_of
+from dpdist.api.display import bars
+from dpdist.api.given import executor_for, key_of, specified
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.planned import PlannedRelease
-from dpdist.api.progress import bars
-from dpdist.api.released import Release
-from dpdist.api.specs import specified
-from dpdist.errors import LedgerError
+from dpdist.errors import printable
 from dpdist.families.base.attempt import Progress, silent
 from dpdist.spec.reader import AnySpecification
 
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
     from distributed import Client
 
+    from dpdist.api.released import Release
     from dpdist.cluster.cluster import Cluster
     from dpdist.data.inputs import Input
+    from dpdist.evaluation.run import Evaluated
     from dpdist.lifecycle.run import AttemptMode, Run
+    from dpdist.publish.account import ReleaseAccount
     from dpdist.publish.verify import VerifyReport
     from dpdist.spec.release import ReleaseSpec
 
@@ -118,12 +121,10 @@ def release(
     with opened_run(
         spec, data=data, ledger=ledger, client=client, progress=progress, settings=settings, **options
     ) as run:
-        for step in run.steps.values():
-            step()
-        outcome = run.outcome
-    if outcome is None:
-        raise LedgerError(f"release {run.spec.name!r} ended without an outcome: resume it")
-    return Release(outcome.uri, storage_options=run.spec.output.storage.options, budget=outcome.budget)
+        outcome = run.finish()
+    from dpdist.api.released import Release
+
+    return Release(outcome.uri, storage_options=run.spec.output.storage.options, outcome=outcome)
 
 
 @contextmanager
@@ -143,12 +144,26 @@ def opened_run(
 
     loaded = _loaded(spec, data, ledger, settings)
     executor, given = _given(data, client, extra_columns=loaded.data.extra_columns)
-    shown: Any = bars() if progress is True else nullcontext(progress or silent)
     with (
-        shown as report,
-        Run(loaded, fixed_key=test_key, progress=report, input=given, executor=executor, **options) as run,
+        _shown(progress) as report,
+        Run(
+            loaded,
+            fixed_key=test_key,
+            progress=report,
+            input=given,
+            executor=executor,
+            **{"announce": _announced if progress is True else _silent, **options},
+        ) as run,
     ):
         yield run
+
+
+def _announced(text: str) -> None:
+    print(printable(text), file=sys.stderr)
+
+
+def _silent(text: str) -> None:
+    """Announce nothing."""
 
 
 def open_release(
@@ -175,10 +190,12 @@ def open_release(
     DataNotFound
         There is no release.
     """
-    from dpdist.publish.verify import verify as verified
+    from dpdist.publish.verify import verify as check
 
     key = key_of(public_key)
-    verified(path, key, storage_options=storage_options)
+    check(path, key, storage_options=storage_options)
+    from dpdist.api.released import Release
+
     return Release(path, public_key=key, storage_options=storage_options)
 
 
@@ -210,15 +227,102 @@ def verify(
     VerificationFailed
         It is another release, or something is not what the manifest, the signature or the ledger says.
     """
-    from dpdist.publish.account import verify_with_account
-    from dpdist.publish.verify import verify as verified
+    return verified(
+        path, public_key=public_key, ledger=ledger, name=name, attempt=attempt, storage_options=storage_options
+    )[0]
 
-    where = path.path if isinstance(path, Release) else path
+
+def verified(
+    path: str | os.PathLike[str] | Release,
+    *,
+    public_key: Any,
+    ledger: AnyLedger,
+    name: str | None,
+    attempt: str | None,
+    storage_options: Mapping[str, Any] | None,
+) -> tuple[VerifyReport, ReleaseAccount | None]:
+    """What `verify` found, and what the ledger knows of the release, where one is given."""
+    from dpdist.publish.account import verify_with_account
+    from dpdist.publish.verify import verify as check
+
     url, key = url_of(ledger), key_of(public_key)
+    expected: dict[str, Any] = {"name": name, "attempt": attempt, "storage_options": storage_options}
     if url is None:
-        return verified(where, key, name=name, attempt=attempt, storage_options=storage_options)
+        return check(os.fspath(path), key, **expected), None
     with Ledger(url).opened() as opened:
-        return verify_with_account(opened, where, key, name=name, attempt=attempt, storage_options=storage_options)[0]
+        return verify_with_account(opened, os.fspath(path), key, **expected)
+
+
+def evaluate(
+    release: str | os.PathLike[str],
+    against: Any = None,
+    *,
+    holdout: Any = None,
+    spec: AnySpecification | None = None,
+    client: Client | None = None,
+    progress: bool | Progress = False,
+    storage_options: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Evaluated:
+    """Compare a release with the real table: ``dpdist evaluate``. The page and the figures are CONFIDENTIAL.
+
+    Parameters
+    ----------
+    release : str, path or Release
+        Or a YAML file of a `dpdist.evaluation.request.Request`; what else is given takes the place of what it says.
+    against : table, optional
+        The real table, as for `release`; by default the files that `spec` names.
+    holdout : table, optional
+        Records like its own that the release was not made from; attacks need them.
+    spec : path, mapping or ReleaseSpec, optional
+        How the files of the real table are read.
+    client : distributed.Client, optional
+        A live one, which stays open.
+    progress : bool or callable
+        Show bars, or call ``progress(stage, done, total)``.
+    storage_options : mapping, optional
+        Of object storage.
+    settings
+        The other fields of `dpdist.evaluation.request.Request`, which are the options of the command: ``output``,
+        ``confidential``, ``target``, ``train``, ``test``, ``seed``, ``attacks``, ``parents``, ``holdout_parents``,
+        ``cluster``, ``public_key``, ``publish``, ``ledger``.
+
+    Raises
+    ------
+    DpdistError
+        A table cannot be read, or does not fit the schema of the release.
+    """
+    from dpdist.evaluation.request import Request
+    from dpdist.evaluation.run import run_evaluation
+
+    executor = executor_for(client, dask=is_partitioned(against) or is_partitioned(holdout))
+    tables = {"against": against, "holdout": holdout}
+    given = settings | {
+        name: paths_of(data) or as_input(data, executor=executor, extra_columns="ignore")
+        for name, data in tables.items()
+        if data is not None
+    }
+    if spec is not None:
+        given["spec"] = specified(spec, {})
+    if isinstance(given.get("ledger"), Ledger):
+        given["ledger"] = given["ledger"].url
+    more: dict[str, Any] = {"executor": executor, "storage_options": dict(storage_options or {})}
+    if (where := os.fspath(release)).endswith((".yaml", ".yml")):
+        request = Request.read(Path(where), given, **more)
+    else:
+        request = Request.of({"release": where, **given}, **more)
+    with _shown(progress) as report:
+        return run_evaluation(request, progress=report)
+
+
+@contextmanager
+def _shown(progress: bool | Progress) -> Iterator[Progress]:
+    """What a call reports to: bars, the caller's function, or nothing."""
+    if progress is True:
+        with bars() as drawn:
+            yield drawn
+    else:
+        yield progress or silent
 
 
 def _loaded(spec: AnySpecification, data: Any, ledger: AnyLedger, settings: Mapping[str, Any] | None) -> ReleaseSpec:

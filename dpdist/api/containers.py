@@ -6,15 +6,16 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from dpdist.cluster.executor import Executor
-from dpdist.data.arrow import PartitionedTable, TableInMemory
-from dpdist.data.inputs import Input
-from dpdist.data.source import ExtraColumns
 from dpdist.errors import ColumnMismatch, SpecError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dpdist.cluster.executor import Executor
+    from dpdist.data.inputs import Input
+    from dpdist.data.source import ExtraColumns
 
 EXPECTED = (
     "a path, a pandas, Polars or Dask DataFrame, a pyarrow table or dataset, a DuckDB relation, an ADBC cursor, "
@@ -55,6 +56,8 @@ def as_input(data: Any, *, executor: Executor | None, extra_columns: ExtraColumn
     ColumnMismatch
         A column holds values of several types.
     """
+    from dpdist.data.arrow import PartitionedTable, TableInMemory
+
     what = f"the {_name(data)}"
     if is_partitioned(data):
         if executor is None:
@@ -65,6 +68,8 @@ def as_input(data: Any, *, executor: Executor | None, extra_columns: ExtraColumn
 
 def to_arrow(data: Any, *, what: str) -> pa.Table:
     """A table of any package as an Arrow table, without copies where that is possible."""
+    import pyarrow as pa
+
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -104,6 +109,8 @@ def _name(data: object) -> str:
 
 def _of_pandas(data: Any, what: str) -> pa.Table:
     """A pandas DataFrame without its index; NaN and None are missing values."""
+    import pyarrow as pa
+
     if not data.columns.is_unique:
         raise ColumnMismatch(f"{what}: two columns have the same name")
     try:
@@ -114,6 +121,8 @@ def _of_pandas(data: Any, what: str) -> pa.Table:
 
 
 def _converts(column: Any) -> bool:
+    import pyarrow as pa
+
     try:
         pa.Array.from_pandas(column)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):

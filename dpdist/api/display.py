@@ -1,11 +1,16 @@
-"""How answers of the API look: text on a terminal, a small table in a notebook."""
+"""What people see: text and bars on a terminal, a small table in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import textwrap
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from html import escape
+from typing import Any
 
 from dpdist.privacy.formatting import Fact
 
@@ -55,3 +60,83 @@ def _folded(line: str) -> str:
 def cut(line: str, indent: str) -> str:
     """A line in `WIDTH` columns, cut at spaces."""
     return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+_TERMINALS = {"FORCE_COLOR", "TTY_COMPATIBLE"}
+"""Variables by which rich takes a pipe for a terminal."""
+
+
+def stage_bars(console: Any) -> Any:
+    """The progress display of a release: a bar per stage."""
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        SpinnerColumn(finished_text="✓"),
+        TextColumn("{task.description:<22}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        console=console,
+    )
+
+
+def _on_terminal() -> bool:
+    """Whether standard error is a terminal; it may be closed, missing or replaced."""
+    try:
+        return bool(sys.stderr.isatty())
+    except (AttributeError, ValueError):
+        return False
+
+
+def _console() -> Any:
+    """The console of a terminal or of a notebook; None elsewhere."""
+    if not (_on_terminal() or "IPython" in sys.modules or _TERMINALS & os.environ.keys()):
+        return None  # rich need not be imported to know
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console if console.is_terminal or console.is_jupyter else None
+
+
+_shown: list[Any] = []
+"""The live display, which paints over whatever else is printed."""
+
+
+def stop_bars() -> None:
+    """Take the live display away, so that what is printed next stays."""
+    while _shown:
+        _shown.pop().stop()
+
+
+@contextmanager
+def bars() -> Iterator[Any]:
+    """One progress bar per stage on a terminal or in a notebook; one plain line per finished stage elsewhere.
+
+    At the end the time that all of it took.
+    """
+    start, console = time.monotonic(), _console()
+    if console is None:
+        finished: set[str] = set()
+
+        def plain(stage: str, done: int, total: int) -> None:
+            if total and done >= total and stage not in finished:
+                finished.add(stage)
+                print(f"{stage}: done", file=sys.stderr)
+
+        yield plain
+        print(f"total: {time.monotonic() - start:.1f} s", file=sys.stderr)
+        return
+    with stage_bars(console) as progress:
+        tasks: dict[str, Any] = {}
+        _shown.append(progress)
+
+        def draw(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = progress.add_task(stage, total=max(total, 1))
+            progress.update(tasks[stage], completed=done if total else 1, total=max(total, 1))
+
+        try:
+            yield draw
+        finally:
+            _shown.clear()
+    console.print(f"  {'total':<22}{time.monotonic() - start:.1f} s", highlight=False)

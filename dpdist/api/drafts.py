@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdist.errors import SpecError
-from dpdist.families.base.attempt import Progress, silent
 from dpdist.spec.draft import draft, drafted
 
 if TYPE_CHECKING:
@@ -54,58 +53,43 @@ def _holds_files(folder: Path) -> bool:
 
 
 def discovered(
-    source: Path,
-    *,
-    columns: Sequence[str],
-    output: str,
-    dataset: str,
-    budget: tuple[float, float],
-    ledger: str,
-    progress: Progress = silent,
-    announce: Callable[[str], None] = lambda text: None,
+    source: Path, folder: str, columns: Sequence[str], *, dataset: str, budget: tuple[float, float], ledger: str
 ) -> str:
     """A schema file drafted from a private table, by a discovery that is charged and published first.
+
+    Repeated, it ends what was interrupted, and costs nothing more.
 
     Parameters
     ----------
     source : Path
         The table.
+    folder : str
+        Of the discovery; its last part is the name of the release.
     columns : sequence of str
         ``NAME``, ``NAME=integer``, ``NAME=number`` or ``NAME=LOW..HIGH``.
-    output : str
-        Folder of the discovery; its last part is the name of the release.
     budget : (epsilon, delta)
 
     Raises
     ------
     DpdistError
-        As `dpdist.lifecycle.run.run_release`.
+        As `dpdist.release`.
     """
-    from dpdist.lifecycle.run import run_release
-    from dpdist.spec.reader import load
+    from dpdist.api.calls import release
 
-    if not columns:
-        raise SpecError("--discover looks at named columns, which share epsilon: --column SEX --column AGEP=integer")
     asked = dict(map(_column, columns))
     if len(asked) < len(columns):
         raise SpecError("--column: a column is named twice; keep one of them")
-    if not dataset or min(budget) <= 0:
-        raise SpecError("--discover is charged: give --dataset, --epsilon and --delta, such as 0.5 and 1e-9")
-    spec = load(
-        {
-            "kind": "discovery",
-            "name": Path(output).name,
-            "dataset": dataset,
-            "columns": asked,
-            "data": {"path": str(source), "minimum_records": 1, "extra_columns": "ignore"},
-            "privacy": {"epsilon": budget[0], "delta": budget[1]},
-            "output": {"path": output},
-            "ledger": ledger,
-        },
-        title="--discover",
-    )
-    run_release(spec, attempt="once", progress=progress, announce=announce)
-    return draft_of(Path(output), public=False, columns=(), without=())
+    spec = {
+        "kind": "discovery",
+        "name": Path(folder).name,
+        "dataset": dataset,
+        "columns": asked,
+        "data": {"path": str(source), "minimum_records": 1, "extra_columns": "ignore"},
+        "privacy": {"epsilon": budget[0], "delta": budget[1]},
+        "output": {"path": folder},
+    }
+    release(spec, ledger=ledger, attempt="once", progress=True)
+    return draft_of(Path(folder), public=False, columns=(), without=())
 
 
 def _column(text: str) -> tuple[str, Any]:

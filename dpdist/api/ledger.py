@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdist.api.display import Text
-from dpdist.errors import OutOfDomain, SpecError
-from dpdist.ledger import Ledger as _Ledger
+from dpdist.errors import SpecError
+from dpdist.ledger import Books
 
 if TYPE_CHECKING:
-    from dpdist.ledger import Statement
+    from dpdist.ledger.custodian import Statement
     from dpdist.ledger.records import Rational
     from dpdist.spec.contract import Contract
 
@@ -32,8 +32,8 @@ class Ledger:
     """
 
     def __init__(self, url: str) -> None:
-        if not isinstance(url, str) or "://" not in url:
-            raise SpecError("Ledger: expected a URL such as sqlite:///ledger.db")
+        if not isinstance(url, str) or not url:
+            raise SpecError("Ledger: expected a URL such as sqlite:///ledger.db, or the path of an SQLite ledger")
         self.url = url
 
     def __repr__(self) -> str:
@@ -42,9 +42,9 @@ class Ledger:
         return f"Ledger({Database(self.url).name!r})"
 
     @contextmanager
-    def opened(self, *, create: bool = False) -> Iterator[_Ledger]:
+    def opened(self, *, create: bool = False) -> Iterator[Books]:
         """The ledger of `dpdist.ledger`, opened for the time of a block."""
-        ledger = _Ledger.open(self.url, create=create)
+        ledger = Books.open(self.url, create=create)
         try:
             yield ledger
         finally:
@@ -129,11 +129,9 @@ class Ledger:
             if data is not None and paths is None:
                 given = as_input(data, executor=executor, extra_columns=contract.data.extra_columns)
             found = check_input(contract, paths or (), given=given, executor=executor)
-            if found.problems:
-                raise OutOfDomain("the table does not keep the contract:\n" + "\n".join(found.problems))
+            found.refuse()
             ledger.admit_input(name, fingerprint=found.fingerprint, contract=contract.digest, besides=besides)
-        kept, read = found.counts["rows_kept"], found.counts["rows_read"]
-        return Text(f"confidential: {kept:,} of {read:,} rows are kept\nthe contract is kept")
+        return Text("\n".join([*found.lines(), "the contract is kept"]))
 
     def show(self, name: str) -> Statement:
         """A data set with its budget and its attempts.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dpdist.inference.answers import Answer
     from dpdist.inference.published import Published
     from dpdist.inference.replicates import Replicates
+    from dpdist.lifecycle.publication import Outcome
     from dpdist.publish.verify import VerifyReport
     from dpdist.spec.schema import Schema
 
@@ -41,14 +42,14 @@ class Release:
         The signature is then required.
     storage_options : mapping, optional
         Of object storage.
-    budget : str
-        What the data set has left, where the release has just been made.
+    outcome : Outcome, optional
+        Of the run, where the release has just been made.
 
     Attributes
     ----------
     path : str
     manifest : Manifest
-    budget : str
+    outcome : Outcome or None
     """
 
     def __init__(
@@ -57,12 +58,17 @@ class Release:
         *,
         public_key: Ed25519PublicKey | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        budget: str = "",
+        outcome: Outcome | None = None,
     ) -> None:
         self._key, self._options = public_key, dict(storage_options or {})
         self.manifest: Manifest = read_manifest(path, public_key, storage_options=self._options)
         self.path = Store(path, self._options).uri
-        self.budget = budget
+        self.outcome = outcome
+
+    @property
+    def budget(self) -> str:
+        """What the data set has left, where the release has just been made."""
+        return "" if self.outcome is None else self.outcome.budget
 
     @property
     def name(self) -> str:
@@ -186,7 +192,7 @@ class Release:
 
     def evaluate(self, against: Any = None, *, holdout: Any = None, **options: Any) -> Evaluated:
         """Compare the release with the real table; see `dpdist.evaluate`."""
-        from dpdist.api.evaluation import evaluate
+        from dpdist.api.calls import evaluate
 
         return evaluate(self, against, holdout=holdout, **options)
 

@@ -46,14 +46,11 @@ class Synthesizer:
     ledger : Ledger or URL
     dataset : str
         The data set that is charged.
-    minimum_records : int, optional
-        Public lower bound on the number of records; by default that of the contract of the data set.
     name : str, optional
         Name of the release; by default ``synthesizer-`` and a random number, so that each `fit` is one of its own.
-    path : path, optional
-        Folder of the release; by default ``releases/NAME``.
     settings : mapping, optional
-        Further settings of the spec, by dotted path: ``{"model.target": "income"}``.
+        Further settings of the spec, by dotted path: ``{"model.target": "income"}``. By default the contract of the
+        data set says ``data.minimum_records``, and ``output.path`` is ``releases/NAME``.
 
     Attributes
     ----------
@@ -73,9 +70,7 @@ class Synthesizer:
         delta: float,
         ledger: AnyLedger,
         dataset: str,
-        minimum_records: int | None = None,
         name: str | None = None,
-        path: str | os.PathLike[str] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.schema = schema
@@ -83,9 +78,7 @@ class Synthesizer:
         self.delta = delta
         self.ledger = ledger
         self.dataset = dataset
-        self.minimum_records = minimum_records
         self.name = name
-        self.path = path
         self.settings = settings
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -140,10 +133,8 @@ class Synthesizer:
         with opened_run(self._spec(), data=X, ledger=self.ledger, **options) as run:
             if run.outcome is not None:
                 raise SpecError(f"release {run.spec.name!r} is published: draw from the synthesizer that made it")
-            for step in run.steps.values():
-                step()
-            spec, outcome = run.spec, run.outcome
-        self.release_ = Release(spec.output.path, budget=outcome.budget if outcome is not None else "")
+            outcome, spec = run.finish(), run.spec
+        self.release_ = Release(spec.output.path, outcome=outcome)
         self.guarantee_ = self.release_.guarantee
         self.epsilon_, self.delta_ = self.release_.epsilon, self.release_.delta
         self.feature_names_in_ = spec.table.names
@@ -191,21 +182,22 @@ class Synthesizer:
             "name": name,
             "dataset": self.dataset,
             "schema": schema,
-            "data": {"minimum_records": self._minimum()},
-            "output": {"path": os.fspath(self.path or f"releases/{name}")},
+            "output": {"path": f"releases/{name}"},
             "privacy": {"epsilon": self.epsilon, "delta": self.delta},
             "synthesis": {"records": LEAST_RECORDS},
         }
-        return override(spec, self.settings or {})
+        made = override(spec, self.settings or {})
+        if "minimum_records" not in made.setdefault("data", {}):
+            made["data"]["minimum_records"] = self._minimum()
+        return made
 
     def _minimum(self) -> int:
-        if self.minimum_records is not None:
-            return self.minimum_records
+        """The declared number of records of the data set."""
         url = url_of(self.ledger)
         contract = None if url is None else Ledger(url).contract_of(self.dataset)
         if contract is None:
             raise SpecError(
-                "Synthesizer: give minimum_records, a public lower bound on the number of records; the data set has no "
-                "contract that declares one"
+                "Synthesizer: give settings={'data.minimum_records': …}, a public lower bound on the number of "
+                "records; the data set has no contract that declares one"
             )
         return contract.minimum_records

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dpdist.cli.output import show_json
+from dpdist.cli.shared import show_json
 from dpdist.errors import SpecError
 
 account_app = typer.Typer(help="What would it cost, without a spec.", no_args_is_help=True, rich_markup_mode=None)

@@ -1,13 +1,22 @@
-"""``dpdist cluster``: what a Dask cluster needs before a release runs on it."""
+"""``dpdist cluster``: what a cluster needs before a release runs on it: certificates, and the secrets of the chart.
+
+What exists already comes from the environment (the ledger's URL, the credentials of the object storage, the
+key-encryption key if there is one); certificates, and a key-encryption key if there is none, are made.
+"""
 
 from __future__ import annotations
 
+import base64
+import os
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from dpdist.cli.output import say
+from dpdist.cli.shared import say
+from dpdist.errors import OutputUnwritable, SpecError
 
 cluster_app = typer.Typer(help="What a Dask cluster needs for a release.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -45,13 +54,9 @@ def cluster_secrets(
     The ledger's URL and the object store's credentials are those of the environment (DPDIST_LEDGER,
     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY). Certificates are made, and a key-encryption key unless DPDIST_KEK is set.
     """
-    import os
     import sys
 
     import yaml
-
-    from dpdist.cli.kubernetes_secrets import KINDS, chart_settings, secret_manifests
-    from dpdist.errors import OutputUnwritable
 
     if sys.stdout.isatty():
         raise OutputUnwritable(
@@ -71,6 +76,107 @@ def cluster_secrets(
         )
     for setting in chart_settings(os.environ, kinds=kinds):
         say(f"the chart needs --set '{setting}'", err=True)
+
+
+KINDS = ("tls", "kek", "ledger", "storage")
+"""What can be made, each by itself."""
+
+Manifest = dict[str, Any]
+
+
+def secret_manifests(
+    environment: Mapping[str, str],
+    *,
+    kinds: Iterable[str] = KINDS,
+    namespace: str | None = None,
+    prefix: str = "dpdist",
+    days: int = 365,
+) -> list[Manifest]:
+    """Manifests of secrets, of some of `KINDS`, and of their namespace.
+
+    The environment holds ``DPDIST_LEDGER``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``; for the key-encryption
+    key see `dpdist.ledger.keys`. A namespace is made with them, and closed to pods that are not restricted; None leaves
+    it to kubectl. Names begin with `prefix`; certificates are valid for `days`. The key-encryption key is immutable:
+    Kubernetes refuses another one over it. Raises SpecError: a kind is unknown, or the environment does not hold what
+    it needs; KeyUnavailable: its key-encryption key cannot be used.
+    """
+    from dpdist.cluster.certificates import ROLES, make_certificates
+
+    wanted = tuple(kinds)
+    unknown = sorted(set(wanted) - set(KINDS))
+    if unknown or not wanted:
+        raise SpecError(f"--only: expected some of {', '.join(KINDS)}, not {', '.join(unknown) or 'nothing'}")
+    manifests = [_namespace(namespace)] if namespace else []
+    if "tls" in wanted:
+        files = make_certificates(days=days)
+        for role in ROLES:
+            content = {"ca.crt": files["ca.pem"], "tls.crt": files[f"{role}.pem"], "tls.key": files[f"{role}-key.pem"]}
+            manifests.append(_secret(f"{prefix}-tls-{role}", content, namespace, kind="kubernetes.io/tls"))
+    if "kek" in wanted:
+        secret = _secret(f"{prefix}-kek", {"kek": base64.b64encode(_kek(environment))}, namespace)
+        manifests.append({**secret, "immutable": True})
+    if "ledger" in wanted:
+        manifests.append(_secret(f"{prefix}-ledger", {"url": _ledger(environment).encode()}, namespace))
+    if "storage" in wanted:
+        manifests.append(_secret(f"{prefix}-storage", _credentials(environment), namespace))
+    return manifests
+
+
+def chart_settings(environment: Mapping[str, str], kinds: Iterable[str] = KINDS) -> list[str]:
+    """Settings of the chart that the environment asks for and no secret holds: the store's address, other ports."""
+    settings = []
+    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or ""
+    if "storage" in kinds and (found := re.fullmatch(r"(https?)://[A-Za-z0-9.-]+(?::(\d+))?/?", endpoint)):
+        settings.append(f"storage.endpointUrl={endpoint}")
+        port = found[2] or {"http": "80", "https": "443"}[found[1]]
+        if port != "443":
+            settings.append(f"networkPolicy.storage.ports={{{port}}}")
+    server = environment.get("DPDIST_LEDGER", "").partition("?")[0].rpartition("@")[2]
+    if "ledger" in kinds and (found := re.search(r":(\d+)(?=/|$)", server)) and found[1] != "5432":
+        settings.append(f"networkPolicy.ledger.ports={{{found[1]}}}")
+    return settings
+
+
+def _namespace(name: str) -> Manifest:
+    level = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": level}}
+
+
+def _secret(name: str, content: Mapping[str, bytes], namespace: str | None, *, kind: str = "Opaque") -> Manifest:
+    metadata = {"name": name, "labels": {"app.kubernetes.io/part-of": "dpdist"}}
+    if namespace:
+        metadata["namespace"] = namespace
+    data = {key: base64.b64encode(value).decode() for key, value in content.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind, "data": data}
+
+
+def _kek(environment: Mapping[str, str]) -> bytes:
+    from dpdist.ledger.key_encryption import KEY_BYTES, KeyEncryptionKey
+
+    if environment.get("DPDIST_KEK") or environment.get("DPDIST_KEK_FILE"):
+        return KeyEncryptionKey.find().secret
+    return os.urandom(KEY_BYTES)
+
+
+def _ledger(environment: Mapping[str, str]) -> str:
+    url = environment.get("DPDIST_LEDGER", "")
+    if not url.startswith("postgresql"):
+        raise SpecError(
+            "DPDIST_LEDGER is not the URL of a PostgreSQL database: pods cannot share another. Set it to "
+            "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE, or leave the secret out (--only)"
+        )
+    return url
+
+
+def _credentials(environment: Mapping[str, str]) -> dict[str, bytes]:
+    names = {"access-key-id": "AWS_ACCESS_KEY_ID", "secret-access-key": "AWS_SECRET_ACCESS_KEY"}
+    missing = [name for name in names.values() if not environment.get(name)]
+    if missing:
+        raise SpecError(
+            f"{' and '.join(missing)} are not set: give the credentials that pods shall use, or leave the secret out "
+            "(--only tls --only kek --only ledger) where pods have an identity"
+        )
+    return {key: environment[name].encode() for key, name in names.items()}
 
 
 if __name__ == "__main__":

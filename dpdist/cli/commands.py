@@ -8,36 +8,28 @@ import os
 import signal
 import sys
 import threading
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpdist.api.display import folded
-from dpdist.api.progress import bars, stop_bars
+from dpdist.api.display import bars, folded, stop_bars
 from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
-from dpdist.cli.inference import audit_coverage, draw, infer, replicates, tabulate
-from dpdist.cli.ledger import known_to_default, ledger_app
+from dpdist.cli.ledger import ledger_app
 from dpdist.cli.ledger_views import metrics, report
-from dpdist.cli.options import AsJson, Endpoint, PublicKey, Settings, SpecPath, load, storage_options
-from dpdist.cli.output import error_text, guarantee_lines, say, show_json
 from dpdist.cli.plan import plan
+from dpdist.cli.readers import audit_coverage, draw, infer, replicates, tabulate, verify
 from dpdist.cli.runs import runs_app
-from dpdist.cli.schema import schema_app
-from dpdist.cli.spec import spec_app
+from dpdist.cli.schema import schema_app, spec_app
+from dpdist.cli.shared import AsJson, Settings, SpecPath, error_text, guarantee_lines, load, overrides, say, show_json
 from dpdist.errors import AccountingError, DpdistError, SpecError
-from dpdist.privacy.formatting import number_of, upwards
 
 if TYPE_CHECKING:
-    from dpdist.inference.recompute import Recomputed
-    from dpdist.lifecycle.outcome import Outcome
+    from dpdist.lifecycle.publication import Outcome
     from dpdist.lifecycle.run import AttemptMode
-    from dpdist.publish.account import Account
-    from dpdist.publish.verify import VerifyReport
 
 app = typer.Typer(
     name="dpdist",
@@ -48,6 +40,7 @@ app = typer.Typer(
 )
 app.command()(plan)
 app.command()(evaluate)
+app.command()(verify)
 app.command()(draw)
 app.command()(tabulate)
 app.command()(replicates)
@@ -134,7 +127,7 @@ def _terminated(number: int, frame: object) -> None:
 
 def _of_the_charge() -> str:
     """What becomes of a charge, where the command makes one."""
-    given, asked = sys.argv[1:2], {"evaluate": "--publish", "schema": "--discover"}
+    given, asked = sys.argv[1:2], {"evaluate": "--publish", "schema": "discover"}
     charges = given == ["release"] or any(
         given == [name] and any(o in a for a in sys.argv) for name, o in asked.items()
     )
@@ -182,26 +175,18 @@ def release(
     as_json: AsJson = False,
 ) -> None:
     """Run a release: charge, compute, publish."""
-    from dpdist.lifecycle.run import run_release
+    from dpdist.api.calls import release as call
 
     modes: tuple[AttemptMode, ...] = ("resume", "replace", "once")
     asked = [mode for mode, flag in zip(modes, (resume, new_attempt, once), strict=True) if flag]
     if len(asked) > 1:
         raise SpecError("give one of --resume, --new-attempt, --once")
     attempt = asked[0] if asked else "new"
-    loaded = load(spec, settings)
-    with bars() as progress:
-        outcome = run_release(
-            loaded,
-            attempt=attempt,
-            fixed_key=test_key,
-            progress=progress,
-            announce=lambda text: say(text, err=True),
-        )
-    if as_json:
-        show_json(outcome.to_json())
-    else:
-        say(_summary(outcome))
+    made = call(spec, settings=overrides(settings), attempt=attempt, test_key=test_key, progress=True)
+    if made.outcome is not None and as_json:
+        show_json(made.outcome.to_json())
+    elif made.outcome is not None:
+        say(_summary(made.outcome))
 
 
 def _summary(outcome: Outcome) -> str:
@@ -214,100 +199,6 @@ def _summary(outcome: Outcome) -> str:
         f"Budget      {outcome.budget}",
     ]
     return folded("\n".join(lines))
-
-
-@app.command()
-def verify(
-    release: Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")],
-    public_key: PublicKey = None,
-    ledger: Annotated[
-        str | None,
-        typer.Option(
-            help="SQLAlchemy URL or SQLite file of the ledger: also compare the release with the account. Default: "
-            "dpdist-ledger.db of this folder, if it is there and knows the release.",
-        ),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the release that is expected.")] = None,
-    attempt: Annotated[str | None, typer.Option(help="Its attempt, or at least 8 characters of its beginning.")] = None,
-    required: Annotated[
-        bool,
-        typer.Option(
-            "--require-signature",
-            help="End with 1 unless a signature was checked (--public-key, --ledger) and the manifest lists all files.",
-        ),
-    ] = False,
-    recompute: Annotated[
-        bool,
-        typer.Option(
-            "--recompute", help="Also make all records again from the published model, and name changed ones."
-        ),
-    ] = False,
-    endpoint_url: Endpoint = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check every file of a release against its manifest, the guarantee against its events, and the signature."""
-    from dpdist.ledger import Ledger
-    from dpdist.ledger.signing import load_public_key
-    from dpdist.publish.account import verify_with_account
-    from dpdist.publish.verify import verify as verify_release
-
-    key = load_public_key(public_key) if public_key else None
-    options = storage_options(endpoint_url)
-    account, again = None, None
-    if recompute:
-        from dpdist.inference.recompute import recompute as make_again
-
-        again = make_again(release, key, storage_options=options)
-    found = ledger if ledger is not None or required else known_to_default(release, options)
-    if found is None:
-        report = verify_release(release, key, name=name, attempt=attempt, storage_options=options)
-    else:
-        opened = Ledger.open(found, create=False)
-        report, account = verify_with_account(opened, release, key, name=name, attempt=attempt, storage_options=options)
-        opened.close()
-    if ledger is None and found is not None and not as_json:
-        say(f"ledger      {found}, which knows the release")
-    if as_json:
-        made = {} if again is None else {"recomputed": asdict(again)}
-        show_json(report.to_json() | made | ({} if account is None else {"account": account.to_json()}))
-    else:
-        _explain(release, report, account, again)
-    if required and (report.signature != "valid" or report.unlisted or not report.private):
-        why = "there are files that it does not list" if report.unlisted else "it was made with a fixed test key"
-        why = "no signature was checked" if report.signature != "valid" else why
-        say(f"dpdist: --require-signature: {release}: {why}", err=True)
-        raise typer.Exit(1)
-
-
-def _explain(release: str, report: VerifyReport, account: Account | None, again: Recomputed | None) -> None:
-    parts = number_of(report.parts, "part")
-    verdict = report.verdict if account is None else "verified by the account"
-    if report.signature == "foreign":
-        verdict += ", but signed by a key that is not the data set's"
-    lines = [] if report.private else [f"{release}: NOT PRIVATE, made with a fixed test key: its noise can be computed"]
-    lines += [
-        f"{release}: {verdict}, {report.counted} in {parts}",
-        f"Release     {report.identity}",
-        f"Signature   {report.signed}",
-        *(f"WARNING     {caution}" for caution in report.cautions),
-    ]
-    if account is not None:
-        lines.append(f"Account     {account.explain()}")
-    if again is not None:
-        other = f"; the bytes of {number_of(len(again.rewritten), 'part')} are another pyarrow's"
-        other = other if again.rewritten else ""
-        lines.append(f"Recomputed  all {again.records:,} records from the model and the public key{other}")
-    lines += guarantee_lines(report.guarantees)
-    if report.epsilon is not None:
-        lines.append(f"Events      epsilon {upwards(report.epsilon)}, recomputed from the events in the manifest")
-    if report.unlisted:
-        names = [name if name.isprintable() else repr(name) for name in report.unlisted[:10]]  # whoever made them
-        shown = ", ".join(names) + (", ..." if len(report.unlisted) > 10 else "")
-        lines.append(
-            f"WARNING     {number_of(len(report.unlisted), 'file')} beside it that the manifest does not name and that "
-            f"were not checked: {shown}"
-        )
-    say(folded("\n".join(lines)))
 
 
 @app.command()

@@ -9,9 +9,8 @@ import typer
 
 from dpdist.api.display import folded
 from dpdist.cli.ledger import open_ledger
-from dpdist.cli.options import DEFAULT_LEDGER, LedgerUrl, load
-from dpdist.cli.output import say
-from dpdist.errors import OutOfDomain, SpecError
+from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, load, say
+from dpdist.errors import SpecError
 from dpdist.privacy.formatting import upwards
 
 if TYPE_CHECKING:
@@ -89,16 +88,8 @@ def contract_check(
         with open_ledger(ledger) as opened:
             checked = _contract_of(opened.dataset(str(dataset)).contract, str(dataset))
     found = check_input(checked, data or ())
-    say(f"confidential: {found.counts['rows_kept']:,} of {found.counts['rows_read']:,} rows are kept")
-    for name in ("rows_without_id", "rows_beyond_bound"):
-        if name in found.counts:
-            say(f"confidential: {found.counts[name]:,} {name.replace('_', ' ')}")
-    for name, counts in found.counts["columns"].items():
-        say(f"confidential: {name}: " + ", ".join(f"{counts[k]:,} {k.replace('_', ' ')}" for k in counts))
-    for rule, count in found.counts.get("rules", {}).items():
-        say(f"confidential: {rule}: broken by {count:,} rows")
-    if found.problems:
-        raise OutOfDomain("the table does not keep the contract:\n" + "\n".join(found.problems))
+    say("\n".join(found.lines()))
+    found.refuse()
     if dataset is not None:
         with open_ledger(ledger) as opened:
             digest, known = checked.digest, besides or ()

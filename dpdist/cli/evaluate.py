@@ -1,106 +1,60 @@
-"""The command that evaluates a release."""
+"""The command that evaluates a release: its options are the fields of a `Request`."""
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from dpdist.api.progress import bars
-from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, PublicKey, Settings, load, storage_options
-from dpdist.cli.output import show
-
-Against = Annotated[
-    list[str] | None,
-    typer.Option(metavar="DATA", help="The real table: files, a folder or a glob, local or s3://; may be repeated."),
-]
-Holdout = Annotated[
-    list[str] | None,
-    typer.Option(metavar="DATA", help="Records like its own that the release was NOT made from; may be repeated."),
-]
-Parents = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="DATA", help="Of linked tables: that of the parents, where --against has none; default: --spec's."
-    ),
-]
-HoldoutParents = Annotated[
-    list[str] | None, typer.Option(metavar="DATA", help="The same of the hold-out; default: --parents.")
-]
-Spec = Annotated[
-    Path | None,
-    typer.Option(help="Spec of the release: how its table is read (CSV, storage), and where, without --against."),
-]
-Output = Annotated[
-    str | None,
-    typer.Option(help="Folder of the page and the figures, or s3://… with --confidential; default: evaluation-NAME."),
-]
-Confidential = Annotated[
-    bool,
-    typer.Option("--confidential", help="Only those may read the bucket of --output who may read the real table."),
-]
-Target = Annotated[
-    str | None,
-    typer.Option(
-        help="Attribute that models predict; default: the model.target or mixing.class of the release, else the last "
-        "one with two values."
-    ),
-]
-Train = Annotated[int, typer.Option(min=50, help="Records of each table to train models on, at most.")]
-Test = Annotated[int, typer.Option(min=50, help="Real records to test models on, at most.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of every sample and model.")]
-Attacks = Annotated[bool, typer.Option("--attacks/--no-attacks", help="Run the attacks as well.")]
-Cluster = Annotated[str, typer.Option(help="auto, threads, embedded or a scheduler's address: who reads and counts.")]
-Publish = Annotated[
-    float | None,
-    typer.Option(metavar="EPSILON", help="Also write noisy scores that may be published, charged to the ledger."),
-]
+from dpdist.cli.shared import AsJson, Endpoint, Settings, load, show, storage_options
+from dpdist.errors import SpecError
+from dpdist.evaluation.request import Request
 
 
-def evaluate(
-    release: Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")],
-    against: Against = None,
-    holdout: Holdout = None,
-    parents: Parents = None,
-    holdout_parents: HoldoutParents = None,
-    spec: Spec = None,
-    settings: Settings = None,
-    output: Output = None,
-    confidential: Confidential = False,
-    target: Target = None,
-    train: Train = 30_000,
-    test: Test = 15_000,
-    seed: Seed = 0,
-    attacks: Attacks = True,
-    cluster: Cluster = "auto",
-    public_key: PublicKey = None,
-    endpoint_url: Endpoint = None,
-    publish: Publish = None,
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    as_json: AsJson = False,
-) -> None:
+def evaluate(**given: Any) -> None:
     """Compare a release with the real table: one CONFIDENTIAL page with plots, and the figures as JSON."""
-    from dpdist.evaluation.report import Options
-    from dpdist.evaluation.run import Request, run_evaluation
-    from dpdist.ledger.signing import load_public_key
+    from dpdist.api.calls import evaluate as call
 
-    request = Request(
-        release=release,
-        against=tuple(against or ()),
-        holdout=tuple(holdout or ()),
-        parents=tuple(parents or ()),
-        holdout_parents=tuple(holdout_parents or ()),
-        spec=load(spec, settings) if spec is not None else None,
-        output=output,
-        confidential=confidential,
-        options=Options(target=target, train=train, test=test, seed=seed, attacks=attacks),
-        cluster=cluster,
-        public_key=load_public_key(public_key) if public_key else None,
-        storage_options=storage_options(endpoint_url),
-        publish=publish,
-        ledger=ledger,
-    )
-    with bars() as progress:
-        done = run_evaluation(request, progress=progress)
-    show(done, as_json=as_json)
+    asked = {name: value for name, value in given.items() if value is not None and name in Request.settings()}
+    if "spec" in asked:
+        asked["spec"] = load(asked["spec"], given["settings"])
+    elif given["settings"]:
+        raise SpecError("--set: give the spec that it overrides with --spec")
+    done = call(asked.pop("release"), progress=True, storage_options=storage_options(given["endpoint_url"]), **asked)
+    show(done, as_json=given["as_json"])
+
+
+def _parameters() -> list[inspect.Parameter]:
+    """The parameters of the command; an option that is not given leaves the field to the file or to its default."""
+    hints, found = get_type_hints(Request, include_extras=True), []
+    for one in fields(Request):
+        if one.name not in Request.settings():
+            continue
+        kind, text = get_args(hints[one.name])
+        if one.name == "release":
+            argument = Annotated[str, typer.Argument(metavar="RELEASE", help=text)]
+            found.append(inspect.Parameter(one.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=argument))
+            continue
+        if kind is not bool and isinstance(one.default, int | str):
+            text = f"{text[:-1]}; default: {one.default}."
+        flag = f"--{one.name.replace('_', '-')}"
+        several = get_origin(kind) is tuple
+        option = typer.Option(
+            f"{flag}/--no-{flag[2:]}" if one.default is True else flag,
+            help=text,
+            metavar="DATA" if several else None,
+        )
+        one_of: Any = list[str] if several else Path if kind is Any else kind
+        first = one_of if isinstance(one_of, type) or several else get_args(one_of)[0]
+        annotation: Any = Annotated[first | None, option]
+        found.append(inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    shared = (("settings", Settings, None), ("endpoint_url", Endpoint, None), ("as_json", AsJson, False))
+    for name, kind, default in shared:
+        found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    return found
+
+
+evaluate.__signature__ = inspect.Signature(_parameters())  # type: ignore[attr-defined]

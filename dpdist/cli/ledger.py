@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -12,13 +11,12 @@ from urllib.parse import quote
 import typer
 
 from dpdist.api.display import folded
-from dpdist.cli.options import DEFAULT_LEDGER, AsJson, LedgerUrl, moment
-from dpdist.cli.output import say, show_json
+from dpdist.cli.shared import DEFAULT_LEDGER, AsJson, LedgerUrl, moment, say, show_json
 from dpdist.errors import DatasetUnknown, LedgerError, LedgerUnavailable, SpecError
 from dpdist.privacy.formatting import upwards
 
 if TYPE_CHECKING:
-    from dpdist.ledger import Ledger
+    from dpdist.ledger import Books
 
 ledger_app = typer.Typer(help="The budget of each data set.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -94,7 +92,7 @@ def ledger_identity(
 _NO_IDENTITY = "make one with `dpdist ledger identity {dataset} --new`; until then its releases are not signed"
 
 
-def _identity_lines(opened: Ledger, dataset: str) -> list[str]:
+def _identity_lines(opened: Books, dataset: str) -> list[str]:
     """What is said of the identity of a data set; beside a SQLite ledger its public key is stored."""
     from dpdist.ledger.signing import key_fingerprint, public_pem
 
@@ -286,13 +284,8 @@ def known_to_default(release: str, options: dict[str, Any]) -> str | None:
     return DEFAULT_LEDGER
 
 
-@contextmanager
-def open_ledger(url: str, *, create: bool = False) -> Iterator[Ledger]:
+def open_ledger(url: str, *, create: bool = False) -> AbstractContextManager[Books]:
     """A ledger, closed at the end."""
-    from dpdist.ledger import Ledger
+    from dpdist.api.ledger import Ledger
 
-    opened = Ledger.open(url, create=create)
-    try:
-        yield opened
-    finally:
-        opened.close()
+    return Ledger(url).opened(create=create)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpdist.cli.ledger import open_ledger
-from dpdist.cli.options import DEFAULT_LEDGER, LedgerUrl
-from dpdist.cli.output import say
+from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, say
 from dpdist.errors import DpdistError, LedgerError, SpecError
 from dpdist.privacy.formatting import number_of
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpdist.api.display import folded
-from dpdist.cli.options import AsJson, Settings, SpecPath, load
-from dpdist.cli.output import say, show, show_json
+from dpdist.cli.shared import AsJson, Settings, SpecPath, load, overrides, say, show, show_json
 from dpdist.errors import SpecError
 
 if TYPE_CHECKING:
@@ -54,8 +53,7 @@ def plan(
     details: Details = False,
 ) -> None:
     """Say what a release would guarantee, cost and need. Reads no record of its table."""
-    from dpdist.api.planned import PlannedRelease
-    from dpdist.families.base.registry import make_plan
+    from dpdist.api.calls import plan as call
     from dpdist.ledger.statement import account_facts
     from dpdist.privacy.formatting import lines_of
 
@@ -67,16 +65,15 @@ def plan(
         if found.plan is not None and not as_json:
             say(folded("\n".join(lines_of(account_facts(found.plan)))))
         return
-    made = make_plan(load(spec, settings))
+    made = call(spec, settings=overrides(settings))
     if cluster:
         from dpdist.families.base.cluster_size import size_cluster
 
-        show(size_cluster(made), as_json=as_json)
+        show(size_cluster(made.plan), as_json=as_json)
     elif as_json:
         show_json(made.to_json())
     else:
-        facts = PlannedRelease(made).facts(details=details)
-        say(folded("\n".join([*lines_of(facts), *_notes(spec)])))
+        say(folded("\n".join([*lines_of(made.facts(details=details)), *_notes(spec)])))
 
 
 def _notes(spec: Path) -> list[str]:

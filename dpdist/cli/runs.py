@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dpdist.cli.options import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, moment, storage_options
-from dpdist.cli.output import say, show_json
+from dpdist.cli.shared import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, moment, say, show_json, storage_options
 from dpdist.lifecycle.history import find_attempt, list_runs, opened, run_record
 from dpdist.privacy.formatting import number_of
 

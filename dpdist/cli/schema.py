@@ -1,4 +1,4 @@
-"""``dpdist schema``: schemas drafted from public descriptions, and checked."""
+"""``dpdist schema`` and ``dpdist spec``: schemas drafted and checked, specs shown, JSON schemas."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dpdist.api.display import folded
-from dpdist.cli.options import DEFAULT_LEDGER, LedgerUrl, load
-from dpdist.cli.output import say, show_json
+from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, Settings, SpecPath, load, say, show_json
 from dpdist.errors import ColumnMismatch, OutOfDomain, SpecError
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ SITE = "https://dpdist.example/docs"
 """Where the documents are."""
 
 schema_app = typer.Typer(help="Schemas: draft and check them.", no_args_is_help=True, rich_markup_mode=None)
+spec_app = typer.Typer(help="Specs: their JSON schema.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @schema_app.command("draft")
@@ -26,60 +26,47 @@ def schema_draft(
     source: Annotated[
         Path, typer.Argument(help="Codebook, data dictionary, table schema, Parquet file, or published discovery.")
     ],
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--column",
-            help="A column that is wanted; repeatable. With --discover, NAME=integer or NAME=number asks for bounds, "
-            "and NAME=0..99 declares public ones; of others the frequent values are found.",
-        ),
-    ] = None,
+    columns: Annotated[list[str] | None, typer.Option("--column", help="A column that is wanted; repeatable.")] = None,
     without: Annotated[list[str] | None, typer.Option("--leave-out", help="A column to leave out; repeatable.")] = None,
     public: Annotated[
         bool, typer.Option("--public", help="The table is PUBLIC: take values and ranges from its records.")
     ] = False,
-    discover: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="The table is private: charge --dataset for a discovery of its columns, publish it into this folder, "
-            "and draft from it. Repeated, it ends what was interrupted, and costs nothing more.",
-        ),
-    ] = None,
-    dataset: Annotated[str, typer.Option(help="With --discover: data set whose budget is charged.")] = "",
-    epsilon: Annotated[float, typer.Option(help="With --discover: epsilon of the discovery.")] = 0.0,
-    delta: Annotated[float, typer.Option(help="With --discover: delta of the discovery.")] = 0.0,
-    ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
     """Print a schema drafted from a description of a table; what is left to decide is marked TODO.
 
     Reads Frictionless Table Schema, CSVW, DDI-Codebook, data dictionaries of NIST and the Census Bureau (JSON, CSV),
     names files of the UCI repository, the types of Parquet files, and releases of kind: discovery. Reads no record,
-    unless --public or --discover is given; the latter is charged before it does.
+    unless --public is given.
     """
-    if discover is None:
-        if dataset or epsilon or delta:
-            raise SpecError("--dataset, --epsilon and --delta: only with --discover FOLDER")
-        from dpdist.api.drafts import draft_of
+    from dpdist.api.drafts import draft_of
 
-        text = draft_of(source, public=public, columns=tuple(columns or ()), without=tuple(without or ()))
-    else:
-        from dpdist.api.drafts import discovered
-        from dpdist.api.progress import bars
+    say(draft_of(source, public=public, columns=tuple(columns or ()), without=tuple(without or ())), nl=False)
 
-        if public or without:
-            raise SpecError("--public and --leave-out: not with --discover, which looks at each --column")
-        with bars() as progress:
-            text = discovered(
-                source,
-                columns=columns or (),
-                output=discover,
-                dataset=dataset,
-                budget=(epsilon, delta),
-                ledger=ledger,
-                progress=progress,
-                announce=lambda line: say(line, err=True),
-            )
+
+@schema_app.command("discover")
+def schema_discover(
+    source: Annotated[Path, typer.Argument(help="The private table: Parquet or CSV.")],
+    folder: Annotated[str, typer.Argument(help="Folder to publish the discovery into; its name is the release's.")],
+    columns: Annotated[
+        list[str],
+        typer.Option(
+            "--column",
+            help="A column, whose frequent values are found; repeatable. NAME=integer or NAME=number asks for bounds, "
+            "and NAME=0..99 declares public ones.",
+        ),
+    ],
+    dataset: Annotated[str, typer.Option(help="Data set whose budget is charged.")],
+    epsilon: Annotated[float, typer.Option(help="Epsilon of the discovery.")],
+    delta: Annotated[float, typer.Option(help="Delta of the discovery.")],
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+) -> None:
+    """Charge a data set for a discovery of its columns, publish it, and print a schema drafted from it.
+
+    Repeated, it ends what was interrupted, and costs nothing more.
+    """
+    from dpdist.api.drafts import discovered
+
+    text = discovered(source, folder, columns, dataset=dataset, budget=(epsilon, delta), ledger=ledger)
     say(text, nl=False)
 
 
@@ -151,6 +138,18 @@ def schema_json(
 ) -> None:
     """Print the JSON schema of a kind of file, for editors."""
     show_json(json_schema_of(of))
+
+
+@spec_app.command("schema")
+def spec_schema() -> None:
+    """Print the JSON schema of a spec file."""
+    show_json(json_schema_of("spec"))
+
+
+@spec_app.command("show")
+def spec_show(spec: SpecPath, settings: Settings = None) -> None:
+    """Print a spec as it will be used, defaults included."""
+    say(load(spec, settings).model_dump_json(indent=2, by_alias=True))
 
 
 def json_schema_of(kind: str) -> dict[str, Any]:

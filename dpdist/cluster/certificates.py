@@ -21,7 +21,18 @@ def write_certificates(folder: Path, *, days: int = 365) -> None:
     missing folder is made with mode 0700. Raises OutputExists: the folder holds a file of one of these names;
     OutputUnwritable: it cannot be written.
     """
-    _write(folder, make_certificates(days=days))
+    files = make_certificates(days=days)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        taken = [name for name in files if (folder / name).exists()]
+        if taken:
+            raise OutputExists(f"{folder} holds {taken[0]} already: choose another folder, or delete the old set")
+        for name, content in files.items():
+            handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if "-key" in name else 0o644)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+    except OSError as error:
+        raise OutputUnwritable(f"the certificates cannot be written to {folder}: {error.strerror}") from None
 
 
 def make_certificates(*, days: int = 365) -> dict[str, bytes]:
@@ -75,17 +86,3 @@ def make_certificates(*, days: int = 365) -> dict[str, bytes]:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
     return files
-
-
-def _write(folder: Path, files: dict[str, bytes]) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        taken = [name for name in files if (folder / name).exists()]
-        if taken:
-            raise OutputExists(f"{folder} holds {taken[0]} already: choose another folder, or delete the old set")
-        for name, content in files.items():
-            handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if "-key" in name else 0o644)
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-    except OSError as error:
-        raise OutputUnwritable(f"the certificates cannot be written to {folder}: {error.strerror}") from None

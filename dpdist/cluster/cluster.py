@@ -199,31 +199,25 @@ def translated() -> Iterator[None]:
         yield
     except DpdistError:
         raise
-    except _killed_workers():
-        raise OutOfMemory(
-            "a task killed its worker repeatedly, most likely for lack of memory: raise cluster.memory_limit, "
-            "or use more partitions (cluster.partitions); the release can be resumed"
-        ) from None
     except MemoryError:
         raise OutOfMemory(
             "a task ran out of memory: use more partitions (cluster.partitions) or a larger worker; "
             "the release can be resumed"
         ) from None
-    except _lost_connections():
+    except (CancelledError, TimeoutError, ConnectionError):
         raise ClusterUnreachable(SCHEDULER_LOST) from None
-    except OSError as error:  # its text may come from a server
-        reason = os.strerror(error.errno) if error.errno else type(error).__name__
-        raise ResourceError(f"a task failed: {reason}") from None
+    except Exception as error:
+        from distributed import KilledWorker  # threads of this process need no `distributed`
+        from distributed.comm.core import CommClosedError
 
-
-# Imported when there is an error: threads of this process need no `distributed`.
-def _killed_workers() -> tuple[type[Exception], ...]:
-    from distributed import KilledWorker
-
-    return (KilledWorker,)
-
-
-def _lost_connections() -> tuple[type[BaseException], ...]:
-    from distributed.comm.core import CommClosedError
-
-    return (CommClosedError, CancelledError, TimeoutError, ConnectionError)
+        if isinstance(error, KilledWorker):
+            raise OutOfMemory(
+                "a task killed its worker repeatedly, most likely for lack of memory: raise cluster.memory_limit, "
+                "or use more partitions (cluster.partitions); the release can be resumed"
+            ) from None
+        if isinstance(error, CommClosedError):
+            raise ClusterUnreachable(SCHEDULER_LOST) from None
+        if isinstance(error, OSError):  # its text may come from a server
+            reason = os.strerror(error.errno) if error.errno else type(error).__name__
+            raise ResourceError(f"a task failed: {reason}") from None
+        raise

@@ -41,6 +41,30 @@ SAMPLE_BYTES = 64 << 20
 """Memory of the codes of such a sample."""
 
 
+@dataclass(frozen=True)
+class Tables:
+    """The private tables of an evaluation, not yet opened."""
+
+    against: Input
+    holdout: Input | None = None
+    training: Input | None = None  # all that the release was made from, if it is known
+
+    def check_holdout(self) -> None:
+        """Refuse a hold-out that is the table, or shares a file with it or with what the release was made from."""
+        holdout, against = self.holdout, self.against
+        if holdout is None:
+            return
+        what = "a hold-out holds records that the release was not made from"
+        if holdout is against or (holdout.source is None and holdout.fingerprint == against.fingerprint):
+            raise SpecError(f"the hold-out is the table itself; {what}")
+        own, known = _paths(against), set()
+        with suppress(DataError):  # the files of the spec may be elsewhere by now
+            known = _paths(self.training)
+        for path in sorted(_paths(holdout) & (own | known)):
+            where = "--against as well" if path in own else "the table that --spec names"
+            raise SpecError(f"--holdout: {path} is in {where}; {what}")
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Inputs:
     """A release and the tables it is compared with; confidential."""
@@ -166,36 +190,33 @@ class Inputs:
 
 def open_inputs(
     released: ReleasedTable,
+    tables: Tables,
     *,
-    against: Input,
-    holdout: Input | None,
     executor: Executor,
     seed: int,
     progress: Progress,
     real: tuple[Schema, Look] | None = None,
-    training: Input | None = None,
     unit: UnitSpec | None = None,
-    weight: WeightSpec | None = None,
 ) -> Inputs:
     """Open what an evaluation of released records looks at; reads the manifest, file metadata and, of CSV, the lines.
 
     `real` is the schema of the real table and what turns its codes into codes of the release's, where they differ;
-    `training` all that the release was made from, if it is known: no file of the hold-out may be among it; `unit` what
-    figures of the real records protect; `weight` by what real records count. Raises DataError: the table or the
-    hold-out cannot be read by the release's
-    schema (`dpdist.data.table.open_table`); SpecError: the hold-out is the table itself; EmptyTable: the release holds
-    no record.
+    `unit` what figures of the real records protect. Real records count by weights where those of the release did.
+    Raises DataError: the table or the hold-out cannot be read by the release's schema
+    (`dpdist.data.table.open_table`); SpecError: the hold-out is the table itself; EmptyTable: the release holds no
+    record.
     """
     if not released.rows:
         raise EmptyTable("the release holds no record: there is nothing to evaluate")
     schema, look = real or (released.schema, released.decoder.merged)
+    against, holdout, weight = tables.against, tables.holdout, weight_of(released.manifest)
     beside = unit or weight
-    tables = [against.open(schema, beside=None if beside is None else beside.by).on(executor)]
+    opened = [against.open(schema, beside=None if beside is None else beside.by).on(executor)]
     if holdout is not None:
-        tables.append(holdout.open(schema, beside=None if weight is None else weight.by).on(executor))
-        keep_apart(holdout, against, training)
+        opened.append(holdout.open(schema, beside=None if weight is None else weight.by).on(executor))
+    tables.check_holdout()
     progress("finding rows", 0, 1)
-    located = located_on(executor, tables)
+    located = located_on(executor, opened)
     if weight is not None:
         located = [WeightedRecords(table, weight) for table in located]
     progress("finding rows", 1, 1)
@@ -224,16 +245,10 @@ def _key(seed: int, purpose: str) -> KeyRef:
     return KeyRef.fixed(hashlib.sha256(f"evaluation/{seed}/{purpose}".encode()).hexdigest())
 
 
-def keep_apart(holdout: Input, against: Input, training: Input | None) -> None:
-    """Refuse a hold-out that is the table, or shares a file with it or with what the release was made from."""
-    if holdout is against or (holdout.source is None and holdout.fingerprint == against.fingerprint):
-        raise SpecError("the hold-out is the table itself; a hold-out holds records that the release was not made from")
-    own, known = _paths(against), set()
-    with suppress(DataError):  # the files of the spec may be elsewhere by now
-        known = _paths(training)
-    for path in sorted(_paths(holdout) & (own | known)):
-        where = "--against as well" if path in own else "the table that --spec names"
-        raise SpecError(f"--holdout: {path} is in {where}; a hold-out holds records that the release was not made from")
+def weight_of(manifest: Manifest) -> WeightSpec | None:
+    """By what the records of a release counted; None for each once."""
+    weighed = manifest.spec.get("weight")
+    return None if weighed is None else WeightSpec.model_validate(weighed)
 
 
 def _paths(table: Input | None) -> set[str]:

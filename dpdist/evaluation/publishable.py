@@ -33,7 +33,7 @@ from dpdist.errors import LedgerError, ReleaseConflict, SpecError
 from dpdist.evaluation.page.files import Pages
 from dpdist.evaluation.page.sections import PageSection, PageTable
 from dpdist.evaluation.utility.marginals import Marginals, Subset
-from dpdist.ledger import Charge, Ledger
+from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
@@ -176,7 +176,7 @@ class FiguresPublication:
     three-way marginals is public.
     """
 
-    def __init__(self, ledger: Ledger, manifest: Manifest, plan: FiguresPlan, pages: Pages, seed: int) -> None:
+    def __init__(self, ledger: Books, manifest: Manifest, plan: FiguresPlan, pages: Pages, seed: int) -> None:
         self.ledger, self.manifest, self.plan, self.pages, self.seed = ledger, manifest, plan, pages, seed
         self.dataset = str(manifest.spec.get("dataset", ""))
         self.name = f"{manifest.name}/evaluation"

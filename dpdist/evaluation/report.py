@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from dpdist.evaluation.inputs import Inputs, require_records
 from dpdist.evaluation.page.files import Folder, Pages
 from dpdist.evaluation.page.page import About, render
 from dpdist.evaluation.page.sections import PageSection, does_not_apply
+from dpdist.evaluation.request import Request
 from dpdist.evaluation.utility import correlations, learning, regression, similarity
 from dpdist.evaluation.utility.coverage import coverage_section
 from dpdist.evaluation.utility.holdout import holdout_section
@@ -42,17 +43,6 @@ _NEEDED = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "jinja2": "jin
 _PART_ROWS = 20_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What an evaluation is asked for."""
-
-    target: str | None = None  # attribute that models predict; default: that of the release, else the last with two
-    train: int = 30_000  # train, test: records that models are trained on and tested on, at most
-    test: int = 15_000
-    seed: int = 0  # of every sample and model
-    attacks: bool = True  # whether to run the attacks
-
-
 def require_packages() -> None:
     """Refuse to begin without the optional packages. Raises SpecError: one is missing."""
     missing = [name for module, name in _NEEDED.items() if find_spec(module) is None]
@@ -61,11 +51,11 @@ def require_packages() -> None:
 
 
 def record_sections(
-    inputs: Inputs, options: Options, publication: FiguresPublication | None = None
+    inputs: Inputs, request: Request, publication: FiguresPublication | None = None
 ) -> list[PageSection]:
     """The sections on released records: utility, attacks if they are asked for, and what may be published."""
     view, seed, progress = inputs.view, inputs.seed, inputs.progress
-    target = named_target(view, options.target or made_for(inputs.manifest, view))
+    target = named_target(view, request.target or made_for(inputs.manifest, view))
     counts = inputs.marginals()
     sections = [] if publication is None else [publication.publish(counts)]
     require_records(inputs.reports["real"])  # whether figures are published is the same for a table without any
@@ -80,14 +70,14 @@ def record_sections(
     sections += coverage_section(samples["real"], inputs.released, known=known)
     real, released = (drawn(samples[name], _PART_ROWS, np.random.default_rng(seed)) for name in ("real", "released"))
     sections.append(correlations.component_section(view.codes(real), view.codes(released), view))
-    trial = _trial(samples, options)
+    trial = _trial(samples, request)
     sections.append(learning.training_section(trial, view, target, progress=progress))
     sections.append(learning.attribute_section(trial, view, progress=progress))
     numbers = [i for i, axis in enumerate(view.axes) if axis.edges is not None]
     if numbers:
         number = target if target in numbers else _response(inputs.manifest, view, numbers)
         sections.append(regression.regression_section(trial, view, number, progress=progress))
-    if options.attacks:
+    if request.attacks:
         sections += attack_sections(inputs, samples)
     return sections
 
@@ -110,12 +100,12 @@ def _response(manifest: Manifest, view: View, numbers: list[int]) -> int:
     return place if place in numbers else numbers[-1]
 
 
-def vector_sections(inputs: Inputs, options: Options) -> list[PageSection]:
+def vector_sections(inputs: Inputs, request: Request) -> list[PageSection]:
     """The sections on released mixtures, which are no records: models that are trained on them."""
-    target = named_target(inputs.view, options.target or made_for(inputs.manifest, inputs.view))
+    target = named_target(inputs.view, request.target or made_for(inputs.manifest, inputs.view))
     samples = inputs.samples()
     sections = _without_bad_holdout(samples, inputs)
-    trial = _trial(samples, options)
+    trial = _trial(samples, request)
     why = (
         "the release holds means of several records each, with noise; their marginals, distances and neighbours are "
         "not those of records."
@@ -138,9 +128,9 @@ def _without_bad_holdout(samples: dict[str, Codes], inputs: Inputs) -> list[Page
     return [section]
 
 
-def _trial(samples: Mapping[str, Codes], options: Options) -> Trial:
+def _trial(samples: Mapping[str, Codes], request: Request) -> Trial:
     tables = samples["real"], samples["released"], samples.get("holdout")
-    return make_trial(*tables, train=options.train, test=options.test, seed=options.seed)
+    return make_trial(*tables, train=request.train, test=request.test, seed=request.seed)
 
 
 def attack_sections(inputs: Inputs, samples: Mapping[str, Codes]) -> list[PageSection]:
@@ -165,7 +155,7 @@ def attack_sections(inputs: Inputs, samples: Mapping[str, Codes]) -> list[PageSe
     return [replace(s, verdict=s.verdict + advice) if s.figures.get("applies") is False else s for s in sections]
 
 
-def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], options: Options) -> About:
+def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], request: Request) -> About:
     """What the page says of a release."""
     facts = [
         ("kind", manifest.kind),
@@ -180,7 +170,7 @@ def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], 
             facts.append((title, f"{report.kept:,}{dropped}"))
     if "holdout" not in reports and manifest.counted == "records":
         facts.append(("held-out records", "none"))
-    facts += [("seed", str(options.seed)), ("attempt", manifest.attempt[:8])]
+    facts += [("seed", str(request.seed)), ("attempt", manifest.attempt[:8])]
     return About(
         name=manifest.name,
         facts=tuple(facts),

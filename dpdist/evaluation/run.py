@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +15,14 @@ from dpdist.cluster.executor import Executor
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.inputs import Files, Input, table_source
 from dpdist.data.released import ReleasedTable
+from dpdist.data.report import RowReport
 from dpdist.data.source import TableSource, find_files
 from dpdist.errors import DataError, DataNotFound, DpdistError, SpecError
-from dpdist.evaluation.inputs import Inputs, open_inputs
+from dpdist.evaluation.inputs import Inputs, Tables, open_inputs, weight_of
 from dpdist.evaluation.page.files import Pages, is_remote, pages_at
-from dpdist.evaluation.page.page import WORDS, About
+from dpdist.evaluation.page.page import WORDS
 from dpdist.evaluation.page.sections import PageSection
 from dpdist.evaluation.report import (
-    Options,
     about_release,
     check_output,
     record_sections,
@@ -29,6 +30,7 @@ from dpdist.evaluation.report import (
     vector_sections,
     write,
 )
+from dpdist.evaluation.request import Request, Table
 from dpdist.families.base.attempt import Progress, silent
 from dpdist.families.base.family import AsReleased
 from dpdist.families.base.linked import LinkedRows
@@ -37,81 +39,20 @@ from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
 from dpdist.spec.data import ParentTable
 from dpdist.spec.release import DEFAULT_LEDGER
-from dpdist.spec.unit import UnitSpec, WeightSpec
+from dpdist.spec.unit import UnitSpec
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
     from dpdist.evaluation.publishable import FiguresPublication
     from dpdist.spec.release import ReleaseSpec
-    from dpdist.storage.store import Store
 
 LARGE = 256 << 20
 """Bytes of files from which on worker processes read them, unless a cluster is named."""
 
 
+Sections = tuple[list[PageSection], dict[str, RowReport]]
+"""The sections of a page, and what the policies met in each private table."""
+
 _LABEL = max(map(len, WORDS.values())) + 2  # columns of a verdict in a word
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What to evaluate, and against what."""
-
-    release: str  # folder or ``s3://`` prefix
-    # files, folders or globs of the real table, or a table that is no file; empty for those of the spec
-    against: tuple[str, ...] | Input = ()
-    holdout: tuple[str, ...] | Input = ()  # the same of a hold-out; empty for none
-    # of two linked tables, the files of the parents' where these are in a table of their own; by default those of the
-    # spec, and for the hold-out those of the real table
-    parents: tuple[str, ...] = ()
-    holdout_parents: tuple[str, ...] = ()
-    # says how the real table is read (CSV, storage); its schema where the release holds statistics
-    spec: ReleaseSpec | None = None
-    # folder of the page, default: ``evaluation-<release>``; or an ``s3://`` prefix, if it is `confidential`
-    output: str | Path | None = None
-    confidential: bool = False  # only those may read the bucket of the output who may read the real table
-    options: Options = field(default_factory=Options)
-    cluster: str = "auto"  # ``auto``, ``threads``, ``embedded`` or the address of a scheduler
-    public_key: Ed25519PublicKey | None = None  # the release's signature is then required
-    # of object storage, unless the spec says
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    publish: float | None = None  # epsilon of figures that may be published (`dpdist.evaluation.publishable`)
-    ledger: str = DEFAULT_LEDGER  # SQLAlchemy URL of the ledger they are charged to
-    executor: Executor | None = None  # where tables are read, instead of `cluster`; it stays open
-
-    @property
-    def pages(self) -> Pages:
-        """Where the page is written. Raises SpecError: in a bucket that nobody calls confidential."""
-        output = self.output or default_output(self.release)
-        if not is_remote(output):
-            return pages_at(output)
-        if not self.confidential:
-            raise SpecError(
-                f"--output {output}: the page is computed from private records without noise. Add --confidential if "
-                "only those may read this bucket who may read the real table, else choose another --output"
-            )
-        return pages_at(output, self.spec.output.storage.options if self.spec is not None else self.storage_options)
-
-    def source(
-        self, table: tuple[str, ...] | Input, *, parents: tuple[str, ...] = (), attributes: tuple[str, ...] = ()
-    ) -> Input:
-        """A real table: how to read it, where it is given by paths; `parents` has these attributes of it."""
-        if not isinstance(table, tuple):
-            return table
-        parent = ParentTable(path=parents, attributes=attributes) if parents else None
-        paths = (*table, *(path for path in parents if path not in table))
-        if self.spec is None:
-            plain = TableSource(paths, extra_columns="ignore", parent=parent, storage_options=self.storage_options)
-            return Files(plain)
-        options = self.spec.data.storage.options or self.storage_options
-        source = table_source(self.spec)
-        return Files(replace(source, paths=paths, parent=parent, extra_columns="ignore", storage_options=options))
-
-    @property
-    def real_parents(self) -> tuple[str, ...]:
-        """Files of the parents of the real table."""
-        parent = None if self.spec is None else self.spec.data.parent
-        return self.parents or (() if parent is None else parent.paths)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,25 +98,24 @@ def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluate
     """
     require_packages()
     store, manifest = open_release(request.release, request.public_key, storage_options=request.storage_options)
-    paths = request.against or (request.spec.data.paths if request.spec is not None else ())
-    if not paths:
+    if not request.against and request.spec is None:
         raise SpecError("there is nothing to compare with: give --against PATH, or --spec SPEC of the release")
-    pages = request.pages
+    pages = pages_of(request)
     check_output(pages, store)
-    request = replace(request, against=paths)
     statistics, real = manifest.format.layout == "statistics", real_records(manifest, request.spec)
     linked = linked_rows(manifest, request.spec)
     if request.publish is not None and (statistics or real is not None or linked is not None):
         raise SpecError("--publish: there are such figures for released records only, and none for linked tables")
     if linked is None and (request.parents or request.holdout_parents):
         raise SpecError("--parents: only a release of two linked tables (`kind: relational`) has parents")
+    released = ReleasedTable(store, manifest)
     if linked is not None:
-        about, sections = _linked(request, store, manifest, linked, progress)
+        sections, reports = _linked(request, released, linked, progress)
     elif statistics:
-        about, sections = _statistics(request, store, manifest, progress)
+        sections, reports = _statistics(request, released, progress)
     else:
-        about, sections = _records(request, store, manifest, real, progress)
-    page, figures = write(pages, about, sections, manifest)
+        sections, reports = _records(request, released, real, progress)
+    page, figures = write(pages, about_release(store, manifest, reports, request), sections, manifest)
     return Evaluated(
         page=page,
         figures=figures,
@@ -208,7 +148,7 @@ def page_of_evaluation(request: Request) -> str:
         why = traceback.format_exc()
     store, manifest = open_release(request.release, request.public_key, storage_options=request.storage_options)
     ended = PageSection("ended", "The evaluation ended early", why, "bad")
-    return write(request.pages, about_release(store, manifest, {}, request.options), [ended], manifest)[0]
+    return write(pages_of(request), about_release(store, manifest, {}, request), [ended], manifest)[0]
 
 
 def real_records(manifest: Manifest, spec: ReleaseSpec | None) -> AsReleased | None:
@@ -225,68 +165,74 @@ def linked_rows(manifest: Manifest, spec: ReleaseSpec | None) -> LinkedRows | No
     return None if family is None or family.linked is None else family.linked(manifest, spec)
 
 
-def _linked(
-    request: Request, store: Store, manifest: Manifest, linked: LinkedRows, progress: Progress
-) -> tuple[About, list[PageSection]]:
+def tables_of(request: Request, attributes: tuple[str, ...] = ()) -> Tables:
+    """The tables of a request; of linked tables, `attributes` are those that the parents have."""
+    spec = request.spec
+    parent = None if spec is None else spec.data.parent
+    own = request.parents or (() if parent is None else parent.paths)
+
+    def source(table: Table, parents: tuple[str, ...] = ()) -> Input:
+        if not isinstance(table, tuple):
+            return table
+        above = ParentTable(path=parents, attributes=attributes) if parents and attributes else None
+        paths = (*table, *(path for path in parents if above is not None and path not in table))
+        if spec is None:
+            return Files(
+                TableSource(paths, extra_columns="ignore", parent=above, storage_options=request.storage_options)
+            )
+        options = spec.data.storage.options or request.storage_options
+        whole = table_source(spec)
+        return Files(replace(whole, paths=paths, parent=above, extra_columns="ignore", storage_options=options))
+
+    return Tables(
+        source(request.against or (spec.data.paths if spec is not None else ()), own),
+        source(request.holdout, request.holdout_parents or own) if request.holdout else None,
+        source(spec.data.paths) if spec is not None else None,
+    )
+
+
+def pages_of(request: Request) -> Pages:
+    """Where the page is written. Raises SpecError: in a bucket that nobody calls confidential."""
+    output = request.output or default_output(request.release)
+    if not is_remote(output):
+        return pages_at(output)
+    if not request.confidential:
+        raise SpecError(
+            f"--output {output}: the page is computed from private records without noise. Add --confidential if "
+            "only those may read this bucket who may read the real table, else choose another --output"
+        )
+    return pages_at(
+        output, request.spec.output.storage.options if request.spec is not None else request.storage_options
+    )
+
+
+def _linked(request: Request, released: ReleasedTable, linked: LinkedRows, progress: Progress) -> Sections:
     from dpdist.evaluation.linked.sections import linked_sections, open_linked
 
-    own, attributes = request.real_parents, tuple(linked.read.names[i] for i in linked.parent)
-    against = request.source(request.against, parents=own, attributes=attributes)
-    holdout = None
-    if request.holdout:
-        above = request.holdout_parents or own
-        holdout = request.source(request.holdout, parents=above, attributes=attributes)
-    training = None
-    if request.spec is not None:
-        training = request.source(request.spec.data.paths)
-    with opened_cluster(request, against) as cluster:
-        inputs = open_linked(
-            ReleasedTable(store, manifest),
-            linked,
-            against=against,
-            holdout=holdout,
-            training=training,
-            executor=cluster,
-            seed=request.options.seed,
-            progress=progress,
-        )
-        sections = linked_sections(inputs, request.options)
-    return about_release(store, manifest, inputs.reports, request.options), sections
+    tables = tables_of(request, tuple(linked.read.names[i] for i in linked.parent))
+    with opened_cluster(request, tables.against) as cluster:
+        inputs = open_linked(released, linked, tables, executor=cluster, seed=request.seed, progress=progress)
+        return linked_sections(inputs, request), inputs.reports
 
 
-def _records(
-    request: Request, store: Store, manifest: Manifest, real: AsReleased | None, progress: Progress
-) -> tuple[About, list[PageSection]]:
-    against = request.source(request.against)
-    holdout = request.source(request.holdout) if request.holdout else None
-    weighed = manifest.spec.get("weight")
-    weight = None if weighed is None else WeightSpec.model_validate(weighed)
+def _records(request: Request, released: ReleasedTable, real: AsReleased | None, progress: Progress) -> Sections:
+    tables, unit = tables_of(request), None
     if request.publish is not None:
         from dpdist.evaluation.publishable import refuse_another_reading
 
-        refuse_another_reading(manifest, request.spec, against)
-        if weight is not None:
+        refuse_another_reading(released.manifest, request.spec, tables.against)
+        if weight_of(released.manifest) is not None:
             raise SpecError("--publish: such figures count each record once, and this release counts weights")
-    with opened_cluster(request, against) as cluster:
-        inputs = open_inputs(
-            ReleasedTable(store, manifest),
-            against=against,
-            holdout=holdout,
-            executor=cluster,
-            seed=request.options.seed,
-            progress=progress,
-            real=real,
-            training=request.source(request.spec.data.paths) if request.spec is not None else None,
-            unit=_unit(manifest) if request.publish is not None else None,
-            weight=weight,
-        )
+        unit = _unit(released.manifest)
+    with opened_cluster(request, tables.against) as cluster:
+        options: dict[str, Any] = {"executor": cluster, "seed": request.seed, "progress": progress}
+        inputs = open_inputs(released, tables, real=real, unit=unit, **options)
         if real is not None:
-            sections = vector_sections(inputs, request.options)
-        else:
-            with charged(request, inputs) as publication:
-                key = None if publication is None else publication.bounding_key()
-                sections = record_sections(inputs if key is None else inputs.bounded(key), request.options, publication)
-    return about_release(store, manifest, inputs.reports, request.options), sections
+            return vector_sections(inputs, request), inputs.reports
+        with charged(request, inputs) as publication:
+            key = None if publication is None else publication.bounding_key()
+            looked = inputs if key is None else inputs.bounded(key)
+            return record_sections(looked, request, publication), inputs.reports
 
 
 def _unit(manifest: Manifest) -> UnitSpec | None:
@@ -302,11 +248,11 @@ def charged(request: Request, inputs: Inputs) -> Iterator[FiguresPublication | N
         yield None
         return
     from dpdist.evaluation.publishable import FiguresPlan, FiguresPublication
-    from dpdist.ledger import Ledger
+    from dpdist.ledger import Books
 
     plan = FiguresPlan(request.publish, _unit(inputs.manifest))
-    ledger = Ledger.open(request.ledger, create=False)
-    publication = FiguresPublication(ledger, inputs.manifest, plan, request.pages, request.options.seed)
+    ledger = Books.open(request.ledger or os.environ.get("DPDIST_LEDGER") or DEFAULT_LEDGER, create=False)
+    publication = FiguresPublication(ledger, inputs.manifest, plan, pages_of(request), request.seed)
     try:
         publication.reserve(inputs.real.fingerprint)
         yield publication
@@ -314,15 +260,13 @@ def charged(request: Request, inputs: Inputs) -> Iterator[FiguresPublication | N
         ledger.close()
 
 
-def _statistics(
-    request: Request, store: Store, manifest: Manifest, progress: Progress
-) -> tuple[About, list[PageSection]]:
+def _statistics(request: Request, released: ReleasedTable, progress: Progress) -> Sections:
     from dpdist.evaluation.utility.statistics import statistics_sections
 
-    against = request.source(request.against)
+    against = tables_of(request).against
     with opened_cluster(request, against) as cluster:
-        sections, report = statistics_sections(store, manifest, against, cluster, progress=progress)
-    return about_release(store, manifest, {"real": report}, request.options), sections
+        sections, report = statistics_sections(released.store, released.manifest, against, cluster, progress=progress)
+    return sections, {"real": report}
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -29,7 +30,7 @@ from dpdist.inference.answers import NORMAL_95, TOO_MANY, Answer, around, infer
 from dpdist.inference.published import NO_ACCURACY, Declared, Published
 from dpdist.inference.quantities import ANY, Quantity, Range, difference_range, parse_quantity, ratio_range
 from dpdist.inference.replicates import Replicates, make_replicates, without_replicates
-from dpdist.privacy.arrays import Floats
+from dpdist.privacy.arrays import Counts, Floats
 from dpdist.spec.regression import Regression, asks_for_regression, hidden, parse_regression
 from dpdist.spec.rules import forbidden_cells
 
@@ -95,22 +96,26 @@ def by_replicates(replicates: Replicates, question: str) -> list[Answer]:
     between = _BETWEEN.search(shown)
     if between is None:
         asked, estimates = _quantity(replicates, question)
-        of_cells = _of_cells(replicates, asked, estimates[0])
+        of_cells = _of_cells(replicates, [(asked, estimates[0], 1.0)])
         return [_answered(replicates, question, estimates, len(asked.attributes) <= 3, asked.range, least=of_cells)]
     if _BETWEEN.search(shown, between.end()):
         raise SpecError(f"the question {question!r} compares more than two quantities: ask for two at a time")
     sides = question[: between.start()], question[between.end() :]
     left, right = (_quantity(replicates, side) for side in sides)
     few = max(len(left[0].attributes), len(right[0].attributes)) <= 3
-    least = [_of_cells(replicates, asked, estimates[0]) for asked, estimates in (left, right)]
     if between.group(1) == "minus":
+        compared, slopes = left[1] - right[1], (1.0, -1.0)
         within = difference_range(left[0].range, right[0].range)
-        return [_answered(replicates, question, left[1] - right[1], few, within, least=sum(least))]
-    if not right[1].all():
-        raise SpecError(f"no record of the release meets the second condition of {question!r}")
-    ratio = left[1] / right[1]
-    of_both = (least[0] + ratio[0] ** 2 * least[1]) / right[1][0] ** 2
-    return [_answered(replicates, question, ratio, few, ratio_range(left[0], right[0]), least=of_both)]
+    else:
+        if not right[1].all():
+            raise SpecError(f"no record of the release meets the second condition of {question!r}")
+        compared, within = left[1] / right[1], ratio_range(left[0], right[0])
+        slopes = 1 / right[1][0], -compared[0] / right[1][0]
+    both = [(asked, found[0], slope) for (asked, found), slope in zip((left, right), slopes, strict=True)]
+    apart = sum(_of_cells(replicates, [side]) for side in both)
+    return [
+        _answered(replicates, question, compared, few, within, least=min(apart, _of_cells(replicates, both, apart)))
+    ]
 
 
 def _answered(
@@ -152,26 +157,43 @@ def _quantity(replicates: Replicates, text: str) -> tuple[Quantity, Floats]:
     return asked, (rows[:, 0] * rows[:, 1]) @ weights / total
 
 
-def _of_cells(replicates: Replicates, asked: Quantity, estimate: float) -> float:
-    """Variance that independent errors of the cells give, by the noisy tables where these are more exact."""
-    release, attributes = replicates.release, asked.attributes
+_Part = tuple[Quantity, float, float]
+"""A quantity, its estimate, and by how much of its error an answer moves."""
+
+
+def _of_cells(replicates: Replicates, parts: Sequence[_Part], other: float = 0.0) -> float:
+    """Variance that independent errors of the cells give, by the noisy tables where these are more exact; another
+    number where there is no table of all attributes.
+    """
+    release = replicates.release
+    attributes = tuple(sorted({i for asked, _, _ in parts for i in asked.attributes}))
     if release.errors is None or not 1 <= len(attributes) <= 3:
-        return 0.0
-    shape = tuple(release.schema.cardinalities[i] for i in attributes)
+        return other
     counts = table_counts(replicates.codes, release.schema.cardinalities, [attributes])
-    possible = ~forbidden_cells(release.schema.forbidden, attributes, shape).ravel()
-    cells = asked.condition.cells(attributes, shape).ravel() & possible
-    slopes = np.full(len(counts), 1 / release.records if asked.kind == "share" else 1.0)
-    if asked.numbers is not None:
-        code = np.indices(shape)[attributes.index(asked.numbers.place)].ravel()
-        cells &= asked.numbers.counted[code]
-        slopes = (asked.numbers.middles[code] - estimate) / (counts[cells].sum() * replicates.weight)
+    slopes = sum(slope * _slopes(replicates, asked, value, attributes, counts) for asked, value, slope in parts)
     deviations = release.errors.half_width(attributes, counts) / NORMAL_95
     measured = release.measured(attributes) if release.model.measurements and len(attributes) <= 2 else None
     if measured is not None:
         noisy, noise = measured
-        deviations = np.minimum(deviations, np.hypot(counts * replicates.weight - noisy, noise))
-    return float(((deviations * slopes)[cells] ** 2).sum())
+        away = np.hypot(counts * replicates.weight - noisy, noise)
+        deviations = np.where(noise < deviations, away, deviations)
+    return float(((deviations * slopes) ** 2).sum())
+
+
+def _slopes(
+    replicates: Replicates, asked: Quantity, estimate: float, attributes: tuple[int, ...], counts: Counts
+) -> Floats:
+    """By how much a quantity moves with a record more in each cell of a table."""
+    release = replicates.release
+    shape = tuple(release.schema.cardinalities[i] for i in attributes)
+    cells = asked.condition.cells(attributes, shape).ravel()
+    cells &= ~forbidden_cells(release.schema.forbidden, attributes, shape).ravel()
+    if asked.numbers is None:
+        return cells / (release.records if asked.kind == "share" else 1.0)
+    code = np.indices(shape)[attributes.index(asked.numbers.place)].ravel()
+    cells &= asked.numbers.counted[code]
+    away = np.where(cells, asked.numbers.middles[code] - estimate, 0.0)
+    return np.asarray(away / (counts[cells].sum() * replicates.weight))
 
 
 def _regression(replicates: Replicates, question: str) -> list[Answer]:
@@ -183,6 +205,8 @@ def _regression(replicates: Replicates, question: str) -> list[Answer]:
     columns = [term.values[codes[term.attribute]] for term in (asked.outcome, *asked.terms)]
     rows, weights = replicates.grouped([*columns, inside.astype(np.float64)])
     rows, weights = rows[rows[:, -1] > 0], weights[rows[:, -1] > 0]
+    if np.ptp(rows[:, 0]) == 0:
+        raise SpecError(f"the outcome of {question!r} is the same in all records: nothing says how unsure an answer is")
     terms = np.concatenate([np.ones((len(rows), 1)), rows[:, 1:-1]], axis=1)
     found = (logistic if asked.is_logistic else linear)(terms, rows[:, 0], weights)
     of_terms = [term.attribute for term in (asked.outcome, *asked.terms)]

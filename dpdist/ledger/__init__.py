@@ -2,7 +2,7 @@
 
 A release is charged before its first noise is drawn, and published at most once::
 
-    ledger = Ledger.open("sqlite:////var/lib/dpdist/ledger.sqlite")
+    ledger = Books.open("sqlite:////var/lib/dpdist/ledger.sqlite")
     ledger.create_dataset("acs", epsilon=4, delta="1e-8")
     charge = ledger.reserve(dataset="acs", release="acs-2013", spec_hash=…, input_fingerprint=…,
                             event=plan.event, guarantee="dp")
@@ -17,30 +17,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpdist.ledger.account import Price, PriceOf, accountant_price
-    from dpdist.ledger.custodian import Statement
-    from dpdist.ledger.ledger import Ledger
-    from dpdist.ledger.records import GUARANTEES, Budget, Charge, Dataset
+    from dpdist.ledger.ledger import Books
+    from dpdist.ledger.records import Charge
 
-_MODULES = {
-    "Price": "account",
-    "PriceOf": "account",
-    "accountant_price": "account",
-    "Ledger": "ledger",
-    "GUARANTEES": "records",
-    "Budget": "records",
-    "Charge": "records",
-    "Dataset": "records",
-    "Statement": "custodian",
-}
-
-__all__ = ["GUARANTEES", "Budget", "Charge", "Dataset", "Ledger", "Price", "PriceOf", "Statement", "accountant_price"]
+__all__ = ["Books", "Charge"]
 
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is used: workers read keys from this package and need no database."""
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{'ledger' if name == 'Books' else 'records'}"), name)

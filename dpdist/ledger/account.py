@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from dpdist.errors import AccountingError
-from dpdist.privacy.filter import NOTHING_TAKEN, Cost
-from dpdist.privacy.portfolio import Portfolio
+from dpdist.privacy.filter import NOTHING_TAKEN, Cost, Portfolio
+from dpdist.privacy.formatting import float_below
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Account:
         if costs is None:
             return Account(self.taken, self.charges + count, self.alone)
         more = zip(self.taken, costs.filters, strict=True)
-        taken = tuple(before + _times(cost, count) for before, cost in more)
+        taken = tuple(before + cost.times(count) for before, cost in more)
         return Account(taken, self.charges + count, self.alone if costs.alone is None else costs.alone)
 
     @property
@@ -104,17 +104,13 @@ class Account:
         return None
 
 
-def _times(cost: Cost, count: int) -> Cost:
-    return cost if count == 1 else Cost(None if cost.amount is None else cost.amount * count, cost.failure * count)
-
-
 @lru_cache(maxsize=256)
 def accountant_price(event: str, portfolio: Portfolio) -> Price:
     """The price of an event by dpdist's accountant. Raises AccountingError: the event is unknown, or no epsilon bounds
     it at the delta cap.
     """
     from dpdist.privacy import accountant
-    from dpdist.privacy.events import from_json
+    from dpdist.privacy.event import from_json
     from dpdist.privacy.filter import exact_sum
 
     read = from_json(event)
@@ -129,7 +125,7 @@ def composed_leakage(events: Sequence[str]) -> Fraction | None:
     """Return the leakage of charges together in nats as an exact number, None when it is infinite. Raises
     AccountingError: a charge is not one of leakage.
     """
-    from dpdist.privacy.events import from_json
+    from dpdist.privacy.event import from_json
     from dpdist.privacy.leakage import composed as leak
     from dpdist.privacy.leakage import leaking_parts
 
@@ -149,12 +145,6 @@ def portfolio_of(row: Any) -> Portfolio:
     """The portfolio of a data set's row."""
     caps = {"epsilon": Fraction(row["epsilon_cap"]), "delta": Fraction(row["delta_cap"])}
     return Portfolio.from_json(json.loads(row["filters"]), **caps)
-
-
-def float_below(value: Fraction) -> float:
-    """Return the largest float not above `value`: a delta is rounded downwards."""
-    nearest = float(value)
-    return nearest if Fraction(nearest) <= value else math.nextafter(nearest, 0.0)
 
 
 def _text(body: Any) -> str:

@@ -34,7 +34,7 @@ class Statement:
     """A data set with its budget and the charges of all its attempts, oldest first.
 
     ``head`` is the digest of the newest journal entry: noted elsewhere, it proves later that nothing before it
-    was altered (`Ledger.verify`). ``besides`` are the other data sets that charge the same inputs; ``period`` is the
+    was altered (`Books.verify`). ``besides`` are the other data sets that charge the same inputs; ``period`` is the
     present one, where the contract limits what one may spend.
     """
 
@@ -55,7 +55,7 @@ class Custodian:
         self._anchor = anchor
 
     def __repr__(self) -> str:
-        return f"Ledger({self.database.name!r})"
+        return f"Books({self.database.name!r})"
 
     @classmethod
     def open(
@@ -68,7 +68,7 @@ class Custodian:
         url : str
             ``sqlite:///path`` (one machine, local disk) or ``postgresql+psycopg://user@host/database``.
         create : bool
-            Make the ledger, or bring its tables to this version, when needed.
+            Make the ledger, or its tables, when needed.
         price : callable
             ``price(event, portfolio)``: what the JSON of a privacy event costs; by the accountant by default.
         anchor : str, optional
@@ -85,11 +85,11 @@ class Custodian:
                 )
             create_file(database.file)
         if create:
-            database.migrate()
+            database.create()
         elif (revision := database.revision()) != tables.REVISION:
             raise LedgerError(
                 f"the ledger at {database.name} has tables of version {revision}, this dpdist needs "
-                f"{tables.REVISION}: run dpdist ledger create once to bring them up to date"
+                f"{tables.REVISION}: run dpdist ledger create once, or use the version of dpdist that wrote it"
             )
         return cls(database, price, Anchor.find(anchor))
 

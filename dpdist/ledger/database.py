@@ -37,7 +37,7 @@ PATIENCE: Final = {
 }
 """How long libpq waits for a PostgreSQL server that says nothing, in seconds (the last: milliseconds). The URL may
 change each: ``?connect_timeout=30``."""
-_MIGRATION_LOCK: Final = 0x6470646973740001  # "dpdist", 1
+_CREATION_LOCK: Final = 0x6470646973740001  # "dpdist", 1
 _BEGIN: Final = "dpdist_begin"
 _EXAMPLE: Final = "sqlite:////path/ledger.sqlite or postgresql+psycopg://user@host/database"
 
@@ -76,35 +76,27 @@ class Database:
         """Run `work` in a transaction that writes; repeat it when the connection was lost."""
         return self._run(work, {_BEGIN: "BEGIN IMMEDIATE"} if self.file else {})
 
-    def migrate(self) -> None:
-        """Bring the tables to this version, under a lock; nothing to do is the common and fast case. Raises
-        LedgerError: the ledger was written by a newer dpdist.
+    def create(self) -> None:
+        """Make the tables, under a lock; that they are there is the common and fast case. Raises LedgerError: they are
+        those of another version.
         """
-        if self.revision() != tables.REVISION:
-            self.write(self._upgrade)
+        if (self.revision() or self.write(self._created)) != tables.REVISION:
+            raise LedgerError(
+                f"ledger {self.name}: it was written by another version of dpdist; use that version or a newer one"
+            )
 
     def revision(self) -> str | None:
         """Return the version of the tables, None when there are none."""
         return self.read(_revision)
 
-    def _upgrade(self, connection: sa.Connection) -> None:
+    def _created(self, connection: sa.Connection) -> str:
         if not self.file:
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-        if _revision(connection) == tables.REVISION:  # another process was faster; alembic is slow to import
-            return
-        from alembic import command
-        from alembic.config import Config
-        from alembic.util import CommandError
-
-        config = Config()
-        config.set_main_option("script_location", "dpdist.ledger:migrations")
-        config.attributes["connection"] = connection
-        try:
-            command.upgrade(config, "head")
-        except CommandError:
-            raise LedgerError(
-                f"ledger {self.name}: it was written by another version of dpdist; use that version or a newer one"
-            ) from None
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
+        found = _revision(connection)
+        if found is None:  # no other process was faster
+            tables.metadata.create_all(connection)
+            connection.execute(sa.insert(tables.version).values(version_num=tables.REVISION))
+        return found or tables.REVISION
 
     def _run(self, work: Callable[[sa.Connection], T], options: Mapping[str, Any]) -> T:
         deadline, pause = time.monotonic() + RECONNECT_SECONDS, 0.05
@@ -188,10 +180,9 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 
 
 def _revision(connection: sa.Connection) -> str | None:
-    if not sa.inspect(connection).has_table(tables.VERSION_TABLE):
+    if not sa.inspect(connection).has_table(tables.version.name):
         return None
-    version = sa.table(tables.VERSION_TABLE, sa.column("version_num"))
-    return connection.execute(sa.select(version.c.version_num)).scalar()
+    return connection.execute(sa.select(tables.version.c.version_num)).scalar()
 
 
 _LOST_STATES: Final = ("08", "57P01", "57P02", "57P03", "40001", "40P01")

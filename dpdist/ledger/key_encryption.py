@@ -14,7 +14,6 @@ import base64
 import binascii
 import os
 import stat
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +23,11 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from dpdist.errors import KeyUnavailable
-from dpdist.storage.local import lock
+from dpdist.storage import local
 
 KEY_BYTES: Final = 32
 FORMAT: Final = "dpdist attempt key 1"
 _NONCE_BYTES: Final = 12
-_UNFINISHED_KEK: Final = ".kek-"
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,19 +125,7 @@ def _create_secret_file(path: Path) -> None:
     if path.exists():
         return
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED_KEK)  # mode 0600
-        try:
-            with os.fdopen(handle, "wb") as file:
-                with suppress(OSError):  # a file system without locks
-                    lock(file, wait=False)
-                file.write(base64.b64encode(os.urandom(KEY_BYTES)) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-                with suppress(FileExistsError, FileNotFoundError):  # made, or made and swept, by another process
-                    os.link(temporary, path)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
+        local.write(str(path), base64.b64encode(os.urandom(KEY_BYTES)) + b"\n", exclusive=True, mode=0o600)
     except OSError as error:
         raise KeyUnavailable(
             f"the key-encryption key cannot be created at {path} ({error.strerror}): make the folder writable, or "
@@ -147,15 +133,10 @@ def _create_secret_file(path: Path) -> None:
         ) from None
 
 
-def sweep_key_encryption_key(path: Path) -> tuple[Path, ...]:
-    """Delete what processes that were killed while they made a key-encryption key left beside it; return the paths.
-
-    Such a file may be a second name of the key, which would survive the deletion of the first.
+def sweep_key_encryption_key(path: Path) -> None:
+    """Delete what processes that were killed while they made a key-encryption key left beside it: it may be a second
+    name of the key, which would survive the deletion of the first.
     """
-    swept = []
-    for left in path.parent.glob(f"{_UNFINISHED_KEK}*"):
-        with suppress(OSError), open(left, "rb") as file:
-            lock(file, wait=False)  # fails while its process still runs
-            left.unlink()
-            swept.append(left)
-    return tuple(swept)
+    for left in path.parent.glob(f".{path.name}.*"):
+        with suppress(OSError):
+            local.sweep(str(left))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import tempfile
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -22,7 +21,8 @@ from urllib.parse import urlsplit
 from dpdist.errors import ContractBroken, KeyUnavailable
 from dpdist.ledger.key_encryption import FORMAT, KEY_BYTES, KeyEncryptionKey
 from dpdist.privacy.noise import Noise
-from dpdist.storage.failures import resource_error
+from dpdist.storage import local
+from dpdist.storage.files import resource_error
 from dpdist.storage.s3 import IMPATIENT, filesystem, is_s3, split_address
 
 TEST_KEYS: Final = "DPDIST_TEST_KEYS"
@@ -101,11 +101,7 @@ def write_key_file(uri: str, *, attempt: str, wrapped: bytes, kek_file: str = ""
         fs, path = filesystem(*split_address(uri))
         if _is_local(fs):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            folder, name = os.path.split(path)
-            handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")  # mode 0600
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            os.replace(temporary, path)
+            local.write(path, content, exclusive=False, mode=0o600)
         else:
             fs.pipe_file(path, content)
     except Exception as error:  # every storage has its own

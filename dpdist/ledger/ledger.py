@@ -21,16 +21,16 @@ from dpdist.ledger.custodian import Custodian, T
 from dpdist.ledger.key_encryption import sweep_key_encryption_key
 from dpdist.ledger.keys import KeyRef
 from dpdist.ledger.records import NO_EVENT, Budget, Charge, canonical_event, checked_name
+from dpdist.privacy.filter import Portfolio
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.portfolio import Portfolio
 
 
 class _Rehearsed(Exception):
     """Ends a transaction that must leave nothing behind."""
 
 
-class Ledger(Custodian):
-    """The budget of data sets across releases. Open one with `Ledger.open`.
+class Books(Custodian):
+    """The budget of data sets across releases. Open one with `Books.open`.
 
     Every method is one transaction (`erase` and what calls it: one and a file). It keeps no connection open, so it
     may be used before and after a fork, and by threads.
@@ -229,24 +229,20 @@ class Ledger(Custodian):
             raise transitions.stale(charge)
         return ref
 
-    def erase(self, attempt: Charge | str) -> None:
-        """Destroy the key of an attempt that has ended, its file included; idempotent. Raises LedgerError: the attempt
-        is open: its key is still needed; KeyUnavailable: the key file cannot be deleted.
+    def erase(self, attempt: Charge | str, *, patient: bool = True) -> None:
+        """Destroy the key file of an attempt that has ended, whose row lost the key with its last transition;
+        idempotent. A file that is not there is looked for again by `sweep`: it may be on another machine, or about to
+        be written. Raises LedgerError: the attempt is open: its key is still needed; KeyUnavailable: the key file
+        cannot be deleted.
         """
-        self._erase(_id(attempt))
-
-    def _erase(self, attempt: str, *, patient: bool = True) -> None:
-        """Destroy the key file of an attempt that has ended; its row lost the key with its last transition.
-
-        A file that is not there is looked for again by `sweep`: it may be on another machine, or about to be written.
-        """
-        charge = self._charge(attempt)
+        identity = _id(attempt)
+        charge = self._charge(identity)
         if charge["state"] in tables.OPEN:
-            raise LedgerError(f"attempt {attempt} is {charge['state']}: commit or void it before its key is erased")
-        keys.forget_keys(attempt)
+            raise LedgerError(f"attempt {identity} is {charge['state']}: commit or void it before its key is erased")
+        keys.forget_keys(identity)
         uri = charge["key_uri"]
-        if uri is not None and keys.erase_key_file(uri, attempt=attempt, patient=patient):
-            self.database.write(lambda connection: _set_uri(connection, attempt, None))
+        if uri is not None and keys.erase_key_file(uri, attempt=identity, patient=patient):
+            self.database.write(lambda connection: _set_uri(connection, identity, None))
 
     def sweep(self) -> None:
         """Erase what interrupted runs left of keys, as far as the storage answers; `reserve` does so as well."""
@@ -260,7 +256,7 @@ class Ledger(Custodian):
             sweep_key_encryption_key(self._default_kek)
         for attempt in attempts:
             with suppress(KeyUnavailable, ResourceError):
-                self._erase(attempt, patient=False)
+                self.erase(attempt, patient=False)
 
     def ended(self, beginning: str) -> bool:
         """Whether there are attempts whose ids begin so, and all were given up: they will never publish."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from dpdist.errors import AccountingError, LedgerError
 from dpdist.ledger.account import Account, Costs, composed_leakage, portfolio_of
-from dpdist.privacy.portfolio import Portfolio
+from dpdist.privacy.filter import Portfolio
 
 Rational = Fraction | Decimal | int | float | str
 
@@ -94,7 +94,7 @@ class Charge:
     spec_hash: str
     input_fingerprint: str
     manifest_sha256: str | None  # of a committed attempt
-    receipt: str  # digest of the reservation in the data set's journal; `Ledger.verify` can look for it later
+    receipt: str  # digest of the reservation in the data set's journal; `Books.verify` can look for it later
     created: str  # created, updated: ISO 8601, UTC
     updated: str
     costs: Costs | None = None  # what it takes from each filter; None when it is charged to none
@@ -159,8 +159,7 @@ class Budget:
     @property
     def used(self) -> dict[str, Fraction | None]:
         """The share of each filter's limits that is taken, by its name; None where no amount bounds it."""
-        filters = self.portfolio.filters
-        return {one.name: one.used(cost) for one, cost in zip(filters, self.account.taken, strict=True)}
+        return self.portfolio.used(self.account.taken)
 
 
 def rational(value: Rational, *, setting: str) -> Fraction:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 from dpdist.errors import AccountingError, DpdistError, LedgerError, LedgerUnavailable
-from dpdist.ledger.account import Account, Costs, accountant_price
+from dpdist.ledger.account import Account, accountant_price
 from dpdist.ledger.custodian import Statement
 from dpdist.ledger.keys import WITH_TEST_KEY
-from dpdist.ledger.ledger import Ledger
+from dpdist.ledger.ledger import Books
 from dpdist.ledger.records import Budget, Charge, canonical_event
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.ledger.tables import COMMITTED, OPEN, STATES
 from dpdist.ledger.terms import Period
-from dpdist.privacy.events import from_json, takes_size_for_public
+from dpdist.privacy.event import from_json, takes_size_for_public
 from dpdist.privacy.formatting import Fact, downwards, number_of, upwards
 from dpdist.spec.contract import adjacency_of, kept_contract
 
@@ -50,7 +51,7 @@ Labels = Mapping[str, str]
 Line = tuple[str, Labels, float]
 
 
-def budget_sentence(ledger: Ledger, dataset: str) -> str:
+def budget_sentence(ledger: Books, dataset: str) -> str:
     """What no budget covers of the releases of a data set, if anything, and then what it has left, in words."""
     statement = ledger.show(dataset)
     budget = statement.budget
@@ -95,13 +96,15 @@ def account_facts(plan: Plan) -> list[Fact]:
 def _budget_facts(plan: Plan) -> list[Fact]:
     spec = plan.spec
     try:
-        ledger = Ledger.open(spec.ledger, create=False)
+        ledger = Books.open(spec.ledger, create=False)
     except DpdistError as error:
         return [Fact("Budget", f"unknown; {error}")]
     try:
         before = budget_sentence(ledger, spec.dataset)
         now = ledger.remaining(spec.dataset)
-        after = _after(ledger, plan)
+        after = None
+        with suppress(AccountingError):  # nothing bounds it
+            after = ledger.remaining(spec.dataset, event=plan.event, guarantee=plan.kind)
         period = _period_outcome(ledger, plan, now)
     except DpdistError as error:
         return [Fact("Budget", str(error))]
@@ -112,14 +115,7 @@ def _budget_facts(plan: Plan) -> list[Fact]:
     return facts + _filter_facts(now, after) if after is not None and charged else facts
 
 
-def _after(ledger: Ledger, plan: Plan) -> Budget | None:
-    try:
-        return ledger.remaining(plan.spec.dataset, event=plan.event, guarantee=plan.kind)
-    except AccountingError:  # nothing bounds it
-        return None
-
-
-def _period_outcome(ledger: Ledger, plan: Plan, now: Budget) -> str:
+def _period_outcome(ledger: Books, plan: Plan, now: Budget) -> str:
     """That the present period admits no such release, in words; empty where it does."""
     period = ledger.period(plan.spec.dataset)
     if period is None or plan.event is None:
@@ -132,9 +128,8 @@ def _period_outcome(ledger: Ledger, plan: Plan, now: Budget) -> str:
             fits = period.admits(accountant_price(event, now.portfolio))
         except AccountingError:  # nothing bounds it, which was said
             return ""
-    return (
-        "" if fits else f"; too little for this release until {period.ends} (UTC), as a {period.policy.per} has a cap"
-    )
+    until = f"; too little for this release until {period.ends} (UTC), as a {period.policy.per} has a cap"
+    return "" if fits else until
 
 
 def _is_leakage(plan: Plan, budget: Budget) -> bool:
@@ -179,7 +174,7 @@ def contract_sentence(plan: Plan) -> str:
     """Whether the data set of a release has a contract, and the release keeps it."""
     spec = plan.spec
     try:
-        ledger = Ledger.open(spec.ledger, create=False)
+        ledger = Books.open(spec.ledger, create=False)
     except DpdistError:
         return "unknown, as there is no ledger to ask"
     try:
@@ -193,7 +188,7 @@ def contract_sentence(plan: Plan) -> str:
     return "kept"
 
 
-def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, Any]]:
+def ledger_rows(ledger: Books, dataset: str | None = None) -> list[dict[str, Any]]:
     """The data sets of a ledger with their charges, as JSON objects; of all of them, a damaged one with its error."""
     if dataset is not None:
         return [_dataset_row(ledger, dataset)]
@@ -208,22 +203,22 @@ def ledger_rows(ledger: Ledger, dataset: str | None = None) -> list[dict[str, An
     return rows
 
 
-def _dataset_row(ledger: Ledger, name: str) -> dict[str, Any]:
+def _dataset_row(ledger: Books, name: str) -> dict[str, Any]:
     statement = ledger.show(name)
-    spent = statement.budget.epsilon_spent
+    budget = statement.budget
     return {
         "dataset": name,
         "uncovered": uncovered(statement),
-        "epsilon": float(statement.budget.epsilon_cap),
-        "delta": float(statement.budget.delta_cap),
+        "epsilon": float(budget.epsilon_cap),
+        "delta": float(budget.delta_cap),
         "adjacency": "add/remove",
         "adjacency_of": adjacency_of(statement.dataset.contract),
-        "spent_epsilon": None if spent is None else float(spent),
-        "remaining_epsilon": float(statement.budget.epsilon_remaining),
-        "pml": None if statement.budget.pml_cap is None else float(statement.budget.pml_cap),
-        "spent_pml": float(statement.budget.pml_spent),
+        "spent_epsilon": _float(budget.epsilon_spent),
+        "remaining_epsilon": float(budget.epsilon_remaining),
+        "pml": _float(budget.pml_cap),
+        "spent_pml": float(budget.pml_spent),
         "period": None if statement.period is None else _period_row(statement.period),
-        "filters": _filter_rows(statement.budget),
+        "filters": _filter_rows(budget),
         "months": _months(statement),
         "guarantees": list(statement.dataset.guarantees),
         "head": statement.head,
@@ -235,7 +230,7 @@ def _dataset_row(ledger: Ledger, name: str) -> dict[str, Any]:
                 "state": attempt.state,
                 "guarantee": attempt.guarantee,
                 "epsilon": None if attempt.guarantee == "lid" else float(attempt.epsilon),  # lid has none
-                "takes": _shares(statement.budget, attempt.costs),
+                "takes": None if attempt.costs is None else _floats(budget.portfolio.used(attempt.costs.filters)),
                 "created": attempt.created,
                 "updated": attempt.updated,
             }
@@ -246,13 +241,12 @@ def _dataset_row(ledger: Ledger, name: str) -> dict[str, Any]:
 
 def _period_row(period: Period) -> dict[str, Any]:
     """The present period as a JSON object."""
-    spent = period.epsilon_spent
     return {
         "per": period.policy.per,
         "begins": str(period.begins),
         "ends": str(period.ends),
         "epsilon": float(period.policy.epsilon),
-        "spent_epsilon": None if spent is None else float(spent),
+        "spent_epsilon": _float(period.epsilon_spent),
         "remaining_epsilon": float(period.epsilon_remaining),
         "charges": period.account.charges,
         "sentence": period.sentence(),
@@ -268,41 +262,33 @@ def _months(statement: Statement) -> list[dict[str, Any]]:
     rows, portfolio = [], statement.dataset.portfolio
     for month, charges in sorted(by_month.items()):
         account = Account.of(portfolio, (None if one.costs is None else one.costs.to_text() for one in charges))
-        together = account.epsilon(portfolio)
-        epsilon = None if together is None else float(together)
-        rows.append({"month": month, "charges": len(charges), "epsilon": epsilon})
+        rows.append({"month": month, "charges": len(charges), "epsilon": _float(account.epsilon(portfolio))})
     return rows
 
 
 def _filter_rows(budget: Budget) -> list[dict[str, Any]]:
     """The filters of a data set with what is taken from each, as JSON objects; exact numbers are text."""
-    rows = []
-    for one, cost in zip(budget.portfolio.filters, budget.account.taken, strict=True):
-        used = one.used(cost)
-        rows.append(
-            {
-                "filter": one.name,
-                "delta": str(one.delta),
-                "limit": str(one.limit),
-                "taken": None if cost.amount is None else str(cost.amount),
-                "failure_limit": str(one.failure),
-                "failure_taken": str(cost.failure),
-                "used": None if used is None else float(used),
-                "holds": one.holds(cost),
-            }
-        )
-    return rows
+    return [
+        {
+            "filter": one.name,
+            "delta": str(one.delta),
+            "limit": str(one.limit),
+            "taken": None if cost.amount is None else str(cost.amount),
+            "failure_limit": str(one.failure),
+            "failure_taken": str(cost.failure),
+            "used": _float(one.used(cost)),
+            "holds": one.holds(cost),
+        }
+        for one, cost in zip(budget.portfolio.filters, budget.account.taken, strict=True)
+    ]
 
 
-def _shares(budget: Budget, costs: Costs | None) -> dict[str, float | None] | None:
-    """The share of each filter's limits that a charge takes; None where it is not charged to filters."""
-    if costs is None:
-        return None
-    shares = {}
-    for one, cost in zip(budget.portfolio.filters, costs.filters, strict=True):
-        used = one.used(cost)
-        shares[one.name] = None if used is None else float(used)
-    return shares
+def _float(value: Fraction | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _floats(values: Mapping[str, Fraction | None]) -> dict[str, float | None]:
+    return {name: _float(value) for name, value in values.items()}
 
 
 def exposition(rows: Sequence[Mapping[str, Any]] | None) -> str:

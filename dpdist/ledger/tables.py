@@ -6,10 +6,10 @@
   one commit.
 - ``input``: the inputs of a data set that keep its contract.
 - ``identity``: the key pairs with which the releases of a data set are signed, the private ones wrapped.
+- ``version``: the `REVISION` of these tables.
 - ``journal``: what happened to the data set, append-only and chained by SHA-256.
 
-The names carry a prefix: the ledger may share a database with other programs. A change here needs a migration in
-``dpdist/ledger/migrations/versions`` and a new `REVISION`.
+The names carry a prefix: the ledger may share a database with other programs. A change here needs a new `REVISION`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Final
 import sqlalchemy as sa
 
 REVISION: Final = "0001"
-VERSION_TABLE: Final = "dpdist_ledger_version"
 
 RESERVED: Final = "reserved"
 DRAWING: Final = "drawing"
@@ -32,6 +31,10 @@ LIVE: Final = (RESERVED, DRAWING, COMMITTED)
 SPENT: Final = (RESERVED, DRAWING, COMMITTED, ABANDONED)
 
 metadata = sa.MetaData()
+
+version = sa.Table(
+    "dpdist_ledger_version", metadata, sa.Column("version_num", sa.String(32), primary_key=True, nullable=False)
+)
 
 dataset = sa.Table(
     "dpdist_dataset",

@@ -26,8 +26,8 @@ from dpdist.ledger import tables
 from dpdist.ledger.account import Account, Costs, Price, composed_leakage, portfolio_text
 from dpdist.ledger.book import Book
 from dpdist.ledger.records import NO_EVENT, Rational, checked_guarantees, checked_name, rational
+from dpdist.privacy.filter import Portfolio
 from dpdist.privacy.formatting import downwards, number_of, upwards
-from dpdist.privacy.portfolio import Portfolio
 from dpdist.spec.contract import LARGEST_CAP, LEAST_CAP, Contract, PeriodSpec
 
 _LONGEST: Final = {"day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}

@@ -25,9 +25,9 @@ from dpdist.ledger.account import Account, Costs, Price, composed_leakage
 from dpdist.ledger.book import Book, Row
 from dpdist.ledger.records import BUDGETED, NO_EVENT, Dataset, event_json
 from dpdist.ledger.terms import refuse_beyond_period, refuse_unadmitted
-from dpdist.privacy.events import covers
+from dpdist.privacy.event import covers
+from dpdist.privacy.filter import Portfolio
 from dpdist.privacy.formatting import downwards, number_of, upwards
-from dpdist.privacy.portfolio import Portfolio
 
 _ENDS: Final = {tables.RESERVED: tables.VOID, tables.DRAWING: tables.ABANDONED}
 

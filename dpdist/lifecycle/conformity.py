@@ -17,7 +17,7 @@ from dpdist.data.inputs import Files, Input, source_of
 from dpdist.data.operators import Operator
 from dpdist.data.report import RowReport, check, check_weights
 from dpdist.data.weighted import WeightedRecords
-from dpdist.errors import DataError, ReleaseConflict, SpecError
+from dpdist.errors import DataError, OutOfDomain, ReleaseConflict, SpecError
 from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import located_on, table_pass
 from dpdist.ledger.keys import KeyRef
@@ -37,6 +37,22 @@ class Conformity:
     fingerprint: str  # of the input
     problems: tuple[str, ...]  # why it does not keep the contract; empty where it does
     counts: dict[str, Any]  # rows read and kept, and by column the values that policies apply to
+
+    def lines(self) -> list[str]:
+        """The counts in words; confidential."""
+        counts = self.counts
+        found = [f"{counts['rows_kept']:,} of {counts['rows_read']:,} rows are kept"]
+        of_units = [name for name in ("rows_without_id", "rows_beyond_bound") if name in counts]
+        found += [f"{counts[name]:,} {name.replace('_', ' ')}" for name in of_units]
+        for name, of in counts["columns"].items():
+            found.append(f"{name}: " + ", ".join(f"{number:,} {what.replace('_', ' ')}" for what, number in of.items()))
+        found += [f"{rule}: broken by {count:,} rows" for rule, count in counts.get("rules", {}).items()]
+        return [f"confidential: {line}" for line in found]
+
+    def refuse(self) -> None:
+        """Raise OutOfDomain, without the counts, unless the input keeps the contract."""
+        if self.problems:
+            raise OutOfDomain("\n".join(["the table does not keep the contract:", *self.problems]))
 
 
 def check_input(

@@ -13,7 +13,7 @@ from dpdist.errors import DpdistError, LedgerError
 
 if TYPE_CHECKING:
     from dpdist.families.base.attempt import Attempt
-    from dpdist.ledger import Charge, Ledger
+    from dpdist.ledger import Books, Charge
     from dpdist.spec.release import ReleaseSpec
     from dpdist.storage.store import Store
 
@@ -36,19 +36,19 @@ class RunSummary:
 
 
 @contextmanager
-def opened(ledger: str, work: str, storage_options: Mapping[str, Any]) -> Iterator[tuple[Ledger, Store]]:
+def opened(ledger: str, work: str, storage_options: Mapping[str, Any]) -> Iterator[tuple[Books, Store]]:
     """The ledger and the work folder at these addresses; the ledger exists already."""
-    from dpdist.ledger import Ledger
+    from dpdist.ledger import Books
     from dpdist.storage.store import Store
 
-    found = Ledger.open(ledger, create=False)
+    found = Books.open(ledger, create=False)
     try:
         yield found, Store(work, storage_options)
     finally:
         found.close()
 
 
-def list_runs(ledger: Ledger, work: Store) -> list[RunSummary]:
+def list_runs(ledger: Books, work: Store) -> list[RunSummary]:
     """All attempts in the ledger, oldest first, with the results that they stored in the work folder. Raises
     LedgerError, DataNotFound or StorageUnavailable: the ledger or the folder cannot be read.
     """
@@ -79,7 +79,7 @@ def _state(work: Store, attempt: Charge, stored: Collection[str]) -> str:
     return attempt.state
 
 
-def find_attempt(ledger: Ledger, beginning: str) -> Charge:
+def find_attempt(ledger: Books, beginning: str) -> Charge:
     """The attempt whose id is this text or begins with it. Raises LedgerError: there is none, or more than one, or the
     beginning is too short.
     """
@@ -136,9 +136,9 @@ def live_attempt(spec: ReleaseSpec) -> str | None:
 
     The resume itself checks that spec and input are unchanged.
     """
-    from dpdist.ledger import Ledger
+    from dpdist.ledger import Books
 
-    ledger = Ledger.open(spec.ledger, create=False)
+    ledger = Books.open(spec.ledger, create=False)
     try:
         attempt = ledger.find(spec.dataset, spec.name)
         return None if attempt is None else attempt.id

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpdist.errors import LedgerError
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.publish.manifest import MANIFEST
 from dpdist.storage.local import sweep_reports
 from dpdist.storage.store import Store
@@ -32,7 +32,7 @@ def sweep_store(store: Store) -> list[str]:
     return [f"{store.uri}/{name}" for name in store.sweep()]
 
 
-def sweep_output(ledger: Ledger, output: Store) -> list[str]:
+def sweep_output(ledger: Books, output: Store) -> list[str]:
     """Delete the above, and claims and parts of attempts that this ledger will never let publish; return their names.
     Raises as `Store.sweep`.
     """
@@ -52,12 +52,12 @@ def sweep_output(ledger: Ledger, output: Store) -> list[str]:
     return swept
 
 
-def sweep_address(ledger: Ledger, address: str, storage_options: Mapping[str, Any]) -> list[str]:
+def sweep_address(ledger: Books, address: str, storage_options: Mapping[str, Any]) -> list[str]:
     """Sweep the output at an address."""
     return sweep_output(ledger, Store(address, storage_options))
 
 
-def _is_void(ledger: Ledger, output: Store) -> bool:
+def _is_void(ledger: Books, output: Store) -> bool:
     """Whether the attempt that claimed an output has published there, or never will."""
     claimed = output.read_bytes(CLAIM).decode(errors="replace")
     try:
@@ -67,7 +67,7 @@ def _is_void(ledger: Ledger, output: Store) -> bool:
     return state in ("void", "abandoned") or (state == "committed" and output.exists(MANIFEST))
 
 
-def sweep_before(ledger: Ledger, output: Store, work: Store) -> None:
+def sweep_before(ledger: Books, output: Store, work: Store) -> None:
     """What the next run sweeps; the log says how much."""
     swept = [*sweep_output(ledger, output), *sweep_store(work), *sweep_reports()]
     if swept:

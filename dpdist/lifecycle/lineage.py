@@ -23,7 +23,7 @@ from dpdist.errors import DpdistError, ResourceError, SpecError
 
 if TYPE_CHECKING:
     from dpdist.families.base.plan import Plan
-    from dpdist.lifecycle.outcome import Outcome
+    from dpdist.lifecycle.publication import Outcome
 
 LINEAGE: Final = "DPDIST_LINEAGE"
 """Environment variable: a file (``file:///…``) or a server (``https://…``, its key in ``OPENLINEAGE_API_KEY``) for the

@@ -1,13 +1,17 @@
-"""Checks before a charge: the spec asks for the plan's guarantee, and its paths do not overlap."""
+"""Before a charge: the plan is what the spec asks for, its paths do not overlap, and an executor is opened."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from dpdist.cluster.executor import InProcess
+from dpdist.data.inputs import Opened
 from dpdist.data.source import TableSource, beginnings, would_find
 from dpdist.errors import GuaranteeRefused, SpecError
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.history import RUN_RECORD
 from dpdist.limits import JSON_VALUES, MANIFEST_BYTES
 from dpdist.publish.manifest import is_readable
@@ -15,7 +19,9 @@ from dpdist.publish.statement import require_few
 from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
+    from dpdist.cluster.executor import Executor
     from dpdist.families.base.plan import Plan
+    from dpdist.spec.release import ReleaseSpec
 
 LARGEST_EPSILON = 27
 """Largest epsilon of a release: up to it the error of a draw is below `dpdist.privacy.noise.SAMPLER_DELTA`."""
@@ -46,7 +52,7 @@ def refuse(plan: Plan) -> None:
         )
 
 
-def keep_apart(source: TableSource | None, output: Store, work: Store, ledger: Ledger) -> None:
+def keep_apart(source: TableSource | None, output: Store, work: Store, ledger: Books) -> None:
     """Refuse private files inside the output, an output inside the work folder, and a table that covers either. Raises
     SpecError.
     """
@@ -68,3 +74,48 @@ def keep_apart(source: TableSource | None, output: Store, work: Store, ledger: L
                 f"data.path covers {setting}: what a release writes there would become part of the table; choose "
                 "another place for it, or name the files of the table more closely"
             )
+
+
+IN_PROCESS_CELLS = 1 << 22
+"""Values up to which plain NumPy reads and counts a table faster than a scheduler starts."""
+
+THREADS_CELLS = 1 << 29
+"""Values up to which the threads of this process are faster than worker processes, which take seconds to start."""
+
+
+def executor_mode(spec: ReleaseSpec, table: Opened) -> str:
+    """The mode that a spec names, or else the one for the size of the table.
+
+    The size decides where the work is done, never what is released.
+
+    Returns {"in-process", "threads", "embedded", "address"}.
+    """
+    if spec.cluster.mode != "auto":
+        return spec.cluster.mode
+    if spec.worker_resources:  # clients of a federated release, each with a worker of its own
+        return "embedded"
+    if table.cells <= IN_PROCESS_CELLS:
+        return "in-process"
+    return "threads" if table.cells <= THREADS_CELLS else "embedded"
+
+
+@contextmanager
+def opened_executor(spec: ReleaseSpec, table: Opened) -> Iterator[Executor]:
+    """The executor of a release while the context lasts; Dask is imported where one needs it."""
+    mode, cluster = executor_mode(spec, table), spec.cluster
+    if mode == "in-process":
+        yield InProcess()
+        return
+    from dpdist.cluster.opening import open_cluster
+
+    with open_cluster(
+        mode=mode,
+        address=cluster.address,
+        scheduler_file=cluster.scheduler_file,
+        workers=cluster.workers,
+        memory_limit=cluster.memory_limit,
+        timeout=cluster.timeout,
+        security=cluster.security,
+        resources=spec.worker_resources,
+    ) as executor:
+        yield executor

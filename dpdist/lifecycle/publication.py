@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dpdist.data.inputs import Input
 from dpdist.errors import DpdistError, LedgerError, OutputExists, ReleaseConflict
 from dpdist.families.base.attempt import Attempt
-from dpdist.ledger import Charge, Ledger
+from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import BESIDES
-from dpdist.lifecycle.history import write_record
+from dpdist.ledger.statement import budget_sentence
+from dpdist.lifecycle.history import RUN_RECORD, write_record
 from dpdist.lifecycle.leftovers import CLAIM, sweep_output
-from dpdist.lifecycle.outcome import Outcome, outcome_of
 from dpdist.publish.manifest import MANIFEST, Manifest, publish, require_vacant
 from dpdist.storage.store import Store
 
@@ -28,12 +29,63 @@ if TYPE_CHECKING:
 log = logging.getLogger("dpdist")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A published release of records, or of cells of statistics.
+
+    `guarantees` and `parameters` are those of the manifest. `already` is true if an earlier run had published the
+    release and this one had nothing to do.
+    """
+
+    uri: str
+    attempt: str
+    records: int
+    cells: int | None
+    guarantee: str
+    guarantees: tuple[dict[str, Any], ...]
+    parameters: Mapping[str, Any]
+    budget: str
+    run_record: str
+    cautions: tuple[str, ...] = ()
+    already: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as a JSON object; it has ``records`` or ``cells``."""
+        outcome = asdict(self) | {"guarantees": [str(item["sentence"]) for item in self.guarantees]}
+        del outcome["parameters"], outcome["records" if self.cells is not None else "cells"]
+        return outcome
+
+    @property
+    def counted(self) -> str:
+        """How many records, or cells of statistics, in words."""
+        return f"{self.records:,} records" if self.cells is None else f"{self.cells:,} cells"
+
+
+def outcome_of(
+    ledger: Books, spec: ReleaseSpec, output: Store, manifest: Manifest, work: Store, *, already: bool = False
+) -> Outcome:
+    """The outcome of a run, from the manifest it published."""
+    return Outcome(
+        uri=output.uri,
+        attempt=manifest.attempt,
+        records=manifest.records,
+        cells=manifest.cells,
+        guarantee=manifest.guarantee,
+        guarantees=manifest.guarantees,
+        parameters=manifest.parameters,
+        budget=budget_sentence(ledger, spec.dataset),
+        run_record=f"{work.uri}/{RUN_RECORD}",
+        cautions=manifest.cautions,
+        already=already,
+    )
+
+
 @dataclass
 class Publication:
     """How the release of one run becomes visible."""
 
     spec: ReleaseSpec
-    ledger: Ledger
+    ledger: Books
     output: Store  # output, work: the release's folder, and the folder below which attempts store theirs
     work: Store
     signing_key: Ed25519PrivateKey | None  # the key that the spec names; None for the identity of the data set

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from uuid import uuid4
 
 from dpdist.cluster.executor import Executor
-from dpdist.cluster.opening import open_cluster
 from dpdist.data.inputs import Input, Opened, input_of
 from dpdist.data.table import Table
 from dpdist.errors import (
@@ -41,18 +40,16 @@ from dpdist.families.base.attempt import Attempt, Progress, silent
 from dpdist.families.base.family import Stage
 from dpdist.families.base.owners import refuse_tables_of_others
 from dpdist.families.base.registry import family_of, make_plan
-from dpdist.ledger import Charge, Ledger
+from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import BESIDES, WITH_TEST_KEY, KeyRef, require_test_keys
 from dpdist.ledger.records import event_json
 from dpdist.ledger.signing import load_signing_key
-from dpdist.lifecycle.executors import executor_mode
 from dpdist.lifecycle.history import write_error, write_record
 from dpdist.lifecycle.leftovers import sweep_before
 from dpdist.lifecycle.lineage import Lineage
-from dpdist.lifecycle.outcome import Outcome
-from dpdist.lifecycle.preflight import keep_apart, refuse
-from dpdist.lifecycle.publication import Publication
-from dpdist.privacy.events import covers
+from dpdist.lifecycle.preflight import keep_apart, opened_executor, refuse
+from dpdist.lifecycle.publication import Outcome, Publication
+from dpdist.privacy.event import covers
 from dpdist.publish.manifest import require_vacant
 from dpdist.spec.contract import kept_contract
 from dpdist.storage.store import Store
@@ -152,6 +149,14 @@ class Run:
         family = {stage.name: partial(self._stage, stage) for stage in family_of(self.spec).stages(self.plan)}
         return {"charge": self._charge, **family, "publish": self._publish}
 
+    def finish(self) -> Outcome:
+        """Take all steps; return what was published."""
+        for step in self.steps.values():
+            step()
+        if self.outcome is None:
+            raise LedgerError(f"release {self.spec.name!r} ended without an outcome: resume it")
+        return self.outcome
+
     def _open(self, stack: ExitStack) -> None:
         """Make the checks that need no charge, and open what the steps need."""
         spec = self.spec
@@ -159,7 +164,7 @@ class Run:
         self._output = Store(spec.output.path, spec.output.storage.options)
         self._work = Store(spec.work, spec.output.storage.options if spec.work.startswith("s3") else None)
         signing_key = load_signing_key(spec.output.signing_key)
-        self._ledger = Ledger.open(spec.ledger, create=False)
+        self._ledger = Books.open(spec.ledger, create=False)
         stack.callback(self._ledger.close)
         self._publication = Publication(
             spec, self._ledger, self._output, self._work, signing_key, self._bound, self._input
@@ -190,18 +195,7 @@ class Run:
         self._work.make_private()
         self._work.check_writable()
         sweep_before(self._ledger, self._output, self._work)
-        self._executor = self._given or stack.enter_context(
-            open_cluster(
-                mode=executor_mode(spec, opened),
-                address=spec.cluster.address,
-                scheduler_file=spec.cluster.scheduler_file,
-                workers=spec.cluster.workers,
-                memory_limit=spec.cluster.memory_limit,
-                timeout=spec.cluster.timeout,
-                security=spec.cluster.security,
-                resources=spec.worker_resources,
-            )
-        )
+        self._executor = self._given or stack.enter_context(opened_executor(spec, opened))
         self._table = opened.on(self._executor)
         if self._executor.dashboard:
             self._announce(f"dashboard  {self._executor.dashboard}")
@@ -394,8 +388,4 @@ def run_release(
         progress=progress,
         announce=announce,
     ) as run:
-        for step in run.steps.values():
-            step()
-        if run.outcome is None:
-            raise LedgerError(f"release {spec.name!r} ended without an outcome: resume it")
-        return run.outcome
+        return run.finish()

@@ -1,16 +1,9 @@
 """The one Gaussian account of a release: shares of mu^2 become deviations, and never sum to more than one.
 
-Every step is mu_i-GDP with ``mu_i^2 = share_i mu^2``, and the release is mu-GDP:
-
-- k count tables in each of which a record changes one cell by 1, with noise of deviation sigma_i: the sum of
-  ``1/sigma_i^2``;
-- integers of sensitivity 1 (L1 distances of a count table to a public one): the same;
-- K picks at scale b: ``K pick_cost(b)^2`` (`dpdist.privacy.selection`).
-
-The rounded Gaussian on integers is post-processing of the continuous one. Which steps follow may depend on what was
-released before. Proof by induction from the last step: a step takes ``s`` of what is left, ``r``; s and r are fixed
-by the outcomes before it, so for every outcome of the step the rest is (r - s)-GDP (in squares), and adaptive
-composition of the two gives r.
+Every step is mu_i-GDP with ``mu_i^2 = share_i mu^2``: k tables in each of which a record changes one cell by 1 (and
+integers of sensitivity 1) cost the sum of ``1/sigma_i^2``, K picks at scale b ``K pick_cost(b)^2``
+(`dpdist.privacy.selection`). Which steps follow may depend on what was released before (`docs/guarantees.md`,
+*Synthesis*). The rounded Gaussian on integers is post-processing of the continuous one.
 """
 
 from __future__ import annotations

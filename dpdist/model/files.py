@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.errors import DataNotFound, SpecError, VerificationFailed
-from dpdist.limits import MODEL_VALUES
+from dpdist.limits import MODEL_ARRAYS, MODEL_VALUES
 from dpdist.model.choices import MOST_ROUNDS
 from dpdist.model.draw import FORMAT, LARGEST_PART
 from dpdist.model.fitted import UNIT, Fitted
@@ -110,7 +110,7 @@ def read_model(store: Store, manifest: Manifest) -> PublishedModel:
 
 
 def _arrays(content: bytes) -> Mapping[str, np.ndarray]:
-    table = read_parquet(content)
+    table = read_parquet(content, ["name", "type"], most=MODEL_ARRAYS)
     if not {"int8", "int16", "int32", "int64"}.issuperset(table["type"].to_pylist()):
         raise TypeError("the arrays of a model are of integers")
     columns = zip(*(table[name].to_pylist() for name in ("name", "type", "shape")), table["values"], strict=True)

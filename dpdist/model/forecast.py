@@ -1,20 +1,13 @@
 """What follows from the choices before a record is read: the draws, their deviations and the expected accuracy.
 
-Whether the noise of every step can be drawn is found before the charge. A sampler draws noise of a deviation up to
-`LARGEST_SCALE`, and a pick has a cost that can be computed. Which tables a round measures depends on noise, so the
-deviations are bounded: a table's part of its share is at least what the weights of the other tables leave it
-(`Learner.round`, `measure_one_way`).
+Which tables a round measures depends on noise, so deviations are bounded: a table's part of its share is at least what
+the weights of the other tables leave it (`Learner.round`, `measure_one_way`).
 
-The expected accuracy rests on the declared domains and minimum of records, the choices and the number of released
-records. Of the frequencies nothing is known, so attributes are taken as independent with Zipf shares 1, 1/2, 1/3, ...
-The error of two-way tables is a mean total variation distance to the table. It has two parts, which add as squares:
-
-- *noise*: a table of each pair as precise as those that the plan measures, where no cell can miss more than it is
-  expected to hold. What pairs imply for others and what the fit smooths leaves a part of it, `KEPT_OF_NOISE`;
-- *sampling*: released records drawn at random, of which group rounding and balancing leave `KEPT_OF_SAMPLING`.
-
-The two parts were set on Adult, ACS 2013 and ACS 2024 at epsilon 0.1 to 8 (`docs/planning.md`). What a model
-of pairs misses of a table's dependence is not public, and can be more than both.
+The expected accuracy is a mean total variation distance of two-way tables (`docs/planning.md`). Attributes are taken as
+independent with Zipf shares 1, 1/2, 1/3, ... Two parts of the error add as squares: *noise*, of a table of each pair as
+precise as those that the plan measures, and *sampling* of the released records. `KEPT_OF_NOISE` and
+`KEPT_OF_SAMPLING` were set on Adult, ACS 2013 and ACS 2024 at epsilon 0.1 to 8. What a model of pairs misses of a
+table's dependence is not public, and can be more than both.
 """
 
 from __future__ import annotations
@@ -26,12 +19,10 @@ from itertools import combinations
 
 import numpy as np
 
-from dpdist.errors import AccountingError, SpecError
+from dpdist.errors import AccountingError
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, MOST_CODED_CELLS, TRIPLE_CELLS, Choices, is_wide
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.grid import LARGEST_SCALE
-from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.privacy.selection import draws_of_pick, pick_scale
 
 
@@ -47,20 +38,6 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
     pick = draws_of_pick(math.comb(2 * m, 2) + 1)  # of all pairs, coarse copies of attributes among them, or to stop
     triples = choices.triple_tables * (TRIPLE_CELLS + draws_of_pick(math.comb(m, 3) + 1))
     return 3 * sum(cardinalities) + 1 + tables * (min(largest, cells) + pick) + raked + triples
-
-
-def draws_lost(draws: int, delta: float) -> ApproximateDP:
-    """The event of so many keyed draws.
-
-    Raises SpecError: they alone take as much as delta.
-    """
-    lost = ApproximateDP(0.0, draws * SAMPLER_DELTA, label="draws")
-    if not lost.delta < delta:
-        raise SpecError(
-            f"privacy.delta: the random draws for tables of these domains take up to {lost.delta:.2g} of it; set a "
-            f"delta of {10 * lost.delta:.0e} or more, or coarser values"
-        )
-    return lost
 
 
 ROUNDED = 1.5  # weights are rounded to powers of the root of two: a part of a share changes by so much at most

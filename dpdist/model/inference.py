@@ -33,13 +33,7 @@ def _places(clique: Set, attributes: Set) -> tuple[int, ...]:
     return tuple(clique.index(a) for a in attributes)
 
 
-@dataclass(frozen=True, eq=False)
-class _Slot:
-    """A factor of a clique: which, at which level, and the shape it is broadcast with."""
-
-    key: Set | int
-    level: int
-    shape: tuple[int, ...]
+_Slot = tuple[Set | int, tuple[int, ...]]  # a factor of a clique, and the shape it is broadcast with
 
 
 class Inference:
@@ -71,17 +65,17 @@ class Inference:
         for key, scope in scopes:
             level = clique.index(scope[-1])
             shape = tuple(self.tree.cardinalities[a] if a in scope else 1 for a in clique[: level + 1])
-            levels[level].append(_Slot(key, level, shape))
+            levels[level].append((key, shape))
         for slots in levels:
-            slots.sort(key=lambda slot: prod(slot.shape))
+            slots.sort(key=lambda slot: prod(slot[1]))
         return levels
 
     def _product(self, j: int, factors: Mapping[Set | int, Floats]) -> Floats:
         table: Floats = np.ones(())
         for size, slots in zip(self._shape[j], self._slots[j], strict=True):
             joined: Floats | None = None
-            for slot in slots:
-                factor = factors[slot.key].reshape(slot.shape)
+            for key, shape in slots:
+                factor = factors[key].reshape(shape)
                 joined = factor if joined is None else joined * factor
             table = table[..., None] * (np.ones(size) if joined is None else joined)
         return table

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from itertools import combinations, groupby, pairwise
+from itertools import groupby, pairwise
 from math import prod
 
 Set = tuple[int, ...]
@@ -236,8 +236,3 @@ class Components:
         """Add an edge."""
         old, new = self._of[a], self._of[b]
         self._of = [new if label == old else label for label in self._of]
-
-
-def pairs_of(clique: Set) -> list[tuple[int, int]]:
-    """All pairs of a clique."""
-    return list(combinations(clique, 2))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
-
-import numpy as np
 
 from dpdist.accuracy.tables import Attributes, Tables
 from dpdist.data.count import PairCounts
@@ -22,10 +18,11 @@ from dpdist.model.pool import Pool, fitting_triples
 from dpdist.model.zeros import is_kept
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
+from dpdist.storage.stored import Stored
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
+class Learned(Stored):
     """What learning gives: computed once, stored, read back. All of it may be published."""
 
     FILE: ClassVar[str] = "model.npz"
@@ -37,28 +34,6 @@ class Learned:
     # ``account``, the name of each step and its share of mu^2
     report: dict[str, Any]
     measurements: Measurements  # the noisy tables
-
-    def to_bytes(self) -> bytes:
-        """The arrays in NumPy's archive format, uncompressed and without pickles."""
-        report, tables = (
-            np.frombuffer(json.dumps(item, sort_keys=True).encode(), np.uint8)
-            for item in (self.report, self.measurements.to_json())
-        )
-        counts = {f"one_way{i}": table for i, table in enumerate(self.one_way)}
-        buffer = io.BytesIO()
-        arrays = counts | self.fitted.arrays()
-        noisy = self.measurements.counts
-        np.savez(buffer, allow_pickle=False, report=report, tables=tables, noisy=noisy, **arrays)
-        return buffer.getvalue()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Learned:
-        """What `to_bytes` wrote."""
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            fitted = Fitted.from_arrays(arrays)
-            counts = tuple(arrays[f"one_way{i}"] for i in range(len(fitted.fine)))
-            measurements = Measurements.of(json.loads(arrays["tables"].tobytes()), arrays["noisy"])
-            return cls(fitted, counts, json.loads(arrays["report"].tobytes()), measurements)
 
 
 def learn(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import combinations
 from typing import TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.model.coding import Coding, Pair, PairTables
 from dpdist.model.descent import FactorModel, TableMeasurement, fit
 from dpdist.model.inference import PairMarginals
-from dpdist.model.junction import Components, Graph, JunctionTree, Paths, Set, cells_of, cliques_of, pairs_of
+from dpdist.model.junction import Components, Graph, JunctionTree, Paths, Set, cells_of, cliques_of
 from dpdist.model.one_way import OneWay, OneWayCounts, combine, expected_counts
 from dpdist.model.zeros import fitting, possible_codes, with_zeros
 from dpdist.privacy.arrays import Floats
@@ -147,7 +148,7 @@ class Learner:
     @property
     def all_edges(self) -> list[Pair]:
         """Links and measured pairs, and pairs of attributes that a rule joins."""
-        return [*self.edges, *(pair for scope, _ in self.zeros.values() for pair in pairs_of(scope))]
+        return [*self.edges, *(pair for scope, _ in self.zeros.values() for pair in combinations(scope, 2))]
 
     @property
     def least_cells(self) -> int:

@@ -8,12 +8,13 @@ that nobody under 15 has an income, in a table of 400 cells.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.model.junction import Set, cells_of, cliques_of, pairs_of
+from dpdist.model.junction import Set, cells_of, cliques_of
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.spec.rules import Forbidden, Rules
 
@@ -111,7 +112,7 @@ def fitting(
     chosen = []
     known = list(edges)
     for number in sorted(possible, key=lambda k: (possible[k][1].size, k)):
-        more = [*known, *pairs_of(possible[number][0])]
+        more = [*known, *combinations(possible[number][0], 2)]
         if cells_of(cliques_of(cardinalities, more), cardinalities) <= most:
             chosen.append(number)
             known = more

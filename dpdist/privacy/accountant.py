@@ -20,10 +20,13 @@ from typing import Any, Literal
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import gdp
-from dpdist.privacy.calibrate import ABOVE, least_scale, require_budget, round_up, shown
+from dpdist.privacy.calibrate import ABOVE, least_scale, require_budget, round_up
 from dpdist.privacy.deniability import composed_published, theorem1
-from dpdist.privacy.events import DiscreteLaplace, Event, Gaussian, Parallel, SeedRecords
-from dpdist.privacy.pieces import composition, extreme, gaussian_parts, require_protection
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import DiscreteLaplace, Gaussian, Parallel, SeedRecords
+from dpdist.privacy.formatting import shown
+from dpdist.privacy.mechanisms import require_protection
+from dpdist.privacy.pieces import composition, extreme, gaussian_parts
 
 _ROUNDING_DOWN = Context(prec=6, rounding=ROUND_FLOOR)
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from decimal import ROUND_CEILING, Context, Decimal
 from typing import Final
 
 from dpdist.errors import AccountingError
@@ -28,7 +27,6 @@ ABOVE: Final = 1 + 2.0**-40
 _LARGEST_FACTOR = 1e12  # between the first scale and any other that is tried
 _LEAST_COST = 1e-12
 _MARGIN = 1e-8  # of a cost: one that is the budget itself, as many are, is above it whatever its last bits
-_SHOWN = Context(prec=6, rounding=ROUND_CEILING)
 
 
 def require_budget(*, epsilon: float, delta: float) -> None:
@@ -49,15 +47,6 @@ def round_up(value: float, *, bits: int = BITS) -> float:
     if not 0 < value < math.inf:
         raise AccountingError(f"expected a finite number above 0, got {value!r}")
     return _number(_place(value, bits), bits)
-
-
-def shown(value: float) -> float:
-    """A number of a guarantee as it is stated: rounded upwards to six significant digits.
-
-    >>> shown(0.12345612), shown(2.0)
-    (0.123457, 2.0)
-    """
-    return value if math.isinf(value) else float(_SHOWN.create_decimal(Decimal(value)))
 
 
 def least_scale(

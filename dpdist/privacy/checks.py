@@ -102,23 +102,6 @@ def pass_count_sensitivity(*, candidates: int, seeds: int, growth: float, delta:
     return max(upper_quantile(delta, trials=candidates, rate=rate), 1)
 
 
-def lower_bound_from_noisy_count(
-    noisy: int, *, candidates: int, seeds: int, growth: float, scale: float, delta: float
-) -> float:
-    """Lower bound of Z of the smaller neighbour: above the true one with probability at most delta. `noisy` is the
-    number of passes with discrete Laplace noise of this scale; the others are as in `pass_count_sensitivity`.
-
-    Half of delta goes to the noise's tail, half to the Clopper-Pearson bound; h is subtracted.
-    """
-    from scipy.special import betaincinv
-
-    count = min(int(noisy) - noise_tail(scale, delta / 2) + 1, candidates)
-    if count < 1:
-        return 0.0
-    rate = float(betaincinv(count, candidates - count + 1, delta / 2)) * (1 - 1e-9)
-    return max(seeds * rate - growth, 0.0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class PassCheck:
     """A noisy number of passes among the first candidates, against the declared passing mass."""
@@ -144,15 +127,16 @@ class PassCheck:
         return int(noisy) >= self.threshold
 
     def lower_bound(self, noisy: int) -> float:
-        """The passing mass that a noisy number of passes would confirm."""
-        return lower_bound_from_noisy_count(
-            noisy,
-            candidates=self.candidates,
-            seeds=self.seeds,
-            growth=self.growth,
-            scale=self.scale,
-            delta=self.delta * 2 / 3,
-        )
+        """The passing mass of the smaller neighbour that a noisy number of passes would confirm: above the true one
+        with probability at most two thirds of delta, half for the noise's tail, half for the Clopper-Pearson bound.
+        """
+        from scipy.special import betaincinv
+
+        count = min(int(noisy) - noise_tail(self.scale, self.delta / 3) + 1, self.candidates)
+        if count < 1:
+            return 0.0
+        rate = float(betaincinv(count, self.candidates - count + 1, self.delta / 3)) * (1 - 1e-9)
+        return max(self.seeds * rate - self.growth, 0.0)
 
     @property
     def event(self) -> Composed:

@@ -34,8 +34,8 @@ from numpy.typing import ArrayLike
 
 from dpdist.errors import AccountingError
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.calibrate import shown
 from dpdist.privacy.events import SeedRecords
+from dpdist.privacy.formatting import shown
 from dpdist.privacy.guarantee import PlausibleDeniability
 from dpdist.privacy.pair import DominatingPair, lower_hull
 

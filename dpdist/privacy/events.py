@@ -1,9 +1,4 @@
-"""Privacy events: what a stage did to the records, as frozen mathematics.
-
-Events describe, the accountant decides (`dpdist.privacy.accountant`). Unless an event says otherwise its adjacency is
-*add/remove*: the two tables differ by the presence of one record. Every event round-trips through JSON exactly
-(Python writes a float with the fewest digits that read back to the same float), and the field ``type`` carries a
-version, so that a ledger can be recomputed years later.
+"""The privacy events of dpdist, each with the pair that dominates it.
 
 >>> event = Composed((DiscreteLaplace(scale=4.0, count=11, label="tables"), ApproximateDP(0.0, 2.0**-40)))
 >>> from_json(event.to_json()) == event
@@ -12,144 +7,26 @@ True
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpdist.errors import AccountingError
+from dpdist.privacy.event import (
+    Event,
+    check_integer,
+    check_number,
+    covers,
+    from_json,
+    number_of_events,
+    takes_size_for_public,
+)
 
-_REGISTRY: dict[str, type[Event]] = {}
+if TYPE_CHECKING:
+    from dpdist.privacy.composition import Piece
 
-
-@dataclass(frozen=True)
-class Event:
-    """Base of all events; frozen and hashable."""
-
-    type: ClassVar[str] = ""
-    # name of the stage for people. It takes no part in equality, nor in the accounting
-    label: str = field(default="", compare=False, kw_only=True)
-
-    def __init_subclass__(cls) -> None:
-        if cls.type:
-            _REGISTRY[cls.type] = cls
-
-    def to_json(self) -> dict[str, Any]:
-        """The event as a JSON object: ``type`` (with its version) and the fields."""
-        body: dict[str, Any] = {"type": self.type}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if item.name == "label" and not value:
-                continue
-            body[item.name] = _encode(value)
-        return body
-
-
-_CHEAPER_LARGER = frozenset({"scale", "noise_multiplier", "passing_mass"})
-_CHEAPER_SMALLER = frozenset({"epsilon", "delta", "failure", "sampling_rate"})
-_ROUNDING = 1e-12  # of numbers that follow from those of a plan by a few products and quotients
-_WITHIN = 1e-8
-
-
-def covers(reserved: Any, planned: Any, *, name: str = "") -> bool:
-    """Whether an event that was planned again, maybe on another processor, costs no more than the reserved one.
-
-    Noise may have been drawn already, and the same draws at two scales would show them. So a plan at another number of
-    the grid is not covered, even if it costs less; what else a plan computes may differ by a part in 10^8.
-
-    Parameters
-    ----------
-    reserved, planned : JSON of events
-        As of `Event.to_json`; None where a release has no event.
-    name : str
-        The field whose value they are; empty for events.
-
-    Returns
-    -------
-    bool
-        True where both have the same structure, labels and whole numbers, no less noise and no larger loss, failure or
-        rate, up to a part in 10^12; other numbers are equal up to that.
-
-    Examples
-    --------
-    >>> reserved, less, more = (Gaussian(noise).to_json() for noise in (2.0, 2.0 - 1e-9, 2.0 + 1e-9))
-    >>> covers(reserved, less), covers(reserved, more)
-    (False, True)
-    """
-    if isinstance(reserved, Mapping) and isinstance(planned, Mapping):
-        return reserved.keys() == planned.keys() and all(
-            covers(reserved[field], planned[field], name=field) for field in planned
-        )
-    if isinstance(reserved, list | tuple) and isinstance(planned, list | tuple):
-        pairs = zip(reserved, planned, strict=False)
-        return len(reserved) == len(planned) and all(covers(*pair, name=name) for pair in pairs)
-    if not isinstance(planned, float) or not isinstance(reserved, int | float):
-        return type(reserved) is type(planned) and bool(reserved == planned)
-    most = abs(reserved)
-    larger, smaller = ((_WITHIN if name in names else _ROUNDING) for names in (_CHEAPER_LARGER, _CHEAPER_SMALLER))
-    return reserved - smaller * most <= planned <= reserved + larger * most
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, Event):
-        return value.to_json()
-    if isinstance(value, tuple):
-        return [_encode(part) for part in value]
-    return value
-
-
-def _decode(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return from_json(value)
-    if isinstance(value, (list, tuple)):
-        return tuple(_decode(part) for part in value)
-    return value
-
-
-def from_json(data: Mapping[str, Any] | str) -> Event:
-    """The event that `Event.to_json` wrote.
-
-    Parameters
-    ----------
-    data : mapping or str
-        The JSON object, or its text.
-
-    Raises
-    ------
-    AccountingError
-        The type is unknown, or a field is missing, unknown or out of its range.
-    """
-    body = dict(json.loads(data) if isinstance(data, str) else data)
-    kind = body.pop("type", None)
-    if kind not in _REGISTRY:
-        raise AccountingError(
-            f"unknown privacy event type {kind!r}: this version knows {', '.join(sorted(_REGISTRY))}; "
-            "read the ledger with the version that wrote it or a later one"
-        )
-    try:
-        return _REGISTRY[kind](**{name: _decode(value) for name, value in body.items()})
-    except TypeError as error:
-        raise AccountingError(f"privacy event {kind}: {error}") from None
-
-
-def _number(event: Event, name: str, *, low: float, high: float = math.inf, closed: bool = False) -> None:
-    """Check that a field is a finite real number in (low, high], or [low, high] when closed."""
-    value = getattr(event, name)
-    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not valid or not (low <= value if closed else low < value) or value > high:
-        bracket = "[" if closed else "("
-        top = "infinity)" if math.isinf(high) else f"{high}]"
-        raise AccountingError(f"{event.type}: {name} must be a finite number in {bracket}{low}, {top}, got {value!r}")
-    object.__setattr__(event, name, float(value))
-
-
-def _integer(event: Event, name: str, *, low: int) -> None:
-    """Check that a field is an integer of at least ``low``."""
-    value = getattr(event, name)
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < low:
-        raise AccountingError(f"{event.type}: {name} must be an integer of at least {low}, got {value!r}")
-    object.__setattr__(event, name, int(value))
+__all__ = ["Event", "covers", "from_json", "number_of_events", "takes_size_for_public"]
 
 
 @dataclass(frozen=True)
@@ -162,9 +39,9 @@ class DiscreteLaplace(Event):
     count: int = 1  # number of integers that one record can change (composition)
 
     def __post_init__(self) -> None:
-        _number(self, "scale", low=0)
-        _integer(self, "sensitivity", low=1)
-        _integer(self, "count", low=1)
+        check_number(self, "scale", low=0)
+        check_integer(self, "sensitivity", low=1)
+        check_integer(self, "count", low=1)
 
     @classmethod
     def on_grid(
@@ -181,6 +58,16 @@ class DiscreteLaplace(Event):
             )
         return cls(scale=scale / grid, sensitivity=math.floor(sensitivity / grid) + 1, count=count, label=label)
 
+    def piece(self) -> Piece:
+        """The noise around the sensitivity against the noise around 0."""
+        from dpdist.privacy import mechanisms
+
+        return mechanisms.discrete_laplace(self.scale, self.sensitivity, self.count)
+
+    def extreme(self) -> tuple[float, float]:
+        """The sum of the largest losses."""
+        return self.count * self.sensitivity / self.scale, 0.0
+
 
 @dataclass(frozen=True)
 class Gaussian(Event):
@@ -194,8 +81,18 @@ class Gaussian(Event):
     count: int = 1
 
     def __post_init__(self) -> None:
-        _number(self, "noise_multiplier", low=0)
-        _integer(self, "count", low=1)
+        check_number(self, "noise_multiplier", low=0)
+        check_integer(self, "count", low=1)
+
+    def piece(self) -> Piece:
+        """A normal distribution around 1 against one around 0."""
+        from dpdist.privacy import mechanisms
+
+        return mechanisms.gaussian(self.noise_multiplier, 1.0, self.count)
+
+    def gaussian(self) -> tuple[Fraction, Fraction]:
+        """Its precision."""
+        return self.count / Fraction(self.noise_multiplier) ** 2, Fraction(0)
 
 
 @dataclass(frozen=True)
@@ -212,9 +109,15 @@ class SubsampledGaussian(Event):
     count: int = 1
 
     def __post_init__(self) -> None:
-        _number(self, "sampling_rate", low=0, high=1)
-        _number(self, "noise_multiplier", low=0)
-        _integer(self, "count", low=1)
+        check_number(self, "sampling_rate", low=0, high=1)
+        check_number(self, "noise_multiplier", low=0)
+        check_integer(self, "count", low=1)
+
+    def piece(self) -> Piece:
+        """A mixture of two normal distributions against one of them."""
+        from dpdist.privacy import mechanisms
+
+        return mechanisms.gaussian(self.noise_multiplier, self.sampling_rate, self.count)
 
 
 @dataclass(frozen=True)
@@ -232,10 +135,16 @@ class SubsampledUnits(Event):
     count: int = 1
 
     def __post_init__(self) -> None:
-        _number(self, "sampling_rate", low=0, high=1)
-        _number(self, "noise_multiplier", low=0)
-        _integer(self, "records", low=1)
-        _integer(self, "count", low=1)
+        check_number(self, "sampling_rate", low=0, high=1)
+        check_number(self, "noise_multiplier", low=0)
+        check_integer(self, "records", low=1)
+        check_integer(self, "count", low=1)
+
+    def piece(self) -> Piece:
+        """A binomial mixture of normal distributions against one of them."""
+        from dpdist.privacy import mechanisms
+
+        return mechanisms.sampled_units(self.noise_multiplier, self.sampling_rate, self.records, self.count)
 
 
 @dataclass(frozen=True)
@@ -247,8 +156,18 @@ class ApproximateDP(Event):
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        _number(self, "epsilon", low=0, closed=True)
-        _number(self, "delta", low=0, high=1, closed=True)
+        check_number(self, "epsilon", low=0, closed=True)
+        check_number(self, "delta", low=0, high=1, closed=True)
+
+    def piece(self) -> Piece:
+        """Randomised response that fails with probability delta."""
+        from dpdist.privacy import mechanisms
+
+        return mechanisms.approximate(self.epsilon, self.delta)
+
+    def gaussian(self) -> tuple[Fraction, Fraction] | None:
+        """The failure of a mechanism that loses nothing else."""
+        return None if self.epsilon else (Fraction(0), Fraction(repr(self.delta)))
 
 
 @dataclass(frozen=True)
@@ -256,22 +175,22 @@ class LaplaceLeakage(Event):
     """One histogram with discrete Laplace noise whose pointwise maximal leakage is accounted (replacement)."""
 
     type: ClassVar[str] = "laplace-leakage/1"
+    replacement: ClassVar[bool] = True
     scale: float | None  # scale of the noise; None for exact counts, which are not differentially private
     alpha: float  # assumed least probability of every bin, for every record
     failure: float = 0.0  # probability that the sampler is not exact
 
     def __post_init__(self) -> None:
         if self.scale is not None:
-            _number(self, "scale", low=0)
-        _number(self, "alpha", low=0, high=1)
-        _number(self, "failure", low=0, high=1, closed=True)
+            check_number(self, "scale", low=0)
+        check_number(self, "alpha", low=0, high=1)
+        check_number(self, "failure", low=0, high=1, closed=True)
 
-    @property
-    def equal(self) -> Event:
+    def parts(self) -> tuple[Event, ...]:
         """The same noise as differential privacy (replacement, and more than enough for add/remove)."""
         if self.scale is None:
-            return ApproximateDP(0.0, 1.0, label="exact counts")
-        return Composed((DiscreteLaplace(self.scale, count=2), ApproximateDP(0.0, self.failure)))
+            return (ApproximateDP(0.0, 1.0, label="exact counts"),)
+        return DiscreteLaplace(self.scale, count=2), ApproximateDP(0.0, self.failure)
 
 
 @dataclass(frozen=True)
@@ -281,27 +200,26 @@ class NestedLeakage(Event):
     """
 
     type: ClassVar[str] = "nested-leakage/1"
+    replacement: ClassVar[bool] = True
     scale: float  # of the noise of each
     alphas: tuple[float, ...]  # assumed least probability of the bins of each, for every record
     failure: float = 0.0  # probability that the samplers are not exact
 
     def __post_init__(self) -> None:
-        _number(self, "scale", low=0)
+        check_number(self, "scale", low=0)
         object.__setattr__(self, "alphas", tuple(self.alphas))
         if not self.alphas or not all(isinstance(a, (int, float)) and 0 < a <= 1 for a in self.alphas):
             raise AccountingError(f"{self.type}: alphas must be above 0 and at most 1, got {self.alphas}")
-        _number(self, "failure", low=0, high=1, closed=True)
+        check_number(self, "failure", low=0, high=1, closed=True)
 
     @property
     def alpha(self) -> float:
         """The least probability of a bin of the finest."""
         return self.alphas[0]
 
-    @property
-    def equal(self) -> Event:
+    def parts(self) -> tuple[Event, ...]:
         """The same noise as differential privacy (replacement, and more than enough for add/remove)."""
-        noise = DiscreteLaplace(self.scale, count=2 * len(self.alphas))
-        return Composed((noise, ApproximateDP(0.0, self.failure)))
+        return DiscreteLaplace(self.scale, count=2 * len(self.alphas)), ApproximateDP(0.0, self.failure)
 
 
 @dataclass(frozen=True)
@@ -335,11 +253,19 @@ class SeedRecords(Event):
     records: int
 
     def __post_init__(self) -> None:
-        _integer(self, "k", low=1)
-        _number(self, "gamma", low=1, closed=True)
-        _number(self, "epsilon0", low=0, high=100)
-        _number(self, "passing_mass", low=0)
-        _integer(self, "records", low=1)
+        check_integer(self, "k", low=1)
+        check_number(self, "gamma", low=1, closed=True)
+        check_number(self, "epsilon0", low=0, high=100)
+        check_number(self, "passing_mass", low=0)
+        check_integer(self, "records", low=1)
+
+    def piece(self) -> Piece:
+        """The pair of one record, as often as there are released ones."""
+        from dpdist.privacy.composition import Piece
+        from dpdist.privacy.deniability import record_pair
+
+        pair = record_pair(k=self.k, gamma=self.gamma, epsilon0=self.epsilon0, passing_mass=self.passing_mass)
+        return Piece.of(pair, self.records)
 
 
 def _events(event: Event, name: str, parts: Any) -> None:
@@ -357,6 +283,10 @@ class Composed(Event):
     def __post_init__(self) -> None:
         _events(self, "events", self.events)
 
+    def parts(self) -> tuple[Event, ...]:
+        """The mechanisms."""
+        return self.events
+
 
 @dataclass(frozen=True)
 class Replacement(Event):
@@ -367,29 +297,15 @@ class Replacement(Event):
     """
 
     type: ClassVar[str] = "replacement/1"
+    replacement: ClassVar[bool] = True
     event: Event
 
     def __post_init__(self) -> None:
         _events(self, "event", (self.event,))
 
-
-def number_of_events(event: Event) -> int:
-    """How many events there are inside an event, those that hold others not counted."""
-    held = [part for item in fields(event) for part in _held(getattr(event, item.name))]
-    return sum(map(number_of_events, held)) if held else 1
-
-
-def _held(value: Any) -> list[Event]:
-    if isinstance(value, tuple):
-        return [event for part in value for event in _held(part)]
-    return [value] if isinstance(value, Event) else []
-
-
-def takes_size_for_public(event: Event) -> bool:
-    """Whether a charge, or a part of it, holds for replacement only: the number of records is taken for public."""
-    if isinstance(event, Composed):
-        return any(map(takes_size_for_public, event.events))
-    return isinstance(event, (Replacement, LaplaceLeakage, NestedLeakage))
+    def parts(self) -> tuple[Event, ...]:
+        """The event as it stands."""
+        return (self.event,)
 
 
 @dataclass(frozen=True)
@@ -402,6 +318,21 @@ class Parallel(Event):
     def __post_init__(self) -> None:
         _events(self, "events", self.events)
 
+    def piece(self) -> Piece:
+        """The pointwise worst of the pairs."""
+        from dpdist.privacy.composition import Piece
+        from dpdist.privacy.pair import parallel_pair
+        from dpdist.privacy.pieces import dominating_pair
+
+        return Piece.of(parallel_pair([dominating_pair(event) for event in self.events]))
+
+    def extreme(self) -> tuple[float, float]:
+        """The largest of both."""
+        from dpdist.privacy.pieces import extreme
+
+        ends = [extreme(event) for event in self.events]
+        return max((loss for loss, _ in ends), default=0.0), max((mass for _, mass in ends), default=0.0)
+
 
 @dataclass(frozen=True)
 class RandomSplit(Event):
@@ -409,7 +340,7 @@ class RandomSplit(Event):
 
     type: ClassVar[str] = "random-split/1"
     # share of the split and what is done to it; ``None`` costs nothing. The shares sum to one. A later stage may see
-    # the outputs of earlier ones. `dpdist.privacy.split` proves the bound
+    # the outputs of earlier ones. `dpdist.privacy.pair` proves the bound
     stages: tuple[tuple[float, Event | None], ...]
 
     def __post_init__(self) -> None:
@@ -419,3 +350,20 @@ class RandomSplit(Event):
         _events(self, "stages", tuple(stage[1] for stage in self.stages if stage[1] is not None))
         if not all(isinstance(q, (int, float)) and 0 < q <= 1 for q in shares) or abs(math.fsum(shares) - 1) > 1e-12:
             raise AccountingError(f"random-split/1: shares must be positive and sum to 1, got {shares}")
+
+    def piece(self) -> Piece:
+        """The mixture of the stages' pairs."""
+        from dpdist.privacy.composition import Piece
+        from dpdist.privacy.pair import split_pair
+        from dpdist.privacy.pieces import dominating_pair
+
+        return Piece.of(
+            split_pair([(q, None if event is None else dominating_pair(event)) for q, event in self.stages])
+        )
+
+    def extreme(self) -> tuple[float, float]:
+        """The ends of the mixture."""
+        from dpdist.privacy.pair import extreme_of_split
+        from dpdist.privacy.pieces import extreme
+
+        return extreme_of_split([(q, *((0.0, 0.0) if e is None else extreme(e))) for q, e in self.stages])

@@ -17,15 +17,21 @@ renyi      divergence of one order a,     B with ``e^(t(B - epsilon)) t^t / (t+1
 
 The failures need a limit of their own. Letting mu grow by what the failures leave of delta, release by release, is one
 filter for each way to divide delta, at the price of one: no bound (`tests/privacy/test_filter.py` has the strategy).
+
+**The portfolio.** A release is admitted while, after it, at least one of the filters F_1 .. F_K holds, F_j at
+``(epsilon, delta_j)``. That is a filter at ``(epsilon, sum_j delta_j)``: ``docs/guarantees.md`` has the proof. So a
+portfolio is near the best of its filters whatever is released: a smaller delta costs the Gaussian and the Renyi filters
+a logarithm only.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -33,12 +39,21 @@ from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.composition import Composition
-from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event
-from dpdist.privacy.gdp import largest_mu_squared, least_epsilon, least_mu, rounded_down, rounded_up
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
+from dpdist.privacy.formatting import float_below, rounded_down, rounded_up
+from dpdist.privacy.gdp import largest_mu_squared, least_epsilon, least_mu
 from dpdist.privacy.pair import DominatingPair
 from dpdist.privacy.pieces import dominating_pair, extreme, flat, gaussian_parts, piece_of
 
 Kind = Literal["basic", "gaussian", "renyi"]
+
+SMALLEST_DELTA: Final = Fraction("1e-290")
+"""With a smaller cap on delta only what is purely private is admitted."""
+
+ORDERS: Final = (1.25, 1.75, 3.0)
+"""Renyi orders of `Portfolio.standard`, as ``t epsilon / ln(1/delta)``: seeds, small samples and single counts like
+different ones, and at 1 nothing is left of epsilon."""
 
 _FAILURES: Final = 2.0 ** -np.arange(0.0, 60.0, 0.5)  # shares of a filter's failure that a release may take
 
@@ -63,6 +78,10 @@ class Cost:
     def __add__(self, other: Cost) -> Cost:
         amount = None if self.amount is None or other.amount is None else self.amount + other.amount
         return Cost(amount, self.failure + other.failure)
+
+    def times(self, count: int) -> Cost:
+        """The cost of so many releases."""
+        return Cost(None if self.amount is None else self.amount * count, self.failure * count)
 
 
 NOTHING_TAKEN: Final = Cost(Fraction(0), Fraction(0))
@@ -152,7 +171,7 @@ class Filter:
         best = self._best(np.append(amounts, loss), np.append(failures, failure))
         if 0 < best.failure < 1:
             with suppress(AccountingError):  # between two losses of the pair
-                sharp = Cost(rounded_up(accountant.epsilon(event, delta=_float_below(best.failure))), best.failure)
+                sharp = Cost(rounded_up(accountant.epsilon(event, delta=float_below(best.failure))), best.failure)
                 best = min(best, sharp, key=self._preference)
         return best if stated is None else min(stated, best, key=self._preference)
 
@@ -200,7 +219,7 @@ class Filter:
             piece = piece_of(part)
             if piece.exact:
                 one = self._renyi(piece.build(0.0))
-                total += Cost(None if one.amount is None else one.amount * piece.count, one.failure * piece.count)
+                total += one.times(piece.count)
                 continue
             whole = Composition([piece])
             tilts = np.array([t])
@@ -249,11 +268,6 @@ def _upwards(amount: float, failure: float) -> Cost:
     return Cost(amounts, rounded_up(failure * (1 + 2.0**-40)))
 
 
-def _float_below(value: Fraction) -> float:
-    nearest = float(value)
-    return nearest if Fraction(nearest) <= value else math.nextafter(nearest, 0.0)
-
-
 def exact_sum(event: Event) -> Cost | None:
     """Losses and failures added exactly, as the decimals they are written as; None where a loss has no end.
 
@@ -270,3 +284,87 @@ def exact_sum(event: Event) -> Cost | None:
             case _:
                 return None
     return total
+
+
+@dataclass(frozen=True)
+class Portfolio:
+    """Filters at one epsilon, of which one must hold; their deltas add up to at most `delta`."""
+
+    epsilon: Fraction
+    delta: Fraction
+    filters: tuple[Filter, ...]
+
+    def __post_init__(self) -> None:
+        if not (self.filters and sum(one.delta for one in self.filters) <= self.delta):
+            raise AccountingError("a portfolio needs filters, and their deltas add up to at most its own")
+
+    @classmethod
+    def standard(cls, *, epsilon: Fraction, delta: Fraction) -> Portfolio:
+        """Half of delta for the Gaussian filter, a quarter for the basic one, the rest for `ORDERS` Renyi orders.
+
+        With a delta below `SMALLEST_DELTA` (0, say) all of it is for the basic filter.
+        """
+        if delta < SMALLEST_DELTA:
+            return cls(epsilon, delta, (Filter.at("basic", epsilon=epsilon, delta=delta),))
+        unit = (math.log(delta.denominator) - math.log(delta.numerator)) / float(epsilon)
+        orders = [1 + Fraction(f"{factor * unit:.3g}") for factor in ORDERS]
+        filters = [
+            Filter.at("basic", epsilon=epsilon, delta=delta / 4),
+            Filter.at("gaussian", epsilon=epsilon, delta=delta / 2),
+            *(Filter.at("renyi", epsilon=epsilon, delta=delta / 4 / len(orders), order=a) for a in orders),
+        ]
+        return cls(epsilon, delta, tuple(filters))
+
+    def at(self, epsilon: Fraction) -> Portfolio:
+        """The same filters at another epsilon: with their deltas and orders, so that what was taken is the same."""
+        filters = (Filter.at(one.kind, epsilon=epsilon, delta=one.delta, order=one.order) for one in self.filters)
+        return Portfolio(epsilon, self.delta, tuple(filters))
+
+    def costs(self, event: Event | DominatingPair) -> tuple[Cost, ...]:
+        """What a release takes from each filter."""
+        return tuple(one.cost(event) for one in self.filters)
+
+    def holds(self, taken: Sequence[Cost]) -> bool:
+        """Whether any filter holds, given what is taken from each."""
+        return any(one.holds(cost) for one, cost in zip(self.filters, taken, strict=True))
+
+    def used(self, taken: Sequence[Cost]) -> dict[str, Fraction | None]:
+        """The share of each filter's limits that is taken, by its name; None where no amount bounds it."""
+        return {one.name: one.used(cost) for one, cost in zip(self.filters, taken, strict=True)}
+
+    def epsilon_of(self, taken: Sequence[Cost]) -> Fraction | None:
+        """The least epsilon at which filters of the same deltas would have admitted this; None where there is none.
+
+        At most the portfolio's own where one of its filters holds, above it where none does.
+        """
+        if all(cost == NOTHING_TAKEN for cost in taken):
+            return Fraction(0)
+        known = []
+        for one, cost in zip(self.filters, taken, strict=True):
+            epsilon = one.epsilon_of(cost)
+            if epsilon is not None:
+                known.append(min(epsilon, self.epsilon) if one.holds(cost) else epsilon)
+        return min(known, default=None)
+
+    def to_json(self) -> list[dict[str, str]]:
+        """The filters with exact numbers, as text."""
+        return [
+            {"kind": one.kind, "delta": str(one.delta), "failure": str(one.failure), "limit": str(one.limit)}
+            | ({} if one.order is None else {"order": str(one.order)})
+            for one in self.filters
+        ]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Mapping[str, Any]], *, epsilon: Fraction, delta: Fraction) -> Portfolio:
+        """The portfolio whose filters `to_json` wrote."""
+        filters = (
+            Filter(
+                kind=one["kind"],
+                delta=Fraction(one["delta"]),
+                failure=Fraction(one["failure"]),
+                limit=Fraction(one["limit"]),
+                order=Fraction(one["order"]) if "order" in one else None,
+            )
+            for one in data
+        )
+        return cls(epsilon, delta, tuple(filters))

@@ -1,4 +1,4 @@
-"""Numbers in sentences, and facts for people: a title, a sentence and the numbers in it."""
+"""Numbers in sentences and rounded in the safe direction, and facts for people: a title, a sentence, its numbers."""
 
 from __future__ import annotations
 
@@ -68,3 +68,33 @@ def _digits(value: Fraction | float, rounding: str) -> str:
         return "inf"
     number = number.normalize(context)
     return f"{number:f}" if not number or Decimal("1e-4") <= number < Decimal("1e6") else f"{number:e}"
+
+
+def shown(value: float) -> float:
+    """A number of a guarantee as it is stated: rounded upwards to six significant digits.
+
+    >>> shown(0.12345612), shown(2.0)
+    (0.123457, 2.0)
+    """
+    return value if math.isinf(value) else float(Context(prec=6, rounding=ROUND_CEILING).create_decimal(Decimal(value)))
+
+
+def rounded_up(value: Fraction | float) -> Fraction:
+    """The value with twelve significant digits, rounded upwards."""
+    return _rounded(value, ROUND_CEILING)
+
+
+def rounded_down(value: Fraction | float) -> Fraction:
+    """The value with twelve significant digits, rounded downwards."""
+    return _rounded(value, ROUND_FLOOR)
+
+
+def _rounded(value: Fraction | float, rounding: str) -> Fraction:
+    exact, context = Fraction(value), Context(prec=12, rounding=rounding)
+    return Fraction(context.divide(Decimal(exact.numerator), Decimal(exact.denominator)))
+
+
+def float_below(value: Fraction) -> float:
+    """The largest float not above the value."""
+    nearest = float(value)
+    return nearest if Fraction(nearest) <= value else math.nextafter(nearest, 0.0)

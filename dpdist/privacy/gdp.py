@@ -21,7 +21,6 @@ References
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
@@ -31,13 +30,13 @@ from numpy.typing import ArrayLike
 from dpdist.errors import AccountingError
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.balls import ball, working_precision
+from dpdist.privacy.formatting import rounded_down
 from dpdist.privacy.pair import DominatingPair
 
 if TYPE_CHECKING:
     from flint import arb
 
 _ROUNDING: Final = 2.0**-39  # of a mass: above what summing 3000 of them loses
-_DIGITS: Final = 12
 
 
 def least_mu(pair: DominatingPair, failures: ArrayLike) -> Floats:
@@ -130,18 +129,3 @@ def _within(mu: float, epsilon: Fraction, delta: Fraction) -> bool:
 def _profile(mu: Fraction, epsilon: Fraction) -> arb:
     m, e, root = ball(mu), ball(epsilon), ball(Fraction(2)).sqrt()
     return (((e / m - m / 2) / root).erfc() - e.exp() * ((e / m + m / 2) / root).erfc()) / 2
-
-
-def rounded_up(value: Fraction | float) -> Fraction:
-    """The value with twelve significant digits, rounded upwards."""
-    return _rounded(value, ROUND_CEILING)
-
-
-def rounded_down(value: Fraction | float) -> Fraction:
-    """The value with twelve significant digits, rounded downwards."""
-    return _rounded(value, ROUND_FLOOR)
-
-
-def _rounded(value: Fraction | float, rounding: str) -> Fraction:
-    exact, context = Fraction(value), Context(prec=_DIGITS, rounding=rounding)
-    return Fraction(context.divide(Decimal(exact.numerator), Decimal(exact.denominator)))

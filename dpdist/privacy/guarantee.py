@@ -52,6 +52,7 @@ class Guarantee:
 
     kind: ClassVar[str] = ""
     computational: ClassVar[bool] = True
+    before_meaning: ClassVar[str] = ". "
 
     def statement(self) -> str:
         """What is promised, in one sentence without its full stop."""
@@ -63,8 +64,8 @@ class Guarantee:
 
     def sentence(self) -> str:
         """The guarantee in plain words: statement, meaning, assumption."""
-        parts = [self.statement(), self.meaning(), _COMPUTATIONAL.rstrip(".") if self.computational else ""]
-        return "".join(f"{part}. " for part in parts if part).rstrip()
+        said = self.before_meaning.join(filter(None, (self.statement(), self.meaning())))
+        return f"{said}. {_COMPUTATIONAL}" if self.computational else f"{said}."
 
     def to_json(self) -> dict[str, Any]:
         """The guarantee as a JSON object, its sentence included."""
@@ -79,6 +80,7 @@ class DifferentialPrivacy(Guarantee):
     """(epsilon, delta)-differential privacy."""
 
     kind: ClassVar[str] = "differential-privacy"
+    before_meaning: ClassVar[str] = ": "
     epsilon: float  # epsilon, delta: rounded upwards by the accountant
     delta: float
     adjacency: Adjacency  # how two neighbouring tables differ
@@ -116,16 +118,13 @@ class DifferentialPrivacy(Guarantee):
             f"exp({upwards(self.epsilon)}), plus {upwards(self.delta)}"
         )
 
-    def sentence(self) -> str:
-        """The guarantee in plain words."""
-        return f"{self.statement()}: {self.meaning()}. {_COMPUTATIONAL}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlausibleDeniability(Guarantee):
     """(k, gamma)-plausible deniability, with the (epsilon, delta) of one record by PD Theorem 1."""
 
     kind: ClassVar[str] = "plausible-deniability"
+    before_meaning: ClassVar[str] = ": "
     k: int  # seeds that could have given each released record, the actual one included
     gamma: float  # largest ratio between the probabilities with which they give it
     # parameter of the threshold noise; None for the deterministic test, which gives no differential privacy
@@ -166,10 +165,6 @@ class PlausibleDeniability(Guarantee):
             f"{text} Given the model, one released record is ({upwards(self.epsilon)}, {upwards(self.delta)})-"
             f"differentially private (add/remove) for the seeds. This covers one released record, not the whole release"
         )
-
-    def sentence(self) -> str:
-        """The guarantee in plain words."""
-        return f"{self.statement()}: {self.meaning()}. {_COMPUTATIONAL}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,8 @@ from typing import Any
 
 from dpdist.errors import AccountingError, GuaranteeRefused
 from dpdist.privacy.calibrate import least_scale, round_up
-from dpdist.privacy.events import Composed, Event, LaplaceLeakage, NestedLeakage
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import Composed, LaplaceLeakage, NestedLeakage
 
 Leaking = LaplaceLeakage | NestedLeakage
 """Events whose leakage is accounted."""

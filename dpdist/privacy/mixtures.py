@@ -136,20 +136,10 @@ def account_mixing(
     table_size: int | None = None,
     table_records: int | None = None,
 ) -> dict[str, Any]:
-    """What mixtures cost, or the noise they need, as a JSON object. Raises AccountingError: numbers are missing,
+    """What the mixtures of a class cost, or the noise they need, as a JSON object; the noise (`sigma_over_clip`) or the
+    target (`epsilon`) is given. `paper` uses the published formula, which takes `table_size` and `table_records`; with
+    the class's numbers, too, `epsilon_true` says what that noise costs. Raises AccountingError: numbers are missing,
     contradict each other or are out of range.
-
-    Parameters
-    ----------
-    order : int
-        Rows in a mixture.
-    class_size, records : int
-        Lower bound of the rows of the class, and its mixtures.
-    sigma_over_clip, epsilon : float
-        The noise, or else the target.
-    paper : bool
-        Use the published formula, which takes `table_size` and `table_records` in place of the class's. Its answer
-        is labelled; with the class's numbers too, `epsilon_true` says what that noise costs.
 
     >>> round(account_mixing(class_size=7841, order=64, records=16280, epsilon=10, delta=1e-5)["sigma_over_clip"], 4)
     0.0255
@@ -158,9 +148,8 @@ def account_mixing(
         raise AccountingError("mixing: give the noise (sigma over clip) or the target epsilon, and not both")
     if (class_size is None) != (records is None):
         raise AccountingError("mixing: the class size and the records of the class go together")
-    mixtures = None
-    if class_size is not None and records is not None:
-        mixtures = ClassMixtures(minimum=class_size, order=order, records=records)
+    known = class_size is not None and records is not None
+    mixtures = ClassMixtures(minimum=class_size or 0, order=order, records=records or 0) if known else None
     if paper:
         if table_size is None or table_records is None:
             raise AccountingError("mixing: the published formula needs the table size and the table records")

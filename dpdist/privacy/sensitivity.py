@@ -44,7 +44,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import AccountingError, SpecError
-from dpdist.privacy.calibrate import ABOVE, round_up, shown
+from dpdist.privacy.calibrate import ABOVE, round_up
+from dpdist.privacy.formatting import shown
 from dpdist.privacy.guarantee import Adjacency
 
 

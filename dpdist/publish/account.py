@@ -11,17 +11,17 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dpdist.errors import LedgerError, VerificationFailed
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.records import event_json
 from dpdist.ledger.signing import key_fingerprint
-from dpdist.privacy.events import covers
+from dpdist.privacy.event import covers
 from dpdist.privacy.formatting import upwards
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import VerifyReport, read_manifest, verify
 
 
 @dataclass(frozen=True, kw_only=True)
-class Account:
+class ReleaseAccount:
     """What a ledger knows of a release: what it charged, by itself and at the delta of the data set."""
 
     dataset: str
@@ -42,14 +42,14 @@ class Account:
 
 
 def verify_with_account(
-    ledger: Ledger,
+    ledger: Books,
     uri: str | os.PathLike[str],
     public_key: Ed25519PublicKey | None = None,
     *,
     name: str | None = None,
     attempt: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> tuple[VerifyReport, Account]:
+) -> tuple[VerifyReport, ReleaseAccount]:
     """Verify a release and compare it with the account of its data set. Raises VerificationFailed, DataNotFound,
     StorageUnavailable: as `verify` and `check_account`; LedgerError: as `check_account`.
     """
@@ -65,7 +65,7 @@ def verify_with_account(
     return replace(report, signature="foreign"), account
 
 
-def check_account(ledger: Ledger, manifest: Manifest, sha256: str) -> Account:
+def check_account(ledger: Books, manifest: Manifest, sha256: str) -> ReleaseAccount:
     """Compare a manifest, whose bytes have this SHA-256, with the account of its data set. Raises VerificationFailed:
     the ledger does not know the attempt, never committed it, or committed another manifest or another charge;
     LedgerError: the ledger is damaged.
@@ -88,7 +88,7 @@ def check_account(ledger: Ledger, manifest: Manifest, sha256: str) -> Account:
             f"the release is not the one in the account of data set {attempt.dataset!r}: {', '.join(wrong)}; do not "
             "use it, and ask its publisher for the right one"
         )
-    return Account(
+    return ReleaseAccount(
         dataset=attempt.dataset,
         attempt=attempt.id,
         epsilon=None if attempt.event is None else float(attempt.epsilon),

@@ -22,6 +22,7 @@ from dpdist.errors import OutputUnwritable
 from dpdist.limits import MODEL_VALUES, PART_BYTES
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
+from dpdist.publish.pages import refuse_expanding
 from dpdist.publish.part_format import PartFormat, PartRecord
 from dpdist.spec.schema import Attribute, Category, Schema
 from dpdist.storage.store import Store
@@ -243,13 +244,29 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 
 def write_part(store: Store, name: str, table: pa.Table) -> PartRecord:
-    """Write one part and return its record for the manifest. `name`: as made by `part_name`. Raises OutputUnwritable:
-    the place cannot be written, or the part exceeds `PART_BYTES`; OutOfDisk: no space is left; StorageUnavailable: the
-    storage does not answer.
+    """Write one part and return its record for the manifest.
+
+    Parameters
+    ----------
+    name : str
+        As made by `part_name`.
+
+    Raises
+    ------
+    OutputUnwritable
+        The place cannot be written, or the part exceeds `PART_BYTES`, or what readers decompress.
+    OutOfDisk
+        No space is left.
+    StorageUnavailable
+        The storage does not answer.
     """
     content = parquet_bytes(table)
     if len(content) > PART_BYTES:
         raise OutputUnwritable(f"part {name} exceeds {PART_BYTES} bytes: lower output.rows_per_part")
+    try:
+        refuse_expanding(content, pq.ParquetFile(pa.BufferReader(content)))
+    except ValueError as error:
+        raise OutputUnwritable(f"part {name}: {error}: lower output.rows_per_part, or shorten texts") from None
     digest = hashlib.sha256(content).hexdigest()
     record = PartRecord(name=name, rows=table.num_rows, bytes=len(content), sha256=digest)
     store.write_bytes(name, content)
@@ -305,9 +322,13 @@ def _intervals(attribute: Attribute) -> tuple[NDArray[Any], NDArray[Any]]:
     return lows, np.append(lows[1:] - (attribute.kind == "integer"), lows.dtype.type(highest))
 
 
-def read_parquet(content: bytes, texts: Sequence[str] = (), *, columns: list[str] | None = None) -> pa.Table:
+def read_parquet(
+    content: bytes, texts: Sequence[str] = (), *, columns: list[str] | None = None, most: int = MODEL_VALUES
+) -> pa.Table:
     """The table of a Parquet file in memory, or some of its columns; those named in `texts` are read as dictionaries.
-    Raises ValueError: it says that a column has more than `MODEL_VALUES` values, before any is read.
+
+    Raises ValueError, before any value is read: a column has more than `most` rows or `MODEL_VALUES` values, or is
+    neither of numbers nor of lists of them nor in `texts`; or as `refuse_expanding`.
 
     No thread takes part: after `pyarrow.parquet.read_table` a thread of Arrow may free `content` while Python exits,
     which aborts the process.
@@ -317,4 +338,15 @@ def read_parquet(content: bytes, texts: Sequence[str] = (), *, columns: list[str
     for place in range(file.metadata.num_columns):
         if not sum(group.column(place).num_values for group in groups) <= MODEL_VALUES:
             raise ValueError(f"a column has more than {MODEL_VALUES} values")
+    if not file.metadata.num_rows <= most:
+        raise ValueError(f"there are more than {most} rows")
+    if not all(_is_narrow(field.type) for field in file.schema_arrow):
+        raise ValueError("a column is not of numbers, nor a dictionary of texts")
+    refuse_expanding(content, file)
     return file.read(columns=columns, use_threads=False)
+
+
+def _is_narrow(kind: pa.DataType) -> bool:
+    """Whether a value takes eight bytes at most; of a dictionary, the place of one."""
+    value = kind.value_type if pa.types.is_list(kind) else kind
+    return any(fits(value) for fits in (pa.types.is_integer, pa.types.is_floating, pa.types.is_dictionary))

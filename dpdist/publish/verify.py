@@ -21,6 +21,7 @@ from dpdist.errors import DataNotFound, SpecError, VerificationFailed
 from dpdist.ledger.signing import SIGNATURE_BYTES, check_signature, key_fingerprint
 from dpdist.limits import MANIFEST_BYTES
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
+from dpdist.publish.pages import refuse_expanding
 from dpdist.publish.part_format import PartRecord, cautions_of, read_file
 from dpdist.publish.parts import UNREADABLE, arrow_schema, released_columns
 from dpdist.publish.statement import check_statement
@@ -115,8 +116,6 @@ def verify(
 
     Parameters
     ----------
-    uri : str or path
-        Folder or ``s3://`` prefix of the release.
     public_key : Ed25519PublicKey, optional
         The signature is then required.
     name, attempt : str, optional
@@ -139,12 +138,13 @@ def verify(
                     )
     for file in manifest.files:
         read_file(store, file)
+    dataset = manifest.spec.get("dataset")
     listed = {MANIFEST, SIGNATURE, *(file.name for file in manifest.listed)}
     return VerifyReport(
         uri=store.uri,
         kind=manifest.kind,
         name=manifest.name,
-        dataset=_text(manifest.spec.get("dataset")),
+        dataset=dataset if isinstance(dataset, str) else None,
         created=manifest.created.isoformat(),
         attempt=manifest.attempt,
         private=manifest.not_private is None,
@@ -171,22 +171,6 @@ def read_manifest(
 ) -> Manifest:
     """The manifest of a release; with a public key, its signature is checked. Raises as `verify`."""
     return _open(Store(uri, storage_options), public_key)[0]
-
-
-def iter_release(
-    uri: str | os.PathLike[str],
-    public_key: Ed25519PublicKey | None = None,
-    *,
-    batch_rows: int = BATCH_ROWS,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """The records of a release, batch by batch and in order, through its manifest only. Yields batches of the schema
-    `arrow_schema`, of at most `batch_rows` rows. Raises VerificationFailed, DataNotFound, StorageUnavailable: as
-    `verify`; values are not compared with their domains.
-    """
-    store = Store(uri, storage_options)
-    manifest, _ = _open(store, public_key)
-    yield from _records(store, manifest, arrow_schema(manifest.table, manifest.format), batch_rows)
 
 
 def part_batches(
@@ -220,11 +204,12 @@ def read_release(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> pa.Table:
-    """All records of a release as one table; see `iter_release`."""
-    store = Store(uri, storage_options)
-    manifest, _ = _open(store, public_key)
+    """All records of a release as one table, in order, through its manifest only; values are not compared with their
+    domains. Raises as `open_release`.
+    """
+    store, manifest = open_release(uri, public_key, storage_options=storage_options)
     expected = arrow_schema(manifest.table, manifest.format)
-    batches = _records(store, manifest, expected, BATCH_ROWS)
+    batches = (batch for part in manifest.parts for batch in _batches(store, part, expected, BATCH_ROWS))
     return pa.Table.from_batches(batches, expected).unify_dictionaries()
 
 
@@ -257,10 +242,6 @@ def _require_expected(manifest: Manifest, name: str | None, attempt: str | None)
             )
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 def _check_sizes(store: Store, manifest: Manifest, *, hidden: bool = False) -> dict[str, int]:
     sizes = store.sizes(hidden=hidden)
     for part in manifest.listed:
@@ -269,12 +250,6 @@ def _check_sizes(store: Store, manifest: Manifest, *, hidden: bool = False) -> d
         if sizes[part.name] != part.bytes:
             raise VerificationFailed(f"{part.name} has {sizes[part.name]} bytes, expected {part.bytes}: {_AGAIN}")
     return sizes
-
-
-def _records(store: Store, manifest: Manifest, expected: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
-    _check_sizes(store, manifest)
-    for part in manifest.parts:
-        yield from _batches(store, part, expected, rows)
 
 
 def _batches(store: Store, part: PartRecord, expected: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
@@ -289,6 +264,7 @@ def _batches(store: Store, part: PartRecord, expected: pa.Schema, rows: int) -> 
             raise VerificationFailed(f"{part.name} does not have the columns of the manifest's schema: {_AGAIN}")
         if file.metadata.num_rows != part.rows:
             raise VerificationFailed(f"{part.name} does not have the {part.rows} rows of the manifest: {_AGAIN}")
+        refuse_expanding(content, file)
         for batch in file.iter_batches(batch_size=rows, use_threads=False):
             batch.validate(full=True)  # texts are UTF-8, indices inside their dictionaries
             yield batch

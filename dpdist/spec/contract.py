@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dpdist.errors import ContractBroken, SpecError
-from dpdist.privacy.events import Event, takes_size_for_public
+from dpdist.privacy.event import Event, takes_size_for_public
 from dpdist.spec.data import ParentTable, TableSpec
 from dpdist.spec.part import departures as schema_departures
 from dpdist.spec.paths import PATH, from_folder, with_paths

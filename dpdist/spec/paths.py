@@ -38,7 +38,7 @@ def from_folder(
 
     Settings in `keep` stay as they are, by dotted path: those of the command line are relative to the working folder.
     """
-    return with_paths(tree, model, lambda path: _led(path, base), keep=keep)
+    return with_paths(tree, model, lambda path: led(path, base), keep=keep)
 
 
 def with_paths(
@@ -78,7 +78,7 @@ def _section(tree: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any] | N
     return tree
 
 
-def _led(path: str, base: Path) -> str:
+def led(path: str, base: Path) -> str:
     """A path from the working folder, of one from `base`; addresses and absolute paths as they are."""
     if "://" in path or os.path.isabs(path) or path.startswith("~"):
         return path

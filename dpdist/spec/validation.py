@@ -106,7 +106,7 @@ def validation_message(error: ValidationError, settings: Collection[str] = ()) -
             message = _EXPECTED[item["type"]].format_map({k: _plain(v) for k, v in item.get("ctx", {}).items()})
         if item["type"] == "string_pattern_mismatch" and item.get("ctx", {}).get("pattern") == NAME:
             message = "expected letters, digits, '.', '_' and '-', at most 100, the first a letter or a digit"
-        if item["type"] == "extra_forbidden":
+        if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             near = get_close_matches(str(loc[-1]), settings, n=1, cutoff=0.75)
             meant = f"; did you mean {near[0]!r}?" if near and near[0] != loc[-1] else ""
             message = f"there is no such setting here{meant}"

@@ -77,12 +77,17 @@ def require_short(shown: str, size: int, most: int) -> None:
         raise VerificationFailed(f"{shown} has {size:,} bytes, and {most:,} are expected at most: do not use it")
 
 
-def write(path: str, data: bytes, *, exclusive: bool) -> bool:
-    """Write a whole file; False if it was swept before this process locked it."""
+def write(path: str, data: bytes, *, exclusive: bool, mode: int = 0o666) -> None:
+    """Write a whole file, on the disk before it is visible; if `exclusive`, leave one that is there as it is."""
+    while not _written(path, data, exclusive, mode):
+        pass  # another run swept the file before it was locked
+
+
+def _written(path: str, data: bytes, exclusive: bool, mode: int) -> bool:
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
     try:
-        with open(temporary, "xb") as file:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             with suppress(OSError):  # a file system without locks
                 lock(file, wait=True)  # for `sweep`: this process still writes it
             if not os.path.exists(temporary):

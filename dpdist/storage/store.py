@@ -4,7 +4,7 @@ Every file appears whole or not at all. Locally it is written under a hidden nam
 on S3 it is one PUT. Nothing is ever moved, and no listing decides what is visible: readers start at a name they know.
 
 The S3 libraries retry: botocore repeats throttled, failed (5xx) and timed-out requests with exponential back-off and
-jitter, and s3fs repeats answers that break off. Remaining errors become errors of dpdist (`dpdist.storage.failures`).
+jitter, and s3fs repeats answers that break off. Remaining errors become errors of dpdist (`dpdist.storage.files`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import fsspec
 
 from dpdist.errors import DataNotFound, SpecError
 from dpdist.storage import local
-from dpdist.storage.failures import s3_code, translated
+from dpdist.storage.files import s3_code, translated
 from dpdist.storage.s3 import address, s3_filesystem
 
 _SINGLE_PUT = 3 * 2**30  # s3fs uploads in parts from twice this size, and a PUT holds 5 GiB at most
@@ -262,8 +262,7 @@ class Store:
         """Write a whole file; if `exclusive`, leave one that is there as it is."""
         if self.is_local:
             self._make_folder(Path(path).parent)
-            while not local.write(path, data, exclusive=exclusive):
-                pass  # another run swept the file before it was locked
+            local.write(path, data, exclusive=exclusive)
             return
         mode = "create" if exclusive else "overwrite"
         # a bucket with object lock takes no content without its digest, and every server knows this one

@@ -12,6 +12,8 @@ import pytest
 
 import dpdist
 
+LEAST = {"data.minimum_records": 3_000}
+
 pd = pytest.importorskip("pandas")
 
 SCHEMA: dict[str, Any] = {
@@ -174,7 +176,13 @@ def test_a_release_is_evaluated_against_frames(ledger: dpdist.Ledger) -> None:
 
 def test_a_synthesizer_charges_once_and_samples_for_free(ledger: dpdist.Ledger) -> None:
     model = dpdist.Synthesizer(
-        SCHEMA, epsilon=5, delta=1e-7, ledger=ledger, dataset="people", minimum_records=3_000, name="model"
+        SCHEMA,
+        epsilon=5,
+        delta=1e-7,
+        ledger=ledger,
+        dataset="people",
+        settings=LEAST,
+        name="model",
     )
     again = type(model)(**model.get_params())
     assert again.get_params() == model.get_params()
@@ -194,13 +202,13 @@ def test_a_synthesizer_charges_once_and_samples_for_free(ledger: dpdist.Ledger) 
     with pytest.raises(dpdist.errors.OutputExists):
         again.fit(real)
     with pytest.raises(dpdist.errors.ReleaseConflict):
-        again.set_params(path="elsewhere").fit(real)
+        again.set_params(settings={**LEAST, "output.path": "elsewhere"}).fit(real)
     assert len(ledger.show("people").attempts) == 1
 
 
 def test_a_synthesizer_can_be_cloned(ledger: dpdist.Ledger) -> None:
     base = pytest.importorskip("sklearn.base")
-    model = dpdist.Synthesizer(SCHEMA, epsilon=5, delta=1e-7, ledger=ledger, dataset="people", minimum_records=3_000)
+    model = dpdist.Synthesizer(SCHEMA, epsilon=5, delta=1e-7, ledger=ledger, dataset="people", settings=LEAST)
     assert base.clone(model).get_params()["epsilon"] == 5
     assert model.set_params(epsilon=1).epsilon == 1
 

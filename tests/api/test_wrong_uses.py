@@ -153,7 +153,7 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[Place], Any]]] = {
     "too small a budget": (errors.BudgetExceeded, "people", lambda p: p.release(settings={"privacy.epsilon": 15})),
     "a limit that is exceeded": (errors.GuaranteeRefused, "limit", lambda p: p.release(settings={"privacy.limit": 1})),
     "no ledger": (errors.LedgerError, "no ledger at", lambda p: p.release(ledger="sqlite:///nowhere.db")),
-    "a path for a ledger": (errors.SpecError, "expected a URL", lambda p: p.release(ledger="ledger.db")),
+    "a number for a ledger": (errors.SpecError, "expected a URL", lambda p: p.release(ledger=3)),
     "an unknown data set": (errors.DatasetUnknown, "others", lambda p: p.release(settings={"dataset": "others"})),
     "a data set twice": (errors.DatasetExists, "people", lambda p: p.ledger.create("people", epsilon=1, delta=1e-9)),
     "a data set without caps": (errors.SpecError, "epsilon and delta", lambda p: p.ledger.create("more")),
@@ -178,7 +178,7 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[Place], Any]]] = {
     "evaluating against nothing": (errors.SpecError, "nothing to compare", lambda p: dpdist.evaluate("out/published")),
     "an unknown option": (
         errors.SpecError,
-        "unknown options among targets",
+        "there is no such setting here; did you mean 'target'",
         lambda p: dpdist.evaluate("out/published", TABLE, targets="age"),
     ),
     "sampling before fitting": (

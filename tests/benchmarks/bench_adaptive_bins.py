@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from dpdist.families.base.noisy_counts import add_noise
+from dpdist.families.base.calibration import add_noise
 from dpdist.families.base.registry import make_plan
 from dpdist.families.histogram.binning import choose, fitted_masses, noisy_levels
 from dpdist.families.histogram.plan import HistogramPlan

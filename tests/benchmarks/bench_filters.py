@@ -20,9 +20,9 @@ from typing import Any
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
-from dpdist.privacy.events import DiscreteLaplace, Event, Gaussian, SeedRecords, SubsampledGaussian
-from dpdist.privacy.filter import Cost, Filter
-from dpdist.privacy.portfolio import Portfolio
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import DiscreteLaplace, Gaussian, SeedRecords, SubsampledGaussian
+from dpdist.privacy.filter import Cost, Filter, Portfolio
 
 KINDS: dict[str, Callable[[float], Event]] = {
     "Gaussian": lambda scale: Gaussian(scale),

@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 from dpdist.cluster.cluster import Cluster
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
+from dpdist.families.base.calibration import add_noise
 from dpdist.families.base.graph import table_pass
-from dpdist.families.base.noisy_counts import add_noise
 from dpdist.families.histogram.counts import CountPlan, Query, block_counts, histogram_operator, histograms
 from dpdist.families.histogram.measurement import plan_measurement
 from dpdist.privacy.noise import Noise

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from dpdist.data.numbers import NumberEncoder
-from dpdist.families.base.noisy_counts import add_noise
+from dpdist.families.base.calibration import add_noise
 from dpdist.families.histogram.entropy import renyi, shannon
 from dpdist.families.histogram.measurement import Measurement, plan_leakage, plan_measurement
 from dpdist.families.histogram.postprocess import non_negative_integers, synthetic_counts

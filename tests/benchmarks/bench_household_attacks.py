@@ -20,7 +20,8 @@ from dpdist.data.released import ReleasedTable
 from dpdist.evaluation.linked.attacks import ATTACKS, CONTROL, attacked
 from dpdist.evaluation.linked.parents import ParentRecords
 from dpdist.evaluation.linked.sections import open_linked
-from dpdist.evaluation.run import Request, linked_rows
+from dpdist.evaluation.request import Request
+from dpdist.evaluation.run import linked_rows, tables_of
 from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import open_release
 from dpdist.spec.reader import load
@@ -84,21 +85,22 @@ def read(folder: Path, path: str) -> tuple[ParentRecords, ParentRecords, ParentR
     store, manifest = open_release(path)
     linked = linked_rows(manifest, None)
     assert linked is not None
-    request, attributes = Request(release=path), tuple(linked.read.names[i] for i in linked.parent)
-    sources = [
-        request.source(
-            (str(folder / f"{half}-persons.parquet"),),
-            parents=(str(folder / f"{half}-households.parquet"),),
-            attributes=attributes,
-        )
-        for half in ("members", "others")
-    ]
+    attributes = tuple(linked.read.names[i] for i in linked.parent)
+
+    def files(half: str, part: str) -> tuple[str, ...]:
+        return (str(folder / f"{half}-{part}.parquet"),)
+
+    request = Request(
+        release=path,
+        against=files("members", "persons"),
+        parents=files("members", "households"),
+        holdout=files("others", "persons"),
+        holdout_parents=files("others", "households"),
+    )
     found = open_linked(
         ReleasedTable(store, manifest),
         linked,
-        against=sources[0],
-        holdout=sources[1],
-        training=None,
+        tables_of(request, attributes),
         executor=InProcess(),
         seed=0,
         progress=lambda *_: None,

@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import yaml
 
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import read_release, verify
@@ -140,7 +140,7 @@ def declare(spec: ReleaseSpec) -> None:
     contract = Contract.model_validate(tree)
     found = check_input(contract)
     assert not found.problems, found.problems
-    with closing(Ledger.open(spec.ledger)) as ledger:
+    with closing(Books.open(spec.ledger)) as ledger:
         ledger.create_from_contract(spec.dataset, contract)
         ledger.admit_input(spec.dataset, fingerprint=found.fingerprint, contract=contract.digest)
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dpdist.ledger import Ledger, tables
+from dpdist.ledger import Books, tables
 from dpdist.ledger.account import Costs, accountant_price, portfolio_of
 from dpdist.ledger.book import canonical, dataset_row, digest
 from dpdist.ledger.records import canonical_event
@@ -71,7 +71,7 @@ def summary(seconds: list[float], busy: list[float]) -> dict[str, float]:
     return {**times, "median_cpu": statistics.median(busy)}
 
 
-def reservations(ledger: Ledger, count: int) -> tuple[list[float], list[float]]:
+def reservations(ledger: Books, count: int) -> tuple[list[float], list[float]]:
     """Seconds of each of some reservations, by the clock and of this process's CPU."""
     seconds, busy = [], []
     for number in range(count):
@@ -106,11 +106,11 @@ def main() -> None:
     options = parser.parse_args()
     with folder() as place:
         url = options.url or f"sqlite:///{place}/ledger.db"
-        ledger = Ledger.open(url, anchor=str(place / "anchor"))
+        ledger = Books.open(url, anchor=str(place / "anchor"))
         ledger.create_dataset("acs", epsilon=4, delta="1e-8")
         fresh = reservations(ledger, 1)[0][0]
         ledger.void(ledger.show("acs").attempts[0])
-        ledger = Ledger.open(url, anchor="")
+        ledger = Books.open(url, anchor="")
         with ledger.database.engine.begin() as connection:
             connection.execute(sa.delete(tables.charge))
             connection.execute(sa.delete(tables.journal).where(tables.journal.c.sequence > 0))

@@ -26,7 +26,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.spec.reader import load
 
@@ -143,7 +143,7 @@ def run(kind: str, folder: Path, visits: int, *, unit: bool, memory: str, kill: 
     """Release once; what it took."""
     name = f"{kind}-{'patients' if unit else 'records'}{'-killed' if kill else ''}-{time.time_ns()}"
     spec = spec_of(kind, folder, visits, unit=unit, name=name, memory=memory)
-    with closing(Ledger.open(spec.ledger)) as ledger:
+    with closing(Books.open(spec.ledger)) as ledger:
         ledger.create_dataset("hospital", epsilon=4, delta="1e-6")
     watch = Watch(kill=kill)
     watch.start()

@@ -20,7 +20,7 @@ from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.plan import plan_lid
 from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.plan import plan
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.keys import KeyRef
 from dpdist.lifecycle.run import run_release
 from dpdist.spec.reader import load
@@ -126,7 +126,7 @@ def deniable(task: Task, epsilon: float, count: int) -> Rows:
             else:
                 columns.append(pa.array(column))
         pq.write_table(pa.table(columns, names=list(task.spec.table.names)), f"{folder}/table.parquet")
-        ledger = Ledger.open(f"sqlite:///{folder}/ledger.db")
+        ledger = Books.open(f"sqlite:///{folder}/ledger.db")
         ledger.create_dataset("d", epsilon=100, delta="1e-5", guarantees=("dp",))
         ledger.close()
         spec = load(

@@ -14,31 +14,31 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpdist.errors import KeyUnavailable, LedgerError
-from dpdist.ledger import Ledger, tables
+from dpdist.ledger import Books, tables
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy.events import DiscreteLaplace
 from dpdist.spec.reader import load
 
 
 @pytest.fixture
-def ledger(ledger_url: str) -> Ledger:
+def ledger(ledger_url: str) -> Books:
     """A ledger with one data set, on each database."""
-    opened = Ledger.open(ledger_url)
+    opened = Books.open(ledger_url)
     opened.create_dataset("acs", epsilon=1, delta="1e-6")
     return opened
 
 
-def _reserve(ledger: Ledger, release: str) -> Any:
+def _reserve(ledger: Books, release: str) -> Any:
     request = {"dataset": "acs", "release": release, "spec_hash": "s", "input_fingerprint": "f", "guarantee": "dp"}
     return ledger.reserve(**request, event=DiscreteLaplace(scale=10.0))
 
 
-def _alter(ledger: Ledger, table: sa.Table, **values: Any) -> None:
+def _alter(ledger: Books, table: sa.Table, **values: Any) -> None:
     with ledger.database.engine.begin() as connection:
         connection.execute(sa.update(table).values(**values))
 
 
-def test_a_replaced_public_key_is_not_handed_out(ledger: Ledger) -> None:
+def test_a_replaced_public_key_is_not_handed_out(ledger: Books) -> None:
     """`dpdist ledger identity` printed the key of whoever had written it there, and readers trusted it."""
     own = ledger.public_keys("acs")
     _alter(ledger, tables.identity, public_key=Ed25519PrivateKey.generate().public_key().public_bytes_raw().hex())
@@ -48,14 +48,14 @@ def test_a_replaced_public_key_is_not_handed_out(ledger: Ledger) -> None:
     assert len(own) == 1
 
 
-def test_identities_that_followed_are_the_journals(ledger: Ledger) -> None:
+def test_identities_that_followed_are_the_journals(ledger: Books) -> None:
     made = [ledger.new_identity("acs") for _ in range(2)]
     assert ledger.public_keys("acs")[0] == made[-1]
     assert len(ledger.public_keys("acs")) == 3
 
 
 @pytest.mark.parametrize("column", ["manifest_sha256", "spec_hash", "input_fingerprint"])
-def test_an_altered_attempt_is_neither_found_nor_resumed(ledger: Ledger, column: str) -> None:
+def test_an_altered_attempt_is_neither_found_nor_resumed(ledger: Books, column: str) -> None:
     attempt = ledger.mark_drawing(_reserve(ledger, "a"))
     if column == "manifest_sha256":
         ledger.commit(attempt, manifest_sha256="a" * 64)
@@ -66,7 +66,7 @@ def test_an_altered_attempt_is_neither_found_nor_resumed(ledger: Ledger, column:
         ledger.resume(dataset="acs", release="a", spec_hash="s", input_fingerprint="f")
 
 
-def test_a_file_that_is_no_key_is_left_alone(ledger: Ledger, tmp_path: Path) -> None:
+def test_a_file_that_is_no_key_is_left_alone(ledger: Books, tmp_path: Path) -> None:
     """Whoever wrote `key_uri` had any file of the operator overwritten and deleted."""
     precious = tmp_path / "precious.txt"
     precious.write_text("text")
@@ -82,7 +82,7 @@ def test_a_forged_manifest_is_not_signed_by_the_next_run(tmp_path: Path, monkeyp
     """With its digest in the ledger a scheduled run took it for the release, and signed it."""
     monkeypatch.chdir(tmp_path)
     pq.write_table(pa.table({"ill": ["yes", "no"] * 100}), "people.parquet")
-    ledger = Ledger.open("sqlite:///ledger.db")
+    ledger = Books.open("sqlite:///ledger.db")
     ledger.create_dataset("acs", epsilon=1, delta="1e-6")
     spec = load(
         {

@@ -16,7 +16,7 @@ from releases import SCHEMA, table
 
 import dpdist
 from dpdist.errors import EmptyTable, SpecError, VerificationFailed
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.publish.manifest import MANIFEST
 from dpdist.publish.part_format import cautions_of
@@ -58,7 +58,7 @@ def test_the_call_of_the_api_insists_too(plain: Path) -> None:
 
 
 def _spec(folder: Path, **changes: Any) -> dict[str, Any]:
-    with closing(Ledger.open(f"sqlite:///{folder}/ledger.db")) as ledger:
+    with closing(Books.open(f"sqlite:///{folder}/ledger.db")) as ledger:
         ledger.create_dataset("people", epsilon="50", delta="1e-5")
     return {
         "kind": "synthesis",
@@ -109,5 +109,5 @@ def test_a_file_of_no_bytes_is_refused_before_the_charge(tmp_path: Path, name: s
             pass
     with pytest.raises(EmptyTable, match="0 bytes"):
         run_release(load(_spec(tmp_path, data=data)))
-    with closing(Ledger.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+    with closing(Books.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
         assert ledger.show("people").attempts == ()

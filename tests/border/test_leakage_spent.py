@@ -8,14 +8,14 @@ import pytest
 import sqlalchemy as sa
 
 from dpdist.errors import DpdistError
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.records import canonical_event
 from dpdist.ledger.tables import charge
 from dpdist.privacy.events import LaplaceLeakage
 
 
 def test_an_altered_old_charge_makes_no_room(tmp_path: Path) -> None:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     ledger.create_dataset("acs", epsilon=1, delta="1e-8", guarantees=("dp", "pml"), pml="1.2")
     made = 0
 

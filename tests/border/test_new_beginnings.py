@@ -9,7 +9,7 @@ import pytest
 from charges import add_up
 
 from dpdist.errors import BudgetExceeded, LedgerError
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.anchor import VARIABLE
 from dpdist.privacy.events import Gaussian
 from dpdist.spec.contract import Contract
@@ -17,17 +17,17 @@ from dpdist.spec.contract import Contract
 SCHEMA = {"attributes": [{"name": "sex", "kind": "categorical", "values": ["f", "m"]}]}
 
 
-def _reserve(ledger: Ledger, release: str, event: object) -> None:
+def _reserve(ledger: Books, release: str, event: object) -> None:
     ledger.reserve(dataset="acs", release=release, spec_hash="s", input_fingerprint="f", guarantee="dp", event=event)
 
 
 def test_an_anchor_of_a_used_data_set_admits_no_second_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new database with a data set of the same name moved the anchor back to its own first entry."""
     monkeypatch.setenv(VARIABLE, str(tmp_path / "anchors"))
-    first = Ledger.open(f"sqlite:///{tmp_path}/first.db", price=add_up)
+    first = Books.open(f"sqlite:///{tmp_path}/first.db", price=add_up)
     first.create_dataset("acs", epsilon=1, delta="1e-8")
     _reserve(first, "counts", '"9/10"')
-    second = Ledger.open(f"sqlite:///{tmp_path}/second.db", price=add_up)
+    second = Books.open(f"sqlite:///{tmp_path}/second.db", price=add_up)
     with pytest.raises(LedgerError, match="anchor"):
         second.create_dataset("acs", epsilon=1, delta="1e-8")
     assert second.datasets() == ()
@@ -37,7 +37,7 @@ def test_an_anchor_of_a_used_data_set_admits_no_second_one(tmp_path: Path, monke
 def test_an_old_backup_gets_no_new_anchor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`dpdist ledger anchor`, run on the backup that its anchor had refused, set the anchor back to it."""
     monkeypatch.setenv(VARIABLE, str(tmp_path / "anchors"))
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", price=add_up)
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db", price=add_up)
     ledger.create_dataset("acs", epsilon=1, delta="1e-8")
     _reserve(ledger, "counts", '"1/10"')
     backup = (tmp_path / "ledger.db").read_bytes()
@@ -53,12 +53,12 @@ def test_an_anchor_of_an_unused_data_set_may_be_set_again(tmp_path: Path, monkey
     """A creation that was interrupted after its anchor was written can be repeated."""
     monkeypatch.setenv(VARIABLE, str(tmp_path / "anchors"))
     for name in ("first", "second"):
-        Ledger.open(f"sqlite:///{tmp_path}/{name}.db", price=add_up).create_dataset("acs", epsilon=1, delta="1e-8")
+        Books.open(f"sqlite:///{tmp_path}/{name}.db", price=add_up).create_dataset("acs", epsilon=1, delta="1e-8")
 
 
 def test_a_cap_is_not_lowered_below_a_release_that_took_all(tmp_path: Path) -> None:
     """With a cap of 1/2 the account showed 1 of 1/2 as spent."""
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     ledger.create_dataset("acs", epsilon=1, delta="1e-6")
     _reserve(ledger, "all", Gaussian(4.3))
     assert ledger.show("acs").budget.account.alone is not None

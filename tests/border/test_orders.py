@@ -11,7 +11,7 @@ from cases import HISTOGRAM, MIXING, RELATIONAL
 
 from dpdist.data.encode import ColumnEncoder
 from dpdist.errors import ReleaseConflict
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import Run, run_release
 from dpdist.spec.contract import Contract
 from dpdist.spec.schema import Attribute
@@ -28,7 +28,7 @@ def test_classes_in_another_order_are_the_same_release(tmp_path: Path) -> None:
         MIXING.spec(tmp_path, mixing__classes={name: each for name in order})
         for order in (("low", "high"), ("high", "low"))
     )
-    with closing(Ledger.open(first.ledger)) as ledger:
+    with closing(Books.open(first.ledger)) as ledger:
         ledger.create_dataset("people", epsilon=100, delta="1e-3")
     with Run(first) as run:
         run.steps["charge"]()

@@ -12,9 +12,9 @@ import pytest
 import typer
 from pydantic import ValidationError
 
-from dpdist.cli.commands import verify
+from dpdist.cli.readers import verify
 from dpdist.errors import ContractBroken, SpecError
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.statement import budget_sentence
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
@@ -43,7 +43,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pq.write_table(table, "other.parquet")
     os.symlink(tmp_path / "people/a.parquet", "links/x.parquet")
     os.link("people/a.parquet", "hard/x.parquet")
-    ledger = Ledger.open("sqlite:///ledger.db")
+    ledger = Books.open("sqlite:///ledger.db")
     data = {"path": "people", "later": ["people-????.parquet"]}
     terms = {"schema": SCHEMA, "data": data, "minimum_records": 200, "epsilon": 1, "delta": "1e-6"}
     ledger.create_from_contract("people", Contract.model_validate(terms))
@@ -72,7 +72,7 @@ def test_no_other_data_set_is_charged_for_them(place: Path, path: str) -> None:
     """A part of the files, a link to them or a changed time had another fingerprint, and no contract."""
     with pytest.raises(ContractBroken, match="belongs to data set 'people'"):
         run_release(_spec(path))
-    assert not Ledger.open("sqlite:///ledger.db").show("free").attempts
+    assert not Books.open("sqlite:///ledger.db").show("free").attempts
 
 
 def test_later_files_are_owned_before_they_are_admitted(place: Path) -> None:
@@ -94,7 +94,7 @@ def test_they_are_no_public_table(place: Path, path: str) -> None:
                 model={"prior": {"public": "Published by the office of statistics, on its site", "path": path}},
             )
         )
-    assert not Ledger.open("sqlite:///ledger.db").show("free").attempts
+    assert not Books.open("sqlite:///ledger.db").show("free").attempts
 
 
 @pytest.mark.parametrize("as_prior", [False, True])
@@ -138,7 +138,7 @@ def test_an_object_has_no_second_name(place: Path, monkeypatch: pytest.MonkeyPat
         client.upload_file("people/a.parquet", "owned", "copy.parquet")
         terms = {"schema": SCHEMA, "minimum_records": 200, "epsilon": 1, "delta": "1e-6"}
         contract = Contract.model_validate({**terms, "data": {"path": "s3://owned/d"}})
-        Ledger.open("sqlite:///ledger.db").create_from_contract("stored", contract)
+        Books.open("sqlite:///ledger.db").create_from_contract("stored", contract)
         for path in ("s3://owned/d/people.parquet", "s3a://owned/d/*", "s3://owned/copy.parquet"):
             with pytest.raises(ContractBroken, match="belongs to data set 'stored'"):
                 run_release(_spec(path))
@@ -151,17 +151,17 @@ def test_a_test_key_needs_the_operator(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever knows the key computes the counts: the contract admitted it at a small epsilon."""
-    ledger = Ledger.open("sqlite:///ledger.db")
+    ledger = Books.open("sqlite:///ledger.db")
     contract = Contract.from_text(ledger.dataset("people").contract or "")
     ledger.admit_input("people", fingerprint=check_input(contract).fingerprint, contract=contract.digest)
     monkeypatch.delenv("DPDIST_TEST_KEYS", raising=False)
     spec = _spec("people", dataset="people", privacy={"epsilon": 0.1})
     with pytest.raises(ContractBroken, match="a test key hides nothing"):
         run_release(spec, fixed_key="00" * 32)
-    assert not Ledger.open("sqlite:///ledger.db").show("people").attempts
+    assert not Books.open("sqlite:///ledger.db").show("people").attempts
     monkeypatch.setenv("DPDIST_TEST_KEYS", "1")
     run_release(spec, fixed_key="00" * 32)
-    said = budget_sentence(Ledger.open("sqlite:///ledger.db"), "people")
+    said = budget_sentence(Books.open("sqlite:///ledger.db"), "people")
     assert said.startswith("no budget covers the noise of 1 release with a test key; epsilon 0.9 of 1 left")
     with pytest.raises(typer.Exit):
         verify("out", ledger="sqlite:///ledger.db", required=True)

@@ -37,7 +37,10 @@ from dpdist.limits import within
 from dpdist.privacy import accountant
 from dpdist.privacy.composition import MOST_DRAWS
 from dpdist.privacy.events import Composed, DiscreteLaplace, Gaussian
+from dpdist.publish import pages
 from dpdist.publish.manifest import MANIFEST
+from dpdist.publish.pages import refuse_expanding
+from dpdist.publish.parts import read_parquet
 from dpdist.publish.verify import read_release, verify
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.storage.store import Store
@@ -123,6 +126,27 @@ def rows_of_a_table(place: Path, tree: Tree) -> None:
     fit(place, record_of(tree, "model.json"), json.dumps(about).encode())
 
 
+def expanding(place: Path, tree: Tree) -> None:
+    """A part of some kilobytes, one text of which has 300 megabytes."""
+    part = tree["parts"][0]
+    table = pq.ParquetFile(place / part["name"], read_dictionary=["region", "employed"]).read()
+    values = pa.array(["a" * (limits.GROUP_TEXT_BYTES + 1)])
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(table.num_rows, np.int32)), values)
+    sink = pa.BufferOutputStream()
+    table = table.set_column(0, table.schema.field("region"), column)
+    pq.write_table(table, sink, compression="zstd", write_statistics=False, store_schema=False)
+    fit(place, part, sink.getvalue().to_pybytes())
+    assert part["bytes"] < 100_000
+
+
+def many_arrays(place: Path, tree: Tree) -> None:
+    """A model of some kilobytes, with a hundred million arrays."""
+    none = pa.array([[]] * ROWS, pa.list_(pa.int64()))
+    kind = pa.array(["int8"] * ROWS)
+    chunk = pa.table({"name": kind, "type": kind, "shape": none, "values": none})
+    fit(place, record_of(tree, "model.parquet"), repeated(chunk, 1 << 26))
+
+
 def large_manifest(place: Path, tree: Tree) -> None:
     tree["parameters"]["filler"] = "x" * limits.MANIFEST_BYTES
 
@@ -154,6 +178,8 @@ def readings(place: Path) -> list[Callable[[], Any]]:
         (count, r"draws of noise are composed, got 1,000,0", "v"),
         (rows_of_a_part, "expected 10,000,000 or less", "vrdtam"),
         (rows_of_a_table, "model are not in their format", "dtam"),
+        (expanding, "not a readable Parquet file", "vram"),
+        (many_arrays, "model are not in their format", "dtam"),
         (large_manifest, r"has 67,\d+,\d+ bytes, and 67,108,864 are expected at most", "vrdtam"),
         (many_values, "1,000,000 values", "vrdtam"),
         (many_values_of_a_model, "1,000,000 values", "dtam"),
@@ -167,6 +193,57 @@ def test_what_is_too_large_is_refused(place: Path, change: Change, message: str,
             with pytest.raises(VerificationFailed, match=message):
                 read()
     assert time.monotonic() - start < 60
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"data_page_version": "2.0"},
+        {"use_dictionary": False, "write_page_index": True, "write_page_checksum": True},
+        {"compression": "zstd", "data_page_size": 1_000, "row_group_size": 3_000},
+        {"compression": "none", "write_statistics": False},
+    ],
+)
+def test_pages_are_found_in_any_form_of_file(form: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sizes in the headers of pages are those of the footer, but for the headers themselves."""
+    rows = 10_000
+    texts = pa.array([f"text {i % 700}" for i in range(rows)])
+    table = pa.table({"a": np.arange(rows) % 977, "b": texts, "c": [[i] * (i % 3) for i in range(rows)]})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **form)
+    content = sink.getvalue().to_pybytes()
+    file = pq.ParquetFile(pa.BufferReader(content))
+    refuse_expanding(content, file)
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    sizes = [sum(group.column(c).total_uncompressed_size for c in range(3)) for group in groups]
+    monkeypatch.setattr(pages, "GROUP_BYTES", max(sizes))
+    refuse_expanding(content, file)
+    monkeypatch.setattr(pages, "GROUP_BYTES", int(0.7 * max(sizes)))
+    with pytest.raises(ValueError, match="too large when it is decompressed"):
+        refuse_expanding(content, file)
+
+
+def test_a_model_has_no_column_of_texts_without_a_dictionary() -> None:
+    """Some kilobytes of which are gigabytes in memory."""
+    content = repeated(pa.table({"noisy": ["a" * 10_000] * 1_000}), 10_000)
+    with pytest.raises(ValueError, match="not of numbers"):
+        read_parquet(content)
+    assert read_parquet(content, ["noisy"]).nbytes < 1_000_000
+
+
+def test_headers_of_pages_that_are_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, chance = pa.BufferOutputStream(), random.Random(2)
+    pq.write_table(pa.table({"b": ["x", "y"] * 50}), sink)
+    content = sink.getvalue().to_pybytes()
+    file = pq.ParquetFile(pa.BufferReader(content))
+    for _ in range(2_000):
+        damaged = bytearray(content)
+        damaged[chance.randrange(4, 80)] = chance.randrange(256)
+        with suppress(ValueError):
+            refuse_expanding(bytes(damaged), file)
+    monkeypatch.setattr(pages, "PAGES", 1)
+    with pytest.raises(ValueError, match="too many pages"):
+        refuse_expanding(content, file)
 
 
 @pytest.mark.parametrize("name", [MANIFEST, "model.json", "tables.parquet", "part-00000.parquet"])
@@ -412,5 +489,5 @@ def test_a_file_is_not_read_beyond_what_is_expected(tmp_path: Path) -> None:
 def test_the_documents_state_the_limits() -> None:
     text = Path("docs/release-format.md").read_text()
     numbers = [value for name, value in vars(limits).items() if name.isupper() and isinstance(value, int)]
-    assert len(numbers) == 8
+    assert len(numbers) == 12
     assert not [number for number in [*numbers, MOST_DRAWS] if f"{number:,}" not in text]

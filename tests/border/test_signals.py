@@ -20,7 +20,7 @@ from cases import HISTOGRAM
 from releases import SCHEMA, table
 
 from dpdist.errors import OutOfDomain
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.history import list_runs
 from dpdist.lifecycle.run import run_release
 from dpdist.storage.store import Store
@@ -58,7 +58,7 @@ def on_a_terminal(words: list[str], folder: Path, *, until: bytes) -> tuple[int,
 
 def test_ctrl_c_says_what_stays_charged(tmp_path: Path) -> None:
     pq.write_table(table(6_000), tmp_path / "table.parquet")
-    with closing(Ledger.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+    with closing(Books.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
         ledger.create_dataset("people", epsilon="50", delta="1e-5")
     spec = {
         "kind": "synthesis",
@@ -87,7 +87,7 @@ def test_a_refused_attempt_is_not_shown_as_drawing(tmp_path: Path) -> None:
     HISTOGRAM.spoil(tmp_path)
     with pytest.raises(OutOfDomain):
         run_release(spec)
-    with closing(Ledger.open(spec.ledger)) as ledger:
+    with closing(Books.open(spec.ledger)) as ledger:
         (attempt,) = ledger.show("people").attempts
         assert attempt.state == "drawing"  # its charge stays
         (run,) = list_runs(ledger, Store(tmp_path / "work"))
@@ -96,7 +96,7 @@ def test_a_refused_attempt_is_not_shown_as_drawing(tmp_path: Path) -> None:
 
 AMID_A_WRITE = r"""
 import io, os, signal, sys, time
-from dpdist.api.progress import bars
+from dpdist.api.display import bars
 from dpdist.cli import commands
 
 class Terminal(io.FileIO):

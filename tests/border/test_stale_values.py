@@ -23,7 +23,7 @@ from dpdist.errors import ReleaseConflict
 from dpdist.families.base.registry import make_plan
 from dpdist.families.mixing.federated import client
 from dpdist.families.mixing.federated.client_session import ClientSession
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import Run
 from dpdist.publish.verify import read_manifest
 from dpdist.spec.contract import Contract
@@ -142,5 +142,5 @@ def test_an_attempt_is_not_resumed_with_another_spec(tmp_path: Path) -> None:
     assert not (tmp_path / "release" / "manifest.json").exists()
     dpdist.release(spec, attempt="resume")
     assert read_manifest(tmp_path / "release").spec_sha256 == HISTOGRAM.spec(tmp_path).fingerprint
-    with closing(Ledger.open(spec.ledger)) as ledger:
+    with closing(Books.open(spec.ledger)) as ledger:
         assert [one.state for one in ledger.show("people").attempts] == ["committed"]

@@ -22,7 +22,7 @@ from reading import readable
 from releases import KEY, project, table
 
 from dpdist.errors import GuaranteeRefused
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.privacy.events import ApproximateDP, Gaussian
 
 
@@ -49,6 +49,18 @@ def test_help_is_at_once() -> None:
         check=True,
     ).stdout.split()
     assert not {"dask", "distributed", "numpy", "pyarrow", "sqlalchemy", "pydantic", "scipy"} & set(heavy)
+
+
+def test_a_small_release_imports_no_scheduler(spec_file: Path) -> None:
+    """Nor what reads a release or judges it: its first stage waits for imports."""
+    code = (
+        "import sys; from dpdist.cli import main\nimport atexit; atexit.register(lambda: print(*sys.modules)); main()"
+    )
+    options = ["release", str(spec_file), "--set", "cluster={mode: in-process}", "--json"]
+    done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True, check=True)
+    imported = set(done.stdout.splitlines()[-1].split())
+    assert "dpdist.lifecycle.run" in imported
+    assert not {"dask", "distributed", "pandas", "alembic", "pyarrow.dataset", "dpdist.inference"} & imported
 
 
 def test_from_ledger_to_verified_release(spec_file: Path, tmp_path: Path) -> None:
@@ -147,7 +159,7 @@ def test_errors_have_codes_and_no_traceback(
 
 def test_an_open_attempt_is_given_up(dpdist: Command, spec_file: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     request = {
         "spec_hash": "s",
         "input_fingerprint": "i",
@@ -233,6 +245,7 @@ def test_an_end_while_a_connection_closes_prints_no_traceback(
     from dpdist.cli import commands
 
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(commands, "_signals", [])
     caplog.set_level(logging.ERROR, logger="sqlalchemy")
     engine = sa.create_engine(f"sqlite:///{tmp_path}/any.db", poolclass=sa.NullPool)
     monkeypatch.setattr(engine.dialect, "do_close", lambda _: commands._terminated(signal.SIGTERM, None))
@@ -247,7 +260,7 @@ def test_the_account_is_shown_in_80_columns(dpdist: Command, tmp_path: Path, mon
     """Each filter with what is left; the release of a data set that one release has for itself is told so."""
     monkeypatch.setenv("COLUMNS", "80")
     url = f"sqlite:///{tmp_path}/l.db"
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     request = {"spec_hash": "s", "input_fingerprint": "f", "guarantee": "dp"}
     for name, delta in (("acs", "1e-8"), ("own", "1e-9")):
         ledger.create_dataset(name, epsilon=1, delta=delta)
@@ -270,7 +283,7 @@ def test_what_no_budget_covers_is_said_before_the_number(dpdist: Command, tmp_pa
     assert dpdist("ledger", "create", "own", "--epsilon", "1", "--delta", "1e-6").code == 0
     kinds = ("--allow", "dp", "--allow", "pd-per-record", "--allow", "lid")
     assert dpdist("ledger", "create", "acs", "--epsilon", "1", "--delta", "1e-6", *kinds).code == 0
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     charges: list[tuple[str, Any]] = [("pd-per-record", Gaussian(50.0)), ("lid", None), ("lid", None)]
     for number, (guarantee, event) in enumerate(charges):
         charge = {"release": f"r{number}", "guarantee": guarantee, "event": event, **request}
@@ -301,6 +314,7 @@ def test_a_command_that_charges_nothing_speaks_of_no_charge(
     from dpdist.cli import commands
 
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(commands, "_signals", [])
     monkeypatch.setattr("sys.argv", ["dpdist", *command])
     with pytest.raises(SystemExit):
         commands._terminated(signal.SIGTERM, None)

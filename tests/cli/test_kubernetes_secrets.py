@@ -13,7 +13,7 @@ import yaml
 from cryptography import x509
 
 from dpdist import errors
-from dpdist.cli.kubernetes_secrets import chart_settings, secret_manifests
+from dpdist.cli.cluster import chart_settings, secret_manifests
 from dpdist.ledger import keys
 from dpdist.ledger.key_encryption import KeyEncryptionKey
 

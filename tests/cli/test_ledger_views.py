@@ -13,7 +13,7 @@ from commands import Command
 from prometheus_client.parser import text_string_to_metric_families
 
 from dpdist.cli.ledger_views import server
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.statement import exposition
 from dpdist.privacy.events import ApproximateDP, LaplaceLeakage
 
@@ -24,7 +24,7 @@ Metrics = dict[tuple[str, ...], float]
 def url(tmp_path: Path) -> str:
     """A ledger with a data set of each kind of trouble."""
     url = f"sqlite:///{tmp_path}/ledger.db"
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     ledger.create_dataset("acs", epsilon=4, delta="1e-8", guarantees=("dp", "pml"), pml=2)
     ledger.create_dataset('<i>"odd"</i>', epsilon=1, delta="1e-6")
     given = {"dataset": "acs", "spec_hash": "s", "input_fingerprint": "i"}
@@ -134,7 +134,7 @@ def test_the_page_says_what_was_spent_when_and_under_which_guarantee(dpdist: Com
 
 def test_the_page_says_that_a_budget_is_low(dpdist: Command, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     for name, spent in (("rich", 0.5), ("poor", 0.9)):
         ledger.create_dataset(name, epsilon=1, delta="1e-6")
         given = {"dataset": name, "release": "r", "guarantee": "dp", "spec_hash": "s", "input_fingerprint": "i"}

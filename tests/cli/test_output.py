@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from dpdist.api.display import WIDTH, folded
-from dpdist.cli.output import guarantee_lines
+from dpdist.cli.shared import guarantee_lines
 from dpdist.privacy.guarantee import LID, DifferentialPrivacy, Guarantee, PlausibleDeniability
 
 MODEL = DifferentialPrivacy(epsilon=1, delta=1e-9, adjacency="add/remove", covers="the model")
@@ -58,7 +58,7 @@ def test_a_guarantee_of_another_version_is_shown_by_its_sentence() -> None:
 
 def test_a_long_error_is_a_sentence_and_details() -> None:
     """As many words as before, none of them cut; short ones stay as they are."""
-    from dpdist.cli.output import error_text
+    from dpdist.cli.shared import error_text
 
     short = "dpdist: the spec is wrong: " + "a.b, " * 50
     assert error_text(short) == short
@@ -71,7 +71,7 @@ def test_a_long_error_is_a_sentence_and_details() -> None:
 
 
 def test_an_error_on_a_terminal_is_folded_at_spaces() -> None:
-    from dpdist.cli.output import error_text
+    from dpdist.cli.shared import error_text
 
     text = "dpdist: the spec is not valid:\nmodel.rounds: " + "expected a number, " * 9 + "/a" * 60
     lines = error_text(text, terminal=True).split("\n")
@@ -92,7 +92,7 @@ def test_a_shell_completes_commands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("forced", [False, True])
 def test_rich_is_imported_where_bars_are_drawn(forced: bool) -> None:
-    code = "import sys; from dpdist.api.progress import bars\nwith bars(): pass\nprint('rich' in sys.modules)"
+    code = "import sys; from dpdist.api.display import bars\nwith bars(): pass\nprint('rich' in sys.modules)"
     own = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "TTY_COMPATIBLE")}
     env = own | ({"TTY_COMPATIBLE": "1"} if forced else {})
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
@@ -103,7 +103,7 @@ def test_rich_is_imported_where_bars_are_drawn(forced: bool) -> None:
 @pytest.mark.parametrize("error", [None, type("Written", (), {"write": lambda *_: None, "flush": lambda *_: None})()])
 def test_nobody_reads_the_progress(error: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard error is closed, or stands for something that is no terminal."""
-    from dpdist.api.progress import bars
+    from dpdist.api.display import bars
 
     monkeypatch.setattr(sys, "stderr", error)
     with bars() as progress:
@@ -111,7 +111,7 @@ def test_nobody_reads_the_progress(error: object, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_total_time_comes_last(capsys: pytest.CaptureFixture[str]) -> None:
-    from dpdist.api.progress import bars
+    from dpdist.api.display import bars
 
     with bars() as progress:
         progress("counting", 1, 1)

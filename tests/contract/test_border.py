@@ -223,6 +223,7 @@ def admitted() -> tuple[list[tuple[ReleaseSpec, Any]], Counter[str]]:
     return found, outcomes
 
 
+@pytest.mark.slow
 def test_how_a_release_ends_tells_nothing() -> None:
     found, outcomes = admitted()
     pairs = list(neighbours())

@@ -48,7 +48,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from distributed import LocalCluster
 from threadpoolctl import threadpool_limits
 
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
 from dpdist.spec.contract import Contract
@@ -390,7 +390,7 @@ def _begin(name: str, find: Find) -> dict[str, Any]:
         settings["federated.clients"] = _members()
         books |= {client["dataset"]: client["ledger"] for client in _members()}
     for dataset, url in books.items() if empty else ():
-        with contextlib.closing(Ledger.open(url)) as ledger:
+        with contextlib.closing(Books.open(url)) as ledger:
             ledger.create_dataset(dataset, epsilon=100, delta="1e-3", guarantees=GUARANTEES)
     if tree["kind"] == "relational" and empty:
         _declare(load(_file(name), settings))
@@ -402,7 +402,7 @@ def _declare(spec: ReleaseSpec) -> None:
     tree = {"schema": spec.table, "unit": spec.unit, "minimum_records": spec.data.minimum_records}
     tree |= {"data": spec.data.model_dump(exclude={"minimum_records"}), "epsilon": 100, "delta": "1e-3"}
     contract = Contract.model_validate(tree).located()
-    with contextlib.closing(Ledger.open(spec.ledger)) as ledger:
+    with contextlib.closing(Books.open(spec.ledger)) as ledger:
         ledger.amend(spec.dataset, contract, reason="its unit")
         ledger.admit_input(spec.dataset, fingerprint=check_input(contract).fingerprint, contract=contract.digest)
 
@@ -458,7 +458,7 @@ def finish(name: str, find: Find, folder: Path, *, partitions: int = 3, resume: 
     """Release a case, or resume it; return its digests."""
     with _spec(name, find, folder, partitions) as spec:
         run_release(spec, fixed_key=KEY, attempt="resume" if resume else "new")
-        with contextlib.closing(Ledger.open(spec.ledger, create=False)) as ledger:
+        with contextlib.closing(Books.open(spec.ledger, create=False)) as ledger:
             if [attempt.state for attempt in ledger.show(spec.dataset).attempts] != ["committed"]:
                 raise ValueError(f"{name} was not charged once")
     return digests(folder / "release")
@@ -561,6 +561,7 @@ def test_a_release_that_was_interrupted_is_the_same(name: str, shared_data: Find
     agree(name, released(name, shared_data, tmp_path, interrupted=CASES[name].again))
 
 
+@pytest.mark.slow
 def test_releases_are_the_recorded_ones_where_functions_and_costs_err(shared_data: Find, tmp_path: Path) -> None:
     out, script = tmp_path / "digests.json", Path(__file__).with_name("perturbed.py")
     shared_data("adult.data")

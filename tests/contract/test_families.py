@@ -39,7 +39,7 @@ from dpdist.families.base.passes import Passes
 from dpdist.families.base.plan import EventPlan
 from dpdist.families.base.registry import FAMILIES, make_plan, register
 from dpdist.families.base.writing import ReleasedRecords, write_records
-from dpdist.ledger import Charge, Ledger
+from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import load_noise
 from dpdist.ledger.records import canonical_event
 from dpdist.lifecycle.run import Run, run_release
@@ -177,7 +177,7 @@ def content(spec: ReleaseSpec) -> tuple[list[bytes], dict[str, Any]]:
 
 def attempts(spec: ReleaseSpec) -> list[Charge]:
     """The attempts of the ledger, which is whole."""
-    with closing(Ledger.open(spec.ledger, create=False)) as ledger:
+    with closing(Books.open(spec.ledger, create=False)) as ledger:
         ledger.verify(spec.dataset)
         return list(ledger.show(spec.dataset).attempts)
 
@@ -264,7 +264,7 @@ def test_a_ledger_that_does_not_admit_the_charge_lets_no_record_be_read(
     case: Case, executors: Executors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = case.project(tmp_path, dataset="poor")
-    with closing(Ledger.open(spec.ledger)) as ledger:
+    with closing(Books.open(spec.ledger)) as ledger:
         ledger.create_dataset("poor", epsilon="1e-6", delta="1e-3", guarantees=("dp", "pd-per-record"))
 
     def read(*_: object, **__: object) -> None:

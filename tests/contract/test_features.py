@@ -31,7 +31,8 @@ from dpdist.cli.schema import json_schema_of
 from dpdist.families.base.family import Family
 from dpdist.families.base.registry import FAMILIES
 from dpdist.families.prediction.spec import FIRST_STAGE_NAMES
-from dpdist.publish import manifest, parts
+from dpdist.publish import manifest
+from dpdist.publish.parts import STATISTICS
 from dpdist.spec.reader import json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,7 +108,7 @@ def outputs() -> Iterator[str]:
     """Fields of manifests, columns of statistics, sections of evaluations, generators of the first stage."""
     tree = manifest.json_schema()
     yield from (f"manifest: {path}" for path in settings(tree, tree.get("$defs", {})) if not path.startswith("table."))
-    yield from (f"statistics: {name}" for name in parts.STATISTICS.names)
+    yield from (f"statistics: {name}" for name in STATISTICS.names)
     for file in (ROOT / "dpdist" / "evaluation").rglob("*.py"):
         yield from (f"evaluation: {name}" for name in SECTION.findall(file.read_text()))
     yield from (f"first stage: {name}" for name in FIRST_STAGE_NAMES)

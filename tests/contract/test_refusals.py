@@ -16,7 +16,7 @@ from releases import KEY
 from dpdist.cluster.executor import InProcess
 from dpdist.errors import DpdistError, OutOfDomain, SpecError
 from dpdist.families.base.registry import make_plan
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.spec.overrides import override
 from dpdist.spec.reader import load
@@ -30,7 +30,7 @@ families = pytest.mark.parametrize("case", PRIVATE_CASES, ids=lambda case: case.
 
 def status(spec: ReleaseSpec, *, epsilon: str = "100") -> tuple[str, list[str]]:
     """How a release ends, and the states of its charges."""
-    with closing(Ledger.open(spec.ledger)) as ledger:
+    with closing(Books.open(spec.ledger)) as ledger:
         if not ledger.datasets():
             ledger.create_dataset("people", epsilon=epsilon, delta="1e-3", guarantees=("dp", "pd-per-record", "pml"))
     try:
@@ -39,7 +39,7 @@ def status(spec: ReleaseSpec, *, epsilon: str = "100") -> tuple[str, list[str]]:
         ended = "published"
     except DpdistError as error:
         ended = type(error).__name__
-    with closing(Ledger.open(spec.ledger, create=False)) as ledger:
+    with closing(Books.open(spec.ledger, create=False)) as ledger:
         return ended, [attempt.state for attempt in ledger.show("people").attempts]
 
 

@@ -17,7 +17,7 @@ from charts import Rendered, need_tools, render
 from pods import Pods
 from releases import project, table
 
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.publish.verify import verify
 
 ENDPOINT = {"AWS_ACCESS_KEY_ID": "planted-id", "AWS_SECRET_ACCESS_KEY": "planted-key"}
@@ -31,7 +31,7 @@ class House:
         self.environment = {**os.environ, **ENDPOINT, "AWS_ENDPOINT_URL": endpoint, "DPDIST_LEDGER": ledger}
         made = forkserver.run("-m", "dpdist", "cluster", "secrets", "--namespace", "dpdist", env=self.environment)
         self.secrets = list(yaml.safe_load_all(made.stdout))
-        opened = Ledger.open(ledger)
+        opened = Books.open(ledger)
         opened.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp", "pd-per-record"))
         opened.close()
         spec = project(folder, synthesis__omega="all").model_dump(mode="json", by_alias=True)
@@ -61,7 +61,7 @@ class House:
         }
 
     def states(self) -> list[str]:
-        opened = Ledger.open(self.ledger, create=False)
+        opened = Books.open(self.ledger, create=False)
         states = [attempt.state for attempt in opened.show("people").attempts]
         opened.close()
         return states

@@ -75,7 +75,7 @@ def test_helm_installs_a_job_that_kubectl_waits_for_and_dpdist_verifies(commands
 
 def test_what_the_job_needs_is_what_the_first_command_makes(commands: list[list[str]]) -> None:
     need_tools()
-    from dpdist.cli.kubernetes_secrets import secret_manifests
+    from dpdist.cli.cluster import secret_manifests
 
     environment = {
         "DPDIST_LEDGER": "postgresql+psycopg://h/d",

@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from wires import Ran, WiredClients  # noqa: E402
 
 from dpdist.cluster.certificates import write_certificates  # noqa: E402
-from dpdist.ledger import Ledger  # noqa: E402
+from dpdist.ledger import Books  # noqa: E402
 from dpdist.spec.reader import load  # noqa: E402
 
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")) / "adult.data"
@@ -166,7 +166,7 @@ def ledgers(spec: dict[str, Any]) -> None:
     """Every client's ledger and the coordinator's hold one committed charge."""
     books = {c["name"]: (c["ledger"], c["dataset"]) for c in spec["federated"]["clients"]}
     for name, (url, dataset) in {"coordinator": (spec["ledger"], spec["dataset"]), **books}.items():
-        ledger = Ledger.open(url, create=False)
+        ledger = Books.open(url, create=False)
         found = [attempt.state for attempt in ledger.verify(dataset).attempts]
         ledger.close()
         expect(found == ["committed"], f"the ledger of {name}: {found}")

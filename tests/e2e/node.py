@@ -19,7 +19,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 import yaml
 from servers import ROOT, Processes, answers, wait_for
 
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.privacy.gdp import largest_mu_squared, least_epsilon
 
 ROWS = {
@@ -225,7 +225,7 @@ class Node:
 
     def charges(self, name: str, dataset: str = "") -> list[str]:
         """States of the ledger's attempts of a release."""
-        attempts = Ledger.open(self.environment["DPDIST_LEDGER"]).show(dataset or self.dataset).attempts
+        attempts = Books.open(self.environment["DPDIST_LEDGER"]).show(dataset or self.dataset).attempts
         return [attempt.state for attempt in attempts if attempt.release == name]
 
     def released(self, name: str, dataset: str = "") -> None:

@@ -11,8 +11,8 @@ import pytest
 from releases import table
 
 from dpdist.evaluation.attacks.records import stacked, take
-from dpdist.evaluation.report import Options
-from dpdist.evaluation.run import Request, run_evaluation
+from dpdist.evaluation.request import Request
+from dpdist.evaluation.run import run_evaluation
 from dpdist.evaluation.utility.holdout import holdout_section
 from dpdist.privacy.arrays import Codes
 from tests.evaluate.conftest import Made
@@ -71,7 +71,8 @@ def test_a_copy_of_the_table_under_another_name_is_not_used(made: Made, tmp_path
         against=(str(tmp_path / "real.parquet"),),
         holdout=(str(tmp_path / "copy.parquet"),),
         output=tmp_path / "page",
-        options=Options(train=60, test=60),
+        train=60,
+        test=60,
         cluster="threads",
     )
     done = run_evaluation(asked)

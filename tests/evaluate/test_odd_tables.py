@@ -17,15 +17,15 @@ from dpdist import errors
 from dpdist.cli import app
 from dpdist.data.count import MAX_PAIR_CELLS, pair_cells
 from dpdist.evaluation.binning import view_of
-from dpdist.evaluation.report import Options
-from dpdist.evaluation.run import Evaluated, Request, run_evaluation
-from dpdist.ledger import Ledger
+from dpdist.evaluation.request import Request
+from dpdist.evaluation.run import Evaluated, run_evaluation
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 from tests.evaluate.conftest import Made
 
-SMALL = Options(train=100, test=100)
+SMALL: dict[str, Any] = {"train": 100, "test": 100}
 
 
 def released(folder: Path, attributes: list[dict[str, Any]], columns: dict[str, Any], *, records: int = 600) -> Path:
@@ -34,7 +34,7 @@ def released(folder: Path, attributes: list[dict[str, Any]], columns: dict[str, 
     pq.write_table(pa.table(columns), folder / "table.parquet")
     pq.write_table(pa.table(columns).slice(0, rows // 3), folder / "holdout.parquet")
     url = f"sqlite:///{folder}/ledger.db"
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     ledger.create_dataset("odd", epsilon=9, delta="1e-5")
     ledger.close()
     tree = {
@@ -62,7 +62,7 @@ def evaluated(release: Path, folder: Path, **changes: Any) -> Evaluated:
         "against": (str(folder / "table.parquet"),),
         "holdout": (str(folder / "holdout.parquet"),),
         "output": folder / "page",
-        "options": SMALL,
+        **SMALL,
         "cluster": "threads",
     }
     done = run_evaluation(Request(**(settings | changes)))

@@ -34,10 +34,10 @@ from dpdist.evaluation.publishable import (
     refuse_another_reading,
     steps_of_distance,
 )
-from dpdist.evaluation.report import Options
-from dpdist.evaluation.run import Request, charged, run_evaluation
+from dpdist.evaluation.request import Request
+from dpdist.evaluation.run import charged, run_evaluation, tables_of
 from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, distances, marginals_of, triples_operator
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
@@ -144,7 +144,9 @@ def request(own: Made) -> Request:
         release=own.release,
         against=(own.table,),
         output=own.folder / "page",
-        options=Options(train=50, test=50, attacks=False),
+        train=50,
+        test=50,
+        attacks=False,
         cluster="threads",
         publish=0.5,
         ledger=f"sqlite:///{own.folder}/ledger.db",
@@ -158,8 +160,7 @@ def publish(own: Made, asked: Request | None = None) -> None:
     with open_cluster(mode="threads") as cluster:
         inputs = open_inputs(
             ReleasedTable(store, manifest),
-            against=asked.source(asked.against),
-            holdout=None,
+            tables_of(asked),
             executor=cluster,
             seed=0,
             progress=lambda *_: None,
@@ -170,7 +171,7 @@ def publish(own: Made, asked: Request | None = None) -> None:
 
 
 def charges(own: Made) -> list[tuple[str, str, float]]:
-    ledger = Ledger.open(f"sqlite:///{own.folder}/ledger.db", create=False)
+    ledger = Books.open(f"sqlite:///{own.folder}/ledger.db", create=False)
     try:
         return [(a.release, a.state, float(a.epsilon)) for a in ledger.show("people").attempts]
     finally:
@@ -218,7 +219,7 @@ def test_a_run_that_dies_after_the_noise_goes_on_with_the_same_noise(
         raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "commit", die)
+        patch.setattr(Books, "commit", die)
         with pytest.raises(Died):
             publish(own)
     kept = list((own.folder / "page").glob(f".{FILE}.*"))
@@ -235,15 +236,15 @@ def test_a_run_that_dies_after_the_noise_goes_on_with_the_same_noise(
 def test_a_run_that_dies_between_commit_and_publication_is_finished(
     place: str, own: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = Ledger.commit
+    commit = Books.commit
 
-    def die(self: Ledger, *args: object, **named: object) -> None:
+    def die(self: Books, *args: object, **named: object) -> None:
         commit(self, *args, **named)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
     def interrupted(asked: Request) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(Ledger, "commit", die)
+            patch.setattr(Books, "commit", die)
             with pytest.raises(KeyboardInterrupt):
                 publish(own, asked)
 
@@ -287,13 +288,11 @@ def test_a_table_that_changes_while_it_is_read_costs_nothing(own: Made, monkeypa
     """As in a release: nothing is drawn for a table that is not the one that was charged."""
     path = own.folder / "changing.parquet"
     shutil.copy2(own.table, path)
-    asked = request(own)
     store, manifest = open_release(own.release)
     with open_cluster(mode="threads") as cluster:
         inputs = open_inputs(
             ReleasedTable(store, manifest),
-            against=asked.source((str(path),)),
-            holdout=None,
+            tables_of(replace(request(own), against=(str(path),))),
             executor=cluster,
             seed=0,
             progress=lambda *_: None,
@@ -311,7 +310,7 @@ def test_another_table_is_not_charged(own: Made) -> None:
 
 
 def test_a_ledger_that_does_not_know_the_release_is_refused(own: Made) -> None:
-    other = Ledger.open(f"sqlite:///{own.folder}/other.db")
+    other = Books.open(f"sqlite:///{own.folder}/other.db")
     other.create_dataset("people", epsilon=4, delta="1e-5")
     other.close()
     with pytest.raises(errors.ReleaseConflict, match="does not know this release"):
@@ -326,7 +325,7 @@ def test_figures_are_of_the_manifest_that_was_committed(own: Made) -> None:
     forged = manifest.model_copy(
         update={"table": manifest.table.model_copy(update={"attributes": (age, *attributes[1:])})}
     )
-    ledger = Ledger.open(f"sqlite:///{own.folder}/ledger.db", create=False)
+    ledger = Books.open(f"sqlite:///{own.folder}/ledger.db", create=False)
     release = ledger.find("people", manifest.name)
     assert release is not None
     with pytest.raises(errors.ReleaseConflict, match="manifest"):
@@ -336,7 +335,7 @@ def test_figures_are_of_the_manifest_that_was_committed(own: Made) -> None:
 
 
 def test_publication_needs_its_charge(own: Made) -> None:
-    ledger = Ledger.open(f"sqlite:///{own.folder}/ledger.db", create=False)
+    ledger = Books.open(f"sqlite:///{own.folder}/ledger.db", create=False)
     publication = FiguresPublication(ledger, open_release(own.release)[1], FiguresPlan(1.0), Folder(own.folder), 0)
     with pytest.raises(errors.LedgerError, match="reserve comes first"):
         publication.publish({})

@@ -31,8 +31,8 @@ from dpdist.data.released import ReleasedTable
 from dpdist.evaluation import run as module
 from dpdist.evaluation.inputs import Inputs, open_inputs
 from dpdist.evaluation.page.page import WORDS
-from dpdist.evaluation.report import Options
-from dpdist.evaluation.run import Evaluated, Request, run_evaluation
+from dpdist.evaluation.request import Request
+from dpdist.evaluation.run import Evaluated, run_evaluation, tables_of
 from dpdist.evaluation.utility.marginals import chosen_triples, distances
 from dpdist.families.base.graph import run_pass, table_pass
 from dpdist.lifecycle.run import run_release
@@ -40,7 +40,7 @@ from dpdist.publish.verify import open_release, read_release
 from dpdist.spec.reader import load
 from tests.evaluate.conftest import Made
 
-SMALL = Options(train=60, test=60, attacks=False)
+SMALL: dict[str, Any] = {"train": 60, "test": 60, "attacks": False}
 
 
 def request(made: Made, output: Path | str, **changes: Any) -> Request:
@@ -49,7 +49,7 @@ def request(made: Made, output: Path | str, **changes: Any) -> Request:
             "release": made.release,
             "against": (made.table,),
             "output": output,
-            "options": SMALL,
+            **SMALL,
             "cluster": "threads",
             **changes,
         }
@@ -61,8 +61,7 @@ def opened(made: Made, cluster: Any, **changes: Any) -> Inputs:
     asked = request(made, Path("unused"))
     return open_inputs(
         ReleasedTable(store, manifest),
-        against=asked.source((made.table,)),
-        holdout=asked.source((made.holdout,)),
+        tables_of(replace(asked, holdout=(made.holdout,))),
         executor=cluster,
         seed=0,
         progress=lambda *_: None,
@@ -182,7 +181,7 @@ def test_csv_is_read_as_the_spec_says(made: Made, tmp_path: Path) -> None:
 def test_two_hundred_rows(made: Made, tmp_path: Path) -> None:
     pq.write_table(table(200), tmp_path / "few.parquet")
     done = run_evaluation(
-        request(made, tmp_path / "page", against=(str(tmp_path / "few.parquet"),), options=Options(train=100, test=100))
+        request(made, tmp_path / "page", against=(str(tmp_path / "few.parquet"),), train=100, test=100)
     )
     states = {item["name"]: item["state"] for item in done.verdicts}
     assert states["marginals"] in ("good", "fair", "bad", "info")
@@ -253,7 +252,7 @@ def test_what_is_wrong_is_said_before_anything_is_read(made: Made, tmp_path: Pat
         ({"output": Path(made.release) / "page"}, errors.SpecError, "confidential"),
         ({"output": made.folder}, errors.SpecError, "must not contain"),
         ({"cluster": "fast"}, errors.SpecError, "--cluster"),
-        ({"options": Options(target="sexe", attacks=False)}, errors.SpecError, "expected one of region"),
+        ({"target": "sexe"}, errors.SpecError, "expected one of region"),
     ]:
         with pytest.raises(error, match=text):
             run_evaluation(request(made, **{"output": page, **changes}))

@@ -28,8 +28,8 @@ from dpdist.data.inputs import input_of
 from dpdist.data.operators import gather_operator
 from dpdist.errors import ColumnMismatch, ContractBroken, SpecError, VerificationFailed
 from dpdist.evaluation.publishable import FILE
-from dpdist.evaluation.report import Options
-from dpdist.evaluation.run import Request, run_evaluation
+from dpdist.evaluation.request import Request
+from dpdist.evaluation.run import run_evaluation
 from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.base.registry import family_of, make_plan
@@ -39,7 +39,7 @@ from dpdist.families.histogram.entropy import plan_entropies, renyi
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.mixing.claims import mixtures_claim
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.keys import KeyRef
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
@@ -203,6 +203,7 @@ def claim(folder: Path, family: str, monkeypatch: pytest.MonkeyPatch, *, epsilon
     return family_of(plan.spec).claims(replace(noise, spec=plan.spec))[-1 if family == "two-stage" else 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "runs"),
     [("histogram", 1500), ("curves", 1500), ("synthesis", 200), ("two-stage", 200)],
@@ -216,6 +217,7 @@ def test_the_audit_comes_near_and_rejects_noise_for_records(
     assert audit(claim(tmp_path, family, monkeypatch, epsilon=1, bounded_by=1), runs=runs, key=bytes(32)).rejected
 
 
+@pytest.mark.slow
 def test_the_audit_of_mixtures_comes_near_and_rejects_noise_for_records(tmp_path: Path) -> None:
     """Units of three in small classes, beside what the same noise costs a single record."""
     mixtures = ClassMixtures(minimum=30, order=26, records=1, unit=3)
@@ -276,7 +278,7 @@ def test_files_partitions_and_orders_change_no_record(tmp_path: Path) -> None:
 
 def released(folder: Path, made: ReleaseSpec, **options: Any) -> bytes:
     if not (folder / "ledger.db").exists():
-        with closing(Ledger.open(made.ledger)) as ledger:
+        with closing(Books.open(made.ledger)) as ledger:
             ledger.create_dataset("people", epsilon=100, delta="1e-3")
     run_release(made, fixed_key=KEY, **options)
     return b"".join(part.read_bytes() for part in sorted(Path(made.output.path).glob("*.parquet")))
@@ -325,7 +327,7 @@ def test_mixtures_of_units_are_the_same_wherever_their_records_are(tmp_path: Pat
     ids = np.random.default_rng(5).integers(0, 700, MIXING.rows)
     rows, found = MIXING.table(MIXING.rows).append_column("patient_id", pa.array(ids)), set()
     classes = {"low": {"minimum": 700, "records": 40}, "high": {"minimum": 400, "records": 30}}
-    with closing(Ledger.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+    with closing(Books.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
         ledger.create_dataset("people", epsilon=100, delta="1e-3")
     for name, pieces in {"one": [rows], "two": [rows.slice(3000), rows.slice(0, 3000)]}.items():
         (tmp_path / name).mkdir()
@@ -343,7 +345,7 @@ def test_mixtures_of_units_are_the_same_wherever_their_records_are(tmp_path: Pat
         )  # fmt: skip
         with pytest.raises(ContractBroken, match="has no contract" if name == "one" else "contract"):
             run_release(made)
-        with closing(Ledger.open(made.ledger)) as ledger:
+        with closing(Books.open(made.ledger)) as ledger:
             ledger.amend("people", declared, reason="its unit")
             ledger.admit_input("people", fingerprint=check_input(declared).fingerprint, contract=declared.digest)
         found.add(released(tmp_path, made))
@@ -367,7 +369,7 @@ def test_published_figures_protect_units(tmp_path: Path) -> None:
     made = SYNTHESIS.spec(tmp_path, unit=UNIT, data__minimum_records=1_000)
     released(tmp_path, made)
     asked = Request(release=made.output.path, against=(str(tmp_path / "table.parquet"),), output=tmp_path / "page",
-                    options=Options(train=50, test=50, attacks=False), cluster="threads", publish=5, ledger=made.ledger,
+                    train=50, test=50, attacks=False, cluster="threads", publish=5, ledger=made.ledger,
                     )  # fmt: skip
     published(asked)
     content = (tmp_path / "page" / FILE).read_bytes()
@@ -480,7 +482,7 @@ def test_a_table_without_ids_costs_nothing(column: pa.Array | None, message: str
     made = PATIENTS.spec(tmp_path, data__minimum_records=100)
     with pytest.raises(ColumnMismatch, match=message):
         released(tmp_path, made)
-    with closing(Ledger.open(made.ledger)) as ledger:
+    with closing(Books.open(made.ledger)) as ledger:
         assert ledger.show("people").attempts == ()
 
 
@@ -521,7 +523,7 @@ def test_ids_of_no_use_in_a_later_file_cost_nothing(tmp_path: Path) -> None:
     made = PATIENTS.spec(tmp_path, data={"path": str(tmp_path / "table"), "minimum_records": 100})
     with pytest.raises(ColumnMismatch, match=r"1\.parquet: the column 'patient_id' .*write ids as integers or texts"):
         released(tmp_path, made)
-    with closing(Ledger.open(made.ledger)) as ledger:
+    with closing(Books.open(made.ledger)) as ledger:
         assert ledger.show("people").attempts == ()
 
 
@@ -543,7 +545,7 @@ def test_another_unit_than_the_contract_s_is_refused_whatever_the_ids_are(
     path, refusals = tmp_path / "table.parquet", set()
     contract = Contract.model_validate(CONTRACT | {"unit": declared, "data": {"path": str(path)}})
     made = PATIENTS.spec(tmp_path, data__minimum_records=300, unit=asked)
-    with closing(Ledger.open(made.ledger)) as ledger:
+    with closing(Books.open(made.ledger)) as ledger:
         ledger.create_from_contract("people", contract)
     for ids in ([None] * 900, list(range(900)), [7] * 900):
         column = pa.array(ids, pa.int64())
@@ -552,7 +554,7 @@ def test_another_unit_than_the_contract_s_is_refused_whatever_the_ids_are(
             run_release(made)
         refusals.add(str(refused.value))
     assert len(refusals) == 1
-    with closing(Ledger.open(made.ledger)) as ledger:
+    with closing(Books.open(made.ledger)) as ledger:
         assert ledger.show("people").attempts == ()
 
 
@@ -593,7 +595,7 @@ def test_a_contract_decides_who_is_protected(tmp_path: Path) -> None:
     many = check_input(declared.model_copy(update={"minimum_records": found.counts["rows_kept"] + 1}))
     assert many.problems == ("fewer records are kept than minimum_records declares",)
     made = PATIENTS.spec(tmp_path, data__minimum_records=300, unit__missing="drop")
-    with closing(Ledger.open(made.ledger)) as ledger:
+    with closing(Books.open(made.ledger)) as ledger:
         ledger.create_from_contract("people", declared)
         ledger.admit_input("people", fingerprint=found.fingerprint, contract=declared.digest)
     for other in (None, {"by": "patient_id", "at_most": 4, "missing": "drop"}, {"by": "sex_id", "at_most": 3}):

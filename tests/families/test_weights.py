@@ -23,14 +23,14 @@ from dpdist.data.operators import gather_operator
 from dpdist.data.report import RowReport, check_weights
 from dpdist.data.weighted import WeightedRecords, copies_of
 from dpdist.errors import ColumnMismatch, OutOfDomain, SpecError
-from dpdist.evaluation.report import Options
-from dpdist.evaluation.run import Request, run_evaluation
+from dpdist.evaluation.request import Request
+from dpdist.evaluation.run import run_evaluation
 from dpdist.families.base.graph import located_table, run_pass, table_pass
 from dpdist.families.base.registry import make_plan
 from dpdist.families.base.rehearsal import EXECUTOR
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.keys import KeyRef
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
@@ -70,9 +70,9 @@ def spec(folder: Path, kind: str = "histogram", **changes: Any) -> ReleaseSpec:
     return load(tree | ({"histograms": QUERIES} if kind == "histogram" else {}) | changes)
 
 
-def funded(folder: Path) -> closing[Ledger]:
+def funded(folder: Path) -> closing[Books]:
     """A ledger with the data set."""
-    ledger = Ledger.open(f"sqlite:///{folder}/ledger.db")
+    ledger = Books.open(f"sqlite:///{folder}/ledger.db")
     ledger.create_dataset("people", epsilon="100", delta="1e-3")
     return closing(ledger)
 
@@ -252,7 +252,8 @@ def test_an_evaluation_tells_no_record_by_its_copies(tmp_path: Path) -> None:
         release=made.output.path,
         against=(str(tmp_path / "table.parquet"),),
         output=str(tmp_path / "page"),
-        options=Options(target="a", attacks=False),
+        target="a",
+        attacks=False,
     )
     sections = json.loads(Path(run_evaluation(request).figures).read_text())["sections"]
     said = {name: section["verdict"] for name, section in sections.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,18 +11,20 @@ import pyarrow as pa
 
 from dpdist.data.operators import table_counts_operator
 from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.calibration import add_noise, deviation
 from dpdist.families.base.family import Family, Stage
-from dpdist.families.base.noisy_counts import add_noise, deviation
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.plan import EventPlan
-from dpdist.families.base.stored import Stored
 from dpdist.privacy.arrays import Counts, Floats
-from dpdist.privacy.events import DiscreteLaplace
+from dpdist.privacy.composition import Piece
+from dpdist.privacy.event import Event
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.pair import DominatingPair
 from dpdist.privacy.testing import Claim
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import STATISTICS, part_name, write_part
 from dpdist.spec.release import PrivacyLimit, ReleaseSpec
+from dpdist.storage.stored import Stored
 
 SCALE = 2.0
 """Scale of the noise: the release is 1/2-DP, as a record changes the number by one."""
@@ -41,6 +44,21 @@ class Headcount(Stored):
     FILE: ClassVar[str] = "headcount.json"
 
     noisy: int
+
+
+@dataclass(frozen=True)
+class HeadcountNoise(Event):
+    """Discrete Laplace noise on a number that one record changes by one."""
+
+    type: ClassVar[str] = "headcount/1"
+    scale: float
+
+    def piece(self) -> Piece:
+        """Whether the noise is on this side or on that: randomised response."""
+        rate = 1 / self.scale
+        likely = 1 / (1 + math.exp(-rate))
+        upper = np.array([1 - likely, likely])
+        return Piece.of(DominatingPair(np.array([-rate, rate]), upper, upper[::-1]), symmetric=True)
 
 
 class HeadcountPlan(EventPlan):
@@ -81,7 +99,7 @@ def audited(number: int, noise: Noise) -> Floats:
 FAMILY = Family(
     kind="headcount",
     spec=HeadcountSpec,
-    plan=lambda spec: HeadcountPlan(spec=spec, event=DiscreteLaplace(scale=SCALE)),
+    plan=lambda spec: HeadcountPlan(spec=spec, event=HeadcountNoise(SCALE)),
     stages=lambda plan: (Stage("count", count), Stage("write", write)),
     claims=lambda plan: (
         Claim(

@@ -25,13 +25,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from dpdist.errors import BudgetExceeded, DatasetExists, KeyUnavailable, ReleaseConflict
-from dpdist.ledger import Ledger, Price
+from dpdist.ledger import Books
+from dpdist.ledger.account import Price
 from dpdist.ledger.anchor import Anchor
 from dpdist.ledger.database import Database
 from dpdist.ledger.keys import forget_keys, load_noise
 from dpdist.ledger.tables import charge
-from dpdist.privacy.filter import Cost
-from dpdist.privacy.portfolio import Portfolio
+from dpdist.privacy.filter import Cost, Portfolio
 
 URL, FOLDER = sys.argv[1], Path(sys.argv[2])
 ANCHOR = str(FOLDER.with_name(f"anchor-of-{FOLDER.name}")) if URL.startswith("sqlite") else ""
@@ -44,13 +44,13 @@ def add_up(event: str, portfolio: Portfolio) -> Price:
 
 
 @cache
-def parent_ledger() -> Ledger:
+def parent_ledger() -> Books:
     """The ledger of the process that is never killed."""
     return open_ledger()
 
 
-def open_ledger() -> Ledger:
-    return Ledger.open(URL, price=add_up, anchor=ANCHOR)
+def open_ledger() -> Books:
+    return Books.open(URL, price=add_up, anchor=ANCHOR)
 
 
 def dataset_of(release: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import dpdist.lifecycle.publication
 import dpdist.lifecycle.run
 from dpdist import cli
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 
 COMMIT = ("before-commit", "before-manifest", "after-manifest")
 
@@ -40,7 +40,7 @@ def after(function: Callable[..., Any]) -> Callable[..., Any]:
 def arm(point: str) -> None:
     """Let this process die at the point."""
     if point == "before-commit":
-        Ledger.commit = before(Ledger.commit)  # type: ignore[method-assign]
+        Books.commit = before(Books.commit)  # type: ignore[method-assign]
     elif point == "before-manifest":
         dpdist.lifecycle.publication.publish = before(dpdist.lifecycle.publication.publish)
     elif point == "after-manifest":

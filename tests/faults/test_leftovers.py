@@ -16,7 +16,7 @@ from commands import Command
 from releases import project
 
 from dpdist import errors
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import verify
 from dpdist.storage.store import Store
@@ -82,7 +82,7 @@ def test_parts_and_claim_of_an_attempt_that_was_given_up(dpdist: Command, tmp_pa
     output = tmp_path / "release"
     assert begin(tmp_path, at=("os.remove", rf"\._manifest\.json\.{HEX}")).returncode == -9
     url = f"sqlite:///{tmp_path}/ledger.db"
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     (attempt,) = ledger.show("people").attempts
     left = Store(output).names()
     assert "claim" in left
@@ -132,13 +132,13 @@ def test_what_others_put_there_and_what_is_being_written_stays(dpdist: Command, 
 def test_a_second_name_of_the_key_encryption_key(dpdist: Command, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     words = ("ledger", "create", "people", "--epsilon", "50", "--delta", "1e-5", "--ledger", url)
-    died = forkserver.run(str(ACTOR), "os.remove", r"\.kek-.*", *words)
+    died = forkserver.run(str(ACTOR), "os.remove", r"\.ledger\.db\.kek\..*", *words)
     assert died.returncode == -9, died.stderr
-    (second,) = tmp_path.glob(".kek-*")
+    (second,) = tmp_path.glob(".ledger.db.kek.*")
     assert os.path.samefile(second, tmp_path / "ledger.db.kek")
     assert dpdist(*words).code == 0
     assert dpdist("runs", "clean", "--ledger", url, "--work", str(tmp_path / "work")).code == 0
-    assert not list(tmp_path.glob(".kek-*"))
+    assert not list(tmp_path.glob(".ledger.db.kek.*"))
     assert (tmp_path / "ledger.db.kek").exists()
 
 
@@ -151,7 +151,7 @@ def test_the_details_of_internal_errors(dpdist: Command, tmp_path: Path, monkeyp
     from dpdist.storage.local import sweep_reports
 
     assert sweep_reports() == [str(old)]
-    Ledger.open(f"sqlite:///{tmp_path}/ledger.db").close()
+    Books.open(f"sqlite:///{tmp_path}/ledger.db").close()
     assert (
         dpdist("runs", "clean", "--ledger", f"sqlite:///{tmp_path}/ledger.db", "--work", str(tmp_path / "w")).code == 0
     )

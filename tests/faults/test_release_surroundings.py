@@ -19,7 +19,7 @@ from outcomes import MOMENTS, at, states, whole
 from releases import KEY, project
 
 from dpdist import errors
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import read_release, verify
 
@@ -32,7 +32,7 @@ def test_a_restart_of_postgresql_is_survived(
     stage: str, tmp_path: Path, postgres_server: tuple[str, str], postgres_url: str, calm: list[bytes]
 ) -> None:
     spec = project(tmp_path, ledger=postgres_url)
-    ledger = Ledger.open(postgres_url)
+    ledger = Books.open(postgres_url)
     ledger.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp", "pd-per-record"))
     ledger.close()
 
@@ -151,7 +151,7 @@ def test_a_full_disk_under_the_ledger_is_a_clear_error_and_resumable(
     tmp_path: Path, small_disk: Path, calm: list[bytes]
 ) -> None:
     url = f"sqlite:///{small_disk}/ledger.db"
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     ledger.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp", "pd-per-record"))
     ledger.close()
     spec = project(tmp_path, ledger=url)

@@ -35,8 +35,7 @@ def test_the_page_is_written_and_prefect_knows_where_only(
         release=spec.output.path,
         output="page",
         spec=spec.model_dump(mode="json", by_alias=True, exclude_none=True),
-        attacks=False,
-        publish=0.25,
+        options={"attacks": False, "publish": 0.25},
     )
     assert page == str(tmp_path / "page" / "evaluation.html")
     figures = json.loads((tmp_path / "page" / "evaluation.json").read_text())
@@ -66,6 +65,9 @@ def test_what_is_wrong_is_told_without_a_page(
     for output in ("../page", str(tmp_path / "page")):
         with pytest.raises(SpecError, match=r"leaves the folder of pages.*DPDIST_PAGES"):
             flows.evaluate.evaluate(release=str(tmp_path), output=output, against=["x.parquet"])
+    for options in ({"ledger": "sqlite:///mine.db"}, {"output": "s3://public/page"}, {"cluster": "tcp://there:1"}):
+        with pytest.raises(SpecError, match="options: expected some of target"):
+            flows.evaluate.evaluate(release=str(tmp_path), output="page", against=["x.parquet"], options=options)
     assert not list(tmp_path.rglob("page"))
 
 
@@ -98,7 +100,10 @@ def test_what_a_table_is_refused_for_is_told_on_the_page_alone(
     for name, against in tables.items():
         pq.write_table(against, tmp_path / f"{name}.parquet")
         page = flows.evaluate.evaluate(
-            release=spec.output.path, output=name, against=[str(tmp_path / f"{name}.parquet")], attacks=False
+            release=spec.output.path,
+            output=name,
+            against=[str(tmp_path / f"{name}.parquet")],
+            options={"attacks": False},
         )
         assert page == str(tmp_path / "pages" / name / "evaluation.html")
         assert "ended early" in Path(page).read_text()

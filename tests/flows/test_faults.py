@@ -21,6 +21,7 @@ from outcomes import MOMENTS, whole
 from releases import project
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]

@@ -22,7 +22,8 @@ from releases import project
 from dpdist import errors
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import make_plan
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
+from dpdist.lifecycle.run import Run
 from dpdist.publish.verify import verify
 from dpdist.spec.reader import load
 
@@ -264,7 +265,6 @@ def test_a_new_attempt_stays_wanted_until_it_is_made(
     tmp_path: Path, release: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is away before the charge must not turn it into a resume of the attempt that was given up."""
-    import flows.release
 
     spec = project(tmp_path)
     plain, away = Attempt.stored, ["before the charge"]
@@ -278,10 +278,10 @@ def test_a_new_attempt_stays_wanted_until_it_is_made(
     with pytest.raises(errors.CheckFailed):
         release(inline(spec))
     monkeypatch.setattr(Attempt, "stored", plain)
-    opened, found = flows.release.Run.__enter__, Ledger.find
+    opened, found = Run.__enter__, Books.find
     silent = [errors.LedgerUnavailable("at the first question")]
 
-    def find(self: Ledger, dataset: str, release: str) -> Any:
+    def find(self: Books, dataset: str, release: str) -> Any:
         if silent:
             raise silent.pop()
         return found(self, dataset, release)
@@ -291,8 +291,8 @@ def test_a_new_attempt_stays_wanted_until_it_is_made(
             raise errors.ClusterUnreachable(away.pop())
         return opened(self)
 
-    monkeypatch.setattr(flows.release.Run, "__enter__", enter)
-    monkeypatch.setattr(Ledger, "find", find)
+    monkeypatch.setattr(Run, "__enter__", enter)
+    monkeypatch.setattr(Books, "find", find)
     release(inline(spec), attempt="replace")
     assert (silent, away) == ([], [])
     assert states(spec) == ["abandoned", "committed"]
@@ -325,13 +325,12 @@ def test_who_starts_a_run_does_not_choose_what_the_worker_has_fixed(
 
 def test_an_interrupted_flow_closes_its_cluster(tmp_path: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What Prefect raises in a flow that is cancelled is no ordinary exception either."""
-    import flows.release
 
     class Interrupt(BaseException):
         """Stands for Prefect's TerminationSignal, which ends the process."""
 
     closed: list[str] = []
-    plain = flows.release.Run.__exit__
+    plain = Run.__exit__
 
     def close(self: Any, *error: object) -> None:
         closed.append("closed")
@@ -340,7 +339,7 @@ def test_an_interrupted_flow_closes_its_cluster(tmp_path: Path, release: Any, mo
     def cancel(*_: Any, **__: Any) -> None:
         raise Interrupt
 
-    monkeypatch.setattr(flows.release.Run, "__exit__", close)
+    monkeypatch.setattr(Run, "__exit__", close)
     monkeypatch.setattr("dpdist.families.deniability.stages.learn_structure", cancel)
     spec = project(tmp_path, name="cancelled")
     with pytest.raises(Interrupt):

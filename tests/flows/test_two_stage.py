@@ -16,7 +16,7 @@ import pytest
 from flowruns import shown_artifacts
 
 from dpdist.errors import GuaranteeRefused
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.publish.verify import verify
 
 pytestmark = [
@@ -32,7 +32,7 @@ def project(folder: Path, name: str, *, guarantees: tuple[str, ...], rows: int =
     x = rng.normal(0.5, 0.15, (rows, 2)).clip(0, 1)
     pq.write_table(pa.table({"x": x[:, 0], "z": x[:, 1], "y": np.sin(3 * x[:, 0]) + x[:, 1]}), folder / "t.parquet")
     url = f"sqlite:///{folder}/ledger.db"
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     ledger.create_dataset("d", epsilon=10, delta="1e-5", guarantees=guarantees)
     ledger.close()
     bounds = {"x": [0, 1], "z": [0, 1], "y": [0, 2]}

@@ -14,24 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError, BudgetExceeded, LedgerError
-from dpdist.ledger import Charge, Ledger, Price, PriceOf, accountant_price
-from dpdist.ledger.account import float_below
+from dpdist.ledger import Books, Charge
+from dpdist.ledger.account import Price, PriceOf, accountant_price
 from dpdist.ledger.records import canonical_event, rational
 from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Gaussian
-from dpdist.privacy.filter import Cost
-from dpdist.privacy.formatting import downwards, upwards
+from dpdist.privacy.filter import Cost, Portfolio
+from dpdist.privacy.formatting import downwards, float_below, upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy
-from dpdist.privacy.portfolio import Portfolio
 
 
-def ledger_of(tmp_path: Path, price: PriceOf, epsilon: Any = 1, delta: Any = 0) -> Ledger:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", price=price)
+def ledger_of(tmp_path: Path, price: PriceOf, epsilon: Any = 1, delta: Any = 0) -> Books:
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db", price=price)
     ledger.create_dataset("acs", epsilon=epsilon, delta=delta)
     return ledger
 
 
-def charge(ledger: Ledger, release: str, event: Any = "1") -> Charge:
+def charge(ledger: Books, release: str, event: Any = "1") -> Charge:
     return ledger.reserve(
         dataset="acs", release=release, spec_hash="s", input_fingerprint="f", event=event, guarantee="dp"
     )

@@ -1,4 +1,4 @@
-"""Addresses, migrations, permissions; errors that name the ledger and never its password."""
+"""Addresses, tables, permissions; errors that name the ledger and never its password."""
 
 from __future__ import annotations
 
@@ -12,65 +12,53 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 
 from dpdist.errors import LedgerError, LedgerUnavailable, OutOfDisk
-from dpdist.ledger import Ledger, tables
+from dpdist.ledger import Books, tables
 from dpdist.ledger import database as database_module
 from dpdist.ledger.database import Database
 from dpdist.privacy.events import ApproximateDP
 
 
-def test_the_migrations_make_the_declared_tables(ledger_url: str) -> None:
-    engine = Ledger.open(ledger_url).database.engine
+def test_the_tables_are_made_with_their_version(ledger_url: str) -> None:
+    engine = Books.open(ledger_url).database.engine
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"version_table": tables.VERSION_TABLE})
-        assert compare_metadata(context, tables.metadata) == []
-        assert context.get_current_revision() == tables.REVISION
         names = sa.inspect(connection).get_table_names()
+        assert connection.execute(sa.select(tables.version.c.version_num)).scalar_one() == tables.REVISION
+    assert set(names) == set(tables.metadata.tables)
     assert all(name.startswith("dpdist_") for name in names)
 
 
-def test_the_declared_revision_is_the_newest_migration() -> None:
-    config = Config()
-    config.set_main_option("script_location", "dpdist.ledger:migrations")
-    assert ScriptDirectory.from_config(config).get_heads() == [tables.REVISION]
-
-
 def test_opening_again_changes_nothing(ledger_url: str) -> None:
-    Ledger.open(ledger_url).create_dataset("acs", epsilon=1, delta=0)
-    assert list(Ledger.open(ledger_url).datasets()) == ["acs"]
-    assert list(Ledger.open(ledger_url, create=False).datasets()) == ["acs"]
+    Books.open(ledger_url).create_dataset("acs", epsilon=1, delta=0)
+    assert list(Books.open(ledger_url).datasets()) == ["acs"]
+    assert list(Books.open(ledger_url, create=False).datasets()) == ["acs"]
 
 
 def test_a_ledger_of_another_version_is_refused(ledger_url: str) -> None:
-    with Ledger.open(ledger_url).database.engine.begin() as connection:
-        connection.execute(sa.text(f"UPDATE {tables.VERSION_TABLE} SET version_num = '9999'"))
+    with Books.open(ledger_url).database.engine.begin() as connection:
+        connection.execute(sa.text(f"UPDATE {tables.version.name} SET version_num = '9999'"))
     with pytest.raises(LedgerError, match="written by another version of dpdist"):
-        Ledger.open(ledger_url)
+        Books.open(ledger_url)
     with pytest.raises(LedgerError, match="tables of version 9999"):
-        Ledger.open(ledger_url, create=False)
+        Books.open(ledger_url, create=False)
 
 
 def test_a_ledger_that_is_not_there_is_not_made_by_accident(tmp_path: Path, postgres_url: str) -> None:
     with pytest.raises(LedgerError, match="make one with dpdist ledger create"):
-        Ledger.open(f"sqlite:///{tmp_path}/ledger.db", create=False)
+        Books.open(f"sqlite:///{tmp_path}/ledger.db", create=False)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(LedgerError, match="run dpdist ledger create once"):
-        Ledger.open(postgres_url, create=False)
+        Books.open(postgres_url, create=False)
 
 
 def test_it_shares_a_database_with_others(postgres_url: str) -> None:
     engine = sa.create_engine(postgres_url)
     with engine.begin() as connection:
-        connection.execute(sa.text("CREATE TABLE alembic_version (version_num text)"))
-        connection.execute(sa.text("INSERT INTO alembic_version VALUES ('theirs')"))
-    Ledger.open(postgres_url).create_dataset("acs", epsilon=1, delta=0)
+        connection.execute(sa.text("CREATE TABLE version AS SELECT 'theirs' AS version_num"))
+    Books.open(postgres_url).create_dataset("acs", epsilon=1, delta=0)
     with engine.begin() as connection:
-        assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one() == "theirs"
+        assert connection.execute(sa.text("SELECT version_num FROM version")).scalar_one() == "theirs"
     engine.dispose()
 
 
@@ -86,13 +74,13 @@ def test_it_shares_a_database_with_others(postgres_url: str) -> None:
 )
 def test_an_address_that_cannot_hold_a_ledger_is_refused(url: str, message: str) -> None:
     with pytest.raises(LedgerError, match=message) as refused:
-        Ledger.open(url)
+        Books.open(url)
     assert "secret" not in str(refused.value)
     assert "sqlite:////path/ledger.sqlite" in str(refused.value)
 
 
 def test_a_plain_postgresql_address_uses_the_same_driver(postgres_url: str) -> None:
-    ledger = Ledger.open(postgres_url.replace("+psycopg", ""))
+    ledger = Books.open(postgres_url.replace("+psycopg", ""))
     assert ledger.database.engine.driver == "psycopg"
 
 
@@ -102,27 +90,27 @@ def test_credentials_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     database = Database(url)
     assert database.name == "postgresql+psycopg://user:***@127.0.0.1:1/db"
     with pytest.raises(LedgerError, match=r"user:\*\*\*@127.0.0.1:1/db: the server does not answer") as refused:
-        Ledger.open(url)
+        Books.open(url)
     assert "secret" not in str(refused.value)
     assert refused.value.__suppress_context__
-    assert "secret" not in repr(Ledger(database, lambda events, delta: 0.0))
+    assert "secret" not in repr(Books(database, lambda events, delta: 0.0))
 
 
 def test_a_database_that_does_not_exist_is_named(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database_module, "RECONNECT_SECONDS", 0.0)
     with pytest.raises(LedgerError, match="nowhere: "):
-        Ledger.open(postgres_url.rpartition("/")[0] + "/nowhere")
+        Books.open(postgres_url.rpartition("/")[0] + "/nowhere")
 
 
 def test_the_sqlite_file_is_its_owners(tmp_path: Path) -> None:
-    Ledger.open(f"sqlite:///{tmp_path}/new/folder/ledger.db")
+    Books.open(f"sqlite:///{tmp_path}/new/folder/ledger.db")
     file = tmp_path / "new" / "folder" / "ledger.db"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_a_relative_sqlite_address_survives_a_change_of_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    ledger = Ledger.open("sqlite:///ledger.db")
+    ledger = Books.open("sqlite:///ledger.db")
     os.mkdir("below")
     monkeypatch.chdir(tmp_path / "below")
     ledger.create_dataset("acs", epsilon=1, delta=0)
@@ -131,7 +119,7 @@ def test_a_relative_sqlite_address_survives_a_change_of_folder(tmp_path: Path, m
 
 @pytest.mark.usefixtures("synced")
 def test_sqlite_is_set_to_survive(tmp_path: Path) -> None:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     with ledger.database.engine.connect() as connection:
         pragmas = ("journal_mode", "synchronous", "foreign_keys", "secure_delete", "busy_timeout")
         values = [connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in pragmas]
@@ -139,7 +127,7 @@ def test_sqlite_is_set_to_survive(tmp_path: Path) -> None:
 
 
 def test_postgresql_is_set_to_survive(postgres_url: str) -> None:
-    ledger = Ledger.open(postgres_url)
+    ledger = Books.open(postgres_url)
 
     def settings(connection: sa.Connection) -> list[str]:
         names = ("synchronous_commit", "transaction_isolation", "lock_timeout")
@@ -178,31 +166,31 @@ def test_a_server_that_accepts_and_says_nothing_is_an_error(monkeypatch: pytest.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"postgresql+psycopg://user@127.0.0.1:{listener.getsockname()[1]}/ledger?connect_timeout=2"
         with pytest.raises(LedgerUnavailable, match="does not answer"):
-            Ledger.open(url)
+            Books.open(url)
 
 
 def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ledger.db").write_bytes(b"not a database, but long enough to be read as one" * 100)
     with pytest.raises(LedgerError, match="the file is no SQLite database"):
-        Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+        Books.open(f"sqlite:///{tmp_path}/ledger.db")
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match="choose a folder that can be written"):
-        Ledger.open(f"sqlite:///{tmp_path}/file/ledger.db")
+        Books.open(f"sqlite:///{tmp_path}/file/ledger.db")
 
 
 def test_a_lock_that_is_never_released_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
-    Ledger.open(url)
+    Books.open(url)
     monkeypatch.setattr(database_module, "LOCK_SECONDS", 0.1)
     holder = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     with pytest.raises(LedgerUnavailable, match="another process held the lock for too long"):
-        Ledger.open(url).create_dataset("acs", epsilon=1, delta=0)
+        Books.open(url).create_dataset("acs", epsilon=1, delta=0)
     holder.close()
 
 
 def test_a_row_lock_that_is_never_released_is_an_error(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = Ledger.open(postgres_url)
+    ledger = Books.open(postgres_url)
     ledger.create_dataset("acs", epsilon=1, delta=0)
     short = sa.select(sa.func.set_config("lock_timeout", "100ms", True))
     monkeypatch.setattr(database_module, "_POSTGRES_SETTINGS", short)
@@ -214,7 +202,7 @@ def test_a_row_lock_that_is_never_released_is_an_error(postgres_url: str, monkey
 
 
 def test_a_full_disk_is_an_error_that_can_be_resumed(tmp_path: Path) -> None:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
 
     def fill(connection: sa.Connection) -> None:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
@@ -239,7 +227,7 @@ def test_a_full_disk_is_an_error_that_can_be_resumed(tmp_path: Path) -> None:
 
 
 def test_a_read_only_ledger_is_an_error(tmp_path: Path) -> None:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     with pytest.raises(LedgerError, match="read-only; make both writable"):
         ledger.database.write(
             lambda connection: [
@@ -250,44 +238,35 @@ def test_a_read_only_ledger_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_missing_privilege_is_an_error(postgres_url: str) -> None:
-    ledger = Ledger.open(postgres_url)
+    ledger = Books.open(postgres_url)
     with ledger.database.engine.begin() as connection:
         connection.exec_driver_sql(
             "DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'reader') "
             "THEN CREATE ROLE reader LOGIN; END IF; END $$"
         )
     with pytest.raises(LedgerError, match="the user lacks a privilege; grant"):
-        Ledger.open(postgres_url.replace("postgres@", "reader@")).datasets()
-
-
-def test_a_downgrade_is_refused() -> None:
-    config = Config()
-    config.set_main_option("script_location", "dpdist.ledger:migrations")
-    revision = ScriptDirectory.from_config(config).get_revision(tables.REVISION)
-    assert revision is not None
-    with pytest.raises(NotImplementedError, match="forget what was spent"):
-        revision.module.downgrade()
+        Books.open(postgres_url.replace("postgres@", "reader@")).datasets()
 
 
 def test_importing_the_ledger_is_light() -> None:
     code = "import sys, dpdist.ledger; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert {"alembic", "psycopg", "fsspec", "dp_accounting", "dask"}.isdisjoint(loaded)
+    assert {"psycopg", "fsspec", "dp_accounting", "dask"}.isdisjoint(loaded)
 
 
 def test_a_ledger_may_be_named_by_the_path_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Ledger.open(str(tmp_path / "books.db")).create_dataset("acs", epsilon=1, delta=1e-9)
+    Books.open(str(tmp_path / "books.db")).create_dataset("acs", epsilon=1, delta=1e-9)
     for named in ("books.db", str(tmp_path / "books.db"), "sqlite:///books.db"):
-        assert Ledger.open(named, create=False).show("acs").attempts == ()
+        assert Books.open(named, create=False).show("acs").attempts == ()
     (tmp_path / "books.db").rename(tmp_path / "books")
-    assert Ledger.open("books", create=False).show("acs").attempts == ()
+    assert Books.open("books", create=False).show("acs").attempts == ()
     with pytest.raises(LedgerError, match="URL cannot be read"):
-        Ledger.open("nonsense")
+        Books.open("nonsense")
 
 
 def test_it_says_where_a_missing_ledger_was_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second ledger knows nothing of what the first has spent: nobody is told to make one without a word of it."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LedgerError, match=f"which is {tmp_path / 'books.db'}.*knows nothing of what was spent"):
-        Ledger.open("sqlite:///books.db", create=False)
+        Books.open("sqlite:///books.db", create=False)

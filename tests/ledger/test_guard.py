@@ -19,24 +19,24 @@ from commands import Command
 from sqlalchemy.engine import make_url
 
 from dpdist.errors import DatasetExists, LedgerError
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.anchor import VARIABLE, Anchor, Mark
 from dpdist.ledger.tables import charge, dataset, journal
 
 
-def reserve(ledger: Ledger, release: str, **changes: Any) -> str:
+def reserve(ledger: Books, release: str, **changes: Any) -> str:
     request = {"dataset": "acs", "spec_hash": "s", "input_fingerprint": "f", "guarantee": "dp", "event": '"1/10"'}
     return ledger.reserve(**(request | changes), release=release).id
 
 
-def run(ledger: Ledger, *statements: sa.Executable) -> None:
+def run(ledger: Books, *statements: sa.Executable) -> None:
     with ledger.database.engine.begin() as connection:
         for statement in statements:
             connection.execute(statement)
 
 
 @pytest.fixture
-def used(ledger: Ledger) -> Ledger:
+def used(ledger: Books) -> Books:
     """A ledger with a committed, a void and an open attempt."""
     first = reserve(ledger, "first")
     ledger.mark_drawing(first)
@@ -78,7 +78,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_change_is_found_by_whatever_opens_the_book(used: Ledger, what: str) -> None:
+def test_a_change_is_found_by_whatever_opens_the_book(used: Books, what: str) -> None:
     third = used.find("acs", "third")
     assert third is not None
     statement, message = CHANGES[what]
@@ -93,7 +93,7 @@ def test_a_change_is_found_by_whatever_opens_the_book(used: Ledger, what: str) -
 
 
 @pytest.mark.parametrize("ends", ["committed", "drawing", "void"])
-def test_a_charge_whose_state_was_changed_is_not_given_back(ledger: Ledger, ends: str) -> None:
+def test_a_charge_whose_state_was_changed_is_not_given_back(ledger: Books, ends: str) -> None:
     """The state of an attempt is what the journal says, not what its row says."""
     attempt = reserve(ledger, "first")
     if ends == "void":
@@ -113,7 +113,7 @@ def test_a_charge_whose_state_was_changed_is_not_given_back(ledger: Ledger, ends
     assert entries == {"committed": 4, "drawing": 3, "void": 3}[ends]
 
 
-def rows(ledger: Ledger) -> list[Any]:
+def rows(ledger: Books) -> list[Any]:
     with ledger.database.engine.begin() as connection:
         return list(connection.execute(sa.select(charge)))
 
@@ -122,9 +122,9 @@ def rows(ledger: Ledger) -> list[Any]:
 
 
 @contextmanager
-def anchored(tmp_path: Path, uri: str | None = None) -> Iterator[tuple[Ledger, Path]]:
+def anchored(tmp_path: Path, uri: str | None = None) -> Iterator[tuple[Books, Path]]:
     file = tmp_path / "ledger.db"
-    ledger = Ledger.open(f"sqlite:///{file}", price=add_up, anchor=uri or str(tmp_path / "anchor"))
+    ledger = Books.open(f"sqlite:///{file}", price=add_up, anchor=uri or str(tmp_path / "anchor"))
     ledger.create_dataset("acs", epsilon=1, delta="1e-8")
     yield ledger, file
     ledger.close()
@@ -154,7 +154,7 @@ class Backups:
 
 def test_an_old_backup_is_refused(tmp_path: Path, ledger_url: str) -> None:
     backups = Backups(ledger_url)
-    ledger = Ledger.open(ledger_url, price=add_up, anchor=str(tmp_path / "anchor"))
+    ledger = Books.open(ledger_url, price=add_up, anchor=str(tmp_path / "anchor"))
     ledger.create_dataset("acs", epsilon=1, delta="1e-8")
     reserve(ledger, "first")
     backups.take()
@@ -187,7 +187,7 @@ def test_a_history_that_was_made_anew_is_refused(tmp_path: Path) -> None:
         shutil.copy(file, tmp_path / "empty")
         reserve(ledger, "first")
         shutil.copy(tmp_path / "empty", file)
-        free = Ledger.open(f"sqlite:///{file}", price=add_up, anchor="")
+        free = Books.open(f"sqlite:///{file}", price=add_up, anchor="")
         free.void(reserve(free, "other"))
         with pytest.raises(LedgerError, match="entry 1 of its journal is not the one that the anchor has seen"):
             reserve(ledger, "third")
@@ -295,7 +295,7 @@ def test_an_anchor_in_a_locked_bucket(tmp_path: Path, s3: Any) -> None:
         assert lengths(s3, "locked") == [3, 2, 1]
 
 
-def test_a_damaged_data_set_does_not_hide_the_others(ledger: Ledger, dpdist: Command) -> None:
+def test_a_damaged_data_set_does_not_hide_the_others(ledger: Books, dpdist: Command) -> None:
     ledger.create_dataset("whole", epsilon=1, delta="1e-9")
     run(ledger, sa.update(dataset).where(dataset.c.name == "acs").values(filters="no filters"))
     url = str(ledger.database.engine.url.render_as_string(hide_password=False))

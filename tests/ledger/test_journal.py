@@ -9,13 +9,13 @@ import pytest
 import sqlalchemy as sa
 
 from dpdist.errors import LedgerError
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.book import digest
 from dpdist.ledger.tables import charge, dataset, journal
 
 
 @pytest.fixture
-def used(ledger: Ledger) -> Ledger:
+def used(ledger: Books) -> Books:
     """A ledger with a committed, a void, an abandoned and an open attempt."""
 
     def reserve(release: str, **changes: bool) -> str:
@@ -32,18 +32,18 @@ def used(ledger: Ledger) -> Ledger:
     return ledger
 
 
-def run(ledger: Ledger, *statements: sa.Executable) -> None:
+def run(ledger: Books, *statements: sa.Executable) -> None:
     with ledger.database.engine.begin() as connection:
         for statement in statements:
             connection.execute(statement)
 
 
-def entries(ledger: Ledger) -> list[sa.RowMapping]:
+def entries(ledger: Books) -> list[sa.RowMapping]:
     with ledger.database.engine.begin() as connection:
         return list(connection.execute(sa.select(journal).order_by(journal.c.sequence)).mappings())
 
 
-def rewrite(ledger: Ledger, records: list[str]) -> None:
+def rewrite(ledger: Books, records: list[str]) -> None:
     """Forge a whole chain, as whoever may write to the database can."""
     run(ledger, sa.delete(journal))
     head = ""
@@ -54,7 +54,7 @@ def rewrite(ledger: Ledger, records: list[str]) -> None:
     run(ledger, sa.update(dataset).values(length=len(records), head=head))
 
 
-def test_a_whole_rewritten_chain_is_detected_by_a_receipt(used: Ledger) -> None:
+def test_a_whole_rewritten_chain_is_detected_by_a_receipt(used: Books) -> None:
     statement = used.verify("acs")
     records = [entry["record"] for entry in entries(used)]
     # forget the abandoned attempt and everything after it
@@ -70,7 +70,7 @@ def test_a_whole_rewritten_chain_is_detected_by_a_receipt(used: Ledger) -> None:
         used.verify("acs", receipts=[statement.head])
 
 
-def test_a_chain_with_an_impossible_transition_is_detected(used: Ledger) -> None:
+def test_a_chain_with_an_impossible_transition_is_detected(used: Books) -> None:
     records = [entry["record"] for entry in entries(used)]
     position = next(i for i, record in enumerate(records) if json.loads(record)["state"] == "committed")
     rewrite(used, records[: position + 1] + records[position:])  # committed twice

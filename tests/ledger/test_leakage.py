@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from dpdist.errors import AccountingError, BudgetExceeded, GuaranteeRefused, LedgerError
-from dpdist.ledger import Charge, Ledger, tables
+from dpdist.ledger import Books, Charge, tables
 from dpdist.privacy.events import DiscreteLaplace, LaplaceLeakage
 from dpdist.privacy.leakage import composed, leakage, noiseless_leakage
 
@@ -19,26 +19,26 @@ NOISY = LaplaceLeakage(4.0, 0.05, failure=1e-15)
 EXACT = LaplaceLeakage(None, 0.05)
 
 
-def reserve(ledger: Ledger, event: Any, release: str = "first", **changes: Any) -> Charge:
+def reserve(ledger: Books, event: Any, release: str = "first", **changes: Any) -> Charge:
     terms = {"dataset": "acs", "guarantee": "pml", "spec_hash": "s", "input_fingerprint": "i"} | changes
     return ledger.reserve(release=release, event=event, **terms)
 
 
 @pytest.fixture
-def with_account(ledger_url: str) -> Ledger:
-    ledger = Ledger.open(ledger_url)
+def with_account(ledger_url: str) -> Books:
+    ledger = Books.open(ledger_url)
     ledger.create_dataset("acs", epsilon=1, delta="1e-8", guarantees=("dp", "pml"), pml="1.2")
     return ledger
 
 
 @pytest.fixture
-def without(ledger_url: str) -> Ledger:
-    ledger = Ledger.open(ledger_url)
+def without(ledger_url: str) -> Books:
+    ledger = Books.open(ledger_url)
     ledger.create_dataset("acs", epsilon=1, delta="1e-8", guarantees=("dp", "pml"))
     return ledger
 
 
-def test_leakage_is_charged_to_its_account(with_account: Ledger) -> None:
+def test_leakage_is_charged_to_its_account(with_account: Books) -> None:
     attempt = reserve(with_account, NOISY)
     assert float(attempt.epsilon) == leakage(scale=4.0, alpha=0.05)
     reserve(with_account, NOISY, "second")
@@ -56,7 +56,7 @@ def test_leakage_is_charged_to_its_account(with_account: Ledger) -> None:
     reserve(with_account, NOISY, "fourth")
 
 
-def test_without_an_account_the_equal_privacy_is_charged(without: Ledger) -> None:
+def test_without_an_account_the_equal_privacy_is_charged(without: Books) -> None:
     attempt = reserve(without, NOISY)
     assert float(attempt.epsilon) == pytest.approx(0.5, rel=1e-6)
     budget = without.verify("acs").budget
@@ -66,8 +66,8 @@ def test_without_an_account_the_equal_privacy_is_charged(without: Ledger) -> Non
         reserve(without, LaplaceLeakage(2.6, 0.05), "second")
 
 
-def test_exact_counts_need_an_account(with_account: Ledger, tmp_path: Path) -> None:
-    wide = Ledger.open(f"sqlite:///{tmp_path}/wide.db")
+def test_exact_counts_need_an_account(with_account: Books, tmp_path: Path) -> None:
+    wide = Books.open(f"sqlite:///{tmp_path}/wide.db")
     wide.create_dataset("acs", epsilon=1, delta=0, guarantees=("pml",), pml=5)
     attempt = reserve(wide, EXACT)
     assert float(attempt.epsilon) == noiseless_leakage(0.05)
@@ -79,13 +79,13 @@ def test_exact_counts_need_an_account(with_account: Ledger, tmp_path: Path) -> N
         reserve(with_account, EXACT)
 
 
-def test_exact_counts_are_refused_without_one(without: Ledger) -> None:
+def test_exact_counts_are_refused_without_one(without: Books) -> None:
     with pytest.raises(GuaranteeRefused, match=r"no account of leakage.*exact counts have none.*created with --pml"):
         reserve(without, EXACT)
     assert without.show("acs").attempts == ()
 
 
-def test_a_charge_says_what_it_leaks(with_account: Ledger) -> None:
+def test_a_charge_says_what_it_leaks(with_account: Books) -> None:
     with pytest.raises(GuaranteeRefused, match="'pml' needs a privacy event"):
         reserve(with_account, None)
     with pytest.raises(AccountingError, match="takes charges of histograms with a bound on their leakage only"):
@@ -98,7 +98,7 @@ def test_a_charge_says_what_it_leaks(with_account: Ledger) -> None:
         with_account.create_dataset("other", **{**strict, "guarantees": ("pml",)}, pml=math.inf)
 
 
-def test_the_cap_is_in_the_journal(with_account: Ledger) -> None:
+def test_the_cap_is_in_the_journal(with_account: Books) -> None:
     reserve(with_account, NOISY)
     with with_account.database.engine.begin() as connection:
         connection.execute(sa.update(tables.dataset).values(pml_cap="100"))

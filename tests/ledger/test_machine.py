@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dpdist.errors import BudgetExceeded, DpdistError, KeyUnavailable, LedgerError, ReleaseConflict
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.keys import KeyRef, load_noise
 
 RELEASES = st.sampled_from(["a", "b", "c"])
@@ -58,7 +58,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        self.ledger = Ledger.open(f"sqlite:///{self.folder.name}/ledger.db", price=add_up)
+        self.ledger = Books.open(f"sqlite:///{self.folder.name}/ledger.db", price=add_up)
 
     def spent(self) -> Fraction:
         return sum((entry.cost for entry in self.entries if entry.state != "void"), Fraction(0))

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from charges import add_up
 
 from dpdist.errors import BudgetExceeded, LedgerError, SpecError
-from dpdist.ledger import Charge, Ledger
+from dpdist.ledger import Books, Charge
 from dpdist.ledger.statement import budget_sentence, ledger_rows
 from dpdist.ledger.terms import beginning
 from dpdist.privacy.accountant import epsilon
@@ -43,20 +43,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, ledger_url: str, clock: Clock) -> Ledger:
+def ledger(tmp_path: Path, ledger_url: str, clock: Clock) -> Books:
     """A ledger with a data set whose contract lets a month spend an epsilon of 1 of 4."""
     clock("2026-01-05")
-    opened = Ledger.open(ledger_url, price=add_up)
+    opened = Books.open(ledger_url, price=add_up)
     opened.create_from_contract("people", contract(tmp_path, period={"per": "month", "epsilon": 1}))
     opened.admit_input("people", fingerprint=INPUT, contract=declared(opened).digest)
     return opened
 
 
-def declared(ledger: Ledger) -> Contract:
+def declared(ledger: Books) -> Contract:
     return Contract.from_text(ledger.dataset("people").contract or "")
 
 
-def reserve(ledger: Ledger, release: str, cost: Any, *, guarantee: str | None = None, **more: Any) -> Charge:
+def reserve(ledger: Books, release: str, cost: Any, *, guarantee: str | None = None, **more: Any) -> Charge:
     """Charge a text as the price `add_up`, or an event, by default of leakage."""
     event = f'"{cost}"' if isinstance(cost, str) else cost
     return ledger.reserve(
@@ -71,7 +71,7 @@ def reserve(ledger: Ledger, release: str, cost: Any, *, guarantee: str | None = 
     )
 
 
-def test_a_month_spends_its_cap_and_the_next_one_its_own(ledger: Ledger, clock: Clock) -> None:
+def test_a_month_spends_its_cap_and_the_next_one_its_own(ledger: Books, clock: Clock) -> None:
     reserve(ledger, "a", "1/3")
     reserve(ledger, "b", "2/3")  # exactly the cap
     with pytest.raises(BudgetExceeded, match=r"epsilon 1\.0\d+ with the 2 charges of this month.*from 2026-02-01 on"):
@@ -92,7 +92,7 @@ def test_a_month_spends_its_cap_and_the_next_one_its_own(ledger: Ledger, clock: 
     assert ledger.verify("people").budget.epsilon_spent == 4
 
 
-def test_charges_at_the_same_time_do_not_pass_together(ledger: Ledger) -> None:
+def test_charges_at_the_same_time_do_not_pass_together(ledger: Books) -> None:
     def charge(number: int) -> bool:
         try:
             reserve(ledger, f"r{number}", "1/3")
@@ -105,7 +105,7 @@ def test_charges_at_the_same_time_do_not_pass_together(ledger: Ledger) -> None:
     assert ledger.verify("people").budget.epsilon_spent == 1
 
 
-def test_what_is_given_back_may_be_spent_again_in_its_month(ledger: Ledger, clock: Clock) -> None:
+def test_what_is_given_back_may_be_spent_again_in_its_month(ledger: Books, clock: Clock) -> None:
     open_in_january = reserve(ledger, "a", "1")
     with pytest.raises(BudgetExceeded):
         reserve(ledger, "b", "1/2")
@@ -122,7 +122,7 @@ def test_what_is_given_back_may_be_spent_again_in_its_month(ledger: Ledger, cloc
         reserve(ledger, "b", "1/2", new_attempt=True)
 
 
-def test_a_month_that_was_missed_is_charged_when_it_is_made_up(ledger: Ledger, clock: Clock) -> None:
+def test_a_month_that_was_missed_is_charged_when_it_is_made_up(ledger: Books, clock: Clock) -> None:
     reserve(ledger, "acs-2026-01", "1/2")
     clock("2026-03-01")
     reserve(ledger, "acs-2026-03", "1/2")
@@ -132,7 +132,7 @@ def test_a_month_that_was_missed_is_charged_when_it_is_made_up(ledger: Ledger, c
         reserve(ledger, "more", "1/2")
 
 
-def test_a_clock_that_is_behind_spends_nothing_twice(ledger: Ledger, clock: Clock) -> None:
+def test_a_clock_that_is_behind_spends_nothing_twice(ledger: Books, clock: Clock) -> None:
     clock("2026-02-01")
     reserve(ledger, "a", "3/4")
     clock("2026-01-31")
@@ -143,7 +143,7 @@ def test_a_clock_that_is_behind_spends_nothing_twice(ledger: Ledger, clock: Cloc
         reserve(ledger, "b", "1/2")
 
 
-def test_all_charges_of_a_month_count(ledger: Ledger) -> None:
+def test_all_charges_of_a_month_count(ledger: Books) -> None:
     for number in range(10):
         reserve(ledger, f"r{number}", "1/10")
     with pytest.raises(BudgetExceeded):
@@ -153,7 +153,7 @@ def test_all_charges_of_a_month_count(ledger: Ledger) -> None:
     assert period.account.charges == 10
 
 
-def test_rows_that_were_moved_to_another_month_are_found(ledger: Ledger) -> None:
+def test_rows_that_were_moved_to_another_month_are_found(ledger: Books) -> None:
     reserve(ledger, "a", "1")
     with ledger.database.engine.begin() as connection:
         connection.execute(sa.text("UPDATE dpdist_charge SET created = '2025-12-31T00:00:00.000+00:00'"))
@@ -162,7 +162,7 @@ def test_rows_that_were_moved_to_another_month_are_found(ledger: Ledger) -> None
             work()
 
 
-def test_the_budget_says_what_the_month_has_left(ledger: Ledger, clock: Clock) -> None:
+def test_the_budget_says_what_the_month_has_left(ledger: Books, clock: Clock) -> None:
     reserve(ledger, "a", "1/4")
     (row,) = ledger_rows(ledger)
     assert row["period"] == {
@@ -180,7 +180,7 @@ def test_the_budget_says_what_the_month_has_left(ledger: Ledger, clock: Clock) -
     assert row["period"]["sentence"] == "this month, until 2026-03-01, epsilon 1 of 1 left"
 
 
-def test_the_custodian_changes_the_policy_and_the_journal_says_so(ledger: Ledger, tmp_path: Path) -> None:
+def test_the_custodian_changes_the_policy_and_the_journal_says_so(ledger: Books, tmp_path: Path) -> None:
     reserve(ledger, "a", "1")
     ledger.amend("people", contract(tmp_path, period={"per": "day", "epsilon": 2}), reason="two waves are agreed")
     ledger.admit_input("people", fingerprint=INPUT, contract=declared(ledger).digest)
@@ -197,7 +197,7 @@ def test_the_custodian_changes_the_policy_and_the_journal_says_so(ledger: Ledger
 def test_a_release_alone_may_take_the_whole_of_a_month(tmp_path: Path, clock: Clock) -> None:
     """The filters divide delta, so one release of exactly the cap would not fit; by itself it does."""
     clock("2026-01-05")
-    opened = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    opened = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     release = Gaussian(4.0)
     cap = str(Fraction(epsilon(release, delta=1e-6)))
     opened.create_from_contract("people", contract(tmp_path, period={"per": "month", "epsilon": cap}))
@@ -211,7 +211,7 @@ def test_a_release_alone_may_take_the_whole_of_a_month(tmp_path: Path, clock: Cl
 
 def test_leakage_has_a_cap_of_its_own(tmp_path: Path, clock: Clock) -> None:
     clock("2026-01-05")
-    opened = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    opened = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     policy = {"per": "week", "epsilon": 1, "pml": "1/2"}
     opened.create_from_contract("people", contract(tmp_path, guarantees=["dp", "pml"], pml=2, period=policy))
     opened.admit_input("people", fingerprint=INPUT, contract=declared(opened).digest)

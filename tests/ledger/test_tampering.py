@@ -16,7 +16,7 @@ from charges import add_up
 from hypothesis import HealthCheck, assume, given, settings
 
 from dpdist.errors import DpdistError
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.privacy.events import LaplaceLeakage
 from dpdist.spec.contract import Contract
 
@@ -37,7 +37,7 @@ def _contract(**changes: Any) -> Contract:
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ledger with every kind of entry: two data sets, all states of attempts, leakage, acts of the custodian."""
     file = tmp_path_factory.mktemp("tampering") / "ledger.db"
-    ledger = Ledger.open(f"sqlite:///{file}", price=add_up)
+    ledger = Books.open(f"sqlite:///{file}", price=add_up)
     ledger.create_from_contract("acs", _contract())
     ledger.create_dataset("other", epsilon=1, delta=0, guarantees=("dp", "lid"))
     digest = Contract.from_text(ledger.dataset("acs").contract or "").digest
@@ -109,17 +109,17 @@ def _rows(file: Path, table: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def tampered(history: Path) -> Ledger:
+def tampered(history: Path) -> Books:
     """The ledger of a file that each example copies anew from the history."""
     file = history.with_name("tampered.db")
     shutil.copy(history, file)
     shutil.copy(f"{history}.kek", f"{file}.kek")
-    return Ledger.open(f"sqlite:///{file}", price=add_up)
+    return Books.open(f"sqlite:///{file}", price=add_up)
 
 
 @given(data=st.data())
 @settings(max_examples=200, suppress_health_check=list(HealthCheck))
-def test_whatever_is_changed_is_found(history: Path, tampered: Ledger, data: st.DataObject) -> None:
+def test_whatever_is_changed_is_found(history: Path, tampered: Books, data: st.DataObject) -> None:
     file = tampered.database.file
     assert file is not None
     shutil.copy(history, file)
@@ -136,12 +136,12 @@ def test_whatever_is_changed_is_found(history: Path, tampered: Ledger, data: st.
     assert any(all(_is_refused(work) for work in _works(tampered, name)) for name in names)
 
 
-def test_what_is_as_it_was_is_not_refused(history: Path, tampered: Ledger) -> None:
+def test_what_is_as_it_was_is_not_refused(history: Path, tampered: Books) -> None:
     shutil.copy(history, str(tampered.database.file))
     assert not any(_is_refused(work) for name in ("acs", "other") for work in _works(tampered, name))
 
 
-def _works(ledger: Ledger, name: str) -> list[Callable[[], object]]:
+def _works(ledger: Books, name: str) -> list[Callable[[], object]]:
     """What reads the book of a data set."""
     request = {"release": "next", "spec_hash": "s", "guarantee": "dp", "event": '"0"'}
     owned = {"input_fingerprint": "f" * 64, "contract": _contract(epsilon=3).located().digest}

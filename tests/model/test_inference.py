@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpdist.data.marginal import marginal
-from dpdist.model.descent import FactorModel, TableMeasurement, fit
+from dpdist.model.descent import FactorModel, TableMeasurement, fit, with_evidence
 from dpdist.model.inference import Inference, PairMarginals
-from dpdist.model.junction import Components, Graph, JunctionTree, Paths, cells_of, cliques_of
+from dpdist.model.junction import Graph, JunctionTree, Paths, cells_of, cliques_of
 
 CARDS = (2, 2, 3, 3, 4)
 
@@ -193,21 +193,6 @@ def test_a_fit_begins_anew_where_an_earlier_model_vanishes_in_larger_cliques() -
     assert model.loss == fit(whole, measurements, {}, iterations=50).loss < 0.1
 
 
-def test_components() -> None:
-    components = Components(4, [(0, 1)])
-    assert components.joined(0, 1)
-    assert not components.joined(1, 2)
-    components.join(1, 2)
-    assert components.joined(0, 2)
-
-
-def test_no_home() -> None:
-    tree = JunctionTree.of((2, 2, 2), [(0, 1), (1, 2)])
-    assert tree.home((1,)) == 0
-    with pytest.raises(KeyError):
-        tree.home((0, 2))
-
-
 def test_a_fit_begins_anew_where_an_earlier_model_leaves_nothing() -> None:
     """Noise on a few records makes potentials that contradict each other in floating point, and no belief was left."""
     tree = JunctionTree.of(CARDS, cliques_of(CARDS, [(0, 1), (1, 2)]))
@@ -220,3 +205,27 @@ def test_a_fit_begins_anew_where_an_earlier_model_leaves_nothing() -> None:
     model = fit(tree, measurements, {}, iterations=50, start=start)
     assert model.loss < 1e-6
     assert len(model.beliefs) == len(tree.cliques)
+
+
+def diagonal(strength: float, size: int = 6) -> np.ndarray:
+    """Uniform margins, and a diagonal of this strength."""
+    return (1 - strength) * np.full((size, size), size**-2.0) + strength * np.eye(size) / size
+
+
+@pytest.mark.parametrize(("strength", "most"), [(0.0, 0.45), (0.02, 0.75), (0.8, 1.01)])
+def test_the_error_falls_where_there_is_little_dependence_and_never_rises(strength: float, most: float) -> None:
+    rng, sigma, truth, known = np.random.default_rng(0), 0.01, diagonal(strength), diagonal(0.0)
+    before, after = [], []
+    for _ in range(200):
+        noisy = truth + sigma * rng.normal(size=truth.shape)
+        found = with_evidence(noisy, known, sigma**-2.0)
+        before.append(((noisy - truth) ** 2).sum())
+        after.append(((found - truth) ** 2).sum())
+        for axis in (0, 1):  # the margins are as they were measured
+            np.testing.assert_allclose(found.sum(axis), noisy.sum(axis))
+    assert np.mean(after) < most * np.mean(before)
+
+
+def test_a_table_of_one_value_has_no_dependence() -> None:
+    noisy = np.array([[0.3, 0.8]])
+    np.testing.assert_array_equal(with_evidence(noisy, np.array([[0.5, 0.5]]), 100.0), noisy)

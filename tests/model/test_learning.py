@@ -31,7 +31,6 @@ from dpdist.model.pool import measure_triples, triple_scores, with_margins
 from dpdist.model.rake import WeightedRows, rake, shrink
 from dpdist.model.rounds import LARGEST_WEIGHT
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.portable import exp, log2, probability_product
 from dpdist.privacy.selection import Candidates
 
 CARDS = (3, 4, 30, 6)
@@ -264,10 +263,6 @@ def test_rounding_has_the_right_mean_and_mixes_rows() -> None:
     assert first == pytest.approx(0.25, abs=0.05)
 
 
-def test_rows_without_weight_take_the_mean_row() -> None:
-    np.testing.assert_array_equal(cumulative_of(np.array([[0.0, 0.0], [1.0, 3.0]])), [[UNIT // 4, UNIT]] * 2)
-
-
 def test_parts_are_functions_of_model_key_and_number() -> None:
     for learned in (fitted(), raked()):
         model = Learned.from_bytes(learned.to_bytes()).fitted
@@ -407,46 +402,6 @@ def test_weighted_rows_give_the_tables_of_their_weights(monkeypatch: pytest.Monk
     assert all(any(set(s) <= set(block) for block in rows.blocks) for s in sets)
     integers = rows.adjustment().weights(columns, cards)
     np.testing.assert_allclose(integers / 2**30, np.clip(weights, 2**-30, 1024), rtol=1e-5, atol=2**-29)
-
-
-def test_raking_is_the_same_on_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raking, "PIECE", 3_000)
-    pool, truth = records(20_000, seed=2), records(20_000, seed=3)
-    counts = pair_counts(truth, CARDS)
-    targets = {(i, j): counts.pair(i, j) / 20_000 for i in range(4) for j in range(i + 1, 4)}
-    found = []
-    for cores in (1, 2, 5):
-        monkeypatch.setattr(raking, "cores", lambda cores=cores: cores)
-        rows = WeightedRows(pool, CARDS)
-        rake(rows, targets, sweeps=4)
-        found.append((*rows.adjustment().logs, *rows.shares([(0, 1, 2), (2, 3)]).values()))
-    for others in found[1:]:
-        for one, other in zip(found[0], others, strict=True):
-            np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize(
-    ("sweeps", "damping", "powers"),
-    [
-        (5, (0.8, 0.6, 0.4), [1, 1, 0.8, 0.6, 0.4]),
-        (2, (), [1, 1]),
-        (2, (0.8, 0.6, 0.4), [0.8, 0.6]),
-        (0, (0.8, 0.6, 0.4), []),
-    ],
-)
-def test_the_last_passes_are_damped(
-    sweeps: int, damping: tuple[float, ...], powers: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = []
-
-    def change(table: np.ndarray, aims: object, power: float) -> np.ndarray:
-        found.append(power)
-        return np.ones_like(table)
-
-    monkeypatch.setattr(raking, "block_change", change)
-    rows = WeightedRows(records(1_000), CARDS)
-    rake(rows, {}, sweeps=sweeps, damping=damping)
-    assert found == [power for power in powers for _ in rows.blocks]
 
 
 def test_damped_passes_end_between_targets_that_contradict_each_other() -> None:
@@ -619,26 +574,6 @@ def test_the_same_bits_on_other_processors(features: str, kernel: str) -> None:
     assert found.stdout.strip() == digests()
 
 
-# --- elementary functions -------------------------------------------------------------------------------------------
-
-
-def test_elementary_functions_are_those_of_the_library() -> None:
-    x = np.random.default_rng(7).uniform(-600, 600, 20_000)
-    np.testing.assert_allclose(exp(x), np.exp(x), rtol=1e-12)
-    np.testing.assert_allclose(log2(np.exp(x)), x / math.log(2), rtol=1e-13, atol=1e-13)
-    assert exp(np.array([0.0, -800.0])).tolist() == [1, 0]
-    assert log2(np.array([0.5, 1.0, 1024.0])).tolist() == [-1, 0, 10]
-
-
-def test_products_of_probabilities_are_exact_on_their_grid() -> None:
-    rng = np.random.default_rng(8)
-    messages, conditionals = rng.dirichlet(np.ones(700), size=(2, 9)), rng.dirichlet(np.ones(5), size=(2, 700))
-    found = probability_product(messages, conditionals)
-    np.testing.assert_allclose(found, messages @ conditionals, atol=700 * 2.0**-26)
-    turned = probability_product(messages[:, :, ::-1], conditionals[:, ::-1])  # the sum in another order
-    np.testing.assert_array_equal(found, turned)
-
-
 # --- choices ----------------------------------------------------------------------------------------------------------
 
 
@@ -687,12 +622,3 @@ def test_what_is_measured_does_not_depend_on_the_drawing_key() -> None:
     assert (np.abs(noisy - truth) < 5 * sigma).all()
     assert (sigma <= tables["all pairs"].deviation).all()
     assert one.combined((0, 1, 2), cards) is None
-
-
-def test_nothing_but_one_way_tables_where_they_are_noise_already() -> None:
-    """Fitting pairs to noise alone took minutes, and changed records at random."""
-    cards = (20, 9, 16, 42, 300, 300)
-    assert choose(cards, records=27, mu=1e-4).rounds == 0
-    few = choose(cards, records=40_000, mu=0.0167)  # epsilon 0.1
-    assert few.rounds
-    assert few.tree

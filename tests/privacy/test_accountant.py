@@ -17,13 +17,12 @@ from scipy.stats import binom
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
-from dpdist.privacy.calibrate import shown
 from dpdist.privacy.composition import Tail, sum_of_draws
+from dpdist.privacy.event import Event
 from dpdist.privacy.events import (
     ApproximateDP,
     Composed,
     DiscreteLaplace,
-    Event,
     Gaussian,
     Parallel,
     RandomSplit,
@@ -31,6 +30,7 @@ from dpdist.privacy.events import (
     SubsampledGaussian,
     SubsampledUnits,
 )
+from dpdist.privacy.formatting import shown
 from dpdist.privacy.pair import DominatingPair, Side, lower_hull
 from dpdist.privacy.pieces import composition, dominating_pair
 

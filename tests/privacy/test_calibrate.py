@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError
-from dpdist.privacy.calibrate import least_scale, round_up, shown
+from dpdist.privacy.calibrate import least_scale, round_up
+from dpdist.privacy.formatting import shown
 
 costs = st.tuples(st.floats(0.5, 3), st.floats(1e-3, 1e3), st.floats(0.01, 20), st.floats(-1e-9, 1e-9))
 

@@ -12,7 +12,7 @@ import pytest
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
-from dpdist.privacy.deniability import composed_published, growth, pass_probability, record_pair, theorem1
+from dpdist.privacy.deniability import certain_mass, composed_published, growth, pass_probability, record_pair, theorem1
 from dpdist.privacy.events import SeedRecords
 
 EPSILONS = np.concatenate([np.linspace(0, 0.3, 31), np.linspace(0.35, 4, 74)])
@@ -299,21 +299,18 @@ def test_pass_probability_is_the_law_of_the_noisy_threshold() -> None:
         assert pass_probability(count, k=6, epsilon0=0.2) == pytest.approx(expected, rel=1e-12)
 
 
+def test_infinite_mass_above_delta_is_reported() -> None:
+    with pytest.raises(AccountingError, match="raise k"):
+        accountant.epsilon(SeedRecords(10, 1, 0.5, 1000, 100), delta=1e-9)
+
+
 @pytest.mark.parametrize("change", [{"k": 0}, {"gamma": 0.9}, {"epsilon0": 0}, {"epsilon0": 1e-7}, {"passing_mass": 0}])
 def test_parameters_out_of_range(change: dict) -> None:
     with pytest.raises(AccountingError):
         record_pair(**{"k": 50, "gamma": 2.0, "epsilon0": 0.1, "passing_mass": 1e5, **change})
 
 
-def test_infinite_mass_above_delta_is_reported() -> None:
-    with pytest.raises(AccountingError, match="raise k"):
-        accountant.epsilon(SeedRecords(10, 1, 0.5, 1000, 100), delta=1e-9)
-
-
 def test_the_certain_mass_of_extreme_settings() -> None:
-    from dpdist.errors import AccountingError
-    from dpdist.privacy.deniability import certain_mass
-
     assert certain_mass(seeds=10**6, combinations=11**300, k=50, epsilon0=1.0) == 0
     assert certain_mass(seeds=10**6, combinations=10**7, k=50, epsilon0=1.0) == 0
     assert 10**6 - 10 * 60 < certain_mass(seeds=10**6, combinations=10, k=50, epsilon0=1.0) < 10**6

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant, events
+from dpdist.privacy.event import Event, covers
 from dpdist.privacy.events import (
     ApproximateDP,
     Composed,
     DiscreteLaplace,
-    Event,
     Gaussian,
     Parallel,
     RandomSplit,
@@ -24,7 +24,6 @@ from dpdist.privacy.events import (
     SeedRecords,
     SubsampledGaussian,
     SubsampledUnits,
-    covers,
 )
 
 positive = st.floats(1e-300, 1e300, allow_nan=False)
@@ -141,6 +140,12 @@ def test_events_out_of_range_are_refused(make) -> None:
 def test_unknown_or_damaged_json_is_refused(body: dict) -> None:
     with pytest.raises(AccountingError):
         events.from_json(body)
+
+
+def test_the_type_of_an_event_cannot_be_taken() -> None:
+    with pytest.raises(AccountingError, match=r"the privacy event type 'gaussian/1' is taken"):
+        type("Weaker", (Event,), {"type": "gaussian/1"})
+    assert isinstance(events.from_json({"type": "gaussian/1", "noise_multiplier": 1.0}), Gaussian)
 
 
 def test_importing_events_is_light() -> None:

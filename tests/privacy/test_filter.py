@@ -19,22 +19,21 @@ import pytest
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
 from dpdist.privacy.deniability import record_pair
+from dpdist.privacy.event import Event
 from dpdist.privacy.events import (
     ApproximateDP,
     Composed,
     DiscreteLaplace,
-    Event,
     Gaussian,
     LaplaceLeakage,
     Replacement,
     SeedRecords,
     SubsampledGaussian,
 )
-from dpdist.privacy.filter import NOTHING_TAKEN, Cost, Filter, exact_sum
+from dpdist.privacy.filter import NOTHING_TAKEN, Cost, Filter, Portfolio, exact_sum
 from dpdist.privacy.gdp import largest_mu_squared
 from dpdist.privacy.pair import DominatingPair
 from dpdist.privacy.pieces import dominating_pair
-from dpdist.privacy.portfolio import Portfolio
 
 INTERVAL = 0.02
 Counts = tuple[int, ...]

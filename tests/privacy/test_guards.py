@@ -13,15 +13,14 @@ import pytest
 from cases import HISTOGRAM
 
 from dpdist.errors import AccountingError, GuaranteeRefused, SpecError
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.registry import make_plan
 from dpdist.ledger.account import Account as Sums
 from dpdist.ledger.account import Price
 from dpdist.lifecycle.preflight import refuse
 from dpdist.model.account import GaussianAccount
-from dpdist.model.forecast import draws_lost
-from dpdist.privacy.filter import Cost, Filter
+from dpdist.privacy.filter import Cost, Filter, Portfolio
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.portfolio import Portfolio
 from dpdist.privacy.selection import Candidates
 
 ODD: list[Any] = [math.nan, math.inf, -math.inf]
@@ -86,4 +85,4 @@ def test_a_plan(odd: float, tmp_path: Path) -> None:
         refuse(plan)
     for lost in (10**30, math.inf, math.nan):
         with pytest.raises((SpecError, AccountingError)):
-            draws_lost(lost, 1e-6)  # type: ignore[arg-type]
+            GaussianPlan.of(epsilon=1.0, delta=1e-6, draws=lost)  # type: ignore[arg-type]

@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 
 from dpdist.privacy import accountant
+from dpdist.privacy.event import Event
 from dpdist.privacy.events import (
     ApproximateDP,
     Composed,
     DiscreteLaplace,
-    Event,
     Gaussian,
     RandomSplit,
     SeedRecords,
     SubsampledGaussian,
 )
-from dpdist.privacy.pair import NOTHING, DominatingPair
+from dpdist.privacy.pair import NOTHING, DominatingPair, parallel_pair, split_pair
 from dpdist.privacy.pieces import dominating_pair
-from dpdist.privacy.split import parallel_pair, split_pair
 
 EPSILONS = np.linspace(0, 3, 61)
 

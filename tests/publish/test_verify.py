@@ -3,7 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import MANIFEST, Manifest, publish
 from dpdist.publish.part_format import PartFormat, PartRecord
 from dpdist.publish.parts import decode, parquet_bytes, part_name, write_part
-from dpdist.publish.verify import iter_release, read_manifest, read_release, verify
+from dpdist.publish.verify import open_release, part_batches, read_manifest, read_release, verify
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.storage.store import Store
 
@@ -46,6 +46,13 @@ def edited(store: Store, **changes: Any) -> None:
     store.write_bytes(MANIFEST, (json.dumps(fields, indent=2, ensure_ascii=False) + "\n").encode())
 
 
+def batches_of(uri: str, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
+    """The records as tasks read them, part by part."""
+    store, manifest = open_release(uri)
+    for part in range(len(manifest.parts)):
+        yield from part_batches(store, manifest, part, batch_rows=rows)
+
+
 def flip(content: bytes, at: int) -> bytes:
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
@@ -70,7 +77,7 @@ class TestReport:
         assert report.unlisted == ("data/other/part-00000.parquet",)
 
     def test_no_release(self, place: str, write_parts: Release) -> None:
-        for call in (verify, read_release, read_manifest, lambda uri: next(iter_release(uri))):
+        for call in (verify, read_release, read_manifest, open_release):
             with pytest.raises(DataNotFound, match=r"no finished release at .*manifest\.json: it does not exist"):
                 call(place)
         write_parts(Store(place))
@@ -89,7 +96,7 @@ class TestRead:
         table = read_release(place)
         assert table.schema.equals(expected.schema)
         assert table.to_pylist() == expected.to_pylist()
-        batches = [*iter_release(place, batch_rows=64)]
+        batches = [*batches_of(place, 64)]
         assert max(batch.num_rows for batch in batches) == 64
         assert pa.Table.from_batches(batches).to_pylist() == expected.to_pylist()
 
@@ -110,7 +117,7 @@ class TestRead:
         store = Store(place)
         name = release(store).parts[0].name
         store.write_bytes(name, flip(store.read_bytes(name), 100))
-        for call in (read_release, lambda uri: [*iter_release(uri)]):
+        for call in (read_release, lambda uri: [*batches_of(uri)]):
             with pytest.raises(VerificationFailed, match=f"{name} was changed"):
                 call(place)
 
@@ -132,7 +139,7 @@ class TestRead:
         arrow = pa.default_memory_pool()
         before = arrow.bytes_allocated()
         most = 0
-        batches = iter_release(store.uri)
+        batches = batches_of(store.uri)
         next(batches)
         tracemalloc.start()
         try:

@@ -16,7 +16,7 @@ import pytest
 from commands import Command
 
 from dpdist.errors import VerificationFailed
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.privacy.guarantee import from_json
 from dpdist.publish.manifest import MANIFEST, Manifest
 from dpdist.publish.verify import verify
@@ -156,7 +156,7 @@ def test_the_release_itself_agrees_with_the_account(dpdist: Command, made: Path)
 
 def test_a_release_that_no_account_knows(dpdist: Command, place: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/other.db"
-    Ledger.open(url).close()
+    Books.open(url).close()
     refused = dpdist("verify", str(place), "--ledger", url)
     assert (refused.code, "is not in the account" in refused.err) == (6, True)
 

@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 
 from dpdist import errors
 from dpdist.cli.commands import app
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import Run, run_release
 from dpdist.spec.release import ReleaseSpec
 
 
 def attempts(spec: ReleaseSpec) -> list[str]:
-    ledger = Ledger.open(spec.ledger, create=False)
+    ledger = Books.open(spec.ledger, create=False)
     states = [attempt.state for attempt in ledger.show(spec.dataset).attempts]
     ledger.close()
     return states

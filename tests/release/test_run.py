@@ -25,7 +25,7 @@ from dpdist import errors
 from dpdist.cluster.opening import open_cluster
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.statement import account_facts
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy.calibrate import least_scale
@@ -33,7 +33,7 @@ from dpdist.publish.verify import read_manifest, read_release, verify
 
 
 def states(spec: PlausibleDeniabilitySpec) -> list[str]:
-    ledger = Ledger.open(spec.ledger, create=False)
+    ledger = Books.open(spec.ledger, create=False)
     try:
         return [attempt.state for attempt in ledger.show(spec.dataset).attempts]
     finally:
@@ -312,7 +312,7 @@ def test_bad_tables_are_refused(tmp_path: Path, kind: str, error: type[Exception
     assert "secret" not in str(caught.value)
     assert "77" not in readable(str(caught.value))
     assert not (tmp_path / "release" / "_manifest.json").exists()
-    ledger = Ledger.open(spec.ledger, create=False)
+    ledger = Books.open(spec.ledger, create=False)
     read = kind in ("out of domain", "missing value", "text in an integer column", "damaged inside")
     assert [attempt.state for attempt in ledger.show("people").attempts] == ["drawing"] * read
     assert ("The charge stays spent" in str(caught.value)) == read

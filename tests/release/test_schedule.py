@@ -16,9 +16,9 @@ from commands import Command
 from releases import SCHEMA, table
 
 from dpdist.errors import BudgetExceeded, ReleaseConflict
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.conformity import check_input
-from dpdist.lifecycle.outcome import Outcome
+from dpdist.lifecycle.publication import Outcome
 from dpdist.lifecycle.run import Run, run_release
 from dpdist.publish.verify import verify
 from dpdist.spec.contract import Contract
@@ -37,7 +37,7 @@ def spec_file(tmp_path: Path) -> Path:
     tree: dict[str, Any] = {"schema": SCHEMA, "data": data, "minimum_records": 1000, "epsilon": 4, "delta": "1e-6"}
     contract = Contract.model_validate({**tree, "period": {"per": "month", "epsilon": "3/5"}})
     url = f"sqlite:///{tmp_path}/ledger.db"
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     ledger.create_from_contract("people", contract)
     found = check_input(contract)
     ledger.admit_input("people", fingerprint=found.fingerprint, contract=contract.digest)
@@ -72,7 +72,7 @@ def on(spec_file: Path, monkeypatch: pytest.MonkeyPatch) -> Schedule:
 
 
 def charges(folder: Path) -> dict[str, str]:
-    ledger = Ledger.open(f"sqlite:///{folder}/ledger.db", create=False)
+    ledger = Books.open(f"sqlite:///{folder}/ledger.db", create=False)
     found = {attempt.release: attempt.state for attempt in ledger.verify("people").attempts}
     ledger.close()
     return found

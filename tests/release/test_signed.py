@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from releases import KEY, project
 
 from dpdist.errors import KeyUnavailable, LedgerError, VerificationFailed
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.signing import key_fingerprint, load_public_key, public_pem
 from dpdist.lifecycle.run import run_release
 from dpdist.publish.manifest import MANIFEST, SIGNATURE
@@ -27,8 +27,8 @@ def copied(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "copy"))
 
 
-def ledger_of(folder: Path) -> Ledger:
-    return Ledger.open(f"sqlite:///{folder}/ledger.db")
+def ledger_of(folder: Path) -> Books:
+    return Books.open(f"sqlite:///{folder}/ledger.db")
 
 
 def test_a_release_is_signed_without_further_settings(dpdist: Command, made: Path, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_signature_by_a_foreign_key_is_told(dpdist: Command, copied: Path) -> 
 
 
 def ledger_keys(url: str, name: str) -> tuple[object, ...]:
-    return Ledger.open(url).public_keys(name)
+    return Books.open(url).public_keys(name)
 
 
 def test_a_new_identity_replaces_the_one_before(dpdist: Command, copied: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_new_identity_replaces_the_one_before(dpdist: Command, copied: Path) -
 def test_a_data_set_without_an_identity_goes_on_unsigned(
     dpdist: Command, copied: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = Ledger.open(postgres_url)
+    ledger = Books.open(postgres_url)
     with monkeypatch.context() as without:
         without.delenv("DPDIST_KEK")
         ledger.create_dataset("people", epsilon=50, delta="1e-5", guarantees=("dp", "pd-per-record"))
@@ -162,7 +162,7 @@ def test_a_data_set_without_an_identity_goes_on_unsigned(
 def test_another_key_put_in_its_place_is_found(copied: Path, change: str) -> None:
     with sqlite3.connect(copied / "ledger.db") as connection:
         connection.execute(change)
-    for use in (Ledger.verify, Ledger.signing_key, Ledger.public_keys):
+    for use in (Books.verify, Books.signing_key, Books.public_keys):
         with pytest.raises(LedgerError, match="the signing identities were altered"):
             use(ledger_of(copied), "people")
 

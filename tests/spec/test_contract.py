@@ -26,7 +26,7 @@ from dpdist.errors import (
     SpecError,
 )
 from dpdist.families.base.registry import make_plan
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.statement import budget_sentence
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy.events import Gaussian
@@ -292,7 +292,7 @@ def test_a_release_under_a_contract(tmp_path: Path) -> None:
     people(tmp_path)
     data = {"path": str(tmp_path / "people.parquet"), "minimum_records": 50}  # nothing of the columns left out
     made = spec(tmp_path, schema(age={"bins": {"edges": [0, 50]}}), data=data)
-    ledger = Ledger.open(made.ledger)
+    ledger = Books.open(made.ledger)
     declared = contract(tmp_path)
     ledger.create_from_contract("people", declared)
     with pytest.raises(ContractBroken, match="dpdist contract check"):
@@ -315,7 +315,7 @@ def test_a_release_under_a_contract(tmp_path: Path) -> None:
 
 
 def test_who_charges_without_comparing_is_refused(tmp_path: Path) -> None:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     declared = contract(tmp_path)
     ledger.create_from_contract("people", declared)
     ledger.admit_input("people", fingerprint="f" * 64, contract=declared.digest)
@@ -338,7 +338,7 @@ def test_who_charges_without_comparing_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("has_contract", [False, True])
 def test_an_input_is_charged_to_the_data_set_that_admitted_it(has_contract: bool, tmp_path: Path) -> None:
     """Naming another data set for the same files goes around neither the contract nor the caps."""
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     declared = contract(tmp_path, guarantees=["dp", "lid"])
     ledger.create_from_contract("people", declared)
     ledger.admit_input("people", fingerprint="f" * 64, contract=declared.digest)
@@ -361,7 +361,7 @@ def test_an_input_is_charged_to_the_data_set_that_admitted_it(has_contract: bool
 
 def test_what_an_input_was_charged_before_its_contract(tmp_path: Path) -> None:
     """The caps of the contract do not cover it, so the custodian has to say that it is known."""
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     ledger.create_dataset("early", epsilon=4, delta="1e-6", guarantees=("lid",))
     charge = {"spec_hash": "s", "input_fingerprint": "f" * 64, "event": None, "guarantee": "lid"}
     given_back = ledger.reserve(**charge, dataset="early", release="r")
@@ -386,7 +386,7 @@ def test_what_an_input_was_charged_before_its_contract(tmp_path: Path) -> None:
 def test_an_attempt_id_of_another_data_set(tmp_path: Path) -> None:
     from uuid import uuid4
 
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     event = make_plan(spec(tmp_path, schema(job={}))).event
     charge = {"release": "r", "spec_hash": "s", "input_fingerprint": "f" * 64, "event": event, "guarantee": "dp"}
     for name in ("one", "other"):
@@ -400,7 +400,7 @@ def test_an_attempt_id_of_another_data_set(tmp_path: Path) -> None:
 
 def test_what_was_charged_for_records_is_no_charge_for_units(tmp_path: Path) -> None:
     """The account said that all releases together protect a household, and those before had protected a record."""
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     ledger.create_dataset("people", epsilon=4, delta="1e-6")
     households = contract(tmp_path, unit={"by": "household", "at_most": 5})
     ledger.amend("people", households, reason="nothing is charged yet")
@@ -416,7 +416,7 @@ def test_what_was_charged_for_records_is_no_charge_for_units(tmp_path: Path) -> 
 
 def test_amendments_are_in_the_journal(tmp_path: Path) -> None:
     """A cap is raised with what was taken as it was, and lowered to what is spent; delta stays."""
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     ledger.create_dataset("people", epsilon=4, delta="1e-6")
     event = make_plan(spec(tmp_path, schema(job={}), privacy={"epsilon": 3})).event
     charge = {"dataset": "people", "spec_hash": "s", "input_fingerprint": "f" * 64, "event": event, "guarantee": "dp"}

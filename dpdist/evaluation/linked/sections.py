@@ -7,20 +7,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpdist.cluster.executor import Executor
-from dpdist.data.inputs import Input
 from dpdist.data.operators import pair_counts_operator, through, together
 from dpdist.data.records import RecordsInMemory
 from dpdist.data.released import ReleasedTable
 from dpdist.data.report import RowReport, check
 from dpdist.errors import DataError
 from dpdist.evaluation.binning import View, view_of
-from dpdist.evaluation.inputs import keep_apart, require_records
+from dpdist.evaluation.inputs import Tables, require_records
 from dpdist.evaluation.linked import attacks
 from dpdist.evaluation.linked.closeness import wide
 from dpdist.evaluation.linked.parents import ParentRecords, by_numbers, real_parents, released_parents
 from dpdist.evaluation.linked.within import within_section
 from dpdist.evaluation.page.sections import PageSection, does_not_apply
-from dpdist.evaluation.report import Options
+from dpdist.evaluation.request import Request
 from dpdist.evaluation.utility import correlations, similarity
 from dpdist.evaluation.utility.holdout import holdout_section
 from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, marginals_of, triples_operator
@@ -57,31 +56,23 @@ class LinkedInputs:
 
 
 def open_linked(
-    released: ReleasedTable,
-    linked: LinkedRows,
-    *,
-    against: Input,
-    holdout: Input | None,
-    training: Input | None,
-    executor: Executor,
-    seed: int,
-    progress: Progress,
+    released: ReleasedTable, linked: LinkedRows, tables: Tables, *, executor: Executor, seed: int, progress: Progress
 ) -> LinkedInputs:
     """Read both tables, whole parents at a time. Raises DataError: a table does not fit the release's schema, or its
     files changed meanwhile; SpecError: the hold-out is the table itself.
     """
+    against, holdout = tables.against, tables.holdout
+    tables.check_holdout()
     inputs = {"real": against} | ({} if holdout is None else {"holdout": holdout})
-    if holdout is not None:
-        keep_apart(holdout, against, training)
     opened = [one.open(linked.read, beside=linked.unit.by).on(executor) for one in inputs.values()]
     progress("reading parents", 0, 1)
-    tables = located_on(executor, opened)
+    located = located_on(executor, opened)
     graphs = [released_parents(executor, released, linked)]
-    graphs += [real_parents(executor, table, linked, released, seed=seed) for table in tables]
+    graphs += [real_parents(executor, table, linked, released, seed=seed) for table in located]
     ((made, broken), _), *found = executor.compute(
         graphs, progress=lambda done, total: progress("reading parents", done, total)
     )
-    if against.fingerprint != tables[0].fingerprint:
+    if against.fingerprint != located[0].fingerprint:
         raise DataError("the real table changed while it was read: leave its files alone and run it again")
     reports, parents = {}, {}
     for name, (codes, sizes, report) in zip(inputs, found, strict=True):
@@ -93,9 +84,9 @@ def open_linked(
     )
 
 
-def linked_sections(inputs: LinkedInputs, options: Options) -> list[PageSection]:
+def linked_sections(inputs: LinkedInputs, request: Request) -> list[PageSection]:
     """All sections."""
-    released, real, seed = inputs.released, inputs.real, options.seed
+    released, real, seed = inputs.released, inputs.real, request.seed
     linked, name = real.linked, real.linked.unit.name
     halves = real.halves(np.random.default_rng([seed, 31]))
     tables = {"released": released, "first half": halves[0], "second half": halves[1]}
@@ -125,17 +116,17 @@ def linked_sections(inputs: LinkedInputs, options: Options) -> list[PageSection]
         f"{name} and attacks on {name}s are above and below."
     )
     sections.append(does_not_apply("models", "Models", why))
-    return sections + (_attacks(inputs, options) if options.attacks else [])
+    return sections + (_attacks(inputs, request) if request.attacks else [])
 
 
-def _attacks(inputs: LinkedInputs, options: Options) -> list[PageSection]:
+def _attacks(inputs: LinkedInputs, request: Request) -> list[PageSection]:
     """The attacks, and what is wrong with the hold-out."""
     holdout, found = inputs.holdout, []
     if holdout is not None:
-        bad = holdout_section(list(wide(inputs.real)), list(wide(holdout)), seed=options.seed)
+        bad = holdout_section(list(wide(inputs.real)), list(wide(holdout)), seed=request.seed)
         if bad is not None:
             holdout, found = None, [bad]
-    return [*found, attacks.section(inputs.released, inputs.real, holdout, seed=options.seed)]
+    return [*found, attacks.section(inputs.released, inputs.real, holdout, seed=request.seed)]
 
 
 def _marginals(tables: dict[str, Codes], schema: Schema, view: View, seed: int) -> dict[str, Marginals]:

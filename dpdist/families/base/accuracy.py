@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -15,27 +14,19 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.writing import ReleasedRecords
 from dpdist.privacy.arrays import Codes
+from dpdist.storage.stored import Stored
 
 STAGE = "accuracy"
 _MEMORY_FOR_PARTS = 0.25  # share of the workers' memory that released parts may take until they are written
 
 
 @dataclass(frozen=True)
-class ReleaseAccuracy:
+class ReleaseAccuracy(Stored):
     """The measured accuracy of a release: drawn once, stored, read back. Public."""
 
     FILE: ClassVar[str] = "accuracy.json"
 
     accuracy: Accuracy
-
-    def to_bytes(self) -> bytes:
-        """JSON with sorted names."""
-        return json.dumps(self.accuracy.to_json(), sort_keys=True).encode()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> ReleaseAccuracy:
-        """What `to_bytes` wrote."""
-        return cls(Accuracy.from_json(json.loads(content)))
 
 
 def count_tables(attempt: Attempt[Any, Any]) -> Tables:

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.base.stored import Stored
 from dpdist.families.base.thresholds import draw
+from dpdist.storage.stored import Stored
 
 _LOG_UNIT = 64 * np.log(2.0)
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from dpdist.data.inputs import source_of
 from dpdist.data.source import FoundFile, TableSource, find_files, is_input, would_find
 from dpdist.errors import ContractBroken, DataNotFound, ResourceError
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.spec.contract import Contract
 from dpdist.spec.release import ReleaseSpec
 from dpdist.storage.files import is_local
 
 
-def refuse_tables_of_others(ledger: Ledger, spec: ReleaseSpec, source: TableSource | None, *, dataset: str) -> None:
+def refuse_tables_of_others(ledger: Books, spec: ReleaseSpec, source: TableSource | None, *, dataset: str) -> None:
     """Refuse files that a contract in the ledger names, unless it is that of the data set.
 
     As `model.prior` they are refused whoever has the contract: such a table is read without a charge. Copies are not
@@ -24,7 +24,7 @@ def refuse_tables_of_others(ledger: Ledger, spec: ReleaseSpec, source: TableSour
 
     Parameters
     ----------
-    ledger : Ledger
+    ledger : Books
     spec : ReleaseSpec
     source : TableSource, optional
         The files that the release reads.

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from dpdist.data.sizes import BATCH_ROWS
 from dpdist.privacy import accountant
-from dpdist.privacy.events import Event
+from dpdist.privacy.event import Event
 from dpdist.privacy.formatting import Fact, lines_of, mebibytes, number_of, upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, explained
 from dpdist.publish.part_format import PartFormat

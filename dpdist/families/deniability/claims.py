@@ -1,14 +1,10 @@
 """What the plausible-deniability family states, mechanism by mechanism, on small tables made to contradict it.
 
 The mechanisms are the functions that the stages of a release call, on tables in memory; `release_claim` runs the
-stages themselves (`dpdist.families.base.rehearsal`). Tables and canaries are those on which the bounds of the
-accounting are attained, or nearly:
-
-- *structure*: all records alike but the canary, which differs everywhere: each entropy moves by its sensitivity;
-- *tables*: the cells of one record; noise that is shared shows in differences of numbers at the same place;
-- *seeds*: k - 1 seeds share the canary's prefix and nothing else does, so that the threshold decides;
-- *whole releases*: the adversary sees all that the accounting covers, the noisy statistics, the noisy tables, the
-  records, and whether anything is published.
+stages themselves. Tables and canaries are those on which the bounds of the accounting are attained, or nearly: all
+records alike but the canary, which differs everywhere (*structure*); the cells of one record (*tables*); k - 1 seeds
+that share the canary's prefix, so that the threshold decides (*seeds*); and all that the accounting covers, whether
+anything is published among it (*whole releases*).
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from dpdist.families.base.network import Network
 from dpdist.families.base.rehearsal import EXECUTOR, key_from, rehearse, released_codes
 from dpdist.families.base.thresholds import thresholds_from_weights
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesis, SeedSynthesizer
-from dpdist.families.deniability.graph import first_passing, released_parts
+from dpdist.families.deniability.graph import candidate_batches, first_passing, released_parts
 from dpdist.families.deniability.own_model import DeclaredModel
 from dpdist.families.deniability.parameters import (
     NoisyTables,
@@ -219,9 +215,8 @@ def _released(
     seeds: SeedIndex, synthesizer: SeedSynthesizer, test: PrivacyTest, records: int, canary: Codes, noise: Noise
 ) -> Floats:
     size = 2 * records + 6
-    batches, counts = first_passing(
-        EXECUTOR, synthesizer, test, [seeds], key_from(noise), records=records, at_most=_MOST, batch_size=size
-    )
+    make = partial(candidate_batches, EXECUTOR, synthesizer, test, [seeds], key_from(noise), batch_size=size)
+    batches, counts = first_passing(EXECUTOR, make, records=records, at_most=_MOST, batch_size=size)
     (codes,) = released_parts(EXECUTOR, batches, counts, records=records, rows_per_part=records)
     return resemblance(synthesizer, codes, canary)
 

@@ -1,6 +1,7 @@
 """The privacy test of plausible deniability, with exact probabilities and over all seeds.
 
-With omega drawn uniformly from Omega, a seed s gives the candidate y with probability
+Candidates are copies of a seed in which the last omega attributes, in sigma order, are drawn again; candidate c is a
+pure function of (key, c). With omega drawn uniformly from Omega, a seed s gives the candidate y with probability
 
     p_s(y) = 1/|Omega| · sum over omega with m - omega <= l(s, y) of  prod over positions j >= m - omega of
              Pr[y_j | parents of y_j],
@@ -9,20 +10,12 @@ where l(s, y) is the length of the longest prefix, in sigma order, that s and y 
 through the *level* of l(s, y): how many of the kept lengths m - omega it reaches. So p takes at most |Omega| positive
 values, ascending in the level, and each belongs to a number of seeds that is a difference of two prefix counts.
 
-A candidate is released if enough seeds are plausible: at least k (PD Privacy Test 1), or at least
-k plus discrete Laplace noise (Test 2), where a seed is plausible if its probability lies in the same bucket
-(gamma^-(i+1), gamma^-i] as that of the candidate's own seed, which is counted too.
+A candidate is released if at least k seeds are plausible (PD Privacy Test 1), or at least k plus discrete Laplace noise
+(Test 2), where a seed is plausible if its probability lies in the same bucket (gamma^-(i+1), gamma^-i] as that of the
+candidate's own seed, which is counted too. Probabilities are sums of logarithms in floating point. The bucket of a
+level is a function of the network and the candidate alone, so the test is an exact count for *some* buckets; they are
+narrower than gamma by a factor 2^-30 in the exponent, more than rounding can add.
 
-Probabilities are sums of logarithms in floating point. The bucket of a level is a function of the network and the
-candidate alone, so the test is an exact count for *some* buckets; they are taken narrower than gamma by a
-factor 2^-30 in the exponent, more than rounding can add, so that no bucket is wider than gamma.
-
-Candidate records are copies of a seed in which the last omega attributes, in sigma order, are drawn again. Candidate c
-is a pure function of (key, c): its seed, its omega and its new values are word c of streams of their own. Any range of
-candidates can be made anywhere, in any order, twice.
-
-References
-----------
 PD: Bindschaedler, Shokri, Gunter, *Plausible Deniability for Privacy-Preserving Data Synthesis*, 2017, Section 2.
 """
 
@@ -30,7 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
@@ -62,23 +55,18 @@ class CandidateRecords:
         return self.levels.nbytes + sum(column.nbytes for column in self.codes)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class SeedSynthesis(ABC):
     """Candidates from seeds: each keeps a prefix of its seed, in an order of the attributes."""
 
-    @property
-    @abstractmethod
-    def order(self) -> tuple[int, ...]:
-        """All attributes, those that are kept first."""
+    order: tuple[int, ...] = field(init=False)  # all attributes, those that are kept first
+    cardinalities: tuple[int, ...] = field(init=False)  # number of codes of each attribute
+    lengths: tuple[int, ...] = field(init=False)  # of the prefix that a candidate may keep of its seed, ascending
 
-    @property
-    @abstractmethod
-    def cardinalities(self) -> tuple[int, ...]:
-        """Number of codes of each attribute."""
-
-    @property
-    @abstractmethod
-    def lengths(self) -> tuple[int, ...]:
-        """Lengths of the prefix that a candidate may keep of its seed, ascending."""
+    def _keeps(self, order: Sequence[int], cardinalities: tuple[int, ...], lengths: Sequence[int]) -> None:
+        """Set what candidates keep, after the other fields."""
+        for name, value in (("order", tuple(order)), ("cardinalities", cardinalities), ("lengths", tuple(lengths))):
+            object.__setattr__(self, name, value)
 
     @property
     def uses_seeds(self) -> bool:
@@ -117,21 +105,7 @@ class SeedSynthesizer(SeedSynthesis):
         m = len(self.network)
         if not self.omegas or len(set(self.omegas)) < len(self.omegas) or not set(self.omegas) <= set(range(1, m + 1)):
             raise SpecError(f"synthesis.omega: expected distinct numbers of attributes between 1 and {m}")
-
-    @cached_property
-    def lengths(self) -> tuple[int, ...]:
-        """Lengths of the prefix, in sigma order, that a candidate may keep of its seed, ascending."""
-        return tuple(sorted(len(self.network) - omega for omega in self.omegas))
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """Sigma."""
-        return self.network.order
-
-    @property
-    def cardinalities(self) -> tuple[int, ...]:
-        """Number of codes of each attribute."""
-        return self.network.cardinalities
+        self._keeps(self.network.order, self.network.cardinalities, sorted(m - omega for omega in self.omegas))
 
     def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> CandidateRecords:
         """Candidates `start` to `stop` - 1: the values that are not kept are drawn from the network."""

@@ -1,20 +1,15 @@
 """From noisy count tables to conditional probabilities: post-processing, which costs no privacy.
 
-``max(0, .)`` on each noisy cell adds about 0.4 standard deviations of noise to every empty cell; most cells are
-empty. Instead:
+``max(0, .)`` on each noisy cell would add about 0.4 standard deviations of noise to every empty cell. Instead:
 
 1. What several tables say about the same bucket counts is pooled, weighted by precision.
-2. Noisy counts are projected onto the non-negative counts with the right total, the nearest in Euclidean distance.
+2. Noisy counts are projected onto the nearest non-negative counts with the right total.
 3. Every table is fitted from coarse to fine: the attribute alone, given each single parent, given all parents. Each
    finer count is shrunk towards what the coarser fit predicts, by an empirical-Bayes weight
-   ``signal / (signal + noise)`` estimated from the noisy counts themselves. Sparse configurations so borrow from
-   coarser parents.
+   ``signal / (signal + noise)`` estimated from the noisy counts themselves.
 4. The conditional table is raked so that the records the network generates have the fitted counts with each single
    parent, although their parents follow the network and not the data.
 5. A Dirichlet prior, centred on the fit with single parents, gives every value a positive probability.
-
-The table of a regressed attribute counts the attribute alone; `dpdist.families.deniability.regression` makes its
-conditional distributions from that and from sums of scores.
 """
 
 from __future__ import annotations

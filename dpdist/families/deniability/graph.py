@@ -1,14 +1,12 @@
 """Candidates as task graphs: seed indexes, batches of candidates, parts of the released records.
 
-Seeds. One index for all of them where it fits a worker: `seed_operator`, for any pass over the table. Otherwise
-`sharded_seeds`: the keys are cut into ranges of about the same size, one index each. A batch of
-candidates then asks every range for its seeds and for its counts, and adds the answers: two small tasks per range and
-batch instead of none, the same bits.
+One index holds all seeds where it fits a worker (`seed_operator`). Otherwise `sharded_seeds` cuts the keys into ranges
+of about the same size, one index each, and a batch of candidates asks every range for its seeds and for its counts, and
+adds the answers: the same bits.
 
-Candidates. A batch is a fixed, public range of candidate numbers. Its passing records stay on the worker; only
-their number goes to the driver, which decides how many batches are made. The released records are the first ones that
-pass, in candidate order, cut into parts of a fixed number of rows: neither the sizes nor the names of parts
-tell how many passed. Building a graph computes nothing.
+A batch is a fixed, public range of candidate numbers. Its passing records stay on the worker; only their number goes to
+the driver, which decides how many batches are made. The released records are the first ones that pass, in candidate
+order, cut into parts of a fixed number of rows: neither the sizes nor the names of parts tell how many passed.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -77,7 +76,7 @@ def sharded_seeds(executor: Executor, parts: Sequence[Deferred], code: PrefixCod
 def seed_sizes(executor: Executor, indexes: Sequence[Deferred]) -> list[Deferred]:
     """Graphs of the number of seeds in each index; confidential."""
     task = executor.tasks("candidates")
-    return [task("sizes", _size, index) for index in indexes]
+    return [task("sizes", attrgetter("size"), index) for index in indexes]
 
 
 def candidate_batches(
@@ -86,8 +85,8 @@ def candidate_batches(
     test: PrivacyTest,
     seeds: Sequence[Deferred],
     key: KeyRef,
-    *,
     batches: Iterable[int],
+    *,
     batch_size: int,
 ) -> list[Deferred]:
     """Graphs of the candidates that pass, a `Passed` for each batch: batch b holds candidates ``b · batch_size`` to
@@ -111,7 +110,7 @@ def candidate_batches(
             continue
         found = [task("seeds", _find_seeds, key, index, sizes, i, start, stop) for i, index in enumerate(seeds)]
         made = task("make", _make, key, model, found, start, stop)
-        counts = [task("count", _count, model, index, made) for index in seeds]
+        counts = [task("count", type(synthesizer).counts, model, index, made) for index in seeds]
         result.append(task("test", _test, key, model, made, counts, test, start))
     return result
 
@@ -126,10 +125,7 @@ def passed_counts(executor: Executor, batches: Sequence[Deferred], *, below: int
 
 def first_passing(
     executor: Executor,
-    synthesizer: SeedSynthesis,
-    test: PrivacyTest,
-    seeds: Sequence[Deferred],
-    key: KeyRef,
+    make: Callable[[Iterable[int]], list[Deferred]],
     *,
     records: int,
     at_least: int = 0,
@@ -137,23 +133,26 @@ def first_passing(
     batch_size: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[list[Deferred], list[int]]:
-    """Make and test candidates from the first one on, until `records` of them pass; other parameters as for
-    `candidate_batches`.
+    """Make and test candidates from the first one on, until `records` of them pass.
 
-    At least `at_least` are tried in any case, and the search ends with about `at_most`. `progress` is called with
-    (done, total) while the first batches are made: how many follow is private, and not only the operator sees progress.
-    Returns the batches 0, 1, 2, ..., held where they were computed, and the passing candidates of each, confidential:
-    they sum to less than `records` where too few pass.
+    `make` gives the graphs of batches of `batch_size` candidates by their numbers (`candidate_batches`). At least
+    `at_least` are tried in any case, and the search ends with about `at_most`. `progress` is called with (done, total)
+    while the first batches are made: how many follow is private, and not only the operator sees progress. Returns the
+    batches 0, 1, 2, ..., held where they were computed, and the passing candidates of each, confidential: they sum to
+    less than `records` where too few pass.
     """
     batches: list[Deferred] = []
     counts: list[int] = []
     wanted = math.ceil(max(records, at_least) / batch_size)
     share = min(1, wanted * batch_size / at_most)
-    shown: Callable[[int, int], None] | None = _share(progress, share)
+
+    def first(done: int, total: int) -> None:
+        progress(math.floor(1000 * share * done / max(total, 1)), 1000)
+
+    shown: Callable[[int, int], None] | None = first
     while True:
         numbers = range(len(batches), len(batches) + wanted)
-        made = candidate_batches(executor, synthesizer, test, seeds, key, batches=numbers, batch_size=batch_size)
-        made = executor.persist(made, progress=shown)
+        made = executor.persist(make(numbers), progress=shown)
         shown = None
         batches += made
         counts += executor.compute(passed_counts(executor, made))
@@ -162,11 +161,6 @@ def first_passing(
             return batches, counts
         rate = max(sum(counts), 1) / len(counts)
         wanted = min(math.ceil(missing / rate), 2 * len(batches), math.ceil(at_most / batch_size) - len(batches))
-
-
-def _share(progress: Callable[[int, int], None], share: float) -> Callable[[int, int], None]:
-    """Progress of a part of a stage."""
-    return lambda done, total: progress(math.floor(1000 * share * done / max(total, 1)), 1000)
 
 
 def part_slices(counts: Sequence[int], *, records: int, rows_per_part: int) -> list[Slices]:
@@ -209,10 +203,6 @@ def _cut(keys: SeedKeys, ranges: Sequence[tuple[int, int]], shard: int) -> SeedK
     return keys_between(keys, *ranges[shard])
 
 
-def _size(index: SeedIndex) -> int:
-    return index.size
-
-
 def _make_and_test(
     key: KeyRef, synthesizer: SeedSynthesis, seeds: SeedIndex | None, test: PrivacyTest, start: int, stop: int
 ) -> Passed:
@@ -227,10 +217,6 @@ def _find_seeds(key: KeyRef, index: SeedIndex, sizes: list[int], shard: int, sta
 def _make(key: KeyRef, synthesizer: SeedSynthesis, found: list[Codes], start: int, stop: int) -> CandidateRecords:
     prefix = [_add_all(list(columns)) for columns in zip(*found, strict=True)]
     return synthesizer.propose(load_noise(key), prefix, start, stop)
-
-
-def _count(synthesizer: SeedSynthesis, index: SeedIndex, candidates: CandidateRecords) -> NDArray[np.int64]:
-    return synthesizer.counts(index, candidates)
 
 
 def _test(

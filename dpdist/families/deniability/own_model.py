@@ -1,18 +1,14 @@
 """A generative model of the user's own, under the privacy test.
 
-The test needs two things of a model: draws given a seed, and the probability of a record given a seed. `OwnModel` says
-how they are asked for. Seeds are whole records, and the test compares a candidate with every seed: there is no prefix
-to count by. `synthesis.max_check_plausible` bounds how many seeds there are.
+The test needs draws given a seed, and the probability of a record given a seed (`OwnModel`). Seeds are whole records,
+and a candidate is compared with every seed: `synthesis.max_check_plausible` bounds how many there are.
 
 Log-probabilities are rounded to multiples of 2**-20 and their buckets computed on integers: bucket i holds the
 probabilities in (gamma^-(i+1), gamma^-i], as published, for a gamma narrower by two of these steps. So probabilities in
 one bucket differ by less than a factor gamma wherever `log_prob` is within 2**-21 (a relative 4.8e-7) of the
-probability with which `sample` draws.
-
-The accounting (`dpdist.privacy.deniability`) holds for any model: it uses that a new seed joins one bucket, in which
-probabilities differ by less than gamma, and that the draws from one seed have probability one together. It takes the
-model as fixed. What its parameters tell of the seeds is therefore charged besides: nothing where they come from public
-data or from what was released before, else the (epsilon, delta) that the spec declares.
+probability with which `sample` draws. The accounting (`dpdist.privacy.deniability`) holds for any fixed model. What its
+parameters tell of the seeds is charged besides: nothing where they come from public data or from earlier releases, else
+the (epsilon, delta) that the spec declares.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import product
 from typing import Any, ClassVar, Protocol
 
@@ -32,7 +27,8 @@ from dpdist.families.base.plugins import load
 from dpdist.families.deniability.deniability import CandidateRecords, SeedSynthesis
 from dpdist.families.deniability.prefixes import SeedIndex
 from dpdist.privacy.arrays import Codes, Counts, Floats
-from dpdist.privacy.events import ApproximateDP, Event
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 
@@ -125,26 +121,13 @@ class OwnSynthesizer(SeedSynthesis):
         if not isinstance(getattr(self.model, "draws", None), int) or self.model.draws < 0:
             raise SpecError(f"{SETTING}: `draws` must say how many uniform numbers a record takes")
         object.__setattr__(self, "width", width)
+        m = len(self.schema.attributes)
+        self._keeps(range(m), self.schema.cardinalities, (m,))  # a candidate may depend on its whole seed
 
     @classmethod
     def of(cls, hook: str, schema: Schema, *, gamma: float) -> OwnSynthesizer:
         """The model that a hook names."""
         return cls(load(hook, setting=SETTING)(schema), schema, gamma)
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """All attributes, as in the schema."""
-        return tuple(range(len(self.schema.attributes)))
-
-    @property
-    def cardinalities(self) -> tuple[int, ...]:
-        """Number of codes of each attribute."""
-        return self.schema.cardinalities
-
-    @cached_property
-    def lengths(self) -> tuple[int, ...]:
-        """A candidate may depend on its whole seed."""
-        return (len(self.schema.attributes),)
 
     def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> CandidateRecords:
         """Candidates `start` to `stop` - 1, drawn by the model given their seeds. Raises SpecError: the model returns

@@ -1,6 +1,9 @@
-"""What is counted in the splits P and S: the operators of the passes, and the count tables as arrays.
+"""Parameter learning: a noisy count table per attribute given its parents, from the split P.
 
-All pairs of attributes in T are counted by `dpdist.data.operators.pair_counts_operator`.
+One record is in one cell of each of the m tables. `parameter_plan` fixes the kind of noise, its total and its charge
+before a record is read; how the total is divided among the tables is decided when the structure is known
+(`ParameterPlan.scales`): larger tables get a larger share. A regressed attribute has the share of one table, too, for
+the counts of its codes and the sums of its scores in the buckets of its parents.
 """
 
 from __future__ import annotations
@@ -19,15 +22,17 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import CHUNK_ROWS, configuration_index
 from dpdist.data.operators import Operator
-from dpdist.families.base.stored import Stored
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.deniability.regression import SUMS_SHARE, scores
 from dpdist.families.deniability.structure import MAX_CELLS, Structure
-from dpdist.privacy.accountant import calibrate_discrete_laplace, calibrate_gaussian, laplace_deviation
+from dpdist.privacy.accountant import calibrate_discrete_laplace, laplace_deviation
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.calibrate import ABOVE, round_up
-from dpdist.privacy.events import ApproximateDP, Event, Gaussian
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
+from dpdist.storage.stored import Stored
 
 
 def tables_operator(structure: Structure, schema: Schema) -> Operator:
@@ -161,10 +166,11 @@ def parameter_plan(schema: Schema, *, epsilon: float, delta: float, regressed: b
     total, deviation = epsilon, laplace_deviation(scale)
     event: Event = ApproximateDP(epsilon=epsilon, label="parameters")
     if delta:
-        sigma = calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta)
+        gaussian = GaussianPlan.of(epsilon=epsilon, delta=delta, label="parameters")
+        sigma = gaussian.sigma
         if regressed or math.sqrt(m * sigma**2 + 1 / 12) < deviation:
             noise, total, deviation = "gaussian", 1 / sigma, math.sqrt(m * sigma**2 + 1 / 12)
-            event = Gaussian(noise_multiplier=sigma, label="parameters")
+            event = gaussian.event
     every = prod(schema.bucket_counts)
     sizes = zip(schema.cardinalities, schema.bucket_counts, strict=True)
     cells = (min(max(MAX_CELLS // m, size), size * (every // buckets)) for size, buckets in sizes)

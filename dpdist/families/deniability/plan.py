@@ -31,7 +31,7 @@ from dpdist.families.deniability.splits import (
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import BITS, least_scale
 from dpdist.privacy.deniability import theorem1
-from dpdist.privacy.events import Event
+from dpdist.privacy.event import Event
 from dpdist.privacy.formatting import Fact
 from dpdist.privacy.guarantee import Covers, DifferentialPrivacy, Guarantee, PlausibleDeniability
 from dpdist.spec.overrides import change

@@ -1,10 +1,9 @@
 """Candidates from a pool of model records: what a candidate does not keep is that of a record that agrees with it.
 
-The model is that of a synthesis (`dpdist.model`), learned from the split P alone in one Gaussian account.
-Its pool of records, with their weights, is a distribution on records. A candidate keeps a prefix of its seed, in the
-order of the attributes, and takes all other values from a row of the pool that has the same prefix, drawn by weight;
-where no row has it, from any row. So every seed with this prefix gives the candidate with one probability, and no
-other seed can give it: the privacy test counts them, exactly as for a network with one number of resampled attributes.
+The model (`dpdist.model`) is learned from the split P alone in one Gaussian account. A candidate keeps a prefix of its
+seed, in the order of the attributes, and takes all other values from a row of the pool that has the same prefix, drawn
+by weight; where no row has it, from any row. So every seed with this prefix gives the candidate with one probability,
+and no other seed can give it: the privacy test counts them as for a network with one number of resampled attributes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,17 +18,16 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import PairCounts, pair_cells
 from dpdist.errors import SpecError
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.network import strides
-from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.deniability import CandidateRecords, SeedSynthesis
 from dpdist.model.choices import Choices, choose, without_triples
 from dpdist.model.forecast import refuse_undrawable
-from dpdist.privacy.accountant import calibrate_gaussian
 from dpdist.privacy.arrays import Codes, Counts
-from dpdist.privacy.calibrate import ABOVE
-from dpdist.privacy.events import Event, Gaussian
+from dpdist.privacy.event import Event
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
+from dpdist.storage.stored import Stored
 
 ROWS_EACH = 16  # rows of the pool for each combination of kept values, at least
 
@@ -71,8 +68,8 @@ def pool_plan(schema: Schema, *, records: int, kept: int, epsilon: float, delta:
     AccountingError: the budget is not valid; SpecError: the kept attributes have too many combinations for a pool.
     """
     cards = schema.cardinalities
-    multiplier = calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta)
-    choices = choose(cards, records=max(records, 1), mu=1 / multiplier / ABOVE)
+    whole = GaussianPlan.of(epsilon=epsilon, delta=delta, label="all noisy tables, distances and picks")
+    choices = choose(cards, records=max(records, 1), mu=whole.part(1))
     choices = replace(without_triples(choices), balance=0)
     refuse_undrawable(choices, cards)
     if kept * ROWS_EACH > choices.pool_rows:
@@ -83,9 +80,9 @@ def pool_plan(schema: Schema, *, records: int, kept: int, epsilon: float, delta:
         )
     return PoolPlan(
         choices=choices,
-        standard_deviation=multiplier * math.sqrt(max(len(cards) - 1, 1) / (choices.tree + choices.pairs or 1)),
+        standard_deviation=whole.sigma * math.sqrt(max(len(cards) - 1, 1) / (choices.tree + choices.pairs or 1)),
         cells_at_most=choices.cells + pair_cells(cards) + choices.pool_rows * (len(cards) // 2 + 1),
-        event=Gaussian(multiplier, label="all noisy tables, distances and picks"),
+        event=whole.event,
     )
 
 
@@ -170,20 +167,8 @@ class PoolSynthesizer(SeedSynthesis):
 
     pool: RecordPool
 
-    @property
-    def order(self) -> tuple[int, ...]:
-        """All attributes, the kept ones first."""
-        return self.pool.order
-
-    @property
-    def cardinalities(self) -> tuple[int, ...]:
-        """Number of codes of each attribute."""
-        return self.pool.cardinalities
-
-    @cached_property
-    def lengths(self) -> tuple[int, ...]:
-        """The number of kept attributes."""
-        return (self.pool.kept,)
+    def __post_init__(self) -> None:
+        self._keeps(self.pool.order, self.pool.cardinalities, (self.pool.kept,))
 
     def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> CandidateRecords:
         """Candidates `start` to `stop` - 1, made from their seeds' prefixes."""

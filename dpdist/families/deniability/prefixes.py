@@ -1,13 +1,9 @@
 """How many seeds share a prefix with a candidate: exact, over all seeds, in O(log n).
 
-Order the attributes by sigma. The probability that a seed gives a candidate depends only on how long a prefix
-the two share, so the privacy test needs one number per prefix length: how many seeds have this prefix. Seeds with
-the same prefix lie side by side in the sorted list of seed keys, so the number is a difference of two ranks. The key
-of a seed is the mixed-radix code of its first L attributes in sigma order, where L is the longest prefix that a
-candidate ever keeps; later attributes are always resampled and never needed.
-
-Where the code outgrows 63 bits, the prefix up to there is replaced by its dense id: its place among the distinct
-prefixes of that length. A chain of such ids covers any number of attributes.
+Seeds with the same prefix, in sigma order, lie side by side in the sorted list of seed keys, so their number is a
+difference of two ranks. The key of a seed is the mixed-radix code of its first L attributes in sigma order, where L is
+the longest prefix that a candidate ever keeps. Where the code outgrows 63 bits, the prefix up to there is replaced by
+its dense id: its place among the distinct prefixes of that length. A chain of such ids covers any number of attributes.
 
 Distinct keys with their numbers of seeds (`SeedKeys`) are merged from any partitioning of the seeds to the same
 sorted list. A `SeedIndex` answers for that list, or for one range of it where the list does not fit one worker:

@@ -1,26 +1,15 @@
 """Conditionals of ordered attributes by a regression on their bucketised parents, in place of a table of counts.
 
-A code y of an attribute with c codes has the *score* ``u = 2 y - (c - 1)``, an integer between ``-(c - 1)`` and
-``c - 1``. It is regressed on indicators of the buckets of its parents,
-
-    u = mean + m(b) + residual,    m(b) = sum over parents j of beta_j[b_j].
-
-Two statistics are measured, both bounded by the public domain: the counts of the codes, which give the mean and u'u,
-and for each parent the sum of the scores in each of its buckets, X'u. X'X is that of the records which the network
-generates so far: it costs nothing, and the generated records have the measured sums although their parents follow the
-network and not the data.
+A code y of an attribute with c codes has the *score* ``u = 2 y - (c - 1)``, which is regressed on indicators of the
+buckets of its parents: ``u = mean + m(b) + residual``, m(b) the sum over parents j of ``beta_j[b_j]``. Measured are the
+counts of the codes and, for each parent, the sum of the scores in each of its buckets, X'u (`docs/guarantees.md`). X'X
+is that of the records which the network generates so far: it costs nothing, and the generated records have the measured
+sums although their parents follow the network and not the data.
 
 Residuals are not normal: many people work 40 hours, whatever the parents say. So the conditional is the margin of the
-attribute, tilted by the regression,
-
-    Pr(y | b) ~ f(y) exp(-(u(y) - mean - m(b))^2 / (2 s^2)),
-
-with the variance s^2 of the residuals, and the f with which the generated records have the measured margin [1]_. If the
-margin is normal, f is constant and the conditional the normal one, on the codes.
-
-References
-----------
-.. [1] Luo, Tsai, *A proportional likelihood ratio model*, Biometrika 99 (2012), 211-222.
+attribute, tilted by the regression: ``Pr(y | b) ~ f(y) exp(-(u(y) - mean - m(b))^2 / (2 s^2))``, with the variance s^2
+of the residuals, and the f with which the generated records have the measured margin (Luo, Tsai, *A proportional
+likelihood ratio model*, Biometrika 99, 2012).
 """
 
 from __future__ import annotations

@@ -1,63 +1,124 @@
 """Finding the parameters of a whole-release guarantee: `dpdist plan --solve`. Touches no record of the table.
 
 Given R, (epsilon, delta) and the declared minimum of records, the solver chooses the shares of the splits, how many
-attributes candidates keep of their seeds (m - omega) and in which order, k, epsilon0, the model's epsilon and the
-checks. What it expects of the table is public (`dpdist.families.deniability.expectations`).
-
-**Seeds.** With ``lam = k epsilon0``, one released record's loss has a second moment of about ``(1 + lam)^2 / (k Z)``,
-so R of them cost ``epsilon ~ (1 + lam) sqrt(2 R ln(1/delta) / (k Z))``: the guess from which the accountant is asked.
-lam must exceed ``ln(1/delta)``, so that a candidate which only one seed can give hardly ever passes.
-
-**Stages.** Each stage spends the same epsilon on its own split. For shares q the whole costs epsilon where a stage
-costs about `dpdist.families.deniability.expectations.stage_epsilon`; again only a guess for the accountant.
-
-**Declared pass rate.** Without a public table the one that *every* table with so many seeds reaches
-(`dpdist.privacy.deniability.certain_mass`): it needs no check and no honest table is refused. With one, nine tenths
-of what a table like it would confirm, if that is more.
-
-**Expected error** is the mean total variation distance of the two-way marginals between the law of the released
-records and the population (`dpdist.families.deniability.expectations`). It ranks alternatives. What public
-expectations cannot tell is how much dependence the model misses and kept attributes have; so of alternatives with
-nearly the least error the one that keeps most is picked.
+attributes candidates keep of their seeds and in which order, k, epsilon0, the model's epsilon and the checks
+(`docs/planning.md`, *How it chooses*). Formulas are guesses from which the accountant is asked: R released records cost
+``epsilon ~ (1 + lam) sqrt(2 R ln(1/delta) / (k Z))`` with ``lam = k epsilon0`` above ``ln(1/delta)``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any
 
 from dpdist.data.inputs import table_source
 from dpdist.data.source import is_input
-from dpdist.errors import AccountingError, SpecError
+from dpdist.errors import SpecError
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.family import SolveRequest
 from dpdist.families.deniability.expectations import Expectations, Reference, SeedsChoice, stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
-from dpdist.families.deniability.solution import Alternative, SeedSolution
-from dpdist.families.deniability.spec import ALL_RECORDS, CHECK_SHARE, PlausibleDeniabilitySpec, Shares
-from dpdist.families.deniability.splits import combined, lighter, lighter_seeds, plan_model
+from dpdist.families.deniability.seed_search import SeedSearch
+from dpdist.families.deniability.spec import ALL_RECORDS, PlausibleDeniabilitySpec, Shares
+from dpdist.families.deniability.splits import combined, lighter_seeds, plan_model
 from dpdist.privacy import accountant
-from dpdist.privacy.checks import count_check, expected_lower_bound, pass_check
-from dpdist.privacy.deniability import certain_mass
-from dpdist.privacy.events import Event, Gaussian, SeedRecords
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import Gaussian
 from dpdist.spec.overrides import change
 
 _SEED_SHARES = (Fraction(1, 5), Fraction(3, 10), Fraction(2, 5), Fraction(1, 2), Fraction(3, 5))
 _STRUCTURE_SHARES = (Fraction(1, 20), Fraction(1, 10), Fraction(1, 5), Fraction(3, 10))
-_STEEPNESS = (1.1, 1.25, 1.5, 1.8)  # lam over ln(1/delta)
 _GAMMA = 1.01  # with one omega all plausible seeds have the same probability
-_LEAST_PASS_RATE = 0.02
-_MARGIN = 0.9  # of what a table like the public one confirms
-_CHECK_SHARES = (0.05, 0.1, 0.2)  # of the seeds' epsilon: each check, where the pass rate is checked
-_COUNT_SHARE = 0.01  # where it need not be
-_CHECKED = (1 << 18, 1 << 20, 1 << 22)
-_ENOUGH = 0.98
-_ROUGHLY = 0.85
 _CLOSE = 1.1
 _WAYS = {"all": "all records", "disjoint": "its own split"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternative:
+    """One set of parameters and what is expected of it."""
+
+    kept: tuple[str, ...]  # attributes that candidates keep of their seeds
+    epsilon: float  # of the whole release
+    minimum_pass_rate: float  # minimum_pass_rate, expected_pass_rate: declared, and expected of the reference
+    expected_pass_rate: float
+    expected_error: float  # see `dpdist.families.deniability.expectations.expected_error`
+    settings: Mapping[str, Any]  # settings of the spec by dotted path; empty for the baseline without seeds
+
+    def to_json(self) -> dict[str, Any]:
+        """The alternative as a JSON object."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "settings"} | {
+            "kept": list(self.kept),
+            "k": self.settings.get("privacy.deniability.k"),
+            "epsilon0": self.settings.get("privacy.deniability.epsilon0"),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedSolution:
+    """The completed spec, its plan, and what else there was."""
+
+    plan: PlausibleDeniabilityPlan
+    picked: Alternative
+    alternatives: tuple[Alternative, ...]  # `picked` among them; the first is the baseline without seeds
+    reference: str  # what the expectations rest on
+    comparison: str = ""  # what stages on all records, or on splits, are expected to give; empty where nobody asked
+
+    @property
+    def spec(self) -> PlausibleDeniabilitySpec:
+        """The completed spec."""
+        return self.plan.spec
+
+    @property
+    def reason(self) -> str:
+        """Why this one, in a sentence."""
+        seeds = self.plan.seeds
+        checked = seeds is not None and seeds.passes is not None
+        sure = "a check confirms its pass rate" if checked else "its pass rate holds for every table, without a check"
+        return (
+            f"Picked: keep {len(self.picked.kept)} ({', '.join(self.picked.kept)}), because it keeps the most of all "
+            f"that stay within epsilon {self.spec.privacy.limit:g} and have the least expected two-way error or a "
+            f"tenth more, and {sure}."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The solution as a JSON object."""
+        return {
+            "reference": self.reference,
+            "reason": self.reason,
+            "comparison": self.comparison,
+            "picked": self.picked.to_json(),
+            "alternatives": [one.to_json() for one in self.alternatives],
+            "settings": dict(self.picked.settings),
+            "plan": self.plan.to_json(),
+        }
+
+    @property
+    def title(self) -> str:
+        """What stands above the completed spec."""
+        return f"Found by `dpdist plan --solve`; expectations from {self.reference}.\n{self.reason}"
+
+    def explain(self) -> str:
+        """The solution for people."""
+        lines = [
+            f"Expectations from {self.reference}; delta {self.plan.delta:g}",
+            "",
+            "     keep      k  epsilon0  epsilon  pass rate: declared  expected  two-way error",
+        ]
+        for one in self.alternatives:
+            mark = "->" if one is self.picked else "  "
+            lines.append(
+                f"{mark} {len(one.kept):>6}  {one.settings['privacy.deniability.k']:>5,}"
+                f"  {one.settings['privacy.deniability.epsilon0']:>8.3g}  {one.epsilon:>7.4g}"
+                f"  {one.minimum_pass_rate:>19.3f}  {one.expected_pass_rate:>8.3f}  {one.expected_error:>13.4f}"
+                if one.settings
+                else f"{mark} {'none':>6}  {'-':>5}  {'-':>8}  {one.epsilon:>7.4g}  {'-':>19}  {'-':>8}"
+                f"  {one.expected_error:>13.4f}"
+            )
+        return "\n".join([*lines, "", f"{self.reason} {self.comparison}".rstrip(), "", self.plan.explain()])
 
 
 def solve_plan(
@@ -115,14 +176,15 @@ class _Solver:
         self.order = reference.order
         self.names = tuple(spec.table.names[i] for i in self.order)
         self.expected = Expectations(spec, reference, target=target, budget=self._budget)
+        self.search = SeedSearch(spec, self.expected)
 
     def solve(self) -> SeedSolution:
         shares = self._best_shares()
         stage = self._calibrated(shares)
-        self._tune(shares, stage)
+        self.search.tune(shares, stage)
         found = []
-        for kept in self._choices():
-            seeds = self._seeds(kept, shares[2], stage)
+        for kept in self.search.choices():
+            seeds = self.search.seeds(kept, shares[2], stage)
             if seeds is not None:
                 found.append((self._alternative(seeds, shares, stage), seeds))
         suitable = [pair for pair in found if pair[0].expected_pass_rate >= self.pass_rate]
@@ -132,7 +194,7 @@ class _Solver:
         picked, made = self._settled(seeds, shares, stage)
         others = [picked if one is first else one for one, _ in found]
         for scale in (0.5, 2.0):  # the same attributes at other epsilons
-            other = self._seeds(seeds.kept, shares[2], stage * scale)
+            other = self.search.seeds(seeds.kept, shares[2], stage * scale)
             if other is not None:
                 others.append(self._alternative(other, shares, stage * scale))
         baseline = Alternative(
@@ -163,11 +225,11 @@ class _Solver:
     def _best_shares(self) -> Shares:
         """Shares of the least expected error, by the guesses of the module's notes: no accounting."""
         best: list[tuple[float, Shares]] = []
-        for kept in self._choices():
+        for kept in self.search.choices():
             found = []
             for shares in self._shares():
                 stage = stage_epsilon(shares, self.target)
-                seeds = self._guess(kept, shares[2], stage)
+                seeds = self.search.guess(kept, shares[2], stage)
                 if seeds is not None and self.expected.pass_rate(seeds, shares[2]) >= self.pass_rate:
                     found.append((self.expected.error(seeds, shares, stage), shares))
             if not found:
@@ -180,129 +242,12 @@ class _Solver:
     def _calibrated(self, shares: Shares) -> float:
         """The stages' epsilon by the accountant, with Gaussian noise in place of the seeds."""
         stage = stage_epsilon(shares, self.target)
-        multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=stage, delta=self.delta)
+        multiplier = GaussianPlan.of(epsilon=stage, delta=self.delta).sigma
         for _ in range(2):
             whole = self._whole(Gaussian(multiplier), shares, stage)
             stage *= self.target / whole
             multiplier *= whole / self.target
         return stage * 0.995
-
-    # --- seeds --------------------------------------------------------------------------------------------------------
-
-    steepness, correction = _STEEPNESS[1], 1.0
-
-    def _choices(self) -> Iterator[int]:
-        for kept in range(1, len(self.order)):
-            if self.expected.combinations(kept) is None:
-                return
-            yield kept
-
-    def _first_k(self, mass: float, stage: float) -> float:
-        steep = self.steepness * -math.log(self.delta)
-        return self.correction * (1 + steep) ** 2 * 2 * self.records * -math.log(self.delta) / (stage**2 * mass)
-
-    def _guess(self, kept: int, share: Fraction, stage: float) -> SeedsChoice | None:
-        """k without accounting."""
-        seeds = self.spec.data.minimum_records * float(share)
-        k = self._first_k(seeds, stage)
-        for _ in range(4):
-            made = self._declared(kept, share, max(math.ceil(k), 2), stage, rough=True)
-            if made is None:
-                return None
-            k = self._first_k(seeds * made.minimum_pass_rate, stage)
-        return made
-
-    def _tune(self, shares: Shares, stage: float) -> None:
-        """The steepness that costs least at the first guess of k."""
-        mass = self.spec.data.minimum_records * float(shares[2])
-        k = math.ceil(self._first_k(mass, stage)) + 1
-
-        def cost(steepness: float) -> float:
-            return self._cost(k, steepness * -math.log(self.delta) / k, mass)
-
-        costs = {steepness: cost(steepness) for steepness in _STEEPNESS}
-        self.steepness = min(costs, key=costs.__getitem__)
-        self.correction *= 1.02 * k / self._first_k(mass, costs[self.steepness])
-
-    def _cost(self, k: int, epsilon0: float, mass: float) -> float:
-        event = SeedRecords(k=k, gamma=1.0, epsilon0=epsilon0, passing_mass=mass, records=self.records)
-        try:
-            return accountant.epsilon(lighter(event), delta=self.delta)
-        except AccountingError:
-            return math.inf
-
-    def _seeds(self, kept: int, share: Fraction, stage: float) -> SeedsChoice | None:
-        """The least k within the stage's epsilon, to a few parts in a hundred; None where there is none."""
-        guess = self._guess(kept, share, stage)
-        k = guess.k if guess is not None else 2
-        best = None
-        for _ in range(8):
-            made = self._declared(kept, share, k, stage)
-            if made is None:
-                return best
-            mass = math.floor(self._minimum(share, made.check_epsilon) * made.minimum_pass_rate)
-            checks = made.check_epsilon * (2 if made.checked else 1)
-            cost = self._cost(k, made.epsilon0, mass)
-            ratio = cost / (stage - checks)
-            if ratio <= 1:
-                best = made if best is None or made.k < best.k else best
-            if 0.96 < ratio <= 1:
-                return best
-            following = math.ceil(k * min((ratio * 1.015) ** 2, 4.0))
-            if following == k:
-                return best
-            k = max(following, 2)
-        return best
-
-    def _minimum(self, share: Fraction, check_epsilon: float) -> int:
-        """Lower bound of the seeds that the plan will confirm."""
-        delta = self.delta * CHECK_SHARE / 2
-        return _confirmed_seeds(self.spec.data.minimum_records, float(share), check_epsilon, delta)
-
-    def _declared(self, kept: int, share: Fraction, k: int, stage: float, *, rough: bool = False) -> SeedsChoice | None:
-        """The pass rate to declare, and its check (not yet, when rough); None where it is too small."""
-        epsilon0 = float(f"{self.steepness * -math.log(self.delta) / k:.3g}")
-        made = SeedsChoice(
-            kept=kept, k=k, epsilon0=epsilon0, minimum_pass_rate=0.0, check_epsilon=_COUNT_SHARE * stage, checked=0
-        )
-        minimum = self._minimum(share, made.check_epsilon)
-        if k >= minimum:
-            return None
-        mass = certain_mass(seeds=minimum - 1, combinations=self.expected.cells(kept), k=k, epsilon0=epsilon0)
-        made = replace(made, minimum_pass_rate=math.floor(1000 * mass / minimum) / 1000)
-        if self.reference.codes is not None:
-            if rough:
-                other = replace(made, minimum_pass_rate=_ROUGHLY * self.expected.pass_rate(made, share))
-            else:
-                other = self._confirmed(made, share, stage)
-            made = max(made, other, key=lambda one: one.minimum_pass_rate)
-        return made if made.minimum_pass_rate >= _LEAST_PASS_RATE else None
-
-    def _confirmed(self, made: SeedsChoice, share: Fraction, stage: float) -> SeedsChoice:
-        """The pass rate that a table like the reference would confirm, less a margin."""
-        rate, best, worth = self.expected.pass_rate(made, share), made, 0.0
-        for part in _CHECK_SHARES:
-            epsilon = part * stage
-            minimum = self._minimum(share, epsilon)
-            for candidates in _CHECKED:
-                if made.k >= minimum:
-                    break
-                check = pass_check(
-                    k=made.k,
-                    gamma=1.0,
-                    epsilon0=made.epsilon0,
-                    passing_mass=0.0,
-                    seeds=minimum,
-                    candidates=max(candidates, self.records),
-                    epsilon=epsilon,
-                    delta=self.delta * CHECK_SHARE / 2,
-                )
-                bound = expected_lower_bound(check, pass_rate=rate) / minimum
-                if bound * (1 - 2 * part) ** 2 > worth / _ENOUGH:  # the records cost 1 / sqrt(k Z)
-                    worth = bound * (1 - 2 * part) ** 2
-                    declared = math.floor(1000 * _MARGIN * bound) / 1000
-                    best = replace(made, minimum_pass_rate=declared, check_epsilon=epsilon, checked=candidates)
-        return best
 
     # --- the whole ----------------------------------------------------------------------------------------------------
 
@@ -387,14 +332,6 @@ class _Solver:
 def _most_kept(errors: Sequence[float]) -> int:
     """Of alternatives that keep more and more: the last whose expected error is close to the least."""
     return max(i for i, error in enumerate(errors) if error <= _CLOSE * min(errors))
-
-
-@lru_cache(maxsize=1024)
-def _confirmed_seeds(records: int, share: float, epsilon: float, delta: float) -> int:
-    try:
-        return count_check(records=records, share=share, epsilon=epsilon, delta=delta).minimum
-    except AccountingError:  # too few to be confirmed
-        return 0
 
 
 def _text(share: Fraction) -> float | str:

@@ -1,8 +1,7 @@
 """What is done to each of the three splits, and what it costs: T and P give the model, S the seeds.
 
 Every record is sent to one of them by a secret coin, so the release is the `RandomSplit` of their events. Where each
-stage uses all records (`split.records: all`), it is their composition: what a stage costs holds for all outcomes of
-those before it.
+stage uses all records (`split.records: all`), it is their composition.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from dpdist.families.deniability.structure import MAX_CELLS, StructurePlan, stru
 from dpdist.model.forecast import draws_at_most
 from dpdist.privacy.checks import CountCheck, PassCheck, candidates_needed, count_check, pass_check
 from dpdist.privacy.deniability import certain_mass
-from dpdist.privacy.events import ApproximateDP, Composed, Event, RandomSplit, SeedRecords
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP, Composed, RandomSplit, SeedRecords
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.spec.strict import OwnFields
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dpdist.data.operators import pair_counts_operator
@@ -18,6 +19,7 @@ from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesis, SeedSynthesizer
 from dpdist.families.deniability.estimation import estimate_network
 from dpdist.families.deniability.graph import (
+    candidate_batches,
     first_passing,
     passed_counts,
     released_parts,
@@ -180,14 +182,12 @@ def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:
     """
     spec, plan, executor, seeds = attempt.spec, attempt.plan, attempt.executor, attempt.result(IndexedSeeds)
     records, size = spec.synthesis.records, plan.batch_size(executor.slots)
+    test = PrivacyTest.of(spec.privacy.deniability)
     attempt.before_noise()
     with attempt.stage("synthesising") as progress:
         batches, counts = first_passing(
             executor,
-            seeds.synthesizer,
-            PrivacyTest.of(spec.privacy.deniability),
-            seeds.indexes,
-            attempt.key,
+            partial(candidate_batches, executor, seeds.synthesizer, test, seeds.indexes, attempt.key, batch_size=size),
             records=records,
             at_least=plan.candidates_at_least,
             at_most=plan.candidates_at_most,

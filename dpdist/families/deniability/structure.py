@@ -26,7 +26,6 @@ import numpy as np
 from dpdist.data.count import PairCounts
 from dpdist.errors import SpecError
 from dpdist.families.base.network import check_order
-from dpdist.families.base.stored import Stored
 from dpdist.families.deniability.search import (
     cfs_parents,
     dependence_parents,
@@ -40,11 +39,12 @@ from dpdist.families.deniability.search import (
     total_variation_sensitivity,
 )
 from dpdist.privacy.accountant import choose_noise
-from dpdist.privacy.events import Event
+from dpdist.privacy.event import Event
 from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.sensitivity import bounds
 from dpdist.spec.schema import Schema
+from dpdist.storage.stored import Stored
 
 Score: TypeAlias = Literal["cfs", "mutual-information", "total-variation"]
 Order: TypeAlias = Literal["learned", "small-first"] | tuple[str, ...]

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from dpdist.data.sizes import MOST_TEXT_BYTES
-from dpdist.families.base.noisy_counts import Mechanism, deviation
+from dpdist.families.base.calibration import Mechanism, deviation
 from dpdist.families.base.plan import EventPlan, Needs
 from dpdist.families.discovery.spec import MOST_VALUES, DiscoverySpec
 from dpdist.privacy.accountant import choose_noise

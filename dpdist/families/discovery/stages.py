@@ -22,16 +22,16 @@ from dpdist.data.table import Table
 from dpdist.data.texts import added, bucket_of, count_values
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.bounding import sizes_for
+from dpdist.families.base.calibration import Mechanism, add_noise
 from dpdist.families.base.family import Stage
 from dpdist.families.base.graph import by_partition, table_pass
-from dpdist.families.base.noisy_counts import Mechanism, add_noise
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.stored import Stored
 from dpdist.families.discovery.plan import DiscoveryPlan
 from dpdist.families.discovery.spec import MISSING, MOST_VALUES, DiscoverySpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import STATISTICS, part_name, write_part
+from dpdist.storage.stored import Stored
 
 BUCKETS = 1024
 """Parts into which the values of a column are divided by a public hash."""

@@ -28,12 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import coarsen
-from dpdist.families.base.noisy_counts import add_noise, deviation
+from dpdist.families.base.calibration import add_noise, deviation
 from dpdist.families.histogram.measurement import Measurement, plan_measurement
 from dpdist.families.histogram.postprocess import fit_hierarchy
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.privacy.arrays import Counts, Floats
-from dpdist.privacy.events import Event
+from dpdist.privacy.event import Event
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.privacy.noise import Noise
 

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.base.noisy_counts import add_noise
+from dpdist.families.base.calibration import add_noise
 from dpdist.families.histogram.binning import FAN_OUT, BinningPlan, noisy_levels
 from dpdist.families.histogram.counts import CountPlan, histograms
 from dpdist.families.histogram.curves import CurvePlan, CurveSums, release_mean, sum_curves

@@ -35,12 +35,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpdist.data.operators import Operator
 from dpdist.errors import CheckFailed, ColumnMismatch, OutOfDomain, SpecError
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.histogram.kernels import Basis
 from dpdist.families.histogram.measurement import changed_cells, sampler_delta
-from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.calibrate import round_up
-from dpdist.privacy.events import ApproximateDP, Composed, Event, Gaussian
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
 from dpdist.privacy.grid import grid_below
 from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise
@@ -283,7 +284,7 @@ def plan_mean(
     _check_settings(penalty, clip, curves, count_share)
     terms = basis.eigenvalues.size
     sampler = sampler_delta(terms + 1)
-    least = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=max(delta - sampler, 0.0))
+    least = GaussianPlan.of(epsilon=epsilon, delta=max(delta - sampler, 0.0)).sigma
     matrix, matrix_unit = _integer_matrix(basis, penalty)
     norm = round_up(float(np.linalg.norm(matrix * matrix_unit / np.sqrt(basis.weights), 2)) * (1 + 1e-9), bits=20)
     sensitivity = changed * clip * norm * unit

@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpdist.errors import AccountingError, SpecError
-from dpdist.families.base.noisy_counts import Mechanism
+from dpdist.families.base.calibration import GaussianPlan, Mechanism
 from dpdist.families.histogram.measurement import sampler_delta
 from dpdist.privacy import accountant
-from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Gaussian
 from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise
@@ -134,8 +135,9 @@ def plan_entropies(
     grids = {order: _grid(charged[order], reach=count / epsilon) for order in known}
     steps = {order: math.floor(charged[order] / grids[order]) + 1 for order in known}
     if mechanism == "gaussian":
-        relative = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=rest, count=count)
-        events: tuple[Event, ...] = (Gaussian(relative, count=count, label="entropies"),)
+        whole = GaussianPlan.of(epsilon=epsilon, delta=rest, count=count, label="entropies")
+        relative = whole.sigma
+        events: tuple[Event, ...] = (whole.event,)
     else:
         relative, events = _least_laplace([(steps[order], n) for order, n in Counter(orders).items()], epsilon, rest)
     return EntropyPlan(

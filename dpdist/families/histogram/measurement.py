@@ -21,11 +21,13 @@ from typing import Literal, get_args
 import numpy as np
 
 from dpdist.errors import AccountingError, SpecError
-from dpdist.families.base.noisy_counts import Mechanism, deviation
+from dpdist.families.base.calibration import GaussianPlan, Mechanism, deviation
 from dpdist.families.histogram.postprocess import largest_remainder
 from dpdist.privacy import accountant
-from dpdist.privacy.calibrate import least_scale, shown
-from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian, LaplaceLeakage
+from dpdist.privacy.calibrate import least_scale
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Gaussian, LaplaceLeakage
+from dpdist.privacy.formatting import shown
 from dpdist.privacy.grid import LARGEST_SCALE
 from dpdist.privacy.guarantee import PML, Adjacency
 from dpdist.privacy.leakage import chain_event, check_alpha, common_scale, composed, noiseless_leakage
@@ -98,7 +100,7 @@ def plan_measurement(
         raise AccountingError(f"delta must be 0, or in ({sampler:.1e}, 1) for so many cells, got {delta!r}")
     rest = delta - sampler if delta else 0.0
     if mechanism == "gaussian":
-        whole = accountant.calibrate_gaussian(sensitivity=float(unit), epsilon=epsilon, delta=rest, count=changed)
+        whole = GaussianPlan.of(sensitivity=float(unit), epsilon=epsilon, delta=rest, count=changed).sigma
         scales = tuple(whole / math.sqrt(share) for share in exact)
     else:
         whole = _laplace_unit(exact, changed=changed, epsilon=epsilon, delta=rest, unit=unit)

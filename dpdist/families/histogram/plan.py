@@ -14,7 +14,7 @@ import numpy as np
 
 from dpdist.data.sizes import BATCH_ROWS
 from dpdist.errors import AccountingError, SpecError
-from dpdist.families.base.noisy_counts import Mechanism, deviation
+from dpdist.families.base.calibration import Mechanism, deviation
 from dpdist.families.base.plan import Needs, Plan, core_seconds
 from dpdist.families.histogram.binning import BinningPlan, plan_binning
 from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
@@ -24,7 +24,8 @@ from dpdist.families.histogram.kernels import Kernel, eigenbasis
 from dpdist.families.histogram.measurement import LeakagePlan, Measurement, plan_leakage, plan_measurement
 from dpdist.families.histogram.spec import CHECK_SHARE, HistogramSpec
 from dpdist.privacy.checks import CountCheck, count_check
-from dpdist.privacy.events import ApproximateDP, Composed, Event, LaplaceLeakage, NestedLeakage, Replacement
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP, Composed, LaplaceLeakage, NestedLeakage, Replacement
 from dpdist.privacy.formatting import Fact, mebibytes
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
 from dpdist.publish.part_format import PartFormat

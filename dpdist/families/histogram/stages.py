@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from dpdist.data.operators import Operator
 from dpdist.errors import CheckFailed, SpecError, VerificationFailed
 from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.calibration import add_noise
 from dpdist.families.base.family import Stage, Truth
-from dpdist.families.base.noisy_counts import add_noise
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.stored import Stored
 from dpdist.families.histogram.binning import Bins, Chosen, choose
 from dpdist.families.histogram.counts import histogram_operator
 from dpdist.families.histogram.curves import (
@@ -42,6 +41,7 @@ from dpdist.families.histogram.spec import HistogramQuerySpec, HistogramSpec
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import part_name, write_part
+from dpdist.storage.stored import Stored
 
 HistogramAttempt = Attempt[HistogramSpec, HistogramPlan]
 

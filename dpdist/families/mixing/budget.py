@@ -19,7 +19,8 @@ from dpdist.families.mixing.spec import SCALING_SHARE, MixingSpec
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.checks import CountCheck, count_check
-from dpdist.privacy.events import ApproximateDP, Composed, Event
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP, Composed
 from dpdist.privacy.mixtures import ClassMixtures, event_of_units, noise_of_units
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.spec.overrides import change

@@ -20,7 +20,6 @@ from dpdist.data.split import Split
 from dpdist.errors import DataError
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.stored import Stored
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import SHARD_BYTES, Mixer, Rows, clip_rows
 from dpdist.families.mixing.restore import Restoration
@@ -28,6 +27,7 @@ from dpdist.families.mixing.scaling import Encoding, moment_sums
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
+from dpdist.storage.stored import Stored
 
 ClassCodes = list[Codes]
 """The codes of the records of each class, the class attribute left out."""

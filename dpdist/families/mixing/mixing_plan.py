@@ -18,7 +18,8 @@ from dpdist.families.mixing.budget import ClassPlan, class_events, common_noise,
 from dpdist.families.mixing.mixture import BLOCK_BYTES, SHARD_BYTES
 from dpdist.families.mixing.scaling import Encoding, MomentPlan, vector_reach, vector_schema
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.privacy.events import Event, Parallel
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import Parallel
 from dpdist.privacy.formatting import Fact
 from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema

@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from dpdist.errors import SpecError
-from dpdist.families.base.stored import Stored
-from dpdist.privacy.accountant import calibrate_gaussian
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.events import Gaussian
 from dpdist.privacy.grid import round_to_grid
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.spec.strict import OwnFields
+from dpdist.storage.stored import Stored
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +218,7 @@ def moment_plan(encoding: Encoding, *, epsilon: float, delta: float, unit: int =
     """
     largest = 1 + sum(float((table**2).sum(axis=1).max()) for table in _moment_tables(encoding))
     sensitivity = unit * math.sqrt(largest) * (1 + 2.0**-40)
-    sigma = calibrate_gaussian(sensitivity=sensitivity, epsilon=epsilon, delta=delta)
+    sigma = GaussianPlan.of(sensitivity=sensitivity, epsilon=epsilon, delta=delta).sigma
     return MomentPlan(sigma=sigma, sensitivity=sensitivity)
 
 

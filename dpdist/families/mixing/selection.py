@@ -6,7 +6,7 @@ score decides (`OrderSelection`). The mixtures of the chosen order are released 
 again.
 
 A record is either mixed, by every candidate, or held out: the release is a random split of two stages
-(`dpdist.privacy.split`), which costs less than the dearer of them. A record must move no score but its own, so scores
+(`dpdist.privacy.pair`), which costs less than the dearer of them. A record must move no score but its own, so scores
 are exact: a matrix product of floats rounds a row by the rows that stand beside it.
 """
 
@@ -28,7 +28,8 @@ from dpdist.families.mixing.spec import MOST_CANDIDATES
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.calibrate import least_scale
-from dpdist.privacy.events import ApproximateDP, Composed, Event, Parallel, RandomSplit
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP, Composed, Parallel, RandomSplit
 from dpdist.privacy.formatting import Fact
 from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise

@@ -17,6 +17,7 @@ from dpdist.model.draw import MOST_REDRAWS, draw_records
 from dpdist.model.fitted import Fitted
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
+from dpdist.spec.conditions import Mask
 from dpdist.spec.rules import Forbidden, Rule, a_record, broken_by
 
 SPARE = 1  # so many times the released parents are drawn in addition, for exchanges
@@ -71,11 +72,15 @@ def _members(
         rows = np.flatnonzero(sizes > place)
         if not len(rows):
             break
-        kind = layout.kinds_of([column[rows, place - 1] for column in members])
-        left[rows, kind] -= 1
-        found, broken = _place(
-            layout, law, [column[rows] for column in first], left[rows], members, rows, place, noise, f"{name}/{place}"
-        )
+        previous = [column[rows, place - 1] for column in members]
+        left[rows, layout.kinds_of(previous)] -= 1
+        of_parent, kinds = [column[rows] for column in first], left[rows]
+        given = layout.context_of(of_parent, np.full(len(rows), place), list(kinds.T[: layout.counts]), previous)
+        admitted = {}
+        if layout.kinds is not None:
+            at = len(layout.given) + layout.members.index(layout.kinds.attribute)
+            admitted[at] = (kinds > 0).astype(np.float64) @ layout.kinds.masks > 0
+        found, broken = _redrawn(layout, law, of_parent, given, admitted, noise, f"{name}/{place}")
         for column, values in zip(members, found, strict=True):
             column[rows, place] = values
         bad[rows[broken]] = True
@@ -90,36 +95,23 @@ def _kinds_left(layout: Layout, first: list[Counts], sizes: Counts) -> Counts:
     return np.stack([*counts, rest], axis=1)
 
 
-def _place(
+def _redrawn(
     layout: Layout,
     law: Conditional,
     first: list[Counts],
-    left: Counts,
-    members: list[Counts],
-    rows: NDArray[np.intp],
-    place: int,
+    given: Codes,
+    admitted: dict[int, Mask],
     noise: Noise,
     name: str,
 ) -> tuple[list[Counts], Counts]:
-    """The members at one place of some parents, and which of them break a rule."""
-    previous = [column[rows, place - 1] for column in members]
-    kinds = [left[:, k] for k in range(layout.counts)]
-    given = layout.context_of(first, np.full(len(rows), place), kinds, previous)
-    admitted = {}
-    if layout.kinds is not None:
-        at = len(layout.given) + layout.members.index(layout.kinds.attribute)
-        admitted[at] = (left > 0).astype(np.float64) @ layout.kinds.masks > 0
+    """The members at one place of some parents, drawn again where they break a rule, and which of them still do."""
     found = law.draw(given, admitted, noise, name)
     broken = _broken(layout, first, found)
     for again in range(MOST_REDRAWS):
         if not len(broken):
             break
-        drawn = law.draw(
-            [column[broken] for column in given],
-            {i: mask[broken] for i, mask in admitted.items()},
-            noise,
-            f"{name}/again/{again}",
-        )
+        masks = {i: mask[broken] for i, mask in admitted.items()}
+        drawn = law.draw([column[broken] for column in given], masks, noise, f"{name}/again/{again}")
         for column, values in zip(found, drawn, strict=True):
             column[broken] = values
         broken = broken[_broken(layout, [column[broken] for column in first], drawn)]

@@ -1,21 +1,17 @@
-"""Whole parents exchanged until the tables of the parents and of their members are close to what the models expect.
+"""Whole parents exchanged until the tables of the parents and of their members are close to what is expected.
 
 A member is drawn given many attributes of which the model knows few joint tables, and what several of them say alike
-then counts more than once. So members that are drawn one after another miss the tables that were measured. Parents are
-therefore drawn in excess, and one in the release is exchanged, with all its members, for one outside of it where that
-brings the tables of both closer to their expected counts (`dpdist.model.balance`).
-
-What they are exchanged towards are the models and the margins of both tables: the tables of the parents' attributes,
-and of the members', of one and two attributes. These are measured besides what the models are fitted to: a model spends
-most of its budget on how members depend on their parent.
+counts more than once. So members that are drawn one after another miss the tables that were measured. Parents are drawn
+in excess, and one in the release is exchanged, with all its members, for one outside of it where that brings the tables
+of both closer to the models and to the margins: tables of one and two of the parents' attributes, and of the members',
+which are measured besides, because a model spends most of its budget on how members depend on their parent.
 """
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,6 +25,7 @@ from dpdist.model.rake import shrink
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Mask
+from dpdist.storage.stored import Stored
 
 ONE_WAY = 0.2  # share of the tables of one attribute
 SWEEPS = 5  # of bringing a table to both of its margins
@@ -50,37 +47,12 @@ class Margins:
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredMargins:
+class MeasuredMargins(Stored):
     """The margins of the parents and of the members after the first; drawn once, stored, read back. Public."""
 
     FILE: ClassVar[str] = "margins.npz"
 
     tables: tuple[Margins, Margins]
-
-    def to_bytes(self) -> bytes:
-        """The arrays in NumPy's archive format."""
-        buffer = io.BytesIO()
-        arrays: dict[str, Any] = {}
-        for k, found in enumerate(self.tables):
-            arrays |= {f"single{k}/{i}": table for i, table in enumerate(found.singles)}
-            arrays |= {f"pair{k}/{i}": table for i, table in enumerate(found.pairs)}
-            arrays[f"deviations{k}"] = found.deviations
-        np.savez(buffer, **arrays)
-        return buffer.getvalue()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """What `to_bytes` wrote."""
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-
-            def listed(name: str) -> tuple[Counts, ...]:
-                number = sum(key.startswith(f"{name}/") for key in arrays)
-                return tuple(arrays[f"{name}/{i}"] for i in range(number))
-
-            first, others = (
-                Margins(listed(f"single{k}"), listed(f"pair{k}"), arrays[f"deviations{k}"]) for k in (0, 1)
-            )
-        return cls((first, others))
 
 
 def own_attributes(layout: Layout) -> tuple[range, range]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any, ClassVar
 
 from dpdist.data.count import pair_cells
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.plan import EventPlan, Needs, core_seconds
 from dpdist.families.relational.draw import SPARE
 from dpdist.families.relational.exchange import ROUNDS
@@ -17,13 +18,12 @@ from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.spec import MOST_MEMBERS, RelationalSpec
 from dpdist.model.choices import Choices, choose, without_triples
 from dpdist.model.draw import LARGEST_PART, parts_of
-from dpdist.model.forecast import draws_at_most, draws_lost, one_way_deviation, refuse_undrawable
-from dpdist.privacy import accountant
-from dpdist.privacy.calibrate import ABOVE
-from dpdist.privacy.events import Composed, Event, Gaussian
+from dpdist.model.forecast import draws_at_most, one_way_deviation, refuse_undrawable
+from dpdist.privacy.event import Event
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.spec.overrides import change
 from dpdist.spec.schema import Attribute, Schema
+from dpdist.storage.stored import tree_of
 
 GIVEN_WEIGHT = 0.1
 """Weight of pairs of attributes that are given when a member is drawn: they only keep the fit of the others right."""
@@ -178,11 +178,8 @@ class RelationalPlan(EventPlan):
 
 
 def _json(choices: Choices) -> dict[str, Any]:
-    def listed(value: Any) -> Any:
-        return [listed(item) for item in value] if isinstance(value, tuple) else value
-
     left_out = ("priorities", "prior_cells", "triples", "triple_picks", "triple_tables")
-    return {name: listed(value) for name, value in asdict(choices).items() if name not in left_out}
+    return {name: value for name, value in tree_of(choices).items() if name not in left_out}
 
 
 def plan(spec: RelationalSpec) -> RelationalPlan:
@@ -206,12 +203,13 @@ def plan(spec: RelationalSpec) -> RelationalPlan:
         draws_at_most(choices, cards) + pair_cells(cards) + sum(cards)
         for choices, cards in zip(_choices(spec, 1.0, 1.0), tables, strict=True)
     )
-    lost = draws_lost(most, privacy.delta)
-    multiplier = accountant.calibrate_gaussian(
-        sensitivity=1.0, epsilon=privacy.epsilon, delta=privacy.delta - lost.delta
+    whole = GaussianPlan.of(
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        draws=most,
+        label="all noisy tables, distances and picks of both tables",
     )
-    event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks of both tables"), lost))
-    mu, rest, last = 1 / multiplier / ABOVE, 1 - MARGIN_SHARE, layout.at_most - 1
+    mu, rest, last = whole.part(1), 1 - MARGIN_SHARE, layout.at_most - 1
     shares = rest * PARENT_SHARE, rest * (1 - PARENT_SHARE)
     first, others = _choices(spec, mu * math.sqrt(shares[0]), mu * math.sqrt(shares[1]) / last)
     refuse_undrawable(first, layout.first.cardinalities)
@@ -219,7 +217,7 @@ def plan(spec: RelationalSpec) -> RelationalPlan:
     margin = mu * math.sqrt(MARGIN_SHARE / 2)
     return RelationalPlan(
         spec=spec,
-        event=event,
+        event=whole.event,
         delta=privacy.delta,
         first=first,
         others=others,

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial, reduce
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -103,22 +103,10 @@ def _total(reports: list[RowReport]) -> RowReport:
 RelationalAttempt = Attempt[RelationalSpec, RelationalPlan]
 
 
-@dataclass(frozen=True, eq=False)
-class LearnedMembers:
+class LearnedMembers(Learned):
     """The model of the members after the first."""
 
     FILE: ClassVar[str] = "members.npz"
-
-    learned: Learned
-
-    def to_bytes(self) -> bytes:
-        """As that of a `Learned`."""
-        return self.learned.to_bytes()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """What `to_bytes` wrote."""
-        return cls(Learned.from_bytes(content))
 
 
 def stages(plan: RelationalPlan) -> Sequence[Stage[RelationalSpec, RelationalPlan]]:
@@ -152,7 +140,7 @@ def learn_models(attempt: RelationalAttempt) -> None:
 
     attempt.stored(MeasuredMargins, margins)
     first = attempt.stored(Learned, lambda: make(0))
-    others = attempt.stored(LearnedMembers, lambda: LearnedMembers(make(1))).learned
+    others = attempt.stored(LearnedMembers, lambda: LearnedMembers(**vars(make(1))))
     tables = (("parents", first, layout.first), ("members", others, layout.others))
     attempt.public["learned"] = {
         name: _reported(learned, schema, share)
@@ -184,7 +172,7 @@ class _Source:
 def draw(attempt: RelationalAttempt) -> ReleasedRecords:
     """The members of the parents of each part, a function of the models, the public drawing key and its number."""
     attempt.before_noise()
-    first, others = attempt.result(Learned), attempt.result(LearnedMembers).learned
+    first, others = attempt.result(Learned), attempt.result(LearnedMembers)
     models = first.fitted, others.fitted
     plan, layout = attempt.plan, attempt.spec.layout
     targets = Targets.of(

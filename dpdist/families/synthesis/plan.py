@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from textwrap import shorten
 from typing import Any, ClassVar
@@ -13,6 +13,7 @@ from dpdist.accuracy.measured import deviations, draws
 from dpdist.accuracy.tables import triples_of
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 from dpdist.errors import SpecError
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.plan import EventPlan, Needs, core_seconds
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of, regression_deviation
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
@@ -22,16 +23,14 @@ from dpdist.model.forecast import (
     Expected,
     check_deviation,
     draws_at_most,
-    draws_lost,
     expected,
     one_way_deviation,
     refuse_undrawable,
 )
-from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import ABOVE
-from dpdist.privacy.events import Composed, Gaussian
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.storage.stored import tree_of
 
 _LOST = 0.01
 """Part of delta that the draws of triples' tables may miss their distributions by."""
@@ -76,7 +75,7 @@ class SynthesisPlan(EventPlan):
         return {
             **super().public_parameters(),
             "records": self.spec.records,
-            "choices": {name: _listed(value) for name, value in asdict(self.choices).items() if self._chosen(name)},
+            "choices": {name: v for name, v in tree_of(self.choices).items() if self._chosen(name)},
             "accuracy_mu": self.accuracy_mu,
         } | ({"regression_mu": self.regression_mu} if self.regression_mu else {})
 
@@ -183,10 +182,6 @@ class SynthesisPlan(EventPlan):
         return [*facts, Fact("Records", text, {"records": spec.records, "parts": len(self.parts)})]
 
 
-def _listed(value: Any) -> Any:
-    return [_listed(item) for item in value] if isinstance(value, tuple) else value
-
-
 def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     """Plan a synthesis.
 
@@ -218,13 +213,9 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     share = 0.0 if wide else spec.privacy.accuracy_share
     most = draws_at_most(_choices(spec, 1.0), sizes) + (draws(sizes) if share else 0)
     most += draws_of(spec.parsed_regressions)
-    lost = draws_lost(most, delta)
-    multiplier = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta - lost.delta)
-    event = Composed((Gaussian(multiplier, label="all noisy tables, distances and picks"), lost))
+    whole = GaussianPlan.of(epsilon=epsilon, delta=delta, draws=most, label="all noisy tables, distances and picks")
     # what is mu-GDP for one record is (c mu)-GDP for c of them, so a record may have a c-th of the unit's mu
-    model_mu, accuracy_mu, regression_mu = _divided(
-        1 / multiplier / spec.records_of_a_unit, share, spec.regression_share
-    )
+    model_mu, accuracy_mu, regression_mu = _divided(whole.mu / spec.records_of_a_unit, share, spec.regression_share)
     choices = _choices(spec, model_mu)
     refuse_undrawable(choices, sizes)
     if regressions := spec.parsed_regressions:
@@ -235,7 +226,7 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
         check_deviation("privacy.accuracy_share", max(deviations(sizes, mu=accuracy_mu).values()))
     return SynthesisPlan(
         spec=spec,
-        event=event,
+        event=whole.event,
         delta=delta,
         choices=choices,
         accuracy_mu=accuracy_mu,

@@ -1,32 +1,20 @@
 """From public coefficients to those of the table: Newton steps with measured scores and the released records' Hessian.
 
-With the Hessian H of n records that are like the table, ``b + H^-1 s(b)`` is nearer to the table's coefficients b* by a
-factor that says how near the Hessians are: the error becomes M (b - b*) with ``M = I - H^-1 H*``. So a few steps, each
-from the public result of the one before, leave the noise of the last ones (`STEPS`). The records stay as they are.
-
-What is measured is whitened by the root of H: records then move the score alike in all directions, the noise of the
-coefficients has the shape of their sampling errors, and no term takes more of it because its bounds are wide. The norm
-at which records are clipped comes from the released ones: the least sum of the variances of noise and of what clipping
-may lose. The released records say what it loses on average, and that is added again.
-
-An interval holds three parts, all public: the noise; the loss, which may differ from that of the released records by as
-much as itself, and by sampling; and what the steps leave: the errors that the last ones met, which are their sizes less
-their noise, and at least the noise of the step before, times the contraction that the first two show. Where the last
-step is larger than noise makes it, the steps have not ended: what a geometric series of further ones would add counts
-as a deviation in its direction.
-
-Measured is a score at public coefficients, whitened, clipped, in integers.
-
 The coefficients b* of a table are where its score is zero,
 
     s(b) = sum over records of x (y - f(x'b)),    f(t) = t, or 1 / (1 + e^-t) in a logistic regression,
 
 with x the terms of a record, the constant first. Measured is ``sum of round(clip(T x (y - f(x'b))))`` with public b and
-T. `clip` shortens a record's vector to the norm `GRID`, and each of its d values is rounded to an integer, which moves
-the vector by at most sqrt(d)/2. So one record moves the sum by at most ``GRID + sqrt(d)/2`` in L2 norm, whatever T, b
-and the record are. A record's vector depends on nothing but its codes: it is computed element by element, in an order
-that does not depend on the batch, and the exponential is that of `dpdist.privacy.portable`. Sums of integers
-are the same for all partitions.
+T; `docs/guarantees.md` proves its sensitivity. T is the root of the Hessian H of released records: records then move
+the score alike in all directions, and the noise has the shape of sampling errors. ``b + H^-1 s(b)`` is nearer to b* by
+a factor that says how near the Hessians are, so a few steps leave the noise of the last ones (`STEPS`). The norm at
+which records are clipped is that with the least sum of the variances of noise and of what clipping may lose, by the
+released records; what these lose on average is added again.
+
+An interval holds three parts, all public: the noise; the loss, which may differ from that of the released records by as
+much as itself, and by sampling; and what the steps leave: the errors that the last ones met, times the contraction that
+the first two show. Where the last step is larger than noise makes it, what a geometric series of further ones would add
+counts as a deviation in its direction.
 """
 
 from __future__ import annotations

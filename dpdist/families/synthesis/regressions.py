@@ -8,8 +8,8 @@ regression was not: that depends on the released records and on noisy numbers al
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from dpdist.model.account import GaussianAccount
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.regression import Regression
+from dpdist.storage.stored import tree_of, value_of
 
 MOST_COEFFICIENTS = 64  # of one regression, with the constant
 
@@ -62,11 +63,8 @@ class MeasuredRegression:
 
     def found(self) -> dict[str, Any]:
         """What a reader of the manifest needs, as a JSON object."""
-        every = {name: _listed(value) for name, value in asdict(self).items()}
-        shown = {name: every[name] for name in ("question", "names")}
-        if self.reason:
-            return shown | {"reason": self.reason}
-        return shown | {name: every[name] for name in ("coefficients", "covariance")}
+        every, found = tree_of(self), ("reason",) if self.reason else ("coefficients", "covariance")
+        return {name: every[name] for name in ("question", "names", *found)}
 
 
 @dataclass(frozen=True)
@@ -79,28 +77,12 @@ class Regressions:
 
     def to_bytes(self) -> bytes:
         """JSON with sorted names."""
-        found = [{name: _listed(value) for name, value in asdict(one).items()} for one in self.measured]
-        return (json.dumps({"regressions": found}, sort_keys=True, indent=1) + "\n").encode()
+        return (json.dumps({"regressions": tree_of(self.measured)}, sort_keys=True, indent=1) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Regressions:
         """What `to_bytes` wrote."""
-        return cls(tuple(_measured(one) for one in json.loads(content)["regressions"]))
-
-
-def _measured(data: Mapping[str, Any]) -> MeasuredRegression:
-    scores = tuple(MeasuredScore(**{name: _tupled(value) for name, value in one.items()}) for one in data["scores"])
-    return MeasuredRegression(**{name: _tupled(value) for name, value in data.items()} | {"scores": scores})
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _listed(item) for name, item in value.items()}
-    return [_listed(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _tupled(value: Any) -> Any:
-    return tuple(_tupled(item) for item in value) if isinstance(value, list) else value
+        return cls(value_of(tuple[MeasuredRegression, ...], json.loads(content)["regressions"]))
 
 
 def measure_regressions(

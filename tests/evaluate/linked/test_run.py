@@ -22,9 +22,11 @@ from dpdist.data.inputs import Files
 from dpdist.data.released import ReleasedTable
 from dpdist.data.source import TableSource
 from dpdist.errors import SpecError
+from dpdist.evaluation.inputs import Tables
 from dpdist.evaluation.linked import parents as module
 from dpdist.evaluation.linked.sections import LinkedInputs, open_linked
-from dpdist.evaluation.run import Request, linked_rows, run_evaluation
+from dpdist.evaluation.request import Request
+from dpdist.evaluation.run import linked_rows, run_evaluation
 from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import open_release, read_release
 from dpdist.spec.data import ParentTable
@@ -84,9 +86,7 @@ def opened(made: Made, *, parents: bool = False, spec: ReleaseSpec | None = None
     return open_linked(
         released,
         linked,
-        against=Files(source),
-        holdout=None,
-        training=None,
+        Tables(Files(source)),
         executor=InProcess(),
         seed=0,
         progress=lambda *_: None,

@@ -18,9 +18,9 @@ from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.deniability import pass_probability
-from dpdist.privacy.events import Composed, DiscreteLaplace, SeedRecords, from_json
+from dpdist.privacy.event import from_json
+from dpdist.privacy.events import Composed, DiscreteLaplace, SeedRecords
 from dpdist.publish.verify import read_manifest, verify
-from dpdist.spec.overrides import change
 
 EPSILONS = np.linspace(0, 2.5, 11)
 SCALE, REACH = 1.5, 60  # of the noise on the count of a parameter
@@ -108,12 +108,6 @@ def test_every_stage_sees_every_record(tmp_path: Path) -> None:
     (record,) = Path(spec.work).glob("*/run-record.json")
     found = json.loads(record.read_text())
     assert found["seeds"] == found["table"]["rows_kept"]
-
-
-def test_the_fingerprint_of_a_split(tmp_path: Path) -> None:
-    spec = project(tmp_path)
-    assert change(spec, {"split.records": "disjoint"}).fingerprint == spec.fingerprint
-    assert change(spec, {"split.records": "all"}).fingerprint != spec.fingerprint
 
 
 @pytest.mark.parametrize("epsilon", [4])

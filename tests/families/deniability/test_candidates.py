@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dpdist.errors import CheckFailed, SpecError
 from dpdist.families.base.network import Network
@@ -74,21 +72,6 @@ def test_candidates_have_the_exact_distribution(
     assert chi_square(seen, expected) > 1e-12
     other = exact_distribution(network, tuple(sorted({1, *omegas} - {4})), seeds).ravel() * count
     assert chi_square(seen, other) < 1e-20
-
-
-@settings(max_examples=40, deadline=None)
-@given(start=st.integers(0, 1 << 40), cuts=st.lists(st.integers(0, 400), max_size=4))
-def test_a_candidate_depends_on_its_index_only(
-    start: int, cuts: list[int], random_network: RandomNetwork, random_codes: RandomCodes
-) -> None:
-    synthesizer = SeedSynthesizer(random_network(1, SIZES), (1, 2, 3))
-    index = index_of(synthesizer, random_codes(1, SIZES, 100))
-    _, whole = propose(synthesizer, index, start, start + 400)
-    edges = sorted({0, 400, *cuts})
-    for a, b in pairwise(edges):
-        _, part = propose(synthesizer, index, start + a, start + b)
-        assert all(np.array_equal(p, w[a:b]) for p, w in zip(part.codes, whole.codes, strict=True))
-        assert np.array_equal(part.levels, whole.levels[a:b])
 
 
 def test_each_choice_has_its_own_stream(random_network: RandomNetwork, random_codes: RandomCodes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -102,7 +103,12 @@ def test_the_release_is_that_of_numpy(
     indexes = sharded_seeds(executor, parts, synthesizer.prefix_code, shards=shards)
     most = len(expected.indices) * 3
     batches, counts = first_passing(
-        executor, synthesizer, TEST, indexes, KEY, records=RECORDS, at_least=2000, at_most=most, batch_size=batch_size
+        executor,
+        partial(candidate_batches, executor, synthesizer, TEST, indexes, KEY, batch_size=batch_size),
+        records=RECORDS,
+        at_least=2000,
+        at_most=most,
+        batch_size=batch_size,
     )
     assert len(batches) * batch_size >= 2000
     released = executor.compute(released_parts(executor, batches, counts, records=RECORDS, rows_per_part=rows_per_part))
@@ -118,10 +124,7 @@ def test_the_search_ends_where_too_few_pass(synthesizer: SeedSynthesizer, seeds:
     shown: list[tuple[int, int]] = []
     batches, counts = first_passing(
         DASK,
-        synthesizer,
-        never,
-        indexes,
-        KEY,
+        partial(candidate_batches, DASK, synthesizer, never, indexes, KEY, batch_size=100),
         records=100,
         at_most=1000,
         batch_size=100,
@@ -141,14 +144,14 @@ def test_seeds_come_from_a_pass_over_a_table(
     )
     table = RecordsInMemory.of(schema, seeds, partitions=partitions)
     index, _ = run_pass(table, seed_operator(synthesizer.prefix_code), batch_rows=50)
-    (batch,) = candidate_batches(InProcess(), synthesizer, TEST, [index], KEY, batches=[0], batch_size=6000)
+    (batch,) = candidate_batches(InProcess(), synthesizer, TEST, [index], KEY, [0], batch_size=6000)
     assert equal(batch.codes, expected.codes)
 
 
 def test_without_kept_attributes_every_candidate_is_released(random_network: RandomNetwork) -> None:
     synthesizer = SeedSynthesizer(random_network(6, SIZES), (4,))
     here = InProcess()
-    batches = candidate_batches(here, synthesizer, TEST, [], KEY, batches=range(3), batch_size=100)
+    batches = candidate_batches(here, synthesizer, TEST, [], KEY, range(3), batch_size=100)
     counts = passed_counts(here, batches)
     assert counts == [100] * 3
     proposed = synthesizer.propose(load_noise(KEY), [], 0, 250).codes
@@ -171,14 +174,14 @@ def test_building_graphs_computes_nothing(
     parts = [delayed(table)() for _ in range(10)]
     with dask.config.set(scheduler=refuse):
         indexes = sharded_seeds(DASK, parts, synthesizer.prefix_code, shards=shards)
-        batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(4), batch_size=1000)
+        batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, range(4), batch_size=1000)
         passed_counts(DASK, batches, below=100)
         released_parts(DASK, batches, [10] * 4, records=40, rows_per_part=7)
 
 
 def test_tasks_have_readable_names_of_their_own(synthesizer: SeedSynthesizer, seeds: Codes) -> None:
     indexes = sharded_seeds(DASK, in_memory(seeds, 2), synthesizer.prefix_code, shards=2)
-    batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(2), batch_size=1000)
+    batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, range(2), batch_size=1000)
     tasks = [*passed_counts(DASK, batches), *released_parts(DASK, batches, [5, 5], records=9, rows_per_part=4)]
     names = {str(name) for task in tasks for name in dict(task.__dask_graph__())}
     stages = {"-".join(name.split("-")[:2]) for name in names}
@@ -187,7 +190,7 @@ def test_tasks_have_readable_names_of_their_own(synthesizer: SeedSynthesizer, se
         *("candidates-model", "candidates-sizes", "candidates-seeds", "candidates-make", "candidates-count"),
         *("candidates-test", "passed-count", "release-part", "table-0", "table-1"),
     }
-    again = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(2), batch_size=1000)
+    again = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, range(2), batch_size=1000)
     assert not {task.key for task in batches} & {task.key for task in again}
 
 
@@ -199,7 +202,7 @@ def test_the_key_is_in_no_graph(
     wrapped = KeyEncryptionKey.find().wrap(secret, attempt="a1")
     key = write_key_file(str(tmp_path / "key.json"), attempt="a1", wrapped=wrapped)
     indexes = sharded_seeds(DASK, in_memory(seeds, 2), synthesizer.prefix_code, shards=2)
-    batches = candidate_batches(DASK, synthesizer, TEST, indexes, key, batches=range(2), batch_size=500)
+    batches = candidate_batches(DASK, synthesizer, TEST, indexes, key, range(2), batch_size=500)
     sent = cloudpickle.dumps([dict(batch.__dask_graph__()) for batch in batches])
     assert secret not in sent
     assert secret.hex().encode() not in sent
@@ -209,7 +212,7 @@ def test_the_key_is_in_no_graph(
 def test_the_model_is_sent_once(random_network: RandomNetwork, seeds: Codes) -> None:
     synthesizer = SeedSynthesizer(random_network(6, (30, 20, 10, 40)), (1, 2, 4))
     indexes = sharded_seeds(DASK, in_memory(seeds, 2), synthesizer.prefix_code, shards=1)
-    batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, batches=range(30), batch_size=1000)
+    batches = candidate_batches(DASK, synthesizer, TEST, indexes, KEY, range(30), batch_size=1000)
     graph = {name: task for batch in batches for name, task in dict(batch.__dask_graph__()).items()}
     one = len(cloudpickle.dumps(synthesizer))
     tests = [task for name, task in graph.items() if str(name).startswith("candidates-test")]
@@ -242,12 +245,10 @@ def test_seeds_are_given_exactly_when_they_are_used(
     synthesizer: SeedSynthesizer, random_network: RandomNetwork, seeds: Codes
 ) -> None:
     with pytest.raises(ValueError, match="seeds"):
-        candidate_batches(DASK, synthesizer, TEST, [], KEY, batches=[0], batch_size=10)
+        candidate_batches(DASK, synthesizer, TEST, [], KEY, [0], batch_size=10)
     indexes = sharded_seeds(DASK, in_memory(seeds, 1), synthesizer.prefix_code, shards=1)
     with pytest.raises(ValueError, match="seeds"):
-        candidate_batches(
-            DASK, SeedSynthesizer(random_network(6, SIZES), (4,)), TEST, indexes, KEY, batches=[0], batch_size=10
-        )
+        candidate_batches(DASK, SeedSynthesizer(random_network(6, SIZES), (4,)), TEST, indexes, KEY, [0], batch_size=10)
 
 
 def test_shards_follow_the_memory_of_a_worker(synthesizer: SeedSynthesizer) -> None:

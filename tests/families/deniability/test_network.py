@@ -82,30 +82,6 @@ def test_log_probability_of_certain_and_impossible_values():
     assert found[2, 1] == -math.inf
 
 
-def test_draw_follows_the_thresholds(random_network):
-    network = random_network(3, (4, 6, 300))
-    random = np.random.default_rng(0)
-    for i in range(3):
-        rows = random.integers(0, network.configurations(i), 5_000)
-        words = random.integers(0, WORD, 5_000, dtype=np.uint64)
-        drawn = network.draw(i, rows, words)
-        np.testing.assert_array_equal(drawn, (network.thresholds[i][rows] <= words[:, None]).sum(axis=1))
-        assert np.isfinite(network.log_probability(i, rows, drawn)).all()
-
-
-def test_bytes_round_trip_and_are_deterministic(random_network):
-    network = random_network(2, (3, 7, 2, 70_000 % 300))
-    data = network.to_bytes()
-    again = Network.from_bytes(data)
-    assert again.to_bytes() == data
-    for name in ("cardinalities", "bucket_counts", "parents", "order"):
-        assert getattr(again, name) == getattr(network, name)
-    for name in ("bucket_maps", "thresholds"):
-        for a, b in zip(getattr(again, name), getattr(network, name), strict=True):
-            assert a.dtype == b.dtype
-            np.testing.assert_array_equal(a, b)
-
-
 def test_damaged_bytes_are_refused(random_network):
     data = random_network(2, (3, 4)).to_bytes()
     other, pickled = io.BytesIO(), io.BytesIO()

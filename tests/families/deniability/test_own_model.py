@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import closing
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -20,11 +21,11 @@ from dpdist.errors import GuaranteeRefused, SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.claims import claims
 from dpdist.families.deniability.deniability import CandidateRecords, PrivacyTest, candidate_batch
-from dpdist.families.deniability.graph import first_passing, released_parts, sharded_seeds
+from dpdist.families.deniability.graph import candidate_batches, first_passing, released_parts, sharded_seeds
 from dpdist.families.deniability.own_model import OwnSynthesizer
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.ledger.statement import budget_sentence
 from dpdist.lifecycle.run import run_release
@@ -184,7 +185,12 @@ def test_the_release_is_that_of_numpy(executor: Any, partitions: int, shards: in
     parts = [[column[i::partitions] for column in seeds] for i in range(partitions)]
     indexes = sharded_seeds(executor, parts, made.prefix_code, shards=shards)
     batches, counts = first_passing(
-        executor, made, TEST, indexes, key, records=300, at_least=1000, at_most=1500, batch_size=batch
+        executor,
+        partial(candidate_batches, executor, made, TEST, indexes, key, batch_size=batch),
+        records=300,
+        at_least=1000,
+        at_most=1500,
+        batch_size=batch,
     )
     (codes,) = executor.compute(released_parts(executor, batches, counts, records=300, rows_per_part=300))
     for column, whole in zip(codes, expected.codes, strict=True):
@@ -257,7 +263,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture
 def spec(tmp_path: Any) -> PlausibleDeniabilitySpec:
     made = project(tmp_path, **SETTINGS)
-    with closing(Ledger.open(made.ledger)) as ledger:
+    with closing(Books.open(made.ledger)) as ledger:
         ledger.create_dataset("trusting", epsilon="50", delta="1e-5", guarantees=("dp", "dp-declared"))
     return change(made, {"dataset": "trusting"})
 
@@ -277,7 +283,7 @@ def test_releases_are_the_same_on_any_executor(spec: PlausibleDeniabilitySpec) -
         assert verify(path).records == 600
         found.append(read_release(path).to_pydict())
     assert found[0] == found[1]
-    with closing(Ledger.open(spec.ledger)) as ledger:
+    with closing(Books.open(spec.ledger)) as ledger:
         assert "2 releases with a model that is believed as declared; epsilon" in budget_sentence(ledger, spec.dataset)
 
 

@@ -12,12 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.errors import AccountingError, UnreadableFile
+from dpdist.errors import AccountingError
 from dpdist.families.deniability.parameters import (
     NoisyTables,
-    add_to_tables,
     count_tables,
-    exact_tables,
     measure_tables,
     parameter_plan,
     split_tables,
@@ -113,18 +111,6 @@ def test_counts_are_those_of_the_records(codes):
     assert all(table.dtype == np.int64 for table in tables)
 
 
-def test_counts_of_partitions_add_up(codes):
-    whole = count_tables(codes, structure=STRUCTURE, bucket_maps=MAPS)
-    for cuts in ([], [0, 1], [333, 333, 900]):
-        parts = [np.split(column, cuts) for column in codes]
-        counts = [count_tables(list(part), structure=STRUCTURE, bucket_maps=MAPS) for part in zip(*parts, strict=True)]
-        np.testing.assert_array_equal(sum(counts), whole)
-        in_place = np.zeros_like(whole)
-        for part in zip(*parts, strict=True):
-            assert add_to_tables(in_place, list(part), structure=STRUCTURE, bucket_maps=MAPS) is in_place
-        np.testing.assert_array_equal(in_place, whole)
-
-
 @pytest.mark.parametrize(("epsilon", "delta", "repeat"), [(1.0, 0.0, 3), (1.0, 1e-9, 30)])
 def test_every_cell_gets_noise_of_the_planned_scale(epsilon, delta, repeat, chi_square):
     m, size = repeat, 3_000
@@ -156,36 +142,3 @@ def test_every_cell_gets_noise_of_the_planned_scale(epsilon, delta, repeat, chi_
     assert chi_square(seen, expected(1.0)) > 1e-20
     for factor in (0.7, 1.3):
         assert chi_square(seen, expected(factor)) < 1e-20
-
-
-def test_noise_is_a_function_of_the_key(codes):
-    counts = count_tables(codes, structure=STRUCTURE, bucket_maps=MAPS)
-    plan = parameter_plan(SCHEMA, epsilon=1.0, delta=1e-9)
-    first, again, other = (
-        measure_tables(counts, STRUCTURE, plan=plan, noise=Noise(bytes([key]) * 32)) for key in (1, 1, 2)
-    )
-    assert first.to_bytes() == again.to_bytes() != other.to_bytes()
-    assert first.scales == plan.scales(STRUCTURE.cells)
-
-
-def test_bytes_round_trip(codes):
-    counts = count_tables(codes, structure=STRUCTURE, bucket_maps=MAPS)
-    plan = parameter_plan(SCHEMA, epsilon=1.0, delta=1e-9)
-    noisy = measure_tables(counts, STRUCTURE, plan=plan, noise=Noise(bytes(32)))
-    for tables in (noisy, exact_tables(counts, STRUCTURE)):
-        again = NoisyTables.from_bytes(tables.to_bytes())
-        assert (again.noise, again.scales, again.variances) == (tables.noise, tables.scales, tables.variances)
-        for a, b in zip(again.tables, tables.tables, strict=True):
-            assert a.dtype == np.int64
-            np.testing.assert_array_equal(a, b)
-    for bad in (b"", noisy.to_bytes()[:100], b"{}"):
-        with pytest.raises(UnreadableFile, match="begin a new attempt"):
-            NoisyTables.from_bytes(bad)
-
-
-def test_exact_tables_have_no_noise(codes):
-    counts = count_tables(codes, structure=STRUCTURE, bucket_maps=MAPS)
-    exact = exact_tables(counts, STRUCTURE)
-    assert exact.noise == "none"
-    assert exact.variances == (0.0, 0.0, 0.0)
-    np.testing.assert_array_equal(np.concatenate([table.ravel() for table in exact.tables]), counts)

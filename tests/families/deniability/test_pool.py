@@ -84,15 +84,6 @@ def test_a_list_of_a_hundred_thousand_codes() -> None:
     assert found.tolist() == [99_999, 3, 3, 99_999]
 
 
-def test_a_candidate_is_a_function_of_its_number_and_prefix() -> None:
-    made = PoolSynthesizer(RecordPool.of(*weighted(), SIZES, ORDER, KEPT))
-    prefix = every_prefix(50)
-    whole = made.propose(NOISE, prefix, 0, 300).codes
-    pieces = [made.propose(NOISE, [p[a:b] for p in prefix], a, b).codes for a, b in ((0, 7), (7, 150), (150, 300))]
-    for i, column in enumerate(whole):
-        np.testing.assert_array_equal(np.concatenate([piece[i] for piece in pieces]), column)
-
-
 def test_seeds_with_the_prefix_are_plausible(random_codes: Callable[..., Codes]) -> None:
     made = PoolSynthesizer(RecordPool.of(*weighted(), SIZES, ORDER, KEPT))
     assert (made.lengths, made.uses_seeds, made.prefix_code.attributes) == ((2,), True, (1, 0))
@@ -103,13 +94,6 @@ def test_seeds_with_the_prefix_are_plausible(random_codes: Callable[..., Codes])
     found = plausible_seeds(made, candidates, index.counts(candidates.codes), gamma=2.0)
     brute = [int(((seeds[1] == b) & (seeds[0] == a)).sum()) for b, a in zip(*prefix, strict=True)]
     assert found.tolist() == brute
-
-
-def test_a_pool_is_stored_and_read_back() -> None:
-    pool = RecordPool.of(*weighted(), SIZES, ORDER, KEPT)
-    again = RecordPool.from_bytes(pool.to_bytes())
-    assert again.to_bytes() == pool.to_bytes()
-    assert (again.order, again.kept, again.cardinalities) == (ORDER, KEPT, SIZES)
 
 
 def coded(spec: PlausibleDeniabilitySpec) -> Codes:

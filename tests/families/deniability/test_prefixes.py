@@ -18,7 +18,6 @@ from dpdist.families.deniability.prefixes import (
     HISTOGRAM_BINS,
     PrefixCode,
     SeedIndex,
-    SeedKeys,
     key_histogram,
     key_ranges,
     keys_between,
@@ -53,10 +52,6 @@ def leading_rows(code: PrefixCode, codes: Codes) -> list[tuple[int, ...]]:
 
 def take(codes: Codes, rows: np.ndarray) -> Codes:
     return [column[rows] for column in codes]
-
-
-def equal_keys(a: SeedKeys, b: SeedKeys) -> bool:
-    return np.array_equal(a.words, b.words) and np.array_equal(a.counts, b.counts)
 
 
 @given(tables())
@@ -94,20 +89,6 @@ def test_counts_and_ranks_equal_direct_counting(table: tuple[PrefixCode, Codes],
         assert row.tolist() == [sharing[prefix[:length]] for prefix in leading_rows(code, queries)]
 
 
-@given(tables(), st.data())
-def test_any_partitioning_and_merge_order_gives_the_same_keys(
-    table: tuple[PrefixCode, Codes], data: st.DataObject
-) -> None:
-    code, codes = table
-    rows = len(codes[0])
-    labels = np.array(data.draw(st.lists(st.integers(0, 4), min_size=rows, max_size=rows)), int)
-    parts = [seed_keys(code, take(codes, np.flatnonzero(labels == label))) for label in range(5)]
-    parts = data.draw(st.permutations(parts))
-    whole = seed_keys(code, codes)
-    assert equal_keys(merge_keys(parts), whole)
-    assert equal_keys(merge_keys([merge_keys(parts[:2]), merge_keys(parts[2:4]), parts[4]]), whole)
-
-
 @given(tables(), st.integers(1, 6))
 def test_ranges_add_up_to_the_whole(table: tuple[PrefixCode, Codes], shards: int) -> None:
     code, codes = table
@@ -131,17 +112,6 @@ def test_ranges_add_up_to_the_whole(table: tuple[PrefixCode, Codes], shards: int
         assert np.array_equal(columns[0], sum(columns[1:]))
         assert all(column.dtype == columns[0].dtype for column in columns)
     assert np.array_equal(whole.counts(codes), sum(part.counts(codes) for part in parts))
-
-
-def test_ranges_hold_about_as_many_seeds_each() -> None:
-    code = PrefixCode((0, 1), (1000, 1000), (2,))
-    random = np.random.default_rng(0)
-    codes = [random.integers(0, 1000, 100_000).astype(np.uint16) for _ in range(2)]
-    keys = seed_keys(code, codes)
-    ranges = key_ranges(code, key_histogram(code, keys), 7)
-    sizes = [SeedIndex(code, keys_between(keys, low, high)).size for low, high in ranges]
-    assert sum(sizes) == 100_000
-    assert max(sizes) - min(sizes) < 100
 
 
 @settings(max_examples=30)

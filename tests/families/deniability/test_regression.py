@@ -38,7 +38,6 @@ from dpdist.lifecycle.run import run_release
 from dpdist.privacy.events import Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_manifest, read_release, verify
-from dpdist.spec.overrides import change
 from dpdist.spec.schema import Attribute, Schema
 
 SIZES = (3, 5, 2)
@@ -391,12 +390,6 @@ def missing(policy: str) -> dict[str, Any]:
 def test_what_cannot_be_regressed_is_refused(tmp_path, changes, message):
     with pytest.raises(SpecError, match=message):
         project(tmp_path, **changes)
-
-
-def test_the_fingerprint_of_a_regression(tmp_path):
-    spec = project(tmp_path)
-    assert change(spec, {"model.regression": []}).fingerprint == spec.fingerprint
-    assert change(spec, {"model.regression": ["age"]}).fingerprint != spec.fingerprint
 
 
 def test_the_plan_says_what_is_regressed_within_the_budget(tmp_path):

@@ -22,11 +22,10 @@ from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.expectations import Reference, stage_epsilon
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
 from dpdist.families.deniability.search import entropy_columns
-from dpdist.families.deniability.solution import SeedSolution
-from dpdist.families.deniability.solve import solve, solve_plan
+from dpdist.families.deniability.solve import SeedSolution, solve, solve_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.families.deniability.structure import StructureStatistics, learn_structure
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Gaussian, RandomSplit
@@ -49,7 +48,7 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> SeedSolution:
 
 
 def spent(spec: PlausibleDeniabilitySpec) -> tuple[float, list[str]]:
-    ledger = Ledger.open(spec.ledger, create=False)
+    ledger = Books.open(spec.ledger, create=False)
     try:
         states = [attempt.state for attempt in ledger.show(spec.dataset).attempts]
         return float(ledger.remaining(spec.dataset).epsilon_spent), states
@@ -59,7 +58,7 @@ def spent(spec: PlausibleDeniabilitySpec) -> tuple[float, list[str]]:
 
 def taken(spec: PlausibleDeniabilitySpec, made: PlausibleDeniabilityPlan) -> float:
     """The epsilon at which the filters of the data set admit a release by itself."""
-    ledger = Ledger.open(spec.ledger, create=False)
+    ledger = Books.open(spec.ledger, create=False)
     portfolio = ledger.show(spec.dataset).dataset.portfolio
     ledger.close()
     epsilon = portfolio.epsilon_of(portfolio.costs(made.event))
@@ -225,7 +224,7 @@ def test_ten_thousand_records_of_acs_2024(shared_data: Callable[[str], Path], tm
         "cluster.mode": "threads",
     }
     spec = load(RELEASES / "acs2024-whole.yaml", settings)
-    ledger = Ledger.open(spec.ledger)
+    ledger = Books.open(spec.ledger)
     ledger.create_dataset("acs", epsilon="2", delta="1e-9", guarantees=("dp",))
     ledger.close()
     run_release(spec)

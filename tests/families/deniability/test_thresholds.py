@@ -52,12 +52,6 @@ def test_a_row_whose_last_weights_are_zero_leaves_one_unit_to_the_last_value() -
     assert thresholds_from_weights([[1, 0, 0], [0, 4, 0]]).tolist() == [[WORD - 1, WORD - 1], [0, WORD - 1]]
 
 
-def test_one_value_has_no_threshold() -> None:
-    thresholds = thresholds_from_weights(np.ones((3, 1)))
-    assert thresholds.shape == (3, 0)
-    assert draw(thresholds, np.array([0, 2]), np.array([0, WORD - 1], np.uint64)).tolist() == [0, 0]
-
-
 @pytest.mark.parametrize(
     "weights",
     [

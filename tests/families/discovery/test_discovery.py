@@ -28,7 +28,7 @@ from dpdist.families.discovery import stages
 from dpdist.families.discovery.claims import claims
 from dpdist.families.discovery.plan import DiscoveryPlan, tail
 from dpdist.families.discovery.stages import named
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import audit
@@ -170,7 +170,7 @@ def release(folder: Path, table: pa.Table, columns: Mapping[str, Any], **changes
     tree |= {"data": {"path": str(folder / "t.parquet"), "minimum_records": 100, "extra_columns": "ignore"}}
     tree |= {"ledger": f"sqlite:///{folder}/ledger.db", "work": str(folder / "work"), **changes}
     spec = load(tree | {"privacy": {"epsilon": 1, "delta": 1e-9}, "output": {"path": str(folder / "out")}})
-    with closing(Ledger.open(spec.ledger)) as ledger:
+    with closing(Books.open(spec.ledger)) as ledger:
         ledger.create_dataset("people", epsilon="4", delta="1e-8")
     run_release(spec, fixed_key=KEY)
     assert verify(spec.output.path).kind == "discovery"
@@ -261,7 +261,7 @@ def test_a_contract_admits_no_discovery(tmp_path: Path) -> None:
     DISCOVERY.admit(tmp_path)
     with pytest.raises(ContractBroken, match="dpdist contract show"):
         run_release(spec)
-    with closing(Ledger.open(spec.ledger)) as ledger:
+    with closing(Books.open(spec.ledger)) as ledger:
         assert not ledger.show("people").attempts
 
 
@@ -269,7 +269,7 @@ def test_columns_that_are_not_there_cost_nothing(tmp_path: Path) -> None:
     spec = DISCOVERY.project(tmp_path, columns={"regoin": "text"})
     with pytest.raises(ColumnMismatch, match="regoin"):
         run_release(spec)
-    with closing(Ledger.open(spec.ledger)) as ledger:
+    with closing(Books.open(spec.ledger)) as ledger:
         assert not ledger.show("people").attempts
 
 
@@ -283,14 +283,13 @@ def test_a_schema_of_census_persons_is_drafted_and_charged_once(
     shared_data: Find, dpdist: Command, tmp_path: Path
 ) -> None:
     ledger, out = f"sqlite:///{tmp_path}/ledger.db", str(tmp_path / "found")
-    with closing(Ledger.open(ledger)) as opened:
+    with closing(Books.open(ledger)) as opened:
         opened.create_dataset("acs", epsilon="1", delta="1e-8")
     columns = [f"--column={name}" if kind == "text" else f"--column={name}={kind}" for name, kind in ACS.items()]
     asked = [
         "schema",
-        "draft",
+        "discover",
         str(shared_data("acs2024_persons.parquet")),
-        "--discover",
         out,
         *columns,
         "--ledger",
@@ -303,7 +302,7 @@ def test_a_schema_of_census_persons_is_drafted_and_charged_once(
     again = dpdist(*asked)
     assert (again.code, again.out) == (0, answer.out)
     assert dpdist("schema", "draft", out).out == answer.out
-    with closing(Ledger.open(ledger)) as opened:
+    with closing(Books.open(ledger)) as opened:
         assert [attempt.state for attempt in opened.show("acs").attempts] == ["committed"]
     read = yaml_schema(tmp_path, dpdist("schema", "draft", out, "--leave-out=household").out)
     attributes = {attribute.name: attribute for attribute in read.attributes}
@@ -319,17 +318,14 @@ def test_a_schema_of_census_persons_is_drafted_and_charged_once(
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["--discover=out"], "named columns"),
-        (["--discover=out", "--column=a", "--column=a=integer"], "named twice"),
-        (["--discover=out", "--column=a=integr", "--dataset=d"], "did you mean integer"),
-        (["--discover=out", "--column=a", "--public"], "not with --discover"),
-        (["--discover=out", "--column=a", "--dataset=d", "--epsilon=1"], "--delta"),
-        (["--discover=out", "--column=a", "--epsilon=1", "--delta=1e-9"], "--dataset"),
-        (["--dataset=d", "--epsilon=1"], "only with --discover"),
+        (["--column=a", "--column=a=integer"], "named twice"),
+        (["--column=a=integr"], "did you mean integer"),
+        (["--column=a", "--epsilon=0"], "privacy.epsilon"),
     ],
 )
 def test_wrong_commands_say_what_to_do(dpdist: Command, tmp_path: Path, given: list[str], words: str) -> None:
-    answer = dpdist("schema", "draft", str(tmp_path / "t.parquet"), *given)
+    asked = ["--dataset=d", "--epsilon=1", "--delta=1e-9", *given]
+    answer = dpdist("schema", "discover", str(tmp_path / "t.parquet"), str(tmp_path / "out"), *asked)
     assert answer.code != 0
     assert words in answer.err
 

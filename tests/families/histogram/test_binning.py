@@ -23,7 +23,8 @@ from scipy import stats
 
 from dpdist.data.operators import Operator
 from dpdist.errors import AccountingError, SpecError, VerificationFailed
-from dpdist.evaluation.run import Request, run_evaluation
+from dpdist.evaluation.request import Request
+from dpdist.evaluation.run import run_evaluation
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.registry import family_of, make_plan
 from dpdist.families.histogram.binning import (
@@ -39,7 +40,7 @@ from dpdist.families.histogram.claims import bins_claim, canaries
 from dpdist.families.histogram.measurement import changed_cells
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.histogram.stages import truth
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.noise import Noise
@@ -504,7 +505,7 @@ def test_weights_and_units_are_counted_as_they_are_elsewhere(
     changes: dict[str, Any], records: int, people: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
-    with closing(Ledger.open(url)) as ledger:
+    with closing(Books.open(url)) as ledger:
         ledger.create_dataset("d", epsilon="100", delta="1e-3")
     data = {"path": str(people[0] / "people.parquet"), "minimum_records": 10_000, "extra_columns": "ignore"}
     found = []
@@ -535,7 +536,7 @@ def test_an_evaluation_counts_the_table_in_the_released_bins(
     people: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
 ) -> None:
     url, source = f"sqlite:///{tmp_path}/ledger.db", str(people[0] / "people.parquet")
-    with closing(Ledger.open(url)) as ledger:
+    with closing(Books.open(url)) as ledger:
         ledger.create_dataset("d", epsilon="100", delta="1e-3")
     data = {"path": source, "minimum_records": 10_000, "extra_columns": "ignore"}
     output, work = {"path": str(tmp_path / "release")}, str(tmp_path / "work")

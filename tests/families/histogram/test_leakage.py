@@ -14,7 +14,8 @@ from scipy import optimize
 from dpdist.errors import AccountingError, GuaranteeRefused
 from dpdist.families.histogram.measurement import plan_leakage
 from dpdist.privacy import accountant
-from dpdist.privacy.events import LaplaceLeakage, NestedLeakage, from_json
+from dpdist.privacy.event import from_json
+from dpdist.privacy.events import LaplaceLeakage, NestedLeakage
 from dpdist.privacy.leakage import check_alpha, common_scale, composed, leakage, noiseless_leakage, scale_for
 
 

@@ -11,7 +11,7 @@ import pytest
 from scipy import optimize, stats
 
 from dpdist.errors import AccountingError, SpecError
-from dpdist.families.base.noisy_counts import Mechanism, add_noise, deviation
+from dpdist.families.base.calibration import Mechanism, add_noise, deviation
 from dpdist.families.histogram import measurement
 from dpdist.families.histogram.measurement import Measurement, plan_measurement, resolve_shares, sampler_delta
 from dpdist.privacy import accountant

@@ -27,7 +27,7 @@ from dpdist.families.mixing.federated.stages import session_of
 from dpdist.families.mixing.mixture import clip_rows
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise
 from dpdist.spec.reader import load
@@ -295,7 +295,7 @@ def test_a_client_charges_no_other_data_set_for_its_files(spec: MixingSpec, sess
     """Once their time had changed, a data set without a contract was charged for them, in the same ledger."""
     contract_of_client(spec, "north")
     north = sessions["north"]
-    Ledger.open(north.client.ledger or "").create_dataset("free", epsilon=1000, delta="1e-3")
+    Books.open(north.client.ledger or "").create_dataset("free", epsilon=1000, delta="1e-3")
     tree = spec.model_dump(mode="json", by_alias=True)
     tree["federated"]["clients"][0]["dataset"] = "free"
     free = replace(north, spec=load(tree))

@@ -15,7 +15,7 @@ from releases import KEY
 
 from dpdist.errors import ClusterUnreachable, ContractBroken, RoundFailed, SpecError
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import verify
@@ -179,15 +179,15 @@ def test_a_coordinator_that_dies_between_the_clients_commits_is_resumed(
         """Stands for the end of the process."""
 
     spec = spec_on()
-    plain = Ledger.commit
+    plain = Books.commit
 
-    def die(self: Ledger, *args: Any, **kwargs: Any) -> None:
+    def die(self: Books, *args: Any, **kwargs: Any) -> None:
         raise Died
 
-    monkeypatch.setattr(Ledger, "commit", die)  # the coordinator's: the clients commit in their own processes
+    monkeypatch.setattr(Books, "commit", die)  # the coordinator's: the clients commit in their own processes
     with pytest.raises(Died):
         run_release(spec, fixed_key=KEY)
-    monkeypatch.setattr(Ledger, "commit", plain)
+    monkeypatch.setattr(Books, "commit", plain)
     assert states(spec) == COMMITTED | {"": ["drawing"]}
     assert unpublished(spec)
     run_release(spec, fixed_key=KEY, attempt="resume")
@@ -228,7 +228,7 @@ def test_a_table_that_cannot_be_used_ends_the_round_and_leaves_the_charges(
 def test_a_client_without_budget_is_left_out(spec_on: Callable[..., MixingSpec], tmp_path: Path) -> None:
     member(tmp_path, "west")
     (tmp_path / "west" / "ledger.db").unlink()
-    small = Ledger.open(f"sqlite:///{tmp_path}/west/ledger.db")
+    small = Books.open(f"sqlite:///{tmp_path}/west/ledger.db")
     small.create_dataset("people-west", epsilon=1, delta="1e-5")
     small.close()
     spec = spec_on()
@@ -247,7 +247,7 @@ def test_a_round_under_a_contract(spec_on: Callable[..., MixingSpec], calm: list
     keys = {name: key for name, key in spec.clients.items() if key is not None}
     tree = {"schema": SCHEMA, "minimum_records": 2_000, "epsilon": 50, "delta": "1e-5"}
     tree |= {"minima": {"class": {"low": 1_200, "high": 800}}, "data": {"clients": keys}}
-    ledger = Ledger.open(spec.ledger)
+    ledger = Books.open(spec.ledger)
     for number, (changes, why) in enumerate(
         [
             ({"data": {"path": "people.parquet"}}, r"federated.clients: the contract has no 'north', 'south', 'west'"),

@@ -48,6 +48,7 @@ def planned() -> PrivatePlan:
     return found
 
 
+@pytest.mark.slow
 def test_no_audit_contradicts_a_private_release(planned: PrivatePlan) -> None:
     found = claims(planned)
     assert [claim.name for claim in found] == [
@@ -63,6 +64,7 @@ def test_no_audit_contradicts_a_private_release(planned: PrivatePlan) -> None:
     assert finding.lower_bound > 0.1 * planned.epsilon  # of the whole release
 
 
+@pytest.mark.slow
 def test_noise_that_is_too_small_is_rejected(planned: PrivatePlan) -> None:
     charge = planned.charge
     small = replace(

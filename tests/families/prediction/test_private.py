@@ -17,7 +17,7 @@ from dpdist.families.prediction.private.mechanisms import (
     FEATURE_STEP,
     FINE,
     RANK_STEP,
-    Charge,
+    Deviations,
     PrivateColumn,
     cells_for,
     charge,
@@ -211,7 +211,7 @@ def test_more_records_or_less_noise_allow_more_cells() -> None:
 @pytest.mark.parametrize("factor", [1.0, 0.7])
 def test_the_noise_of_the_ridge_statistics_has_the_planned_deviation(factor: float) -> None:
     noise, sigma, size = Noise(bytes(range(32))), 3.0, 150
-    made_charge = Charge(
+    made_charge = Deviations(
         marginal=1, correlation=1, product=sigma * factor, cross=sigma * factor, event=Composed((Gaussian(1),))
     )
     zeros = np.zeros((size, size), np.int64), np.zeros(20_000, np.int64)

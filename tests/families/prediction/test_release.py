@@ -26,7 +26,7 @@ from dpdist.families.prediction.lid.plan import LidPlan
 from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.spec import TwoStageSpec, scale_of
 from dpdist.families.prediction.stages import SyntheticInputs, TableBlocks, stages
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.guarantee import LID, DifferentialPrivacy
@@ -412,7 +412,7 @@ def test_the_json_schema_knows_the_kind() -> None:
 def run_spec(folder: Path, *, guarantees: tuple[str, ...] = ("dp", "lid"), dp: bool = False, **changes: Any) -> Any:
     pq.write_table(people(), folder / "people.parquet")
     url = f"sqlite:///{folder}/ledger.db"
-    ledger = Ledger.open(url)
+    ledger = Books.open(url)
     ledger.create_dataset("d", epsilon=10, delta="1e-5", guarantees=guarantees)
     ledger.close()
     tree = spec(folder / "people.parquet", folder / "release", dp=dp, **changes).model_dump(mode="json", by_alias=True)
@@ -452,7 +452,7 @@ def test_a_refused_disclosure_leaves_its_attempt_open(tmp_path: Path) -> None:
     made = run_spec(tmp_path, privacy={"disclosure": {"lid": 0.1, "eta": 0.02}})
     with pytest.raises(CheckFailed):
         run_release(made)
-    ledger = Ledger.open(made.ledger, create=False)
+    ledger = Books.open(made.ledger, create=False)
     assert [attempt.state for attempt in ledger.show("d").attempts] == ["drawing"]
     ledger.close()
 
@@ -492,6 +492,6 @@ def test_an_interrupted_release_is_resumed(tmp_path: Path, dp: bool) -> None:
         run_release(made, progress=stop)
     outcome = run_release(made, attempt="resume")
     assert outcome.records == (700 if dp else ROWS)
-    ledger = Ledger.open(made.ledger, create=False)
+    ledger = Books.open(made.ledger, create=False)
     assert [attempt.state for attempt in ledger.show("d").attempts] == ["committed"]
     ledger.close()

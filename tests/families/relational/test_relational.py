@@ -24,7 +24,7 @@ from dpdist.families.base.registry import make_plan
 from dpdist.families.relational.draw import draw_linked
 from dpdist.families.relational.exchange import MeasuredMargins, Parents, Targets, measure_margins, own_attributes
 from dpdist.families.relational.layout import Layout
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
 from dpdist.model.balance import CellCosts, PairIndex, TableRows
@@ -77,8 +77,8 @@ def test_members_are_laid_out_with_what_they_depend_on(layout: Layout) -> None:
 
 def test_kinds_of_all_members_sum_to_the_size(tmp_path: Path) -> None:
     """Else a member is to come of which no kind is left, and the draw fails after the charge; noise alone decides."""
-    kinds = {"members__kinds": {"children": "age < 15", "adults": "age >= 15"}}
-    spec = RELATIONAL.project(tmp_path, privacy__epsilon=1e-6, **kinds)
+    members = {"kinds": {"children": "age < 15", "adults": "age >= 15"}}
+    spec = RELATIONAL.project(tmp_path, privacy={"epsilon": 1e-6, "delta": 1e-7}, members=members)
     run_release(spec, fixed_key=KEY)
     assert read_release(spec.output.path).to_pandas()["household"].value_counts().max() > 1
 
@@ -185,7 +185,7 @@ def released(folder: Path, members: pa.Table, parents: pa.Table, name: str) -> p
     spec = RELATIONAL.spec(
         folder, output__path=str(folder / name), name=name, ledger=f"sqlite:///{folder}/{name}.db", **changes
     )
-    with closing(Ledger.open(spec.ledger)) as ledger:
+    with closing(Books.open(spec.ledger)) as ledger:
         ledger.create_dataset("people", epsilon=100, delta="1e-3")
         with pytest.raises(ContractBroken, match="one of records"):
             run_release(spec, fixed_key=KEY)

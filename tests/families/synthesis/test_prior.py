@@ -16,7 +16,7 @@ from dpdist.data.count import pair_counts
 from dpdist.errors import ReleaseConflict, SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.families.synthesis.prior import read_prior
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import Run, run_release
 from dpdist.model.choices import choose, with_prior
 from dpdist.privacy.noise import Noise
@@ -121,7 +121,7 @@ def test_a_release_with_a_prior_names_it_and_keeps_its_contract(tmp_path: Path) 
     assert any("public_tables" in departure for departure in contract.departures(spec, event=None))
     admitted = contract.model_copy(update={"public_tables": (str(tmp_path / "public" / "*"),)})
     assert not admitted.departures(spec, event=None)
-    ledger = Ledger.open(spec.ledger)
+    ledger = Books.open(spec.ledger)
     ledger.create_dataset("people", epsilon="10", delta="1e-6")
     ledger.close()
     outcome = run_release(spec)
@@ -155,7 +155,7 @@ def test_an_attempt_keeps_to_its_prior(tmp_path: Path) -> None:
     prior = tmp_path / "prior.parquet"
     pq.write_table(table(8_000), prior)
     spec = load(spec_with(tmp_path, str(prior)))
-    ledger = Ledger.open(spec.ledger)
+    ledger = Books.open(spec.ledger)
     ledger.create_dataset("people", epsilon="10", delta="1e-6")
     ledger.close()
 
@@ -181,7 +181,7 @@ def test_a_prior_that_is_exchanged_during_a_run_is_noticed(tmp_path: Path) -> No
     prior = tmp_path / "prior.parquet"
     pq.write_table(table(8_000), prior)
     spec = load(spec_with(tmp_path, str(prior)))
-    ledger = Ledger.open(spec.ledger)
+    ledger = Books.open(spec.ledger)
     ledger.create_dataset("people", epsilon="10", delta="1e-6")
     ledger.close()
     with Run(spec) as run:

@@ -28,7 +28,7 @@ from dpdist.families.synthesis.regression_steps import GRID, STEPS, Score, draws
 from dpdist.families.synthesis.regressions import Count, Regressions, measure_regressions
 from dpdist.inference.comparisons import MEASURED_NOTE, answer
 from dpdist.inference.published import Published
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.model.choices import choose
 from dpdist.privacy.arrays import Codes, Floats
@@ -402,7 +402,7 @@ def test_units_are_bounded_before_they_are_measured(tmp_path: Path) -> None:
     frame["id"] = np.arange(6_000)
     many = frame.assign(id=np.arange(6_000) // 2_000 + 10_000, sex=1, score=0)
     pq.write_table(pa.Table.from_pandas(pd.concat([frame, many], ignore_index=True)), tmp_path / "table.parquet")
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     ledger.create_dataset("people", epsilon="100", delta="1e-3")
     ledger.close()
     spec = tree(

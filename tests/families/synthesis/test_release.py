@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,7 @@ from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.claims import claims
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.families.synthesis.spec import WholeSynthesisSpec
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.model import account as accounts
 from dpdist.model import draw as drawing
@@ -286,7 +284,7 @@ def test_no_noise_before_the_charge(tmp_path: Path) -> None:
 
 
 def test_a_release(tmp_path: Path) -> None:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     ledger.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp",))
     ledger.close()
     outcome = run_release(project(tmp_path))
@@ -342,6 +340,7 @@ def claim(
     return claims(planned(folder, **changes))[folder_too]
 
 
+@pytest.mark.slow
 def test_the_whole_folder_is_attacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its files and records alone; the bound is near what is stated, so the attack has power."""
     found = claim(tmp_path, "one-way", monkeypatch, epsilon=4, folder_too=True)
@@ -351,6 +350,7 @@ def test_the_whole_folder_is_attacked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert finding.lower_bound > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_the_audit_comes_near_and_rejects_nothing(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finding = audit(
@@ -361,6 +361,7 @@ def test_the_audit_comes_near_and_rejects_nothing(step: str, tmp_path: Path, mon
     assert finding.lower_bound > (0.1 if step in ("accuracy", "regressions") else 0.15) * finding.epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_the_audit_rejects_too_little_noise(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of the noise, and an account that does not see it."""
@@ -383,10 +384,3 @@ def test_rehearsals_release_as_many_records(tmp_path: Path) -> None:
     made = rehearse(plan, stages_of(plan), codes, key=key_from(Noise(bytes(32))))
     assert [len(column) for column in released_codes(made)] == [70, 70]
     assert math.isfinite(made.result(Learned).report["records"])
-
-
-def test_specs_are_frozen(tmp_path: Path) -> None:
-    spec = project(tmp_path, synthesis={})
-    assert isinstance(spec, WholeSynthesisSpec)
-    assert spec.records == spec.data.minimum_records
-    assert partial(load, tree(tmp_path, synthesis={}))().fingerprint == spec.fingerprint

@@ -30,7 +30,7 @@ from dpdist.inference.draw import draw_table
 from dpdist.inference.law import Law
 from dpdist.inference.published import Published
 from dpdist.inference.recompute import recompute
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
 from dpdist.model import draw, rounds
@@ -321,7 +321,7 @@ def impossible(row: dict[str, Any]) -> bool:
 
 
 def test_a_release_is_made_again_tabulated_and_drawn_from(tmp_path: Path) -> None:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     ledger.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp",))
     ledger.close()
     spec = load(tree(tmp_path))
@@ -348,7 +348,7 @@ def test_a_release_is_made_again_tabulated_and_drawn_from(tmp_path: Path) -> Non
 
 
 def test_forbidden_cells_are_zero_measured_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = Books.open(f"sqlite:///{tmp_path}/ledger.db")
     ledger.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp",))
     ledger.close()
     run_release(load(tree(tmp_path)))

@@ -17,7 +17,7 @@ from dpdist.data.operators import Operator
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.ledger import Ledger
+from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import MOST_CODED_CELLS, Choices, choose, is_wide
@@ -122,7 +122,7 @@ def test_a_release_of_wide_codes_has_the_same_bytes_for_any_partitions(tmp_path:
     assert is_wide(plan.spec.table.cardinalities)
     assert not plan.accuracy_mu
     assert "pairs are counted in a second pass" in plan.explain()
-    with closing(Ledger.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+    with closing(Books.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
         ledger.create_dataset("people", epsilon="100", delta="1e-6")
     released = []
     for partitions in (1, 5):

@@ -30,10 +30,10 @@ from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.federated.spec import ClientSpec
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.ledger import Charge, Ledger
+from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import WITH_TEST_KEY, KeyRef, forget_keys, load_noise, require_test_keys
 from dpdist.ledger.records import event_json
-from dpdist.privacy.events import covers
+from dpdist.privacy.event import covers
 from dpdist.privacy.noise import Noise
 from dpdist.spec.contract import kept_contract
 from dpdist.storage.store import Store
@@ -101,15 +101,15 @@ def _plan(session: ClientSession) -> FederatedPlan:
     return made
 
 
-def ledger_of(session: ClientSession) -> Ledger:
+def ledger_of(session: ClientSession) -> Books:
     """The client's own ledger."""
     url = session.client.ledger or os.environ.get("DPDIST_LEDGER")
     if not url:
         raise SpecError(f"federated.clients: give client {session.name} its ledger, or its workers the DPDIST_LEDGER")
-    return Ledger.open(url, create=False)
+    return Books.open(url, create=False)
 
 
-def charged(session: ClientSession, ledger: Ledger, *states: str) -> Charge:
+def charged(session: ClientSession, ledger: Books, *states: str) -> Charge:
     """The client's attempt, if it is in one of these states and charged for what the session says. Raises
     ReleaseConflict.
     """
@@ -130,7 +130,7 @@ def require_state(attempt: Charge, *states: str) -> None:
         raise ReleaseConflict(f"the attempt is {attempt.state}: the round is over for this client")
 
 
-def refuse_shared(session: ClientSession, ledger: Ledger) -> None:
+def refuse_shared(session: ClientSession, ledger: Books) -> None:
     """Refuse a data set that another client of the round, or the coordinator, charges in the same ledger. Raises
     SpecError.
     """
@@ -169,7 +169,7 @@ def own_spec(session: ClientSession) -> MixingSpec:
     return session.spec.model_copy(update={"data": data, "federated": None})
 
 
-def contract_of(session: ClientSession, ledger: Ledger) -> str | None:
+def contract_of(session: ClientSession, ledger: Books) -> str | None:
     """The digest of the contract of the client's data set, which its part of the spec keeps; None where it has none.
     Raises ContractBroken: the spec asks its table for something else, or only the coordinator's data set has a
     contract.
@@ -190,7 +190,7 @@ def source_of(session: ClientSession, *, checked: bool = False) -> TableSource:
     return table_source(own_spec(session), checked=checked)
 
 
-def table_of(session: ClientSession, ledger: Ledger) -> Table:
+def table_of(session: ClientSession, ledger: Books) -> Table:
     """The client's table; reads no record."""
     checked = contract_of(session, ledger) is not None
     return open_table(source_of(session, checked=checked), session.spec.table)

@@ -29,7 +29,6 @@ from dpdist.cluster.worker_groups import Lost, WorkerGroups
 from dpdist.errors import CheckFailed, ClusterUnreachable, DpdistError, ResourceError, RoundFailed, SpecError
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.family import Stage
-from dpdist.families.base.stored import Stored
 from dpdist.families.base.writing import write_records
 from dpdist.families.mixing.classes import MixedClass, Mixtures, Restorations, note_left_out
 from dpdist.families.mixing.federated import client
@@ -50,6 +49,7 @@ from dpdist.families.mixing.output import finish
 from dpdist.families.mixing.restore import Restoration, mixture_sums, restoration
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.storage.store import Store
+from dpdist.storage.stored import Stored
 
 FederatedAttempt = Attempt[MixingSpec, FederatedPlan]
 

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from dpdist.errors import CheckFailed, SpecError
 from dpdist.families.base.plugins import load
-from dpdist.families.base.stored import Stored
 from dpdist.families.prediction.columns import snapped
 from dpdist.families.prediction.first_stage import (
     FIRST_STAGES,
@@ -42,6 +41,7 @@ from dpdist.families.prediction.lid.method import MATCHED_ROWS, Block, Method, c
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import squared_distances
+from dpdist.storage.stored import Stored
 
 NEIGHBOURS = 256
 """Most rows of a block beyond that."""

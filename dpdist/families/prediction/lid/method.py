@@ -34,7 +34,7 @@ from dpdist.errors import CheckFailed
 from dpdist.families.prediction.columns import Columns, Scale
 from dpdist.families.prediction.second_stage import RegressionSpec
 from dpdist.privacy.arrays import Codes, Counts, Floats, stable_order
-from dpdist.privacy.calibrate import shown
+from dpdist.privacy.formatting import shown
 from dpdist.privacy.noise import Noise
 
 ALPHAS = tuple(i / 100 for i in range(101))

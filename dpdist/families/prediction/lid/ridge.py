@@ -38,10 +38,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.families.base.stored import Stored
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.calibrate import shown
+from dpdist.privacy.formatting import shown
 from dpdist.privacy.portable import cholesky, exp, matmul, power, solve, solve_lower, squared_distances
+from dpdist.storage.stored import Stored
 
 _CHUNK = 1 << 22  # kernel values at a time
 

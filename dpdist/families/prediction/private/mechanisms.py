@@ -32,7 +32,7 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,14 +40,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import AccountingError
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.first_stage import Marginal, marginal_of_masses, nearest_correlation
-from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts, Floats
-from dpdist.privacy.calibrate import least_scale
-from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
+from dpdist.privacy.calibrate import ABOVE, round_up
+from dpdist.privacy.events import Composed, Gaussian
 from dpdist.privacy.grid import LARGEST_SCALE
-from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.privacy.portable import inner, sin_turns
 from dpdist.spec.strict import OwnFields
 
@@ -173,7 +172,7 @@ def private_correlation(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Charge:
+class Deviations:
     """Noise of each statistic."""
 
     marginal: float  # deviation of the noise on each cell of each histogram
@@ -200,7 +199,7 @@ def charge(
     product_share: float,
     draws: int,
     unit: int = 1,
-) -> Charge:
+) -> Deviations:
     """Divide the budget of a whole release of so many `inputs`, the response left out, for units of so many records.
 
     A share is 0 where a statistic is not measured; the cross products get the rest. `draws` is the noise drawn, at
@@ -210,19 +209,16 @@ def charge(
     rest = 1 - marginal_share - correlation_share - product_share
     shares = {"marginals": marginal_share, "correlations": correlation_share, "products": product_share}
     shares = {name: share for name, share in {**shares, "cross products": rest}.items() if share > 0}
-    multiplier = least_scale(
-        lambda multiplier: accountant.epsilon(_event(multiplier, shares, draws), delta=delta),
-        epsilon=epsilon,
-        delta=delta,
-        start=accountant.calibrate_gaussian(sensitivity=1.0, epsilon=epsilon, delta=delta) * (1 + 1e-6),
-    )
+    whole = GaussianPlan.of(epsilon=epsilon, delta=delta, draws=draws, lost="samplers")
+    multiplier = round_up(whole.sigma * ABOVE)
     one = {name: unit * multiplier / math.sqrt(share) for name, share in shares.items()}
-    made = Charge(
+    parts = (Gaussian(multiplier / math.sqrt(share), label=name) for name, share in shares.items())
+    made = Deviations(
         marginal=one["marginals"] * math.sqrt(inputs + 1),
         correlation=one.get("correlations", 0.0) * rank_sensitivity(inputs),
         product=one.get("products", 0.0),
         cross=one["cross products"],
-        event=_event(multiplier, shares, draws),
+        event=Composed((*parts, whole.lost), label="two-stage"),
     )
     in_steps = (made.correlation / RANK_STEP**2, made.product / FEATURE_STEP**2, made.cross / FEATURE_STEP**2)
     if max(made.marginal, *in_steps) > LARGEST_SCALE:
@@ -230,11 +226,6 @@ def charge(
             f"epsilon = {epsilon:g} at delta = {delta:g} needs more noise than the sums can carry; raise one of them"
         )
     return made
-
-
-def _event(multiplier: float, shares: Mapping[str, float], draws: int) -> Composed:
-    parts = (Gaussian(multiplier / math.sqrt(share), label=name) for name, share in shares.items())
-    return Composed((*parts, ApproximateDP(0.0, draws * SAMPLER_DELTA, label="samplers")), label="two-stage")
 
 
 def cells_for(records: int, *, noise: float) -> int:

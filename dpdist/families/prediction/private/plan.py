@@ -11,7 +11,7 @@ from dpdist.families.prediction.private.mechanisms import (
     CORRELATION_SHARE,
     MARGINAL_SHARE,
     PRODUCT_SHARE,
-    Charge,
+    Deviations,
     PrivateColumn,
     cells_for,
     charge,
@@ -32,7 +32,7 @@ class PrivatePlan(TwoStagePlan):
 
     noise_name: ClassVar[str] = "Deviation of a count of a marginal"
 
-    charge: Charge
+    charge: Deviations
     columns: tuple[PrivateColumn, ...]  # the inputs, then the response, in cells
 
     @property

@@ -19,7 +19,7 @@ from dpdist.families.prediction.first_stage import FIRST_STAGES, Marginal, Targe
 from dpdist.families.prediction.private.mechanisms import (
     FEATURE_STEP,
     Cells,
-    Charge,
+    Deviations,
     PrivateColumn,
     noisy_total,
     private_correlation,
@@ -108,7 +108,7 @@ def fitted_model(
     seen: Design,
     noisy: NoisyRegression,
     *,
-    charge: Charge,
+    charge: Deviations,
     noise: Noise,
 ) -> PrivateModel:
     """The model of a private release, from noisy statistics alone."""

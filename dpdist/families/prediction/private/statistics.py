@@ -19,14 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.operators import Operator
-from dpdist.families.base.stored import Stored
 from dpdist.families.prediction.columns import Columns, Scale
 from dpdist.families.prediction.first_stage import Marginal, standard_normal
 from dpdist.families.prediction.private.mechanisms import (
     FEATURE_STEP,
     RANK_STEP,
     Cells,
-    Charge,
+    Deviations,
     PrivateColumn,
     histogram,
     rank_products,
@@ -35,6 +34,7 @@ from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.calibrate import round_up
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.portable import inner, sin_turns, solve
+from dpdist.storage.stored import Stored
 
 RESPONSE_CELLS = 4096
 """Cells of the response, as the ridge statistics see it."""
@@ -235,7 +235,7 @@ class NoisyMarginals(Stored):
     counts: list[Counts]  # list of int64[cells]: of the inputs, then of the response
 
     @classmethod
-    def draw(cls, counts: Sequence[Counts], *, charge: Charge, noise: Noise) -> NoisyMarginals:
+    def draw(cls, counts: Sequence[Counts], *, charge: Deviations, noise: Noise) -> NoisyMarginals:
         """Add the noise to exact histograms."""
         return cls(
             [
@@ -267,7 +267,7 @@ class NoisyCorrelations(Stored):
     products: Counts  # int64[pairs of inputs]: in steps of ``RANK_STEP**2``
 
     @classmethod
-    def draw(cls, products: Counts, *, charge: Charge, noise: Noise) -> NoisyCorrelations:
+    def draw(cls, products: Counts, *, charge: Deviations, noise: Noise) -> NoisyCorrelations:
         """Add the noise to exact products."""
         sigma = charge.correlation / RANK_STEP**2
         return cls(products + noise.gaussian_integers("prediction/correlation", len(products), sigma=sigma))
@@ -308,7 +308,7 @@ class NoisyRegression(Stored):
     cross: Counts  # int64[features]
 
     @classmethod
-    def draw(cls, products: Counts, cross: Counts, *, charge: Charge, noise: Noise) -> NoisyRegression:
+    def draw(cls, products: Counts, cross: Counts, *, charge: Deviations, noise: Noise) -> NoisyRegression:
         """Add the noise to exact sums; to products off the diagonal it is divided by ``sqrt(2)``."""
         size, sigma = len(products), charge.product / FEATURE_STEP**2
         drawn = np.zeros((size, size), np.int64)

@@ -1,4 +1,4 @@
-"""What commands print: JSON, or text in 80 columns with the guarantee first."""
+"""What commands share: their options, and how they print, as JSON or as text in 80 columns."""
 
 from __future__ import annotations
 
@@ -6,12 +6,68 @@ import json
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
 from dpdist.api.display import cut, folded
 from dpdist.errors import printable
+
+if TYPE_CHECKING:
+    from dpdist.spec.release import ReleaseSpec
+
+DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
+
+SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="Spec file (YAML).")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="A.B=C",
+        help="Override a setting of the spec, such as synthesis.records=1000; may be repeated.",
+    ),
+]
+
+
+LedgerUrl = Annotated[
+    str,
+    typer.Option(
+        "--ledger",
+        envvar="DPDIST_LEDGER",
+        help="SQLAlchemy URL of the ledger, or the path of an SQLite one; one with a password: by DPDIST_LEDGER.",
+    ),
+]
+PublicKey = Annotated[
+    Path | None, typer.Option(help="PEM file of the Ed25519 public key; the signature is then required.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Endpoint = Annotated[str | None, typer.Option(help="Endpoint of an S3-compatible store.")]
+
+
+def storage_options(endpoint_url: str | None) -> dict[str, Any]:
+    """The options of object storage that a command line gives."""
+    return {"endpoint_url": endpoint_url} if endpoint_url else {}
+
+
+def moment(text: str) -> str:
+    """A time of the ledger for a table on a terminal: to the second, in UTC."""
+    return f"{text[:19].replace('T', ' ')} UTC"
+
+
+def overrides(settings: list[str] | None) -> dict[str, Any]:
+    """What --set says, by dotted path."""
+    from dpdist.spec.overrides import parse_overrides
+
+    return parse_overrides(settings or [])
+
+
+def load(path: Path, settings: list[str] | None) -> ReleaseSpec:
+    """The spec of a command line: the file, its overrides, and the ledger of the environment."""
+    from dpdist.api.given import specified
+
+    return specified(path, overrides(settings))
+
 
 LONGEST_ERROR = 300
 """Characters of a line of an error; of a longer one the first sentence comes first, and the rest below it."""
@@ -19,7 +75,7 @@ LONGEST_ERROR = 300
 _SENTENCE = re.compile(r".{30,}?(?:\. (?=[A-Z])|; )|.{30,}?: ")
 
 
-class Answer(Protocol):
+class Printable(Protocol):
     """What a command found."""
 
     def to_json(self) -> Any:
@@ -34,7 +90,7 @@ def say(text: str, *, err: bool = False, nl: bool = True) -> None:
     typer.echo(printable(text), err=err, nl=nl)
 
 
-def show(answer: Answer, *, as_json: bool) -> None:
+def show(answer: Printable, *, as_json: bool) -> None:
     """Print an answer, as JSON or for people."""
     if as_json:
         show_json(answer.to_json())

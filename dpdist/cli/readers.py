@@ -1,0 +1,276 @@
+"""Commands for readers of a release: verify, draw, tabulate, infer."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpdist.api.display import folded
+from dpdist.cli.ledger import known_to_default
+from dpdist.cli.shared import AsJson, Endpoint, PublicKey, guarantee_lines, say, show_json, storage_options
+from dpdist.errors import OutputExists
+from dpdist.privacy.formatting import number_of, upwards
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dpdist.families.base.plan import Plan
+    from dpdist.inference.published import Published
+    from dpdist.inference.recompute import Recomputed
+    from dpdist.publish.account import ReleaseAccount
+    from dpdist.publish.verify import VerifyReport
+
+Where = Annotated[
+    str | None, typer.Option(metavar="CONDITION", help='Which records, such as "state = 8 and age >= 65".')
+]
+Out = Annotated[Path | None, typer.Option(help="Parquet file to write; default: the first rows are printed.")]
+_SHOWN = 20
+_MOST_MADE_UP = 100_000  # records of a made-up table
+
+
+@dataclass(frozen=True)
+class Place:
+    """A release, and how it is reached and checked."""
+
+    release: str
+    key: Any  # Ed25519PublicKey or None
+    options: dict[str, Any]
+
+    def open(self) -> Published:
+        """What is published there."""
+        from dpdist.inference.published import Published
+
+        return Published.open(self.release, self.key, storage_options=self.options)
+
+
+def reads(command: Callable[..., None]) -> Callable[..., None]:
+    """A command about a release: its place, the first parameter, is made of an argument and the options of readers."""
+
+    def call(release: Any, public_key: Any, endpoint_url: Any, **given: Any) -> None:
+        from dpdist.api.given import key_of
+
+        command(Place(release, key_of(public_key), storage_options(endpoint_url)), **given)
+
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    help_text = "Folder or s3:// prefix of a release."
+    first = inspect.Parameter(
+        "release", kinds[0], annotation=Annotated[str, typer.Argument(metavar="RELEASE", help=help_text)]
+    )
+    shared = [
+        inspect.Parameter("public_key", kinds[1], default=None, annotation=PublicKey),
+        inspect.Parameter("endpoint_url", kinds[1], default=None, annotation=Endpoint),
+    ]
+    parameters = [first, *(one.replace(kind=kinds[1]) for one in own), *shared]
+    call.__name__, call.__doc__ = command.__name__, command.__doc__
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return call
+
+
+@reads
+def verify(
+    place: Any,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            help="SQLAlchemy URL or SQLite file of the ledger: also compare the release with the account. Default: "
+            "dpdist-ledger.db of this folder, if it is there and knows the release.",
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the release that is expected.")] = None,
+    attempt: Annotated[str | None, typer.Option(help="Its attempt, or at least 8 characters of its beginning.")] = None,
+    required: Annotated[
+        bool,
+        typer.Option(
+            "--require-signature",
+            help="End with 1 unless a signature was checked (--public-key, --ledger) and the manifest lists all files.",
+        ),
+    ] = False,
+    recompute: Annotated[
+        bool,
+        typer.Option(
+            "--recompute", help="Also make all records again from the published model, and name changed ones."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check every file of a release against its manifest, the guarantee against its events, and the signature."""
+    from dpdist.api.calls import verified
+
+    release, options = place.release, place.options
+    again = None
+    if recompute:
+        from dpdist.inference.recompute import recompute as make_again
+
+        again = make_again(release, place.key, storage_options=options)
+    found = ledger if ledger is not None or required else known_to_default(release, options)
+    report, account = verified(
+        release, public_key=place.key, ledger=found, name=name, attempt=attempt, storage_options=options
+    )
+    if ledger is None and found is not None and not as_json:
+        say(f"ledger      {found}, which knows the release")
+    if as_json:
+        made = {} if again is None else {"recomputed": asdict(again)}
+        show_json(report.to_json() | made | ({} if account is None else {"account": account.to_json()}))
+    else:
+        _explain(release, report, account, again)
+    if required and (report.signature != "valid" or report.unlisted or not report.private):
+        why = "there are files that it does not list" if report.unlisted else "it was made with a fixed test key"
+        why = "no signature was checked" if report.signature != "valid" else why
+        say(f"dpdist: --require-signature: {release}: {why}", err=True)
+        raise typer.Exit(1)
+
+
+def _explain(release: str, report: VerifyReport, account: ReleaseAccount | None, again: Recomputed | None) -> None:
+    parts = number_of(report.parts, "part")
+    verdict = report.verdict if account is None else "verified by the account"
+    if report.signature == "foreign":
+        verdict += ", but signed by a key that is not the data set's"
+    lines = [] if report.private else [f"{release}: NOT PRIVATE, made with a fixed test key: its noise can be computed"]
+    lines += [
+        f"{release}: {verdict}, {report.counted} in {parts}",
+        f"Release     {report.identity}",
+        f"Signature   {report.signed}",
+        *(f"WARNING     {caution}" for caution in report.cautions),
+    ]
+    if account is not None:
+        lines.append(f"Account     {account.explain()}")
+    if again is not None:
+        other = f"; the bytes of {number_of(len(again.rewritten), 'part')} are another pyarrow's"
+        other = other if again.rewritten else ""
+        lines.append(f"Recomputed  all {again.records:,} records from the model and the public key{other}")
+    lines += guarantee_lines(report.guarantees)
+    if report.epsilon is not None:
+        lines.append(f"Events      epsilon {upwards(report.epsilon)}, recomputed from the events in the manifest")
+    if report.unlisted:
+        names = [name if name.isprintable() else repr(name) for name in report.unlisted[:10]]  # whoever made them
+        shown = ", ".join(names) + (", ..." if len(report.unlisted) > 10 else "")
+        lines.append(
+            f"WARNING     {number_of(len(report.unlisted), 'file')} beside it that the manifest does not name and that "
+            f"were not checked: {shown}"
+        )
+    say(folded("\n".join(lines)))
+
+
+@reads
+def draw(
+    place: Any,
+    records: Annotated[int, typer.Option(min=1, max=100_000_000, help="Number of records.")] = 1000,
+    where: Where = None,
+    out: Out = None,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other records.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Draw new records from the model of a release, as many as wanted and given a condition; it costs nothing."""
+    from dpdist.inference.draw import draw_table
+
+    drawn = draw_table(place.open(), records, where=where, seed=seed)
+    if drawn.note:
+        say(drawn.note, err=True)
+    _write(drawn.table, out, as_json)
+
+
+@reads
+def tabulate(
+    place: Any,
+    attributes: Annotated[list[str], typer.Argument(metavar="ATTRIBUTE...", help="Attributes of the table.")],
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """The model's counts of all cells of some attributes, with standard errors and 95 % intervals."""
+    from dpdist.inference.answers import tabulate as table_of
+
+    _write(table_of(place.open(), attributes), out, as_json)
+
+
+@reads
+def infer(
+    place: Any,
+    questions: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="QUESTION...",
+            help='"count where state = 8", "mean age", "quantile 0.9 age", "share where ... minus share where ...", '
+            '"regression income on age, sex = 1".',
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Answer questions about the private table, with 95 % intervals."""
+    from dpdist.inference.comparisons import answer
+
+    opened = place.open()
+    answers = [item for question in questions for item in answer(opened, question)]
+    if as_json:
+        show_json([item.to_json() for item in answers])
+        return
+    for item in answers:
+        estimate, low, high = (f"{v:,.6g}" if isinstance(v, float) else v for v in (item.estimate, item.low, item.high))
+        ends = "no interval" if low is None else f"95 % interval {low} to {high}"
+        say(f"{item.question}: {estimate} ({ends}{'; ' + item.note if item.note else ''})")
+
+
+@reads
+def replicates(
+    place: Any,
+    out: Annotated[Path, typer.Option(help="File to write: .csv, or else Parquet.")],
+    number: Annotated[int, typer.Option(min=20, max=1_000, help="Number of replicates.")] = 80,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other replicates.")] = 0,
+) -> None:
+    """The released records with replicate weights, for R's survey package, Stata or samplics; it costs nothing."""
+    from dpdist.inference.replicates import make_replicates
+
+    made = make_replicates(place.open(), number, seed=seed)
+    _write(made.to_arrow(), out, False)
+    say(f"Fay's coefficient {made.fay!r}, mse about the full sample")
+
+
+def audit_coverage(plan: Plan, runs: int, as_json: bool) -> None:
+    """How often intervals cover, by releases of made-up tables whose law is known."""
+    from dpdist.inference.coverage import against_law
+
+    records = min(max(plan.spec.data.minimum_records, 1_000), _MOST_MADE_UP)
+    found = against_law(plan, records=records, runs=runs)
+    if as_json:
+        show_json({of: [asdict(one) for one in covered] for of, covered in found.items()})
+        return
+    say(f"{'nominal 95 % intervals':<24}{'of':<8}{'number':>8}{'covered':>9}{'naive':>8}{'length':>8}")
+    for of, covered in found.items():
+        for one in covered:
+            line = f"{one.number:>8,}{one.coverage:>9.1%}{one.naive:>8.1%}{one.width:>8.2f}"
+            say(f"{one.of:<24}{of:<8}{line}")
+
+
+def _write(table: pa.Table, out: Path | None, as_json: bool) -> None:
+    if out is not None:
+        import pyarrow.parquet as pq
+        from pyarrow import csv
+
+        from dpdist.inference.replicates import plain
+
+        if out.exists():
+            raise OutputExists(f"{out} exists: choose another --out")
+        if out.suffix == ".csv":
+            csv.write_csv(plain(table), out)
+        else:
+            pq.write_table(table, out)
+        say(f"{out}: {table.num_rows:,} rows")
+    elif as_json:
+        show_json(table.to_pylist())
+    else:
+        say("\t".join(map(_cell, table.column_names)))
+        for row in table.slice(0, _SHOWN).to_pylist():
+            say("\t".join(map(_cell, row.values())))
+        if table.num_rows > _SHOWN:
+            say(f"... {table.num_rows - _SHOWN:,} more; --out FILE writes them all")
+
+
+def _cell(value: object) -> str:
+    """A value in a line of its row."""
+    return f"{value:.6g}" if isinstance(value, float) else re.sub(r"[\t\n]", " ", str(value))

@@ -1,0 +1,99 @@
+"""Noise within a budget: one Gaussian mechanism that fills it, and counts with noise in every cell."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+
+from dpdist.errors import SpecError
+from dpdist.privacy import accountant
+from dpdist.privacy.arrays import Counts
+from dpdist.privacy.calibrate import ABOVE
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
+from dpdist.privacy.noise import SAMPLER_DELTA, Noise
+
+Mechanism = Literal["laplace", "gaussian"]
+"""Discrete Laplace noise, or Gaussian noise that is rounded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianPlan:
+    """The Gaussian mechanism with the least noise within a budget; what a family measures divides its mu."""
+
+    sigma: float  # deviation of the noise on each statistic
+    sensitivity: float
+    count: int
+    label: str
+    lost: ApproximateDP  # what the draws may miss their distributions by
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        epsilon: float,
+        delta: float,
+        sensitivity: float = 1.0,
+        count: int = 1,
+        draws: int = 0,
+        label: str = "",
+        lost: str = "draws",
+    ) -> Self:
+        """The least noise on `count` statistics of an L2 sensitivity, where so many draws lose a part of delta.
+
+        `label` and `lost` name the mechanism and the loss in the event. Raises SpecError: the draws alone take as much
+        as delta; AccountingError: the budget is not valid.
+        """
+        failing = ApproximateDP(0.0, draws * SAMPLER_DELTA, label=lost)
+        if draws and not failing.delta < delta:
+            raise SpecError(
+                f"privacy.delta: the random draws for tables of these domains take up to {failing.delta:.2g} of it; "
+                f"set a delta of {10 * failing.delta:.0e} or more, or coarser values"
+            )
+        sigma = accountant.calibrate_gaussian(
+            sensitivity=sensitivity, epsilon=epsilon, delta=delta - failing.delta, count=count
+        )
+        return cls(sigma=sigma, sensitivity=sensitivity, count=count, label=label, lost=failing)
+
+    @property
+    def multiplier(self) -> float:
+        """Deviation over the sensitivity."""
+        return self.sigma / self.sensitivity
+
+    @property
+    def mu(self) -> float:
+        """Each statistic is mu-GDP."""
+        return 1 / self.multiplier
+
+    @property
+    def event(self) -> Event:
+        """The charge."""
+        noise = Gaussian(self.multiplier, count=self.count, label=self.label)
+        return Composed((noise, self.lost)) if self.lost.delta else noise
+
+    def part(self, share: float) -> float:
+        """The mu of a share of its square."""
+        return self.mu * math.sqrt(share) / ABOVE
+
+
+def deviation(mechanism: Mechanism, scale: float) -> float:
+    """Standard deviation of one draw of noise on integers: discrete Laplace noise of this scale, or Gaussian noise of
+    this deviation before rounding.
+    """
+    if mechanism == "gaussian":
+        return math.sqrt(scale * scale + 1 / 12)
+    return accountant.laplace_deviation(scale)
+
+
+def add_noise(table: Counts, *, mechanism: Mechanism, scale: float, noise: Noise, name: str) -> Counts:
+    """The table with noise in every cell, empty ones included: int64 of the same shape, may be negative. `mechanism`
+    and `scale` are as of `deviation`; cell i in C order takes draw i of the stream `name`.
+    """
+    if mechanism == "gaussian":
+        draws = noise.gaussian_integers(name, table.size, sigma=scale)
+    else:
+        draws = noise.discrete_laplace(name, table.size, scale=scale)
+    return np.asarray(table + draws.reshape(table.shape))
