@@ -212,11 +212,7 @@ def test_the_whole_output_is_within_the_charge_and_beyond_that_of_the_counts(mon
     """Chosen bins and noisy counts in them, by their exact probabilities, on tables of three codes."""
     monkeypatch.setattr("dpdist.families.histogram.binning.BINS_SHARE", Fraction(1, 2))
     schema = {"attributes": [{"name": "x", "kind": "integer", "bounds": [1, 3]}]}
-    plan = planned(
-        schema=schema,
-        histograms=[{"columns": ["x"], "adaptive": {"x": 2}}],
-        privacy={"epsilon": 1.8},
-    )
+    plan = planned(schema=schema, histograms=[{"columns": ["x"], "adaptive": {"x": 2}}], privacy={"epsilon": 1.8})
     assert plan.binning is not None
     assert plan.measurement is not None
     reach = 16

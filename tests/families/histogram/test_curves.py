@@ -28,11 +28,7 @@ from dpdist.privacy.noise import Noise
 NOISE = Noise(bytes(range(32)))
 IMPOSSIBLE = 1e-20
 TIMES = np.linspace(0, 1, 80)
-KERNELS = [
-    KernelSpec(),
-    KernelSpec(name="gaussian", length=0.2),
-    KernelSpec(name="matern", length=0.3),
-]
+KERNELS = [KernelSpec(), KernelSpec(name="gaussian", length=0.2), KernelSpec(name="matern", length=0.3)]
 BUDGET = {"epsilon": 1.0, "delta": 1e-5}
 RNG = np.random.default_rng(5)
 
