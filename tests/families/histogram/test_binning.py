@@ -447,30 +447,6 @@ def test_labels_and_codes_name_bins(people: tuple[Path, dict[str, np.ndarray]], 
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"privacy": {"epsilon": 1, "delta": 1e-9, "adjacency": "replacement", "mechanism": "gaussian"}},
-        {"entropies": {"of": [0, 2], "orders": [1, 2], "share": 0.3}, "counts": {"total": "common", "entropies": [1]}},
-    ],
-)
-def test_partitions_and_resumed_runs_change_no_bit(
-    changes: dict[str, Any], people: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
-) -> None:
-    folder, _ = people
-    tables, stated = [], []
-    for partitions in (1, 4, 16):
-        made = attempt(folder, tmp_path / str(partitions), partitions=partitions, **changes)
-        tables.append(released(made))
-        assert released(made).equals(tables[-1])
-        stated.append(made.public["chosen_bins"])
-    assert all(table.equals(tables[0]) for table in tables)
-    assert all(bins == stated[0] for bins in stated)
-    other = attempt(folder, tmp_path / "other", key="ff" * 32, **changes)
-    assert not released(other).equals(tables[0])
-
-
-@pytest.mark.parametrize(
     ("changes", "records"),
     [({"weight": {"by": "w", "at_most": 3}}, 2 * ROWS), ({"unit": {"by": "id", "at_most": 2}}, ROWS * 2 // 3)],
 )
