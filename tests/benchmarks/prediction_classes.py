@@ -18,7 +18,7 @@ from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.prediction.columns import columns_of
-from dpdist.families.prediction.lid.plan import plan_lid
+from dpdist.families.prediction.plan import plan_lid
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.reader import load

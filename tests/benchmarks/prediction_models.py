@@ -15,7 +15,6 @@ from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid.method import joined
-from dpdist.families.prediction.lid.plan import LidPlan, plan_lid
 from dpdist.families.prediction.lid.regression import (
     Features,
     Sample,
@@ -26,6 +25,7 @@ from dpdist.families.prediction.lid.regression import (
     tuning_of,
 )
 from dpdist.families.prediction.lid.ridge import average
+from dpdist.families.prediction.plan import LidPlan, plan_lid
 from dpdist.families.prediction.second_stage import RegressionSpec
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.stages import FittedRegression, SyntheticInputs, TableBlocks, released_block

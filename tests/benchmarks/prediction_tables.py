@@ -17,8 +17,8 @@ from dpdist.data.table import open_table
 from dpdist.evaluation.utility.regression import delta_mse
 from dpdist.families.base.graph import located_table, run_pass
 from dpdist.families.prediction.columns import columns_of
-from dpdist.families.prediction.lid.plan import plan_lid
 from dpdist.families.prediction.lid.regression import Features
+from dpdist.families.prediction.plan import plan_lid
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.stages import SyntheticInputs
 from dpdist.privacy.arrays import Floats

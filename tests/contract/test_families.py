@@ -33,12 +33,11 @@ from dpdist.cluster.executor import Executor
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.sizes import BATCH_ROWS
 from dpdist.errors import CheckFailed, DataError, DataNotFound, DpdistError, OutOfDomain, PrivacyError, RoundFailed
-from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.family import Family, Stage
 from dpdist.families.base.passes import Passes
 from dpdist.families.base.plan import EventPlan
 from dpdist.families.base.registry import FAMILIES, make_plan, register
-from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import load_noise
 from dpdist.ledger.records import canonical_event

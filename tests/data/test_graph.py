@@ -141,7 +141,7 @@ def test_building_graphs_reads_and_computes_nothing(tmp_path: Path, monkeypatch:
         raise AssertionError("building a graph must neither read nor compute")
 
     monkeypatch.setattr(storage, "filesystem", refuse)
-    monkeypatch.setattr("dpdist.families.base.partitions.load_noise", refuse)
+    monkeypatch.setattr("dpdist.families.base.graph.load_noise", refuse)
     operator = Operator(name="never", chunk=refuse, combine=refuse, compact=refuse, finish=refuse)
     with dask.config.set(scheduler=refuse):
         scan = locate(DASK, unlocated)

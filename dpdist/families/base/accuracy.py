@@ -10,9 +10,8 @@ from dpdist.accuracy.intervals import CellErrors, sentence
 from dpdist.accuracy.measured import Accuracy, measure_accuracy
 from dpdist.accuracy.tables import Tables, tables_operator
 from dpdist.data.operators import Operator
-from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.attempt import Attempt, ReleasedRecords
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.writing import ReleasedRecords
 from dpdist.privacy.arrays import Codes
 from dpdist.storage.stored import Stored
 
@@ -38,14 +37,8 @@ def count_tables(attempt: Attempt[Any, Any]) -> Tables:
 
 
 def accuracy_stage(attempt: Attempt[Any, Any], *, mu: float, records: int) -> ReleaseAccuracy:
-    """Measure the accuracy of the records that an earlier stage has drawn.
-
-    Parameters
-    ----------
-    mu : float
-        The measurement is mu-GDP.
-    records : int
-        Number of records at whose scale counts are compared: public, or released before.
+    """Measure the accuracy of the records that an earlier stage has drawn; it is mu-GDP. Counts are compared at the
+    scale of `records`, which is public or was released before.
     """
     released = _held(attempt)
 

@@ -25,30 +25,21 @@ from dpdist.data.read import EncodedBatch
 from dpdist.data.records import Records
 from dpdist.data.report import RowReport
 from dpdist.data.sizes import BATCH_ROWS
-from dpdist.families.base.graph import by_partition
-from dpdist.families.base.partitions import no_codes
+from dpdist.families.base.graph import by_partition, no_codes
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.keyed_hash import Hashes
 from dpdist.spec.schema import Schema
 
-SHARD_ROWS = 1 << 22
-"""Rows of a shard, about: its task holds them at once."""
-
+SHARD_ROWS = 1 << 22  # of a shard, about: its task holds them at once
 MOST_SHARDS = 256
+MOST_BLOCKS = 1 << 16  # of all shards together: their numbers are sorted as 16 bits
 
+# Arrays below 128 KiB are taken from memory that workers have: Dask has them return larger ones to the system, which
+# clears the pages of each new one. A block is sorted with 16 bytes a row, in the cache of a processor; rows are read,
+# hashed and packed with 8.
 BLOCK_ROWS = 6_000
-"""Rows of a block of a shard, about: they are sorted in the cache of a processor.
-
-Arrays of 16 bytes a row stay below 128 KiB, so that workers take them from memory that they have: Dask has them return
-larger ones to the system, which clears the pages of each new one.
-"""
-
 READ_ROWS = 15_000
-"""Rows that are read, hashed and packed at a time: arrays of eight bytes a row stay below 128 KiB."""
-
-MOST_BLOCKS = 1 << 16
-"""Blocks of all shards together: their numbers are sorted as 16 bits."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,16 +79,8 @@ class Shard:
 
 
 def bounded(executor: Executor, table: Records, *, at_most: int, key: KeyRef) -> HeldRecords:
-    """Graph of a table with at most so many records of each unit; records without an id are not in it.
-
-    Parameters
-    ----------
-    executor : Executor
-    table : Records
-        Located, and opened with the column of the ids.
-    at_most : int
-    key : KeyRef
-        Of the attempt: it decides which records are kept.
+    """Graph of a table with at most so many records of each unit; records without an id are not in it. `table` is
+    located, and opened with the column of the ids; `key`, that of the attempt, decides which records are kept.
     """
     shards = sharded(executor, table, bound_shard, (table.schema, at_most), key=key)
     return HeldRecords(table.schema, shards, table.rows or 0, table.fingerprint)
@@ -106,12 +89,8 @@ def bounded(executor: Executor, table: Records, *, at_most: int, key: KeyRef) ->
 def sharded(
     executor: Executor, table: Records, bound: Callable[..., object], how: object, *, key: KeyRef
 ) -> list[Deferred]:
-    """Graphs of what a function makes of each shard of a table.
-
-    Parameters
-    ----------
-    bound : callable
-        Called with `how`, the pieces of the shard, the reports of the partitions (with the first shard only) and `key`.
+    """Graphs of what a function makes of each shard of a table: `bound` is called with `how`, the pieces of the shard,
+    the reports of the partitions (with the first shard only) and `key`.
     """
     sizes = sizes_for(table.rows or 0)
     task = executor.tasks("bounding")

@@ -14,28 +14,14 @@ from dpdist.spec.unit import UnitSpec
 
 @dataclass(frozen=True, eq=False)
 class LinkedRows:
-    """Where the parents' and the members' attributes are.
+    """Where the parents' and the members' attributes are."""
 
-    Attributes
-    ----------
-    unit : UnitSpec
-        The parents: the column of their ids, and how many members of each are used.
-    read : Schema
-        By which the joined real rows are read.
-    order : int or None
-        The attribute of `read` that orders the members of a parent; it is not compared.
-    parent, members : tuple of int
-        Attributes of `read`.
-    kinds : tuple of (str, int, ndarray of bool)
-        Kinds of members: name, attribute of `read` and which of its codes are of the kind.
-    """
-
-    unit: UnitSpec
-    read: Schema
-    order: int | None
-    parent: tuple[int, ...]
+    unit: UnitSpec  # the parents: the column of their ids, and how many members of each are used
+    read: Schema  # by which the joined real rows are read
+    order: int | None  # the attribute of `read` that orders the members of a parent; it is not compared
+    parent: tuple[int, ...]  # attributes of `read`
     members: tuple[int, ...]
-    kinds: tuple[tuple[str, int, Mask], ...]
+    kinds: tuple[tuple[str, int, Mask], ...]  # of members: name, attribute of `read` and its codes of the kind
 
     ids = 2  # columns of a released row before its attributes: the parent's number and the member's place
 

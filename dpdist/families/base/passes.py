@@ -29,17 +29,9 @@ class BoundedTable:
 class Passes:
     """Passes over the table of an attempt, or over one part of a random split of it.
 
-    Where several records may be about one unit, they pass over a table with a bounded number of each.
-
-    The ledger is told before the first of them. From then on the charge stays, whatever the records are.
-
-    Parameters
-    ----------
-    attempt : Attempt
-    split : Split, optional
-        The split of the records.
-    repeated : bool
-        Whether there are several passes: the codes then stay in worker memory where they fit.
+    Where several records may be about one unit, they pass over a table with a bounded number of each. The ledger is
+    told before the first of them: from then on the charge stays, whatever the records are. Where there are several
+    passes (`repeated`), the codes stay in worker memory if they fit.
     """
 
     def __init__(self, attempt: Attempt[Any, Any], *, split: Split | None = None, repeated: bool = False) -> None:

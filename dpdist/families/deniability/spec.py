@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from dpdist.families.base import plugins
 from dpdist.families.deniability.regression import check_regressed
+from dpdist.spec.kinds import HOOK, named_hook
 from dpdist.spec.release import Epsilon, PrivacyLimit, ReleaseSpec
 from dpdist.spec.strict import MOST_RECORDS, Exact, Section
 
@@ -119,7 +119,7 @@ WITHOUT_SEEDS = {"structure": "1/5", "parameters": "4/5", "seeds": "0"}
 class NetworkSpec(Section):
     """The model that generates the records."""
 
-    hook: Annotated[str, BeforeValidator(plugins.named)] | None = Field(default=None, pattern=plugins.PATTERN)
+    hook: Annotated[str, BeforeValidator(named_hook)] | None = Field(default=None, pattern=HOOK)
     """module:class of a generative model of your own, in place of a learned one: with `sample` and `log_prob` (see
     docs/how-to/own-model.md). No other setting of `model` goes with it, but learned_from.
     """

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.split import Split
 from dpdist.errors import CheckFailed
-from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.family import Stage
 from dpdist.families.base.network import Network
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesis, SeedSynthesizer
 from dpdist.families.deniability.estimation import estimate_network
 from dpdist.families.deniability.graph import (

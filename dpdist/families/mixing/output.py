@@ -10,8 +10,7 @@ import numpy as np
 
 from dpdist.cluster.tasks import Deferred
 from dpdist.data.sizes import slices
-from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.writing import ReleasedRecords
+from dpdist.families.base.attempt import Attempt, ReleasedRecords
 from dpdist.families.mixing.classes import MixingPlanT, Mixtures
 from dpdist.families.mixing.mixture import Rows, piece_of
 from dpdist.families.mixing.restore import Restoration

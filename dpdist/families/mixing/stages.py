@@ -8,9 +8,8 @@ from typing import Any
 
 from dpdist.cluster.tasks import Deferred, Tasks
 from dpdist.errors import CheckFailed
-from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.attempt import Attempt, write_records
 from dpdist.families.base.family import Stage
-from dpdist.families.base.writing import write_records
 from dpdist.families.mixing.classes import (
     ChosenOrder,
     ClassCodes,

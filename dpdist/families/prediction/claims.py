@@ -15,9 +15,8 @@ import numpy as np
 from dpdist.errors import SpecError
 from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.families.prediction.columns import columns_of
-from dpdist.families.prediction.plan import TwoStagePlan
+from dpdist.families.prediction.plan import PrivatePlan, TwoStagePlan
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP
-from dpdist.families.prediction.private.plan import PrivatePlan
 from dpdist.families.prediction.private.stages import STAGES, FittedInputs
 from dpdist.families.prediction.private.statistics import (
     NoisyCorrelations,

@@ -7,7 +7,7 @@ cross-validation stays possible at any size. Cells are 1/4096 of the scale; a di
 its values, and categories are not smoothed.
 
 First stages are exchangeable: an entry of `FIRST_STAGES`, or a function of one's own
-(`dpdist.families.base.plugins`).
+(`dpdist.spec.kinds.load_hook`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dpdist.families.base import plugins
+from dpdist.spec.kinds import HOOK
 from dpdist.spec.strict import Section
 
 EXACT_ROWS = 4096
@@ -47,7 +47,7 @@ class RegressionSpec(Section):
     """auto: exact for few rows, then distributed, then Nystroem."""
     group_rows: int = Field(default=GROUP_ROWS, ge=10, le=20_000, description="Rows of a distributed estimator.")
     landmarks: int = Field(default=LANDMARKS, ge=1, le=20_000, description="Landmarks of the Nystroem estimator.")
-    hook: str | None = Field(default=None, pattern=plugins.PATTERN)
+    hook: str | None = Field(default=None, pattern=HOOK)
     """module:function that makes a regression with fit and predict, in place of kernel ridge; for a response without
     order a classifier, which is given codes and predicts them. Any of scikit-learn will do.
     """

@@ -9,10 +9,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dpdist.families.base import plugins
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid.method import largest_alpha
 from dpdist.families.prediction.second_stage import MOST_PARTIES, FeatureSpec, PartySpec, RegressionSpec
+from dpdist.spec.kinds import HOOK
 from dpdist.spec.release import PrivacyLimit, ReleaseSpec
 from dpdist.spec.schema import Attribute
 from dpdist.spec.strict import MOST_RECORDS, Section
@@ -90,7 +90,7 @@ class PredictionSpec(Section):
 
     @model_validator(mode="after")
     def _known(self) -> PredictionSpec:
-        if self.first_stage not in FIRST_STAGE_NAMES and not re.match(plugins.PATTERN, self.first_stage):
+        if self.first_stage not in FIRST_STAGE_NAMES and not re.match(HOOK, self.first_stage):
             raise ValueError(f"first_stage: one of {', '.join(FIRST_STAGE_NAMES)}, or module:function")
         return self
 

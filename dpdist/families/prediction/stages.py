@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from dpdist.data.operators import Operator
 from dpdist.errors import CheckFailed
-from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.prediction.columns import Columns, columns_of
 from dpdist.families.prediction.first_stage import correlation
 from dpdist.families.prediction.lid import inputs as stage1
@@ -33,12 +32,10 @@ from dpdist.families.prediction.lid.method import (
     party_records,
     shuffled,
 )
-from dpdist.families.prediction.lid.plan import LidPlan
 from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning, average
-from dpdist.families.prediction.plan import TwoStagePlan
+from dpdist.families.prediction.plan import LidPlan, PrivatePlan, TwoStagePlan
 from dpdist.families.prediction.private import stages as private
-from dpdist.families.prediction.private.plan import PrivatePlan
 from dpdist.families.prediction.second_stage import TUNING_ROWS
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.ledger.keys import KeyRef, load_noise

@@ -23,12 +23,10 @@ from dpdist.data.keyed_ids import UnitHashes
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.records import Records
 from dpdist.data.report import RowReport, check
-from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.bounding import Shard, ShardPiece, blocks_of, joined, sharded
 from dpdist.families.base.family import Stage
-from dpdist.families.base.graph import located_on, table_pass
-from dpdist.families.base.partitions import no_codes
-from dpdist.families.base.writing import ReleasedRecords, write_records
+from dpdist.families.base.graph import located_on, no_codes, table_pass
 from dpdist.families.relational.draw import draw_linked
 from dpdist.families.relational.exchange import MeasuredMargins, Targets, measure_margins, own_attributes
 from dpdist.families.relational.layout import Layout

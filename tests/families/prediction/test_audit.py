@@ -9,8 +9,7 @@ import pytest
 
 from dpdist.errors import SpecError
 from dpdist.families.prediction.claims import claims
-from dpdist.families.prediction.plan import TwoStagePlan, plan
-from dpdist.families.prediction.private.plan import PrivatePlan
+from dpdist.families.prediction.plan import PrivatePlan, TwoStagePlan, plan
 from dpdist.families.prediction.private.statistics import NoisyMarginals
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.privacy.testing import audit

@@ -22,8 +22,7 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.prediction.columns import snapped
 from dpdist.families.prediction.lid.inputs import Disclosed
 from dpdist.families.prediction.lid.method import Disclosure, joined
-from dpdist.families.prediction.lid.plan import LidPlan
-from dpdist.families.prediction.plan import plan
+from dpdist.families.prediction.plan import LidPlan, plan
 from dpdist.families.prediction.spec import TwoStageSpec, scale_of
 from dpdist.families.prediction.stages import SyntheticInputs, TableBlocks
 from dpdist.ledger import Books

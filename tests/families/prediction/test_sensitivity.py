@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from dpdist.families.prediction.columns import columns_of
-from dpdist.families.prediction.plan import plan
+from dpdist.families.prediction.plan import PrivatePlan, plan
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP
-from dpdist.families.prediction.private.plan import PrivatePlan
 from dpdist.families.prediction.private.stages import design, input_model
 from dpdist.families.prediction.private.statistics import (
     NoisyMarginals,

@@ -12,7 +12,6 @@ from scipy.stats import gaussian_kde, norm
 
 from dpdist.data.sizes import slices
 from dpdist.errors import CheckFailed, SpecError
-from dpdist.families.base import plugins
 from dpdist.families.prediction.columns import Scale, snapped, to_units
 from dpdist.families.prediction.first_stage import (
     BANDWIDTHS,
@@ -47,6 +46,7 @@ from dpdist.families.prediction.lid.inputs import (
 from dpdist.families.prediction.lid.method import ALPHAS, BlockLayout, Disclosure, Method, largest_alpha, shuffled
 from dpdist.families.prediction.spec import FIRST_STAGE_NAMES
 from dpdist.privacy.noise import Noise
+from dpdist.spec.kinds import load_hook
 
 UNIT = Scale(name="x", low=0, high=1)
 AGE = Scale(name="age", low=18, high=64, discrete=True)
@@ -319,10 +319,10 @@ def test_orders_and_generators_are_keyed() -> None:
 
 
 def test_hooks_are_found_or_refused() -> None:
-    assert plugins.load("math:sqrt", setting="x")(4) == 2
+    assert load_hook("math:sqrt", setting="x")(4) == 2
     for bad in ("math:nothing", "no.such.module:f", "math:pi"):
         with pytest.raises(SpecError, match=r"prediction\.first_stage"):
-            plugins.load(bad, setting="prediction.first_stage")
+            load_hook(bad, setting="prediction.first_stage")
     with pytest.raises(SpecError, match="finite rows"):
         checked_rows(np.full((2, 2), np.nan), np.zeros((2, 2)), setting="s")
     with pytest.raises(SpecError, match="finite rows"):

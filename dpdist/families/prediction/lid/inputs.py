@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import CheckFailed, SpecError
-from dpdist.families.base.plugins import load
 from dpdist.families.prediction import first_stage
 from dpdist.families.prediction.columns import snapped
 from dpdist.families.prediction.first_stage import FOLDS, Marginal, Target
@@ -30,6 +29,7 @@ from dpdist.families.prediction.lid.method import MATCHED_ROWS, Block, Method, c
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import squared_distances
+from dpdist.spec.kinds import load_hook
 from dpdist.storage.stored import Stored
 
 NEIGHBOURS = 256
@@ -212,7 +212,7 @@ def _party_rows(method: Method, party: Distribution, original: Floats, rng: np.r
     if method.first_stage in first_stage.FIRST_STAGES:
         synthetic = first_stage.FIRST_STAGES[method.first_stage](party.target(method), len(original), rng)
     else:
-        hook = load(method.first_stage, setting="prediction.first_stage")
+        hook = load_hook(method.first_stage, setting="prediction.first_stage")
         synthetic = checked_rows(hook(original.copy(), rng), original, setting="prediction.first_stage")
     compared = [place for place, scale in enumerate(method.made_scales) if not scale.nominal]
     weights = 1 / deviations_of([party])[[method.made[place] for place in compared]]

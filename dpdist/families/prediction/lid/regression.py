@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
-from dpdist.families.base.plugins import load
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid import ridge
 from dpdist.families.prediction.lid.method import Block, joined
@@ -23,6 +22,7 @@ from dpdist.families.prediction.lid.ridge import KernelRidge, NystroemSums, Radi
 from dpdist.families.prediction.second_stage import TUNING_ROWS, RegressionSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Floats, stable_order
+from dpdist.spec.kinds import load_hook
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +131,7 @@ def fit_landmarks(tuning: Tuning, landmarks: Floats, sums: NystroemSums) -> Kern
 
 def fit_hook(hook: str, features: Features, blocks: Sequence[Block]) -> Any:
     """A user's regression or classifier, fitted to all records; a classifier is given codes of classes, int64[n]."""
-    model = load(hook, setting="prediction.regression.hook")()
+    model = load_hook(hook, setting="prediction.regression.hook")()
     inputs, responses = joined(blocks)
     model.fit(features(inputs), features.codes(responses) if features.classes else responses)
     return model

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.prediction.columns import Columns, columns_of
 from dpdist.families.prediction.first_stage import FIRST_STAGES, Marginal, Target, generator, latin_hypercube
+from dpdist.families.prediction.plan import PrivatePlan
 from dpdist.families.prediction.private import mechanisms, statistics
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, PrivateColumn
-from dpdist.families.prediction.private.plan import PrivatePlan
 from dpdist.families.prediction.private.statistics import CHUNK_ROWS
 from dpdist.families.prediction.second_stage import FREQUENCIES, WIDTH
 from dpdist.families.prediction.spec import TwoStageSpec
