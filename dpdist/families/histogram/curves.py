@@ -249,12 +249,11 @@ def plan_mean(
     penalty: float,
     clip: float,
     curves: int,
-    epsilon: float,
-    delta: float,
+    budget: tuple[float, float],
     adjacency: Adjacency,
     unit: int = 1,
 ) -> CurvePlan:
-    """The least Gaussian noise for the mean of curves.
+    """The least Gaussian noise for the mean of curves within a budget (epsilon, delta).
 
     `penalty`, rho, is above 0: a larger one smooths more and needs less noise. `clip`, tau, is in the unit of the
     curves. `curves` is public: their number (replacement), or a lower bound of it (add/remove). Under add/remove
@@ -269,7 +268,7 @@ def plan_mean(
         raise SpecError(f"the public number of curves must be from 1 to {MAX_CURVES:,}, got {curves}")
     terms = basis.eigenvalues.size
     sampler = sampler_delta(terms + 1)
-    whole = GaussianPlan.of(epsilon=epsilon, delta=max(delta - sampler, 0.0)).sigma
+    whole = GaussianPlan.of(epsilon=budget[0], delta=max(budget[1] - sampler, 0.0)).sigma
     matrix, matrix_unit = _integer_matrix(basis, penalty)
     norm = round_up(float(np.linalg.norm(matrix * matrix_unit / np.sqrt(basis.weights), 2)) * (1 + 1e-9), bits=20)
     sensitivity = changed_cells(adjacency) * clip * norm * unit
