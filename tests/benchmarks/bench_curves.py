@@ -44,8 +44,7 @@ def planned(basis: Basis, penalty: float, curves: int, adjacency: str) -> CurveP
         penalty=penalty,
         clip=CLIP,
         curves=curves,
-        epsilon=EPSILON,
-        delta=DELTA,
+        budget=(EPSILON, DELTA),
         adjacency=adjacency,  # type: ignore[arg-type]
     )
 

@@ -398,8 +398,7 @@ def _plan_curves(spec: HistogramSpec) -> CurvePlan:
         penalty=curves.penalty,
         clip=curves.clip,
         curves=spec.data.minimum_records,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
+        budget=(privacy.epsilon, privacy.delta),
         adjacency=privacy.adjacency,
         unit=spec.records_of_a_unit,
     )
