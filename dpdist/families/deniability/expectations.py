@@ -1,9 +1,8 @@
 """What is publicly expected of a table, and of a release before it reads a record: pass rates and two-way errors.
 
-Two references. Without knowledge, **Zipf**: independent attributes whose i-th most frequent value has a share
-proportional to 1/i. With a **public table** of the same schema, such as last year's, its own frequencies. Neither
-comes from the table that is released. Real attributes depend on each other, which puts more records in fewer
-combinations than independence does.
+A reference is **Zipf**, independent attributes whose i-th most frequent value has a share proportional to 1/i, or a
+**public table** of the same schema, such as last year's. Neither comes from the table that is released. Real attributes
+depend on each other, which puts more records in fewer combinations than independence does.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def count_both(attempt: Attempt[RelationalSpec, RelationalPlan]) -> tuple[PairCo
     shards = sharded(executor, table, link_shard, layout, key=attempt.key)
     task = executor.tasks("linking")
     reports = [task("report", operator.itemgetter(2), shard) for shard in shards]
-    report = task.tree("sum", _total, reports, fan_in=_FAN_IN)
+    report = task.tree("sum", partial(reduce, operator.add), reports, fan_in=_FAN_IN)
     passes = [
         _counted(executor, schema, [task(name, operator.itemgetter(k), shard) for shard in shards], table, name)
         for k, (name, schema) in enumerate((("parents", layout.first), ("members", layout.others)))
@@ -92,10 +92,6 @@ def count_both(attempt: Attempt[RelationalSpec, RelationalPlan]) -> tuple[PairCo
 def _counted(executor: Executor, schema: Schema, parts: Sequence[Deferred], table: Records, name: str) -> Deferred:
     held = HeldRecords(schema, parts, table.rows or 0, table.fingerprint)
     return table_pass(executor, held, pair_counts_operator(schema.cardinalities), name=f"counting-{name}")
-
-
-def _total(reports: list[RowReport]) -> RowReport:
-    return reduce(operator.add, reports)
 
 
 RelationalAttempt = Attempt[RelationalSpec, RelationalPlan]

@@ -1,10 +1,4 @@
-"""A public table as a prior: the model of this table starts from a model of that one, at no cost.
-
-The public table is learned as if it were private, with next to no noise and a public key: the same rounds pick
-pairs and fit a model on this table's coding. Its pairs and potentials are what the private rounds begin with; they
-measure where this table differs. Noisy one-way counts are drawn towards those of the public table, as far as they do
-not contradict it (James and Stein).
-"""
+"""A public table as a prior: reading it, and refusing what is no public one (`dpdist.model.learn.measure`)."""
 
 from __future__ import annotations
 

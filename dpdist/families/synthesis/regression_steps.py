@@ -20,6 +20,7 @@ counts as a deviation in its direction.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -112,15 +113,11 @@ def shortened(norms: Floats) -> Floats:
 
 def scores_operator(scores: Sequence[Score]) -> Operator:
     """The totals of some scores, one after another, in one pass."""
-    return Operator(name="scores", chunk=partial(_totals, tuple(scores)), combine=_add)
+    return Operator(name="scores", chunk=partial(_totals, tuple(scores)), combine=operator.add)
 
 
 def _totals(scores: tuple[Score, ...], codes: Codes) -> Counts:
     return np.concatenate([score.total(codes) for score in scores])
-
-
-def _add(a: Counts, b: Counts) -> Counts:
-    return a + b
 
 
 STEPS = (0.2, 0.3, 0.5)  # the parts of the regressions' share of mu^2 that the steps take
