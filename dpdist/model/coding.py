@@ -220,8 +220,7 @@ def model_codes(coding: Coding, codes: Codes) -> Codes:
 
 def admitted(rule: Forbidden, maps: Sequence[Counts], within: Sequence[Floats] | None = None) -> Floats | None:
     """What a rule admits of each combination of codes; None where its table is too large. `maps` has the code of each
-    value of the table's attributes, `within` its share in it; by default a combination is possible where any of its
-    values are.
+    value, `within` its share in it; by default a combination is possible where any of its values are.
     """
     if rule.table is None:
         return None

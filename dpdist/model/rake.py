@@ -119,9 +119,7 @@ class WeightedRows:
         self._factors[b] = np.clip(self._factors[b] * change, *LIMITS)
 
     def shares(self, scopes: Iterable[Set]) -> dict[Set, Floats]:
-        """The share of the weights in each cell of the tables of some sets of attributes, of the shape of their domain.
-        Sets of up to three attributes.
-        """
+        """The share of the weights in each cell of the tables of some sets of up to three attributes."""
         found: dict[Set, Floats] = {}
         left = set(scopes)
 

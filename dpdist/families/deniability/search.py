@@ -275,9 +275,7 @@ def _add_best_edges(
 
 
 def topological_order(parents: Sequence[Sequence[int]], priority: Sequence[Any]) -> tuple[int, ...]:
-    """The attributes, parents first; among those that are free, the one with the least (priority, index) first. Raises
-    ValueError: the parents form a cycle.
-    """
+    """The attributes, parents first, else by least (priority, index). Raises ValueError: the parents form a cycle."""
     missing = [len(chosen) for chosen in parents]
     children: list[list[int]] = [[] for _ in parents]
     for i, chosen in enumerate(parents):

@@ -175,9 +175,7 @@ class Structure:
 
     @property
     def sums(self) -> tuple[int, ...]:
-        """Number of sums of scores of each attribute, one for each bucket of its parents; 0 but where it is
-        regressed.
-        """
+        """Number of sums of scores of each attribute, one for each bucket of its parents; 0 if it is not regressed."""
         return tuple(
             sum(self.bucket_counts[p] for p in chosen) if i in self.regressed else 0
             for i, chosen in enumerate(self.parents)

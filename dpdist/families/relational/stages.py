@@ -68,9 +68,7 @@ def _shard(schema: Schema, codes: list) -> Shard:  # type: ignore[type-arg]
 
 
 def count_both(attempt: Attempt[RelationalSpec, RelationalPlan]) -> tuple[PairCounts, PairCounts]:
-    """Pair counts of both tables, by one pass over the records. Confidential. Raises DataError: the table breaks its
-    declared policies.
-    """
+    """Pair counts of both tables, by one pass over the records. Confidential. Raises DataError: a policy is broken."""
     attempt.before_noise()
     executor, layout = attempt.executor, attempt.spec.layout
     (table,) = located_on(executor, [attempt.table])
@@ -109,9 +107,7 @@ def stages(plan: RelationalPlan) -> Sequence[Stage[RelationalSpec, RelationalPla
 
 
 def learn_models(attempt: RelationalAttempt) -> None:
-    """Count both tables in one pass and learn a model of each; they are stored. Raises DataError: the table breaks its
-    declared policies.
-    """
+    """Count both tables in one pass and learn a model of each, stored. Raises DataError: a policy is broken."""
     plan, layout = attempt.plan, attempt.spec.layout
     counts = cache(lambda: count_both(attempt))
 
@@ -136,19 +132,8 @@ def learn_models(attempt: RelationalAttempt) -> None:
     others = attempt.stored(LearnedMembers, lambda: LearnedMembers(**vars(make(1))))
     tables = (("parents", first, layout.first), ("members", others, layout.others))
     attempt.public["learned"] = {
-        name: _reported(learned, schema, share)
+        name: learned.named(schema.names, share)
         for (name, learned, schema), share in zip(tables, plan.shares, strict=True)
-    }
-
-
-def _reported(learned: Learned, schema: Schema, share: float) -> dict[str, object]:
-    """What was learned, with names of columns, and parts of the whole account."""
-    names = schema.names
-    return learned.report | {
-        "account": [[step, of * share] for step, of in learned.report["account"]],
-        "pairs": [
-            [f"{names[i]} (coarse)" if coarse else names[i] for i, coarse in pair] for pair in learned.report["pairs"]
-        ],
     }
 
 
