@@ -43,8 +43,8 @@ def locate(executor: Executor, table: Records, *, name: str = "locate") -> Defer
     shared = task.constant("plan", table)
     if table.is_located:
         return shared
-    counts = [task("scan", _counted, shared, i) for i in range(len(table.partitions))]
-    return task("table", _located, shared, counts)
+    counts = [task("scan", type(table).counted, shared, i) for i in range(len(table.partitions))]
+    return task("table", type(table).located, shared, counts)
 
 
 def located_on(executor: Executor, tables: Sequence[Records]) -> list[Records]:
@@ -80,18 +80,9 @@ def table_pass(
     return _tree(task, operator, parts)
 
 
-def run_pass(
-    table: Records,
-    operator: Operator,
-    *,
-    split: Split | None = None,
-    label: int | None = None,
-    batch_rows: int = BATCH_ROWS,
-) -> Result:
+def run_pass(table: Records, operator: Operator, **how: Any) -> Result:
     """One pass in this process; parameters and result as for `table_pass`."""
-    result: Result = table_pass(
-        InProcess(), table, operator, name="pass", split=split, label=label, batch_rows=batch_rows
-    )
+    result: Result = table_pass(InProcess(), table, operator, name="pass", **how)
     return result
 
 
@@ -159,14 +150,6 @@ def by_partition(task: Tasks, table: Records) -> list[tuple[Deferred, int]]:
 def _tree(task: Tasks, operator: Operator, parts: list[Deferred]) -> Deferred:
     total = task.tree("sum", partial(combine, operator), parts, fan_in=operator.fan_in)
     return task("finish", finish, operator, total)
-
-
-def _counted(table: Records, partition: int) -> list[int]:
-    return table.counted(partition)
-
-
-def _located(table: Records, counts: list[list[int]]) -> Records:
-    return table.located(counts)
 
 
 def _check(table: Records, split: Split | None, label: int | None) -> None:
