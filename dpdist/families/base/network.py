@@ -160,8 +160,8 @@ def thresholds_from_weights(weights: ArrayLike) -> NDArray[np.uint64]:
     Weights are non-negative and finite, each row with a positive sum (at most 2^48 for integers), else ValueError.
     Integer weights k give ``T_v = floor(2^64 · (k_0 + ... + k_v) / (k_0 + ... + k_last))`` exactly. Floating-point
     weights are first scaled, row by row, by the power of two that lets the sum fill 48 bits, and rounded half to even;
-    a positive weight stays at least one. Both steps are the same on any machine and preserve the support, save that a row
-    whose last weights are zero leaves 2^-64 to the last value (2^64 is not a 64-bit threshold).
+    a positive weight stays at least one. Both steps are the same on any machine and preserve the support, save that a
+    row whose last weights are zero leaves 2^-64 to the last value (2^64 is not a 64-bit threshold).
     """
     table = np.asarray(weights)
     if table.ndim != 2 or table.shape[1] == 0 or table.dtype.kind not in "iuf":
