@@ -48,11 +48,10 @@ class Stage(Generic[SpecT, PlanT]):
     run: Callable[[Attempt[SpecT, PlanT]], object]
 
 
+# the kind of a statistic (``count``, ``entropy``, ``mean``), of what, and its true values
 Truth: TypeAlias = tuple[str, str, Floats]
-"""What kind of statistic it is (``count``, ``entropy``, ``mean``), of what, and its true values."""
-
+# the schema by which real records are read, and what turns their codes into columns like the released ones
 AsReleased: TypeAlias = tuple[Schema, Callable[[Codes], Codes]]
-"""The schema by which real records are read, and what turns their codes into columns like the released ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,18 +162,9 @@ def imported(path: str) -> Callable[..., Any]:
 
 
 def family_in(package: str, kind: str, spec: str, **more: str) -> Family[Any, Any]:
-    """A family in modules of a package, each of them imported when it is first needed.
-
-    Parameters
-    ----------
-    package : str
-        The package; it has ``plan:plan``, ``stages:stages`` and ``claims:claims``.
-    kind : str
-        The `kind` of its specs.
-    spec : str
-        Class of its specs, as ``module:class`` in the package.
-    **more : str
-        Other members of `Family`, as ``module:function``.
+    """A family in modules of a package, each of them imported when it is first needed. The package has ``plan:plan``,
+    ``stages:stages`` and ``claims:claims``; the class of its specs is ``module:class`` in it, and other members of
+    `Family` are ``module:function``.
     """
     paths = {name: f"{name}:{name}" for name in ("plan", "stages", "claims")} | more
     members: dict[str, Any] = {name: imported(f"{package}.{path}") for name, path in paths.items()}

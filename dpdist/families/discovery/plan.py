@@ -45,14 +45,9 @@ class DiscoveryPlan(EventPlan):
 
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
-        return super().public_parameters() | {
-            "columns": len(self.spec.columns),
-            "mechanism": self.mechanism,
-            "scale": self.scale,
-            "deviation": self.deviation,
-            "named_from": self.named_from,
-            "seen_from": self.seen_from,
-        }
+        names = ("mechanism", "scale", "deviation", "named_from", "seen_from")
+        own = {name: getattr(self, name) for name in names}
+        return super().public_parameters() | own | {"columns": len(self.spec.columns)}
 
     def needs(self) -> Needs:
         """Memory and tasks: the values of a partition at their longest, were they all different."""

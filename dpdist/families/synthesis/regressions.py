@@ -20,7 +20,7 @@ from dpdist.model.account import GaussianAccount
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.regression import Regression
-from dpdist.storage.stored import tree_of, value_of
+from dpdist.storage.stored import Stored, tree_of, value_of
 
 T = TypeVar("T")
 MOST_COEFFICIENTS = 64  # of one regression, with the constant
@@ -69,7 +69,7 @@ class MeasuredRegression:
 
 
 @dataclass(frozen=True)
-class Regressions:
+class Regressions(Stored):
     """The measured regressions of a release: drawn once, stored, read back. Public."""
 
     FILE: ClassVar[str] = "regressions.json"
