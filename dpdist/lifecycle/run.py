@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from uuid import uuid4
 
 from dpdist.cluster.executor import Executor
-from dpdist.data.inputs import Input, Opened, input_of
-from dpdist.data.table import Table
+from dpdist.data.inputs import Input, input_of
+from dpdist.data.records import Opened
 from dpdist.errors import (
     DataError,
     DataNotFound,
@@ -164,13 +164,12 @@ class Run:
         self._public_tables = None if digest_of is None else digest_of(spec)
         if not self.resumed:
             self._ledger.rehearse(**self._reservation)  # a refusal here says nothing of the table's content
-        opened = self._opened_table()
+        self._table = self._opened_table()
         self._output.check_writable()
         self._work.make_private()
         self._work.check_writable()
         sweep_before(self._ledger, self._output, self._work)
-        self._executor = self.executor or stack.enter_context(opened_executor(spec, opened))
-        self._table = opened.on(self._executor)
+        self._executor = self.executor or stack.enter_context(opened_executor(spec, self._table))
         if self._executor.dashboard:
             self.announce(f"dashboard  {self._executor.dashboard}")
 
@@ -272,10 +271,9 @@ class Run:
         except OutputExists:
             self._give_back()
             raise
-        files = len(self._table.files) if isinstance(self._table, Table) else 0
-        self._logged |= {"attempt": attempt.id, "files": files}
+        self._logged["attempt"] = attempt.id
         if self.spec.cluster.partitions is not None:  # else their number follows from that of the records
-            self._logged["partitions"] = len(self._table.partitions)
+            self._logged["partitions"] = self.spec.cluster.partitions
         self._log("attempt resumed" if self.resumed else "attempt reserved")
         self._lineage.begun(attempt.id, self._contract)
         self._executor.attempt = attempt.id
