@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dpdist.errors import OutputExists, OutputUnwritable
-from dpdist.families.base.network import Network
-from dpdist.families.base.thresholds import thresholds_from_weights
+from dpdist.families.base.network import Network, thresholds_from_weights
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.spec.groups import Width

@@ -15,8 +15,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import configuration_index
-from dpdist.data.marginal import marginal
+from dpdist.data.count import configuration_index, marginal
 from dpdist.errors import SpecError
 from dpdist.model.coding import admitted, fitting, with_zeros
 from dpdist.model.draw import LARGEST_PART, kept_part, pool_part

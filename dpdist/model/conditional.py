@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from dpdist.data.marginal import marginal
+from dpdist.data.count import marginal
 from dpdist.model.fitted import Fitted
 from dpdist.model.inference import Inference
 from dpdist.model.junction import JunctionTree, Set, cliques_of

@@ -17,8 +17,7 @@ from dpdist.model.balance import CELL_BITS, PairIndex, TableRows, balance
 from dpdist.model.fitted import UNIT, UNIT_BITS, Cumulative, Fitted
 from dpdist.privacy.arrays import DIGIT_BITS, Codes, Counts, Unsigned, stable_order
 from dpdist.privacy.noise import Noise
-from dpdist.spec.contradictions import a_record
-from dpdist.spec.rules import Rules, broken_by
+from dpdist.spec.rules import Rules, a_record, broken_by
 
 MOST_REDRAWS = 32  # how often rows that break a rule are drawn again, at most. Public, as the rules are.
 FORMAT = 1  # of how a model and a key give records: weights of a pool belong to the rows that the pool was drawn with

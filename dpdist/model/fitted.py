@@ -16,8 +16,7 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import packed_index
-from dpdist.data.marginal import marginal
+from dpdist.data.count import marginal, packed_index
 from dpdist.model.coding import Coding
 from dpdist.model.descent import FactorModel
 from dpdist.model.junction import JunctionTree, Set

@@ -17,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from dpdist.data.marginal import marginal
+from dpdist.data.count import marginal
 from dpdist.model.junction import JunctionTree, Set
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import probability_product

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import BLOCK_CELLS, cover, covering_blocks, packed_index
-from dpdist.data.marginal import marginal
+from dpdist.data.count import BLOCK_CELLS, cover, covering_blocks, marginal, packed_index
 from dpdist.model.fitted import LIMITS, Adjustment, integer_logs
 from dpdist.model.junction import Set
 from dpdist.privacy.arrays import Floats

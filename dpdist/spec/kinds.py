@@ -1,9 +1,10 @@
-"""The kinds of releases: each is a family that an installed distribution offers by an entry point."""
+"""What a spec names and a process imports: its kind, a family of some distribution, and functions of the user."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, MutableMapping, Sequence
+import importlib
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from importlib.metadata import EntryPoint, EntryPoints, PackageNotFoundError, distribution, entry_points
 from typing import Any
 
@@ -82,3 +83,24 @@ def _loaded(offered: Sequence[EntryPoint]) -> Any:
     if not (isinstance(spec_class, type) and issubclass(spec_class, ReleaseSpec)) or family.kind != kind:
         raise SpecError(f"kind {kind!r} of {names[0]}: {offered[0].value} is no `Family` of this kind")
     return family
+
+
+HOOK = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
+"""What a hook looks like: a function or class of a user, which runs on original records with the release's rights."""
+
+
+def named_hook(hook: Any) -> Any:
+    """A class or function as ``module:name``, which a spec made in Python may give instead; other values unchanged."""
+    return f"{hook.__module__}:{hook.__qualname__}" if callable(hook) else hook
+
+
+def load_hook(hook: str, *, setting: str) -> Callable[..., Any]:
+    """The function that a hook names. Raises SpecError: there is no such module or function, or it cannot be called."""
+    module, _, name = hook.partition(":")
+    try:
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        raise SpecError(f"{setting}: there is no {hook!r}; give module:function, importable by every worker") from None
+    if not callable(function):
+        raise SpecError(f"{setting}: {hook!r} cannot be called")
+    return function

@@ -25,8 +25,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from dpdist.data.count import coarsen, configuration_index, pair_counts
-from dpdist.families.base.network import Network
-from dpdist.families.base.thresholds import thresholds_from_weights
+from dpdist.families.base.network import Network, thresholds_from_weights
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesizer, candidate_batch, seed_ranks
 from dpdist.families.deniability.own_model import OwnSynthesizer
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys

@@ -17,9 +17,8 @@ from prediction_tables import Task
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.prediction.columns import columns_of
-from dpdist.families.prediction.lid.plan import plan_lid
 from dpdist.families.prediction.lid.regression import Features
-from dpdist.families.prediction.plan import plan
+from dpdist.families.prediction.plan import plan, plan_lid
 from dpdist.ledger import Books
 from dpdist.ledger.keys import KeyRef
 from dpdist.lifecycle.run import run_release

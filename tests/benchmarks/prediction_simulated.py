@@ -23,7 +23,7 @@ from prediction_models import (
 
 from dpdist.evaluation.utility.regression import delta_mse, mse
 from dpdist.families.prediction.first_stage import FIRST_STAGES
-from dpdist.families.prediction.lid.plan import LidPlan
+from dpdist.families.prediction.plan import LidPlan
 from dpdist.families.prediction.stages import SyntheticInputs
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Floats

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any, ClassVar
 
 from dpdist.accuracy.intervals import CellErrors, sentence
 from dpdist.accuracy.measured import Accuracy, measure_accuracy
 from dpdist.accuracy.tables import Tables, tables_operator
 from dpdist.data.operators import Operator
-from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.attempt import Attempt, ReleasedRecords
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.writing import ReleasedRecords
 from dpdist.privacy.arrays import Codes
 from dpdist.storage.stored import Stored
 
@@ -38,14 +37,8 @@ def count_tables(attempt: Attempt[Any, Any]) -> Tables:
 
 
 def accuracy_stage(attempt: Attempt[Any, Any], *, mu: float, records: int) -> ReleaseAccuracy:
-    """Measure the accuracy of the records that an earlier stage has drawn.
-
-    Parameters
-    ----------
-    mu : float
-        The measurement is mu-GDP.
-    records : int
-        Number of records at whose scale counts are compared: public, or released before.
+    """Measure the accuracy of the records that an earlier stage has drawn; it is mu-GDP. Counts are compared at the
+    scale of `records`, which is public or was released before.
     """
     released = _held(attempt)
 
@@ -83,17 +76,13 @@ def _released_tables(attempt: Attempt[Any, Any], released: ReleasedRecords) -> T
     total = task.tree("sum", partial(_sum, operator), counted, fan_in=operator.fan_in)
     with attempt.stage(STAGE) as progress:
         summary = attempt.executor.compute([total], progress=progress)[0]
-    found: Tables = operator.finish(summary) if operator.finish else summary
+    found: Tables = operator.finish(summary)
     return found
 
 
 def _part_tables(codes: Codes, operator: Operator) -> Any:
-    summary = operator.chunk(codes)
-    return operator.compact(summary) if operator.compact else summary
+    return operator.compact(operator.chunk(codes))
 
 
 def _sum(operator: Operator, parts: list[Any]) -> Any:
-    total = parts[0]
-    for part in parts[1:]:
-        total = operator.combine(total, part)
-    return total
+    return reduce(operator.combine, parts)

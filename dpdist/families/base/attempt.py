@@ -5,17 +5,26 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+import pyarrow as pa
+
 from dpdist.cluster.executor import Executor
-from dpdist.data.records import Records
+from dpdist.cluster.tasks import Deferred
+from dpdist.data.records import Located, Opened, Records
+from dpdist.data.weighted import WeightedRecords
+from dpdist.families.base.bounding import bounded
 from dpdist.families.base.family import PlanT, SpecT, Stage
 from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.publish.part_format import FileRecord, PartRecord
+from dpdist.publish.part_format import FileRecord, PartFormat, PartRecord
+from dpdist.publish.parts import decode, part_name, write_part
+from dpdist.spec.schema import Schema
 from dpdist.storage.store import Store
 
 log = logging.getLogger("dpdist")
@@ -57,51 +66,27 @@ def silent_commit(digest: str) -> None:
 
 @dataclass
 class Attempt(Generic[SpecT, PlanT]):
-    """What the stages of one attempt share.
+    """What the stages of one attempt share."""
 
-    Attributes
-    ----------
-    spec, plan, table, executor :
-        What is released, from what, and where it computes.
-    key : KeyRef
-        Where workers find the key of the attempt.
-    id : str
-        Id of the attempt.
-    work, output : Store
-        The confidential folder of the attempt, and the release.
-    operator : dict
-        What only the operator may see; ends in the run record.
-    public : dict
-        Public facts found on the way, such as the outcomes of noisy checks; they end in the manifest's parameters.
-    parts : tuple of PartRecord
-        The written parts of the release, once they are.
-    files : tuple of FileRecord
-        What is released beside them.
-    before_noise : callable
-        Tells the ledger that records are about to be read or noise to be drawn: the charge stays from then on.
-    before_commit : callable
-        Called with the manifest's SHA-256 before the ledger commits: where others must agree to it.
-    contract : str or None
-        Digest of the contract of the data set, which the spec is a part of; None where there is none.
-    public_tables : str or None
-        Digest of the public tables that the attempt is bound to besides its spec; None where there are none.
-    """
-
+    # what is released, from what, and where it computes
     spec: SpecT
     plan: PlanT
-    table: Records
+    table: Opened
     executor: Executor
-    key: KeyRef
+    key: KeyRef  # where workers find the key of the attempt
     id: str
-    work: Store
-    output: Store
+    work: Store  # confidential
+    output: Store  # the release
     progress: Progress
-    before_noise: Callable[[], None]
-    operator: dict[str, Any] = field(default_factory=dict)
+    before_noise: Callable[[], None]  # tells the ledger that records are read or noise is drawn: the charge stays
+    operator: dict[str, Any] = field(default_factory=dict)  # what only the operator may see; ends in the run record
+    # public facts found on the way, such as the outcomes of noisy checks; they end in the manifest's parameters
     public: dict[str, Any] = field(default_factory=dict)
-    parts: tuple[PartRecord, ...] = ()
-    files: tuple[FileRecord, ...] = ()
+    parts: tuple[PartRecord, ...] = ()  # the written parts of the release, once they are
+    files: tuple[FileRecord, ...] = ()  # what is released beside them
+    # called with the manifest's SHA-256 before the ledger commits: where others must agree to it
     before_commit: Callable[[str], None] = silent_commit
+    # digests of the contract of the data set, which the spec is a part of, and of the public tables that are read
     contract: str | None = None
     public_tables: str | None = None
     _results: dict[type, object] = field(default_factory=dict)
@@ -111,6 +96,22 @@ class Attempt(Generic[SpecT, PlanT]):
         """The noise of the attempt; the ledger is told before it is handed out."""
         self.before_noise()
         return load_noise(self.key)
+
+    @cached_property
+    def located(self) -> Located:
+        """The table where tasks find its rows; the ledger is told before they are counted."""
+        self.before_noise()
+        with self.stage("locating rows") as progress:
+            return self.table.on(self.executor, progress=progress)
+
+    @cached_property
+    def records(self) -> Records:
+        """What passes read: the table bounded by unit, or with each record as often as its weight says."""
+        unit, weight = self.spec.unit, self.spec.weight
+        if unit is not None:
+            return bounded(self.executor, self.located, at_most=unit.at_most, key=self.key)
+        (records,) = self.located.sides
+        return records if weight is None else WeightedRecords(records, weight)
 
     @property
     def drawing_key(self) -> KeyRef:
@@ -165,3 +166,34 @@ class Attempt(Generic[SpecT, PlanT]):
         seconds = round(time.perf_counter() - start, 3)
         self.operator.setdefault("seconds", {})[name] = seconds
         log.info("stage finished", extra={"stage": name, "attempt": self.id, "seconds": seconds})
+
+
+_How = tuple[Schema, PartFormat, Store, str, KeyRef, Callable[[pa.Table], pa.Table] | None]
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedRecords:
+    """The records of a release before they are written."""
+
+    parts: Sequence[Deferred]  # of Codes: part p holds the released records from ``p * output.rows_per_part`` on
+    executor: Executor | None = None  # where the parts are, if not with the executor of the attempt
+    key: KeyRef | None = None  # of the values in their bins, if not that of the attempt
+    finish: Callable[[pa.Table], pa.Table] | None = None  # the last step of each decoded part, if there is one
+
+
+def write_records(attempt: Attempt[Any, Any]) -> None:
+    """Write the released records in parts of a fixed number of rows."""
+    released, plan, rows = attempt.result(ReleasedRecords), attempt.plan, attempt.spec.output.rows_per_part
+    executor = released.executor or attempt.executor
+    with attempt.stage("writing") as progress:
+        task = executor.tasks("write")
+        key, finish = released.key or attempt.key, released.finish
+        how = task.constant("how", (plan.released, plan.form, attempt.output, attempt.id, key, finish))
+        parts = [task("part", _write, how, part, index, index * rows) for index, part in enumerate(released.parts)]
+        attempt.parts = tuple(executor.compute(parts, progress=progress))
+
+
+def _write(how: _How, codes: Codes, index: int, start: int) -> PartRecord:
+    schema, form, store, attempt, key, finish = how
+    table = decode(schema, codes, form=form, noise=load_noise(key), start=start)
+    return write_part(store, part_name(attempt, index), finish(table) if finish else table)

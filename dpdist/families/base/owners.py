@@ -20,22 +20,8 @@ def refuse_tables_of_others(ledger: Books, spec: ReleaseSpec, source: TableSourc
     """Refuse files that a contract in the ledger names, unless it is that of the data set.
 
     As `model.prior` they are refused whoever has the contract: such a table is read without a charge. Copies are not
-    recognised.
-
-    Parameters
-    ----------
-    ledger : Books
-    spec : ReleaseSpec
-    source : TableSource, optional
-        The files that the release reads.
-    dataset : str
-        The data set that is charged.
-
-    Raises
-    ------
-    ContractBroken
-    DataError
-        The files cannot be found.
+    recognised. `source` has the files that the release reads, `dataset` is charged. Raises ContractBroken; DataError:
+    the files cannot be found.
     """
     public = None
     if spec.public_tables:

@@ -7,27 +7,32 @@ key and one table give the records that are published. Thousands of rehearsals o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from dpdist.cluster.executor import InProcess
-from dpdist.data.records import RecordsInMemory
-from dpdist.families.base.attempt import Attempt, StorableT, silent
+from dpdist.data.records import Records, RecordsInMemory
+from dpdist.families.base.attempt import Attempt, ReleasedRecords, StorableT, silent
 from dpdist.families.base.family import Stage
 from dpdist.families.base.plan import Plan
-from dpdist.families.base.writing import ReleasedRecords
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.storage.store import MemoryStore
 
 EXECUTOR = InProcess()
-"""The executor of rehearsals."""
 
 
 class Rehearsal(Attempt[Any, Any]):
     """An attempt that ends with its process: what it would store to be resumed is only kept."""
+
+    @cached_property
+    def records(self) -> Records:
+        """The table: its records are bounded and weighted already."""
+        (records,) = self.located.sides
+        return records
 
     def stored(self, kind: type[StorableT], make: Callable[[], StorableT]) -> StorableT:
         """The result, made now."""
@@ -45,31 +50,9 @@ def rehearse(
     until: type | None = ReleasedRecords,
     partitions: int = 1,
 ) -> Rehearsal:
-    """Run the stages of a release of some records.
-
-    Parameters
-    ----------
-    plan : Plan
-        Of any family whose releases read one table.
-    stages : sequence of Stage
-        The stages of such a release, as the family has them.
-    codes : Codes
-        The records: a column for each attribute of the spec's table.
-    key : KeyRef
-        A fixed key (`key_from`).
-    until : type, optional
-        The last stage is the one that returns a result of this type; None runs them all.
-    partitions : int
-
-    Returns
-    -------
-    Rehearsal
-        With the results of the stages.
-
-    Raises
-    ------
-    CheckFailed
-        A declared bound is not confirmed: nothing would be published.
+    """Run the stages of a release of some records, as the family has them, up to the one that returns a result of the
+    type `until` (None: all of them). `codes` has a column for each attribute of the spec's table, `key` is a fixed one
+    (`key_from`). Raises CheckFailed: a declared bound is not confirmed, so nothing would be published.
     """
     spec = plan.spec
     attempt = Rehearsal(

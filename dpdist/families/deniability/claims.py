@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.errors import CheckFailed
-from dpdist.families.base.network import Network
+from dpdist.families.base.network import Network, thresholds_from_weights
 from dpdist.families.base.rehearsal import EXECUTOR, key_from, rehearse, released_codes
-from dpdist.families.base.thresholds import thresholds_from_weights
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesis, SeedSynthesizer
 from dpdist.families.deniability.graph import candidate_batches, first_passing, released_parts
 from dpdist.families.deniability.own_model import DeclaredModel

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import configuration_index
-from dpdist.families.base.network import Network
-from dpdist.families.base.thresholds import draw, thresholds_from_weights
+from dpdist.families.base.network import Network, draw, thresholds_from_weights
 from dpdist.families.deniability.parameters import NoisyTables
 from dpdist.families.deniability.regression import regression_table
 from dpdist.families.deniability.structure import Structure

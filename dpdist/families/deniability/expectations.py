@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.read import count_records, encoded_batches
 from dpdist.data.report import check
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
@@ -88,12 +87,10 @@ class Reference:
     def table(cls, path: str | Path, schema: Schema, **source: Any) -> Reference:
         """The frequencies in the first four million rows or so of a public table. Raises DataError: as `open_table`."""
         table = open_table(TableSource(paths=(str(path),), extra_columns="ignore", **source), schema)
-        if not table.is_located:
-            table = table.located([count_records(table, i) for i in range(len(table.partitions))])
         found: list[Codes] = []
         rows = 0
         for partition in range(len(table.partitions)):
-            for batch in encoded_batches(table, partition):
+            for batch in table.batches(partition):
                 check(batch.report, schema)
                 found.append(batch.codes if batch.keep is None else [column[batch.keep] for column in batch.codes])
                 rows += len(found[-1][0])

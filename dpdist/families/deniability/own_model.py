@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
-from dpdist.families.base.plugins import load
 from dpdist.families.deniability.deniability import CandidateRecords, SeedSynthesis
 from dpdist.families.deniability.prefixes import SeedIndex
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.noise import Noise
+from dpdist.spec.kinds import load_hook
 from dpdist.spec.schema import Schema
 
 SETTING = "model.hook"
@@ -120,7 +120,7 @@ class OwnSynthesizer(SeedSynthesis):
     @classmethod
     def of(cls, hook: str, schema: Schema, *, gamma: float) -> OwnSynthesizer:
         """The model that a hook names."""
-        return cls(load(hook, setting=SETTING)(schema), schema, gamma)
+        return cls(load_hook(hook, setting=SETTING)(schema), schema, gamma)
 
     def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> CandidateRecords:
         """Candidates `start` to `stop` - 1, drawn by the model given their seeds. Raises SpecError: the model returns

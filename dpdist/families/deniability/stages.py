@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dpdist.data.operators import pair_counts_operator
-from dpdist.data.split import Split
+from dpdist.data.operators import Split, pair_counts_operator
 from dpdist.errors import CheckFailed
-from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.family import Stage
 from dpdist.families.base.network import Network
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesis, SeedSynthesizer
 from dpdist.families.deniability.estimation import estimate_network
 from dpdist.families.deniability.graph import (
@@ -139,7 +137,7 @@ def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
     if plan is None:
         return IndexedSeeds(synthesizer, [])
     passes, code = _passes(attempt), synthesizer.prefix_code
-    rows = math.ceil((passes.table.rows or 0) * float(spec.split.shares.seeds))
+    rows = math.ceil(passes.table.rows * float(spec.split.shares.seeds))
     shards = shard_count(code, records=rows, memory=int(MEMORY_FOR_SEEDS * executor.worker_memory))
     if shards == 1:
         indexes = [passes.held(seed_operator(code), label=_label(spec, SEEDS), stage="indexing seeds")]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from dpdist.data.sizes import MOST_TEXT_BYTES
+from dpdist.data.records import MOST_TEXT_BYTES
 from dpdist.families.base.calibration import Mechanism, deviation
 from dpdist.families.base.plan import EventPlan, Needs
 from dpdist.families.discovery.spec import MOST_VALUES, DiscoverySpec
@@ -24,23 +24,13 @@ _BY_CHANCE = 1e-6  # probability that an empty bin counts as one with records
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoveryPlan(EventPlan):
-    """Everything a discovery will do and cost, before it reads a record.
-
-    Attributes
-    ----------
-    mechanism, scale :
-        The noise of each count.
-    named_from : int
-        A value is named if its noisy count is at least this.
-    seen_from : int
-        Bins with noisy counts of at least this are taken to have records: what is drafted depends on it, and no
-        guarantee does.
-    """
+    """Everything a discovery will do and cost, before it reads a record."""
 
     spec: DiscoverySpec
-    mechanism: Mechanism
+    mechanism: Mechanism  # mechanism, scale: the noise of each count
     scale: float
-    named_from: int
+    named_from: int  # a value is named if its noisy count is at least this
+    # bins with noisy counts of at least this are taken to have records: no guarantee depends on it, but what is drafted
     seen_from: int
 
     @cached_property

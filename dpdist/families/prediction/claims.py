@@ -15,8 +15,8 @@ import numpy as np
 from dpdist.errors import SpecError
 from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.families.prediction.columns import columns_of
+from dpdist.families.prediction.plan import PrivatePlan, TwoStagePlan
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP
-from dpdist.families.prediction.private.plan import PrivatePlan
 from dpdist.families.prediction.private.stages import STAGES, FittedInputs
 from dpdist.families.prediction.private.statistics import (
     NoisyCorrelations,
@@ -26,7 +26,6 @@ from dpdist.families.prediction.private.statistics import (
     rank_operator,
     ridge_operator,
 )
-from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
@@ -38,9 +37,7 @@ MECHANISMS = ("marginals", "correlations", "products", "cross products")
 
 
 def claims(plan: TwoStagePlan) -> tuple[Claim, ...]:
-    """Each mechanism of a plan, and all of them together. Raises SpecError: the release is not differentially
-    private.
-    """
+    """Each mechanism of a plan, and all together. Raises SpecError: the release is not differentially private."""
     if not isinstance(plan, PrivatePlan):
         raise SpecError("privacy.guarantee: a lid release states no differential privacy, so there is nothing to audit")
     events = {event.label: event for event in plan.event.events if event.label in MECHANISMS}

@@ -9,10 +9,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dpdist.families.base import plugins
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid.method import largest_alpha
 from dpdist.families.prediction.second_stage import MOST_PARTIES, FeatureSpec, PartySpec, RegressionSpec
+from dpdist.spec.kinds import HOOK
 from dpdist.spec.release import PrivacyLimit, ReleaseSpec
 from dpdist.spec.schema import Attribute
 from dpdist.spec.strict import MOST_RECORDS, Section
@@ -40,8 +40,7 @@ class TwoStagePrivacySpec(PrivacyLimit):
 
     guarantee: Literal["lid", "dp"]
     """lid: the published method, NOT differentially private, refused unless the data set allows it; dp: the
-    differentially private variant, in which nothing original is released.
-    """
+    differentially private variant, in which nothing original is released."""
     disclosure: DisclosureSpec | None = None
     """With guarantee lid."""
     epsilon: float | None = Field(default=None, ge=1e-6, le=20)
@@ -63,12 +62,10 @@ class PredictionSpec(Section):
 
     response: str
     """The column that is predicted: a number, an integer or an ordinal; with guarantee lid also a category, which is
-    classified.
-    """
+    classified."""
     log: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     """Columns on a logarithmic scale, sign(v) log(1 + |v| / unit), with the unit of each: amounts that differ by orders
-    of magnitude.
-    """
+    of magnitude."""
     keep: tuple[str, ...] = ()
     """Columns that stay ORIGINAL (guarantee lid only); all others are synthesised."""
     first_stage: str = Field(
@@ -76,21 +73,19 @@ class PredictionSpec(Section):
     )
     matching: Literal["nearest", "greedy", "independent"] = "nearest"
     """Mix each original row with its nearest unused synthetic row, by the assignment with the least total distance
-    (nearest) or row by row (greedy, as published); or with any row (independent).
-    """
+    (nearest) or row by row (greedy, as published); or with any row (independent)."""
     alpha: float | None = Field(default=None, ge=0, le=1)
     """Share of the original row; default: the largest within the disclosure (guarantee lid), or 0 (dp)."""
     regression: RegressionSpec = RegressionSpec()
     parties: PartySpec | None = None
     """Parties (hospitals, branches, regions) in one table: the inputs of each are synthesised by themselves, and their
-    regressions are correlated (guarantee lid only).
-    """
+    regressions are correlated (guarantee lid only)."""
     records: int | None = Field(default=None, ge=1, le=MOST_RECORDS, description="Records to release (guarantee dp).")
     features: FeatureSpec = FeatureSpec()
 
     @model_validator(mode="after")
     def _known(self) -> PredictionSpec:
-        if self.first_stage not in FIRST_STAGE_NAMES and not re.match(plugins.PATTERN, self.first_stage):
+        if self.first_stage not in FIRST_STAGE_NAMES and not re.match(HOOK, self.first_stage):
             raise ValueError(f"first_stage: one of {', '.join(FIRST_STAGE_NAMES)}, or module:function")
         return self
 

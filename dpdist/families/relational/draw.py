@@ -18,8 +18,7 @@ from dpdist.model.fitted import Fitted
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Mask
-from dpdist.spec.contradictions import a_record
-from dpdist.spec.rules import Forbidden, Rule, broken_by
+from dpdist.spec.rules import Forbidden, Rule, a_record, broken_by
 
 SPARE = 1  # so many times the released parents are drawn in addition, for exchanges
 

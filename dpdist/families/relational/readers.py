@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dpdist.errors import SpecError
-from dpdist.families.base.linked import LinkedRows
+from dpdist.families.base.family import LinkedRows
 from dpdist.families.relational.spec import RelationalSpec
 from dpdist.spec.reader import load_public
 from dpdist.spec.schema import MAX_CARDINALITY, Attribute, Schema

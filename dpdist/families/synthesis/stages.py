@@ -12,10 +12,9 @@ from dpdist.accuracy.tables import Tables
 from dpdist.data.count import PairCounts
 from dpdist.data.operators import pair_counts_operator
 from dpdist.families.base.accuracy import ReleaseAccuracy, accuracy_stage, count_tables
-from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.writing import ReleasedRecords, write_records
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.prior import keep_prior, read_prior
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, Score, scores_operator

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpdist.families.base.network import Network
-from dpdist.families.base.thresholds import thresholds_from_weights
+from dpdist.families.base.network import Network, thresholds_from_weights
 from dpdist.privacy.arrays import Codes
 
 

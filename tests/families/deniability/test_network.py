@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from dpdist.errors import UnreadableFile
-from dpdist.families.base.network import Network, check_order
-from dpdist.families.base.thresholds import thresholds_from_weights
+from dpdist.families.base.network import Network, check_order, thresholds_from_weights
 
 WORD = 1 << 64
 

@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 from releases import KEY, SCHEMA, project
 
 from dpdist.errors import SpecError
-from dpdist.families.base.thresholds import thresholds_from_weights
+from dpdist.families.base.network import thresholds_from_weights
 from dpdist.families.deniability import estimation
 from dpdist.families.deniability.estimation import estimate_network
 from dpdist.families.deniability.parameters import (

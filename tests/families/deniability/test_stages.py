@@ -13,9 +13,9 @@ import pytest
 from releases import KEY, project
 
 from dpdist.errors import CheckFailed
+from dpdist.families.base.attempt import ReleasedRecords
 from dpdist.families.base.network import Network
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.base.writing import ReleasedRecords
 from dpdist.families.deniability import estimation, stages
 from dpdist.families.deniability.claims import alike, release_claim
 from dpdist.families.deniability.deniability import PrivacyTest

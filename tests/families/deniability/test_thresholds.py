@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.families.base.thresholds import WEIGHT_BITS, draw, thresholds_from_weights
+from dpdist.families.base.network import WEIGHT_BITS, draw, thresholds_from_weights
 
 WORD = 1 << 64
 

@@ -9,11 +9,9 @@ import pytest
 
 from dpdist.errors import SpecError
 from dpdist.families.prediction.claims import claims
-from dpdist.families.prediction.plan import plan
-from dpdist.families.prediction.private.plan import PrivatePlan
+from dpdist.families.prediction.plan import PrivatePlan, TwoStagePlan, plan
 from dpdist.families.prediction.private.statistics import NoisyMarginals
 from dpdist.families.prediction.spec import TwoStageSpec
-from dpdist.families.prediction.two_stage import TwoStagePlan
 from dpdist.privacy.testing import audit
 
 KEY = bytes(range(32))
