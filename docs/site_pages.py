@@ -8,11 +8,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
+
+sys.path.insert(0, str(Path(__file__).parent))
+import figures
 
 from dpdist.cli.schema import json_schema_of
 
@@ -24,6 +28,7 @@ def on_files(files: Any, config: Any) -> Any:
     for name, content in (
         ("index.md", (ROOT / "README.md").read_text().replace("](docs/", "](")),
         ("changelog.md", (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")),
+        ("results.md", figures.results_page()),
         ("reference/spec.md", spec_page()),
         ("reference/schema.md", schema_page()),
         ("reference/contract.md", contract_page()),

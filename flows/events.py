@@ -17,8 +17,8 @@ from prefect.events import emit_event
 
 from dpdist.errors import DpdistError, ResourceError
 from dpdist.evaluation.ledger_report import left_of
-from dpdist.ledger import Books
 from dpdist.ledger.tables import OPEN as OPEN_STATES
+from dpdist.lifecycle.history import live_attempt
 from dpdist.privacy.formatting import downwards
 from flows.server import artifact_key
 
@@ -52,9 +52,11 @@ def told(spec: ReleaseSpec) -> Iterator[None]:
         if known:
             tell(REFUSED, spec.dataset, spec.name, error=type(error).__name__)
         with suppress(DpdistError):  # the ledger may be what cannot be reached
-            attempt = _open_attempt(spec)
-            if attempt is not None:
-                tell(LEFT_OPEN, spec.dataset, spec.name, attempt=attempt, error=type(error).__name__ if known else "")
+            attempt = live_attempt(spec)
+            if attempt is not None and attempt.state in OPEN_STATES:
+                tell(
+                    LEFT_OPEN, spec.dataset, spec.name, attempt=attempt.id, error=type(error).__name__ if known else ""
+                )
         raise
 
 
@@ -92,12 +94,3 @@ def tell(event: str, dataset: str, release: str | None = None, **payload: str) -
     }
     with suppress(Exception):  # a release does not depend on its events
         emit_event(event, resource, payload={"dataset": dataset, "release": release or "", **payload})
-
-
-def _open_attempt(spec: ReleaseSpec) -> str | None:
-    ledger = Books.open(spec.ledger, create=False)
-    try:
-        attempt = ledger.find(spec.dataset, spec.name)
-        return attempt.id if attempt is not None and attempt.state in OPEN_STATES else None
-    finally:
-        ledger.close()

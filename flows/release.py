@@ -103,13 +103,14 @@ def run_with_retries(spec: ReleaseSpec, attempt: AttemptMode) -> Outcome:
     """
     replaces = attempt == "replace" and runtime.flow_run.run_count in (None, 0, 1)
 
-    @cache
-    def given_up() -> str | None:
-        """The attempt that existed when the ledger first answered: a new attempt replaces only this one."""
-        return live_attempt(spec)
+    def live() -> str | None:
+        found = live_attempt(spec)
+        return None if found is None else found.id
+
+    given_up = cache(live)  # the attempt when the ledger first answered: a new attempt replaces only this one
 
     def run() -> Outcome:
-        return run_steps(spec, "replace" if replaces and live_attempt(spec) == given_up() else "once")
+        return run_steps(spec, "replace" if replaces and live() == given_up() else "once")
 
     for delay in DELAYS:
         try:

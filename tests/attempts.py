@@ -8,7 +8,7 @@ from typing import Any
 
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.data.inputs import table_source
-from dpdist.data.records import Records
+from dpdist.data.records import Opened
 from dpdist.data.table import open_table
 from dpdist.families.base.attempt import Attempt, silent
 from dpdist.families.base.registry import family_of, make_plan
@@ -24,7 +24,7 @@ def attempt_of(
     folder: Path,
     *,
     executor: Executor | None = None,
-    table: Records | None = None,
+    table: Opened | None = None,
     partitions: int | None = 3,
     key: str = KEY,
     before_noise: Callable[[], None] = lambda: None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -68,7 +69,7 @@ class Case:
             "ledger": f"sqlite:///{folder}/ledger.db",
             "work": str(folder / "work"),
         }
-        return load(override(tree, {**self.settings, **releases.dotted(changes)}))
+        return load(override(tree, {**deepcopy(self.settings), **releases.dotted(changes)}))
 
     def project(self, folder: Path, **changes: Any) -> ReleaseSpec:
         """Write the table and a ledger below `folder`; return the spec of a release."""

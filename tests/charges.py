@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 
-from dpdist.ledger.account import Price
+from dpdist.ledger.records import Price
 from dpdist.privacy.filter import BEYOND, Cost, Portfolio
 
 

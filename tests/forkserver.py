@@ -42,7 +42,6 @@ PRELOADED = (
     "dpdist.families.mixing.stages",
     "dpdist.families.mixing.federated.stages",
     "dpdist.families.prediction.stages",
-    "dpdist.families.prediction.stages",
     "dpdist.families.prediction.private.stages",
     "dpdist.families.synthesis.stages",
 )

@@ -13,8 +13,7 @@ from dpdist.families.synthesis import plan
 from dpdist.model import learn as model
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import MOST_TRIPLES, Choices, choose
-from dpdist.model.learn import Learned
-from dpdist.model.measure import Known
+from dpdist.model.learn import Known, Learned
 from dpdist.privacy.noise import Noise
 
 SHARES = (

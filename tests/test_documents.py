@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import re
 import sys
+from json import loads as load_json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,6 +37,18 @@ def test_the_family_of_the_worked_example_runs(tmp_path: Path, monkeypatch: pyte
         FAMILIES.pop("tally", None)
     assert names["outcome"].guarantee.startswith("(0.5, 0)-differential privacy")
     assert 850 < names["table"].num_rows < 1_150  # 1,000 records and the noise of three counts
+
+
+def test_the_first_block_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    block = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)[0]
+    names: dict[str, Any] = {"__name__": "readme"}
+    exec(compile(block, "README.md", "exec", dont_inherit=True), names)  # noqa: S102  the documents are ours
+    assert names["release"].guarantee.startswith("(1, 1e-9)-differential privacy for the whole release")
+    assert len(names["release"]) == 90_000
+    kinds = re.findall(r"^\| `([\w-]+)` \|", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    assert set(kinds) == set(FAMILIES)
 
 
 def test_the_tutorial_for_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +82,25 @@ def test_the_examples_of_docstrings_run(path: Path) -> None:
     assert not found.failed
 
 
+@pytest.mark.parametrize(
+    ("name", "lines"), [("README.md", 70), ("docs/benchmarks.md", 250), ("docs/known-limits.md", 60)]
+)
+def test_pages_that_newcomers_read_are_short(name: str, lines: int) -> None:
+    assert (ROOT / name).read_text().count("\n") <= lines
+
+
+@documents
+def test_headings_of_a_page_differ(document: Path) -> None:
+    headings = re.findall(r"^## (.+)$", _prose(document), flags=re.MULTILINE)
+    assert len(set(headings)) == len(headings), "a link to the second leads to the first"
+
+
+def test_the_navigation_of_the_site_has_every_page() -> None:
+    text = (ROOT / "mkdocs.yml").read_text()
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert str(page.relative_to(ROOT / "docs")) in text, page
+
+
 @documents
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", _prose(document)):
@@ -89,19 +122,48 @@ def test_files_that_are_named_are_there(document: Path) -> None:
             assert any((root / path).exists() for root in roots), path
 
 
-def test_the_index_of_the_design_names_what_is_in_the_files() -> None:
-    """In each row of *Where things are*, a name in backticks stands in one of the files of that row."""
-    text = (ROOT / "docs" / "design.md").read_text().split("## Where things are")[1].split("\n## ")[0]
-    rows = [line for line in text.splitlines() if line.startswith("| ") and "`" in line]
-    assert len(rows) > 10
-    for row in rows:
-        words = re.findall(r"`([^`]+)`", row)
-        roots = (ROOT, ROOT / "dpdist")
-        files = [root / word for word in words for root in roots if word.endswith(".py") and (root / word).exists()]
-        code = "\n".join(file.read_text() for file in files)
-        for word in words:
-            if re.fullmatch(r"[A-Za-z_]+(\.[A-Za-z_]+)*", word) and not word.endswith(".py"):
-                assert re.search(rf"(def|class) {word.split('.')[-1]}\b", code), word
+@pytest.fixture(scope="module")
+def figures() -> ModuleType:
+    """The script that makes the tables of benchmarks.md."""
+    spec = importlib.util.spec_from_file_location("figures", ROOT / "docs" / "figures.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_of_the_benchmarks_are_those_of_the_results(figures: ModuleType) -> None:
+    text = figures.PAGE.read_text()
+    assert figures.rendered(text) == text, "python docs/figures.py"
+    assert set(re.findall(r"<!-- table (\w+) -->", text)) == set(figures.TABLES)
+    for shown in re.findall(
+        r"^\|.*$", re.sub(r"<!-- table .*?<!-- end -->", "", text, flags=re.DOTALL), flags=re.MULTILINE
+    ):
+        pytest.fail(f"a table without results: {shown}")
+
+
+@pytest.mark.parametrize("name", ["docs/benchmarks.md", "docs/decisions/0011-defaults.md"])
+def test_decimal_figures_come_from_the_results(name: str) -> None:
+    results = "\n".join(path.read_text() for path in (ROOT / "tests" / "benchmarks" / "results").glob("*.json"))
+    prose = re.sub(r"`[^`]*`|<!-- table .*?<!-- end -->|\]\([^)]*\)", "", _prose(ROOT / name), flags=re.DOTALL)
+    for figure in re.findall(r"(?<![\d.])\d+\.\d+(?![\d.])", prose):
+        assert re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", results), figure
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "tests" / "benchmarks" / "results").glob("*.json")), ids=lambda path: path.stem
+)
+def test_results_name_machine_version_and_command(path: Path) -> None:
+    content = load_json(path.read_text())
+    assert content["version"]
+    for table in content["tables"].values():
+        assert table["machine"]
+        scripts = re.findall(r"tests/benchmarks/[\w/]+\.py", table["command"])
+        assert all((ROOT / script).exists() for script in scripts), table["command"]
+        assert scripts or table["command"].startswith("make ")
+        assert len(set(table["columns"])) == len(table["columns"])
+        assert {len(row) for row in table["rows"]} == {len(table["columns"])}
 
 
 def _prose(document: Path) -> str:

@@ -104,10 +104,7 @@ class Tables:
     def counted(cls, codes: Codes, cardinalities: Sequence[int]) -> Tables:
         """The tables of records."""
         operator = tables_operator(cardinalities)
-        summary = operator.chunk(codes)
-        for last in (operator.compact, operator.finish):
-            summary = last(summary) if last else summary
-        found: Tables = summary
+        found: Tables = operator.finish(operator.compact(operator.chunk(codes)))
         return found
 
 

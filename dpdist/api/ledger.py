@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from dpdist.api.display import Text
 from dpdist.errors import SpecError
-from dpdist.ledger import Books
 
 if TYPE_CHECKING:
+    from dpdist.ledger import Books
     from dpdist.ledger.custodian import Statement
     from dpdist.ledger.records import Rational
     from dpdist.spec.contract import Contract
@@ -44,6 +44,8 @@ class Ledger:
     @contextmanager
     def opened(self, *, create: bool = False) -> Iterator[Books]:
         """The ledger of `dpdist.ledger`, opened for the time of a block."""
+        from dpdist.ledger import Books
+
         ledger = Books.open(self.url, create=create)
         try:
             yield ledger

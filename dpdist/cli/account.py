@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from dpdist.cli.shared import show_json
+from dpdist.cli.shared import REQUIRED, option, show_json, with_options
 from dpdist.errors import SpecError
 
 account_app = typer.Typer(help="What would it cost, without a spec.", no_args_is_help=True, rich_markup_mode=None)
@@ -39,36 +39,33 @@ def account_plausible_deniability(
 
 
 @account_app.command("mixing")
-def account_mixing(
-    order: Annotated[int, typer.Option(min=1, help="Records in a mixture, l.")],
-    delta: Annotated[float, typer.Option(help="Delta of the mixtures.")],
-    class_size: Annotated[int | None, typer.Option(min=1, help="Records of the class, a lower bound.")] = None,
-    records: Annotated[int | None, typer.Option(min=1, help="Mixtures of the class.")] = None,
-    sigma_over_clip: Annotated[
-        float | None, typer.Option(help="Noise in each coordinate, in units of the clipping norm: gives epsilon.")
-    ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="In place of the noise: gives the noise it needs.")] = None,
-    paper: Annotated[
-        bool, typer.Option("--paper", help="DP-CDA's published formula, which is no bound; for comparison only.")
-    ] = False,
-    table_size: Annotated[int | None, typer.Option(min=1, help="With --paper: records of the whole table.")] = None,
-    table_records: Annotated[int | None, typer.Option(min=1, help="With --paper: mixtures of all classes.")] = None,
-) -> None:
+@with_options(
+    option("order", Annotated[int, typer.Option(min=1, help="Records in a mixture, l.")], REQUIRED),
+    option("delta", Annotated[float, typer.Option(help="Delta of the mixtures.")], REQUIRED),
+    option("class_size", Annotated[int | None, typer.Option(min=1, help="Records of the class, a lower bound.")]),
+    option("records", Annotated[int | None, typer.Option(min=1, help="Mixtures of the class.")]),
+    option(
+        "sigma_over_clip",
+        Annotated[
+            float | None, typer.Option(help="Noise in each coordinate, in units of the clipping norm: gives epsilon.")
+        ],
+    ),
+    option("epsilon", Annotated[float | None, typer.Option(help="In place of the noise: gives the noise it needs.")]),
+    option(
+        "paper",
+        Annotated[
+            bool, typer.Option("--paper", help="DP-CDA's published formula, which is no bound; for comparison only.")
+        ],
+        False,
+    ),
+    option("table_size", Annotated[int | None, typer.Option(min=1, help="With --paper: records of the whole table.")]),
+    option("table_records", Annotated[int | None, typer.Option(min=1, help="With --paper: mixtures of all classes.")]),
+)
+def account_mixing(**asked: Any) -> None:
     """Cost of the mixtures of a class, or the noise they need, as JSON (add/remove adjacency)."""
     from dpdist.privacy.mixtures import account_mixing as account
 
-    answer = account(
-        order=order,
-        delta=delta,
-        class_size=class_size,
-        records=records,
-        sigma_over_clip=sigma_over_clip,
-        epsilon=epsilon,
-        paper=paper,
-        table_size=table_size,
-        table_records=table_records,
-    )
-    show_json(answer)
+    show_json(account(**asked))
 
 
 @account_app.command("entropy")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpdist.api.display import folded
-from dpdist.cli.shared import AsJson, Settings, SpecPath, load, overrides, say, show, show_json
+from dpdist.cli.shared import AsJson, Settings, SpecPath, load, option, overrides, say, show, show_json, with_options
 from dpdist.errors import SpecError
 
 if TYPE_CHECKING:
@@ -39,27 +39,28 @@ ForCluster = Annotated[
 ]
 
 
+@with_options(
+    option("epsilon", Epsilon),
+    option("pass_rate", PassRate),
+    option("public_table", PublicTable),
+    option("accuracy", Accuracy),
+    option("write", Write),
+)
 def plan(
     spec: SpecPath,
     settings: Settings = None,
     as_json: AsJson = False,
     solve: Solve = False,
-    epsilon: Epsilon = None,
-    pass_rate: PassRate = None,
-    public_table: PublicTable = None,
-    accuracy: Accuracy = None,
-    write: Write = None,
     cluster: ForCluster = False,
     details: Details = False,
+    **options: Any,
 ) -> None:
     """Say what a release would guarantee, cost and need. Reads no record of its table."""
     from dpdist.api.calls import plan as call
     from dpdist.ledger.statement import account_facts
     from dpdist.privacy.formatting import lines_of
 
-    options = {"epsilon": epsilon, "pass_rate": pass_rate, "public_table": public_table, "write": write}
-    options["accuracy"] = accuracy
-    found = _solution(spec, settings or [], options, asked=solve or accuracy is not None)
+    found = _solution(spec, settings or [], options, asked=solve or options["accuracy"] is not None)
     if found is not None:
         show(found, as_json=as_json)
         if found.plan is not None and not as_json:

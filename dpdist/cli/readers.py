@@ -13,7 +13,7 @@ import typer
 
 from dpdist.api.display import folded
 from dpdist.cli.ledger import known_to_default
-from dpdist.cli.shared import AsJson, Endpoint, PublicKey, guarantee_lines, say, show_json, storage_options
+from dpdist.cli.shared import AsJson, Endpoint, PublicKey, guarantee_lines, option, say, show_json, storage_options
 from dpdist.errors import OutputExists
 from dpdist.privacy.formatting import number_of, upwards
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dpdist.publish.account import ReleaseAccount
     from dpdist.publish.verify import VerifyReport
 
+ReleasePlace = Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")]
 Where = Annotated[
     str | None, typer.Option(metavar="CONDITION", help='Which records, such as "state = 8 and age >= 65".')
 ]
@@ -58,18 +59,15 @@ def reads(command: Callable[..., None]) -> Callable[..., None]:
         command(Place(release, key_of(public_key), storage_options(endpoint_url)), **given)
 
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
-    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    help_text = "Folder or s3:// prefix of a release."
-    first = inspect.Parameter(
-        "release", kinds[0], annotation=Annotated[str, typer.Argument(metavar="RELEASE", help=help_text)]
-    )
-    shared = [
-        inspect.Parameter("public_key", kinds[1], default=None, annotation=PublicKey),
-        inspect.Parameter("endpoint_url", kinds[1], default=None, annotation=Endpoint),
-    ]
-    parameters = [first, *(one.replace(kind=kinds[1]) for one in own), *shared]
     call.__name__, call.__doc__ = command.__name__, command.__doc__
-    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter("release", inspect.Parameter.KEYWORD_ONLY, annotation=ReleasePlace),
+            *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own),
+            option("public_key", PublicKey),
+            option("endpoint_url", Endpoint),
+        ]
+    )
     return call
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import typer
 
@@ -16,6 +17,8 @@ from dpdist.errors import printable
 
 if TYPE_CHECKING:
     from dpdist.spec.release import ReleaseSpec
+
+Command = TypeVar("Command", bound=Callable[..., None])
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
 
@@ -43,6 +46,27 @@ PublicKey = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Endpoint = Annotated[str | None, typer.Option(help="Endpoint of an S3-compatible store.")]
+
+
+REQUIRED = inspect.Parameter.empty
+"""In place of the default of an option that must be given."""
+
+
+def option(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    """An option of a command, for `with_options`."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def with_options(*added: inspect.Parameter) -> Callable[[Command], Command]:
+    """Give a command further options, which it takes together as its ``**`` mapping."""
+
+    def extend(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        named = [one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        command.__signature__ = inspect.Signature([*named, *added])  # type: ignore[attr-defined]
+        return command
+
+    return extend
 
 
 def storage_options(endpoint_url: str | None) -> dict[str, Any]:

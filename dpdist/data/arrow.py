@@ -7,21 +7,18 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpdist.cluster.executor import Executor
+from dpdist.cluster.executor import Executor, TaskProgress
 from dpdist.cluster.tasks import Deferred
-from dpdist.data.encode import TableEncoder
+from dpdist.data.encode import encoded_batches
 from dpdist.data.files import check_arrow, wanted_columns
-from dpdist.data.keyed_ids import ids_of
-from dpdist.data.read import EncodedBatch
-from dpdist.data.records import Records
-from dpdist.data.sizes import BATCH_ROWS
+from dpdist.data.records import BATCH_ROWS, EncodedBatch, HeldRecords, Partitions, even_parts
 from dpdist.data.source import ExtraColumns
 from dpdist.data.table import PARTITION_ROWS
 from dpdist.data.texts import decoded, is_text, readable, texts_of
@@ -33,155 +30,59 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ArrowRecords:
-    """Rows of an Arrow table, read as one file would be.
-
-    Parameters
-    ----------
-    schema : Schema
-    table : pyarrow.Table
-        The columns of the schema.
-    partitions : sequence of (int, int)
-        First row and the row after the last of each partition, in `table`.
-    fingerprint : str
-    first_row : int
-        Number of the first row of `table` in the whole input.
-    beside : str, optional
-        Column of the ids of the units, or of weights.
-    """
+class ArrowRecords(Partitions):
+    """Rows of an Arrow table, read as one file would be."""
 
     schema: Schema
-    table: pa.Table
-    partitions: Sequence[tuple[int, int]]
+    table: pa.Table  # the columns of the schema
+    partitions: Sequence[tuple[int, int]]  # first row and the row after the last of each partition, in `table`
     fingerprint: str
-    first_row: int = 0
-    beside: str | None = None
+    first_row: int = 0  # number of the first row of `table` in the whole input
+    beside: str | None = None  # column of the ids of the units, or of weights
 
     @property
     def rows(self) -> int:
         """Number of rows; confidential."""
         return int(self.table.num_rows)
 
-    @property
-    def is_located(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def cells(self) -> int:
-        """Number of values; it decides where the work is done."""
-        return self.rows * len(self.schema.attributes)
-
     def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
         """The encoded rows of a partition, at most `batch_rows` at a time."""
-        start, stop = self.partitions[partition]
-        row, encoder = self.first_row + start, TableEncoder(self.schema)
-        for batch in self.table.slice(start, stop - start).to_batches(max_chunksize=batch_rows):
-            batch = readable(batch)
-            encoded = encoder.encode(batch)
-            beside = ids_of(batch, self.beside)
-            yield EncodedBatch(0, row, encoded.codes, encoded.keep, encoded.report, beside)
-            row += batch.num_rows
+        return encoded_batches(self._read(partition, batch_rows), self.schema, self.beside)
 
     def texts(self, partition: int, names: Sequence[str]) -> Iterator[list[pa.Array]]:
         """The values of some columns of a partition as texts (`dpdist.data.texts`)."""
+        for _, _, batch in self._read(partition, BATCH_ROWS):
+            yield texts_of(batch, names)
+
+    def _read(self, partition: int, batch_rows: int) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        """Consecutive rows of a partition, with the number of the first; all are of one file."""
         start, stop = self.partitions[partition]
-        for batch in self.table.slice(start, stop - start).to_batches(max_chunksize=BATCH_ROWS):
-            yield texts_of(readable(batch), names)
+        row = self.first_row + start
+        for batch in self.table.slice(start, stop - start).to_batches(max_chunksize=batch_rows):
+            yield 0, row, readable(batch)
+            row += batch.num_rows
 
-    def counted(self, partition: int) -> list[int]:
-        """The number of rows of a partition."""
-        start, stop = self.partitions[partition]
-        return [stop - start]
-
-    def located(self, counts: Sequence[Sequence[int]]) -> ArrowRecords:
-        """The records themselves."""
-        return self
-
-    def on(self, executor: Executor) -> Records:
+    def on(self, executor: Executor, *, progress: TaskProgress | None = None) -> HeldRecords:
         """The records where tasks of an executor find them: each partition goes to one worker."""
-        parts = [
-            replace(
-                self,
-                table=self.table.slice(start, stop - start),
-                partitions=((0, stop - start),),
-                first_row=self.first_row + start,
-            )
-            for start, stop in self.partitions
-        ]
+        parts = []
+        for start, stop in self.partitions:
+            own = {"table": self.table.slice(start, stop - start), "first_row": self.first_row + start}
+            parts.append(replace(self, partitions=((0, stop - start),), **own))
         return HeldRecords(self.schema, executor.hold(parts), self.rows, self.fingerprint)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class HeldRecords:
-    """Records whose partitions are results of tasks, each an `ArrowRecords` of one partition.
-
-    Parameters
-    ----------
-    schema : Schema
-    partitions : sequence of Deferred of ArrowRecords
-        Read in place by the tasks of a pass.
-    rows : int
-        Number of rows; confidential.
-    fingerprint : str
-    """
-
-    schema: Schema
-    partitions: Sequence[Deferred]
-    rows: int
-    fingerprint: str
-
-    @property
-    def is_located(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def cells(self) -> int:
-        """Number of values; it decides where the work is done."""
-        return self.rows * len(self.schema.attributes)
-
-    def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
-        """Not here: a pass reads `partitions`."""
-        raise TypeError("these records are read by the tasks of a pass, where they are held")
-
-    def counted(self, partition: int) -> list[int]:
-        """Not needed: the rows are located."""
-        raise TypeError("these records are located")
-
-    def located(self, counts: Sequence[Sequence[int]]) -> HeldRecords:
-        """The records themselves."""
-        return self
-
-    def on(self, executor: Executor) -> Records:
-        """The records themselves."""
-        return self
-
-
-@dataclass(frozen=True, eq=False, repr=False)
 class TableInMemory:
-    """An input that is an Arrow table.
-
-    Parameters
-    ----------
-    table : pyarrow.Table
-    what : str
-        What the table was given as, for messages.
-    extra_columns : {"refuse", "ignore"}
-        What to do with columns that the schema does not name.
-    """
+    """An input that is an Arrow table."""
 
     table: pa.Table
-    what: str
+    what: str  # what the table was given as, for messages
     extra_columns: ExtraColumns = "refuse"
     source: None = None
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the names of the columns and of their values in order, found anew: the memory may be another's.
-
-        Chunks and encodings do not matter.
-        """
+        """See `digest_of`; found anew, as the memory may be another's."""
         return digest_of(self.table)
 
     def open(
@@ -193,33 +94,19 @@ class TableInMemory:
         rows = self.table.num_rows
         if partitions is not None and partitions < 1:
             raise SpecError("cluster.partitions must be 1 or more")
-        number = min(partitions or max(1, round(rows / PARTITION_ROWS)), max(rows, 1))
-        cuts = [rows * i // number for i in range(number + 1)]
+        cuts = even_parts(rows, min(partitions or max(1, round(rows / PARTITION_ROWS)), max(rows, 1)))
         columns = self.table.select(list(wanted_columns(schema, beside)))
-        return ArrowRecords(schema, columns, tuple(pairwise(cuts)), self.fingerprint, beside=beside)
+        return ArrowRecords(schema, columns, cuts, self.fingerprint, beside=beside)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PartitionedTable:
-    """An input whose partitions are results of tasks; they stay where they are computed.
+    """An input whose partitions are results of tasks; they stay where they are computed."""
 
-    Parameters
-    ----------
-    parts : sequence of Deferred
-        Each a table that `to_arrow` takes.
-    to_arrow : callable
-        Makes an Arrow table of a partition.
-    executor : Executor
-        Where the partitions are.
-    what : str
-        What the table was given as, for messages.
-    extra_columns : {"refuse", "ignore"}
-    """
-
-    parts: Sequence[Deferred]
-    to_arrow: Callable[[object], pa.Table]
-    executor: Executor
-    what: str
+    parts: Sequence[Deferred]  # each a table that `to_arrow` takes
+    to_arrow: Callable[[object], pa.Table]  # makes an Arrow table of a partition
+    executor: Executor  # where the partitions are
+    what: str  # what the table was given as, for messages
     extra_columns: ExtraColumns = "refuse"
     source: None = None
 
@@ -279,12 +166,8 @@ def _records(
 def digest_of(table: pa.Table) -> str:
     """SHA-256 of a table: columns by name, each with its values in order, whatever the chunks and the encodings.
 
-    Integers count by value, whatever their width, and so do texts in dictionaries.
-
-    Raises
-    ------
-    ColumnMismatch
-        A column holds lists or other values inside values.
+    Integers count by value, whatever their width, and so do texts in dictionaries. Raises ColumnMismatch: a column
+    holds lists or other values inside values.
     """
     whole = hashlib.sha256(f"{table.num_rows}".encode())
     for name, column in sorted(zip(table.column_names, table.columns, strict=True), key=lambda pair: pair[0]):

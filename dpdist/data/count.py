@@ -13,28 +13,26 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.marginal import marginal
 from dpdist.errors import SpecError
 
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes, Counts
 
-MAX_PAIR_CELLS = 1 << 25
-"""Largest total number of cells of all single and pairwise tables (256 MiB of int64)."""
+MAX_PAIR_CELLS = 1 << 25  # of all single and pairwise tables together (256 MiB of int64)
+BLOCK_CELLS = 1 << 15  # of a block's joint domain, unless a single pair exceeds it (256 KiB of int64)
+WIDE_CELLS = 1 << 23  # of all blocks: where they are more, batches are marginalised one by one (64 MiB of int64)
+CHUNK_ROWS = 1 << 17  # packed at a time, so that the packed indexes stay in the cache
 
-BLOCK_CELLS = 1 << 15
-"""Largest joint domain of a block, in cells, unless a single pair exceeds it (256 KiB of int64)."""
+Number = TypeVar("Number", np.float64, np.int64)
 
-WIDE_CELLS = 1 << 23
-"""Blocks with more cells together are marginalised batch by batch, one after another (64 MiB of int64)."""
-
-CHUNK_ROWS = 1 << 17
-"""Rows packed at a time, so that the packed indexes stay in the cache."""
+_SHORT = 16  # values of axes that are added up slice by slice, where there are at least `_MANY`
+_MANY = 256
+_SMALL = 2048  # cells of a table whose adjacent axes are summed at once
 
 
 def cells_of_pairs(cardinalities: Sequence[int]) -> int:
@@ -104,23 +102,13 @@ def pair_counts(codes: Codes, cardinalities: Sequence[int]) -> PairCounts:
     return marginals((table_counts(codes, sizes, (block,)) for block in blocks), sizes, blocks)
 
 
-def block_counts(codes: Codes, cardinalities: tuple[int, ...]) -> Counts:
-    """Count the joint tables of the covering blocks, one after another in one int64 vector."""
-    return table_counts(codes, cardinalities, covering_blocks(cardinalities))
-
-
-def add_block_counts(counts: Counts, codes: Codes, cardinalities: tuple[int, ...]) -> Counts:
-    """Add the records to the counts of `block_counts`, in place."""
-    return add_table_counts(counts, codes, cardinalities, covering_blocks(cardinalities))
-
-
 def block_cells(cardinalities: tuple[int, ...]) -> int:
     """Number of cells of the tables of all covering blocks."""
     return sum(prod(cardinalities[i] for i in block) for block in covering_blocks(cardinalities))
 
 
 def counts_of_blocks(counts: Counts, cardinalities: tuple[int, ...]) -> PairCounts:
-    """Marginalise the tables of `block_counts` to all single and pairwise tables (a linear map)."""
+    """Marginalise the `table_counts` of the covering blocks to all single and pairwise tables (a linear map)."""
     blocks = covering_blocks(cardinalities)
     return marginals(split_tables(counts, cardinalities, blocks), cardinalities, blocks)
 
@@ -278,3 +266,44 @@ def _layout(cardinalities: tuple[int, ...]) -> dict[tuple[int, ...], tuple[int, 
         where[key] = (start, stop)
         start = stop
     return where
+
+
+def marginal(table: NDArray[Number], keep: Sequence[int]) -> NDArray[Number]:
+    """Sum a table (float64 or int64) over the axes that are not in `keep`, which ascends. The result has the shape of
+    the axes that are kept; it is a view of `table` where all are.
+    """
+    shapes, kept = _sums(table.shape, tuple(keep))
+    for shape in shapes:
+        table = _sum(table.reshape(shape))
+    return np.asarray(table).reshape(kept)
+
+
+@lru_cache(maxsize=1 << 14)
+def _sums(shape: tuple[int, ...], keep: tuple[int, ...]) -> tuple[list[tuple[int, int, int]], tuple[int, ...]]:
+    """The sums of `marginal`, each over the middle one of three axes, and the shape of the result.
+
+    The first axes go first: sums of long rows are cheap. Of adjacent axes before a short row the first goes by itself.
+    """
+    kept = tuple(shape[k] for k in keep)
+    left = [(size, k in keep) for k, size in enumerate(shape)]
+    sums: list[tuple[int, int, int]] = []
+    while not all(stays for _, stays in left):
+        first = next(k for k, (_, stays) in enumerate(left) if not stays)
+        end = next((k for k in range(first, len(left)) if left[k][1]), len(left))
+        row = prod(size for size, _ in left[end:])
+        if end < len(left) and row < _MANY and prod(size for size, _ in left) > _SMALL:
+            end, row = first + 1, prod(size for size, _ in left[first + 1 :])
+        sums.append((prod(size for size, _ in left[:first]), prod(size for size, _ in left[first:end]), row))
+        del left[first:end]
+    return sums, kept
+
+
+def _sum(table: NDArray[Number]) -> NDArray[Number]:
+    """The sums over the middle axis; NumPy's are slow where there are many short ones."""
+    outer, number, inner = table.shape
+    if outer < _MANY or number > _SHORT or inner > _SHORT:
+        return np.asarray(np.add.reduce(table, 1))
+    total = table[:, 0].copy()
+    for k in range(1, number):
+        total += table[:, k]
+    return total

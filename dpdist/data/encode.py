@@ -9,35 +9,23 @@ Numbers are encoded by `dpdist.data.numbers`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpdist.data.integers import LIMIT, IntegerDomain, parse_integer, refuse_padded
-from dpdist.data.numbers import NumberEncoder, wrong_type
+from dpdist.data.keyed_ids import ids_of
+from dpdist.data.numbers import LIMIT, IntegerDomain, NumberEncoder, parse_integer, refuse_padded, wrong_type
+from dpdist.data.records import EncodedBatch
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, OUTSIDE, UNKNOWN, RowReport
 from dpdist.data.texts import is_text
 from dpdist.errors import ColumnMismatch
-from dpdist.spec.rules import Forbidden
 from dpdist.spec.schema import Attribute, Category, Schema
 
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class EncodedRows:
-    """Codes of a run of rows."""
-
-    # list of ndarray of unsigned int, shape (rows,): codes in schema order; 0 where a row is refused or not kept. Of a
-    # continuous attribute the values, float64; the lower bound where a row is refused or not kept
-    codes: Codes
-    keep: NDArray[np.bool_] | None  # ndarray of bool, shape (rows,), or None: rows to keep; None for all
-    report: RowReport  # what the policies met
 
 
 class TableEncoder:
@@ -52,9 +40,12 @@ class TableEncoder:
             for a in schema.attributes
         ]
 
-    def encode(self, batch: pa.RecordBatch) -> EncodedRows:
-        """Encode a batch that has (at least) the schema's columns, by name. Raises ColumnMismatch: a column's type
-        cannot hold the attribute.
+    def encode(
+        self, batch: pa.RecordBatch, *, file: int = 0, first_row: int = 0, beside: pa.Array | None = None
+    ) -> EncodedBatch:
+        """Encode a batch that has (at least) the schema's columns, by name. Codes are 0 (of a continuous attribute the
+        lower bound) where a row is refused or not kept. Raises ColumnMismatch: a column's type cannot hold the
+        attribute.
         """
         codes: Codes = []
         drops: list[NDArray[np.bool_] | None] = []
@@ -65,7 +56,12 @@ class TableEncoder:
             drops.append(dropped)
         broken = np.zeros(len(self._schema.rules), np.int64)
         for place, rule in enumerate(self._schema.forbidden):
-            found = self._breaking(rule, codes, drops)
+            # values that no policy drops; what becomes of other attributes is left out: a table that a contract's check
+            # admits is then admitted with some of the attributes, too
+            found = rule.broken_by(codes)
+            for gone in (drops[i] for i in rule.attributes):
+                if gone is not None:
+                    found &= ~gone
             broken[place] = np.count_nonzero(found)
             drops.append(found if rule.rule.broken == "drop" and broken[place] else None)
         keep: NDArray[np.bool_] | None = None
@@ -73,21 +69,25 @@ class TableEncoder:
             if gone is not None:
                 keep = ~gone if keep is None else keep & ~gone
         kept = batch.num_rows if keep is None else int(np.count_nonzero(keep))
-        return EncodedRows(codes, keep, RowReport(batch.num_rows, kept, counts, broken))
+        report = RowReport(batch.num_rows, kept, counts, broken)
+        return EncodedBatch(file, first_row, codes, keep, report, beside)
 
-    @staticmethod
-    def _breaking(rule: Forbidden, codes: Codes, drops: Sequence[NDArray[np.bool_] | None]) -> NDArray[np.bool_]:
-        """Rows that break a rule with values that no policy drops.
 
-        What becomes of other attributes is left out: a table that a contract's check admits is then admitted with some
-        of the attributes, too.
-        """
-        found = rule.broken_by(codes)
-        for i in rule.attributes:
-            dropped = drops[i]
-            if dropped is not None:
-                found &= ~dropped
-        return found
+def encoded_batches(
+    rows: Iterable[tuple[int, int, pa.RecordBatch]],
+    schema: Schema,
+    beside: str | None,
+    *,
+    strip: bool = False,
+    empty_is_missing: bool = False,
+) -> Iterator[EncodedBatch]:
+    """Check and encode batches with the numbers of their files and first rows; `beside` is a column of ids or weights,
+    the others as for `TableEncoder`.
+    """
+    encoder = TableEncoder(schema, strip=strip, empty_is_missing=empty_is_missing)
+    for file, row, batch in rows:
+        ids = ids_of(batch, beside, strip=strip, empty_is_missing=empty_is_missing)
+        yield encoder.encode(batch, file=file, first_row=row, beside=ids)
 
 
 class ColumnEncoder:
@@ -105,9 +105,8 @@ class ColumnEncoder:
         self._policy, self._drops = _policy_tables(attribute, self._integers)
 
     def encode(self, array: pa.Array) -> tuple[np.ndarray, NDArray[np.bool_] | None, NDArray[np.int64]]:
-        """Encode an array. Returns codes : ndarray of unsigned int, shape (rows,), dtype of the attribute; dropped :
-        ndarray of bool, shape (rows,), or None: rows that a policy drops; counts : ndarray of int64, shape (5,): a row
-        of `RowReport.counts`. Raises ColumnMismatch: the array's type cannot hold the attribute.
+        """The codes of an array (dtype of the attribute), the rows that a policy drops (None for none), and a row of
+        `RowReport.counts`. Raises ColumnMismatch: the array's type cannot hold the attribute.
         """
         classes = self._classes(array)
         counts = np.zeros(DEFECTS, np.int64)
@@ -123,7 +122,12 @@ class ColumnEncoder:
         """The class of each value: its code, or ``cardinality + defect``."""
         kind = array.type
         if pa.types.is_dictionary(kind):
-            return self._by_table(self._classes_of_dictionary(array.dictionary), array.indices)
+            known = array.dictionary
+            if pa.types.is_date(known.type):
+                check_type(self._attribute, known.type)
+                known = known.cast(pa.string())
+            table = self._classes_of_texts(known.to_pylist()) if is_text(known.type) else self._classes(known)
+            return self._by_table(table, array.indices)
         if pa.types.is_null(kind):
             return np.full(len(array), self._size + MISSING, self._dtype)
         if pa.types.is_boolean(kind):
@@ -134,14 +138,13 @@ class ColumnEncoder:
         if pa.types.is_date(kind):
             return self._classes(array.dictionary_encode())
         if self._integers is not None and pa.types.is_integer(kind):
-            classes = self._integers.classes(_values(_filled(array)))
+            classes = self._integers.classes(_values(array))
         elif self._integers is not None and pa.types.is_floating(kind):
-            classes = self._classes_of_floats(self._integers, _values(_filled(array.cast(pa.float64()))))
+            classes = self._classes_of_floats(self._integers, _values(array.cast(pa.float64())))
         elif pa.types.is_integer(kind) or (self._integers is not None and pa.types.is_decimal(kind)):
             return self._classes(array.cast(pa.string()))
         else:
-            check_type(self._attribute, kind)
-            raise TypeError(f"unexpected Arrow type {kind}")
+            raise wrong_type(self._attribute, kind)
         if array.null_count:
             classes[array.is_null().to_numpy(zero_copy_only=False)] = self._size + MISSING
         return classes
@@ -153,14 +156,6 @@ class ColumnEncoder:
             table = np.append(table, self._dtype.type(self._size + MISSING))
         classes: np.ndarray = table.take(_values(indices))
         return classes
-
-    def _classes_of_dictionary(self, values: pa.Array) -> np.ndarray:
-        if is_text(values.type):
-            return self._classes_of_texts(values.to_pylist())
-        if pa.types.is_date(values.type):
-            check_type(self._attribute, values.type)
-            return self._classes_of_texts(values.cast(pa.string()).to_pylist())
-        return self._classes(values)
 
     def _classes_of_texts(self, texts: Sequence[str | None]) -> np.ndarray:
         classes = np.full(len(texts), self._not_whole, self._dtype)
@@ -211,8 +206,9 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
     if isinstance(attribute.out_of_domain, Category):  # any value has a place
         return
     known = [*map(str, attribute.values or ()), *attribute.aliases]
+    is_integer = any(str(parse_integer(text)) == text for text in known)
     for holds, what, example, fits in (
-        (pa.types.is_integer(kind), "integers", "1", attribute.bounds is not None or any(map(_is_integer, known))),
+        (pa.types.is_integer(kind), "integers", "1", attribute.bounds is not None or is_integer),
         (pa.types.is_boolean(kind), "true and false", "true", bool({"true", "false"} & set(known))),
         (pa.types.is_date(kind), "days", "2024-02-29", any(map(_DAY.fullmatch, known))),
     ):
@@ -221,11 +217,6 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
                 f"column {attribute.name!r} holds {what}, and no declared value is one: correct the schema, or say "
                 f"which is which with `aliases`, such as {{'{example}': {known[0]}}}"
             )
-
-
-def _is_integer(text: str) -> bool:
-    """Whether a text is what an integer is read as."""
-    return str(parse_integer(text)) == text
 
 
 _DAY = re.compile(r"-?\d{4,}-\d\d-\d\d", re.ASCII)
@@ -262,11 +253,7 @@ def _policy_tables(attribute: Attribute, integers: IntegerDomain | None) -> tupl
     return codes.astype(attribute.dtype), drops
 
 
-def _filled(array: pa.Array) -> pa.Array:
-    return array.fill_null(0) if array.null_count else array
-
-
 def _values(array: pa.Array) -> np.ndarray:
-    """Numbers without nulls, without a copy; `to_numpy` imports pandas."""
-    values: np.ndarray = np.from_dlpack(array)
+    """Numbers, 0 where there is none, without a copy if it can be; `to_numpy` imports pandas."""
+    values: np.ndarray = np.from_dlpack(array.fill_null(0) if array.null_count else array)
     return values

@@ -1,22 +1,47 @@
-"""The files of a table: their columns and their extent, from footers and headers; no record is read."""
+"""The files of a table: their columns and extent from footers and headers, and CSV as bytes, cut without reading it.
+
+A range of bytes owns the lines that *start* in it. A record is a line that is neither blank nor a comment; records are
+numbered from 0 in each file, and this number (not a byte offset, not a partition) is a record's address.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.data.encode import check_type
 from dpdist.data.keyed_ids import check_type_beside
-from dpdist.data.lines import first_record, refuse_other_format
 from dpdist.data.source import ExtraColumns, FoundFile, TableSource
 from dpdist.data.texts import is_text
-from dpdist.errors import ColumnMismatch, EmptyTable
+from dpdist.errors import ColumnMismatch, EmptyTable, UnreadableFile, WrongFormat
+from dpdist.spec.data import CsvSpec
 from dpdist.spec.schema import Schema
 from dpdist.storage.files import compression_of, is_local, open_file, storage_errors, unless_damaged
+
+MAX_LINE_BYTES = 1 << 26
+"""Longest line accepted; beyond it the file has no line breaks that can be used."""
+
+NO_HEADER = "if the files have no header, set data.csv.header to false and list data.csv.columns"
+
+_BOM = b"\xef\xbb\xbf"
+
+_OTHERS = {
+    b"\xff\xfe": "UTF-16 text: write it in UTF-8",
+    b"\xfe\xff": "UTF-16 text: write it in UTF-8",
+    b"PAR1": "a Parquet file: set data.format to parquet",
+    b"PK\x03\x04": "a ZIP archive, as spreadsheets are: write the table as CSV or Parquet",
+    b"\xd0\xcf\x11\xe0": "a spreadsheet: write the table as CSV or Parquet",
+    b"\x1f\x8b": "a gzip file: let its name end in .gz",
+    b"\x28\xb5\x2f\xfd": "a Zstandard file: let its name end in .zst",
+}
+"""First bytes of files that are no CSV in UTF-8."""
 
 _HEAD_BYTES = 1 << 20
 
@@ -71,44 +96,43 @@ def open_parquet(found: FoundFile, source: TableSource, **options: object) -> pq
 
 def inspect_csv(found: FoundFile, source: TableSource, schema: Schema) -> TableFile:
     """Read the header of a CSV file and check its columns."""
-    options, compression = source.csv, compression_of(found.path)
-    with storage_errors(found.path):
-        head = _read_head(found, source, compression)
-    refuse_other_format(head, found.path)
-    names, start = first_record(
-        head,
-        whole=len(head) < _HEAD_BYTES,
-        path=found.path,
-        delimiter=options.delimiter,
-        header=options.header,
-        comment=options.comment,
-        skip_rows=options.skip_rows,
-        strip=options.strip,
-    )
-    columns = options.columns if options.columns is not None else names or ()
-    if not head and options.header:
-        raise EmptyTable(f"{found.path} is empty (0 bytes), without a header: write or copy it again")
+    path, given, compression = found.path, source.csv.columns, compression_of(found.path)
+    head = _read_head(found, source, compression)
+    refuse_other_format(head, path)
+    names, start = first_record(head, source.csv, whole=len(head) < _HEAD_BYTES, path=path)
+    columns = given if given is not None else names or ()
+    if not head and source.csv.header:
+        raise EmptyTable(f"{path} is empty (0 bytes), without a header: write or copy it again")
     if head:  # without headers a file of no bytes is a part without rows
         if names is not None and len(names) != len(columns):
-            raise ColumnMismatch(f"{found.path}: the header has {len(names)} columns, csv.columns has {len(columns)}")
-        if options.columns is not None:
-            check_columns(found.path, columns, schema, extra=source.extra_columns, beside=source.beside)
+            raise ColumnMismatch(f"{path}: the header has {len(names)} columns, csv.columns has {len(columns)}")
+        if given is not None:
+            check_columns(path, columns, schema, extra=source.extra_columns, beside=source.beside)
         else:
-            _check_header(found.path, columns, source, schema)
+            _check_header(path, columns, source, schema)
     stop = found.size if compression is None else start + found.size * (len(head) > start)
     return TableFile(found, tuple(columns), (min(start, stop), stop), compression)
 
 
 def _read_head(found: FoundFile, source: TableSource, compression: str | None) -> bytes:
     """The first bytes of a CSV file."""
-    with open_file(found.path, source.storage_options, compression=compression) as file:
-        message = f"{found.path} is not a valid {compression or 'CSV'} file: write or copy it again"
+    message = f"{found.path} is not a valid {compression or 'CSV'} file: write or copy it again"
+    with (
+        storage_errors(found.path),
+        open_file(found.path, source.storage_options, compression=compression) as file,
+    ):
         return unless_damaged(lambda: file.read(_HEAD_BYTES), message)
+
+
+def line_bytes(file: TableFile, source: TableSource) -> int:
+    """Length of a record of a CSV file, estimated from the first ones."""
+    head = _read_head(file.found, source, file.compression)[file.boundaries[0] :]
+    return max(1, round(len(head) / max(1, head.count(b"\n"))))
 
 
 def _check_header(path: str, columns: Sequence[str], source: TableSource, schema: Schema) -> None:
     """As `check_columns`, without a name that was found: in a file without header these are a person's values."""
-    advice = "if the files have no header, set data.csv.header to false and list data.csv.columns"
+    advice = NO_HEADER
     if len(columns) == 1:
         advice = f"fields are taken to be separated by {source.csv.delimiter!r}, see data.csv.delimiter; {advice}"
     wanted = wanted_columns(schema, source.beside)
@@ -130,22 +154,8 @@ def wanted_columns(schema: Schema, beside: str | None) -> tuple[str, ...]:
 def check_arrow(
     where: str, types: pa.Schema, schema: Schema, *, extra: ExtraColumns, beside: str | None = None
 ) -> None:
-    """Refuse columns that a schema cannot describe.
-
-    Parameters
-    ----------
-    where : str
-        What has the columns: the path of a file, or the kind of a frame.
-    types : pyarrow.Schema
-    schema : Schema
-    extra : {"refuse", "ignore"}
-        What to do with columns that the schema does not name.
-    beside : str, optional
-        Column of the ids of the units, or of weights.
-
-    Raises
-    ------
-    ColumnMismatch
+    """Refuse columns that a schema cannot describe: those `where` (the path of a file, or the kind of a frame), but for
+    `extra` ones as said, and one of ids or weights `beside`. Raises ColumnMismatch.
     """
     check_columns(where, types.names, schema, extra=extra, beside=beside)
     if beside is not None:
@@ -177,13 +187,125 @@ def check_columns(
         )
 
 
-def line_bytes(file: TableFile, source: TableSource) -> int:
-    """Length of a record of a CSV file, estimated from the first ones."""
-    with storage_errors(file.found.path):
-        head = _read_head(file.found, source, file.compression)[file.boundaries[0] :]
-    return max(1, round(len(head) / max(1, head.count(b"\n"))))
-
-
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(map(repr, names[:12]))
     return f"the column{'s' if len(names) > 1 else ''} {shown}" + (", ..." if len(names) > 12 else "")
+
+
+def refuse_other_format(head: bytes, path: str) -> None:
+    """Refuse a file that begins as one of another format. Raises WrongFormat."""
+    for mark, what in _OTHERS.items():
+        if head.startswith(mark):
+            raise WrongFormat(f"{path} is not a CSV file, but {what}")
+
+
+def first_record(head: bytes, options: CsvSpec, *, whole: bool, path: str) -> tuple[tuple[str, ...] | None, int]:
+    """Find the column names (None without a header line, empty if the file ends before it) and the first byte after
+    them.
+
+    `head` is the beginning of the file, or the `whole` of it. Raises UnreadableFile: it is not UTF-8 text or holds no
+    complete header line; ColumnMismatch: two columns have the same name.
+    """
+    position = len(_BOM) if head.startswith(_BOM) else 0
+
+    def next_line() -> bytes | None:
+        nonlocal position
+        if position >= len(head) and whole:
+            return None
+        end = head.find(b"\n", position) + 1
+        if not end and not whole:
+            raise UnreadableFile(f"{path} is not a CSV file: its first {len(head) >> 10} KiB hold no complete header")
+        line = head[position : end or None]
+        position += len(line)
+        return line
+
+    for _ in range(options.skip_rows):
+        next_line()
+    if not options.header:
+        return None, position
+    mark = options.comment.encode() if options.comment else None
+    while (line := next_line()) is not None:
+        text = line.rstrip(b"\r\n")
+        if text and not (mark and text.startswith(mark)):
+            return _names(text, options, path), position
+    return (), position
+
+
+def _names(text: bytes, options: CsvSpec, path: str) -> tuple[str, ...]:
+    """The column names of a header line."""
+    try:
+        names = next(csv.reader([text.decode("utf-8")], delimiter=options.delimiter))
+    except (UnicodeDecodeError, csv.Error):
+        names = []
+    if not names or b"\0" in text or text.count(b'"') % 2:
+        raise UnreadableFile(f"the header of {path} is not a line of UTF-8 text with column names")
+    names = [name.strip() for name in names] if options.strip else names
+    if len(set(names)) < len(names):
+        raise ColumnMismatch(f"{path}: a name appears more than once in the header; {NO_HEADER}")
+    return tuple(names)
+
+
+def lines_of_range(
+    read: Callable[[int], bytes], *, start: int, stop: int | None, aligned: bool, block_bytes: int, path: str
+) -> Iterator[bytes]:
+    """Yield the lines that start in ``[start, stop)`` as blocks of whole lines, each ending in a line feed.
+
+    `read` returns up to so many of the next bytes of the file, ``b""`` at its end. It is positioned at `start` if
+    `aligned` (a line starts there exactly), else at ``start - 1``; `block_bytes` are read at a time; no `stop` means
+    the end of the file. Raises UnreadableFile: a line is longer than `MAX_LINE_BYTES`.
+    """
+    position, inside, rest = start - (not aligned), aligned, b""
+    while (stop is None or position < stop) and (
+        data := read(block_bytes if stop is None else min(block_bytes, stop - position))
+    ):
+        position += len(data)
+        if not inside:
+            cut = data.find(b"\n") + 1
+            inside, data = cut > 0, data[cut or len(data) :]
+        cut = data.rfind(b"\n") + 1
+        if cut:
+            yield rest + data[:cut]
+            rest = data[cut:]
+        else:
+            rest += data
+            _bounded(rest, path)
+    ends = not rest
+    while not ends and (data := read(min(block_bytes, 1 << 16))):  # the last line of the range ends beyond it
+        cut = data.find(b"\n") + 1
+        rest, ends = rest + data[: cut or None], cut > 0
+        _bounded(rest, path)
+    if rest:
+        yield rest if ends else rest + b"\n"
+
+
+def records_of_lines(lines: bytes, *, comment: str | None, path: str) -> bytes:
+    """Remove blank and comment lines, and refuse what cannot be cut at line feeds. Raises UnreadableFile: a quoted
+    field spans lines (or a quote is not closed), or line breaks are not LF or CR LF.
+    """
+    mark = comment.encode() if comment else None
+    special = lines.startswith(b"\n") or b"\n\n" in lines
+    if b"\r" in lines:
+        if lines.count(b"\r") != lines.count(b"\r\n"):
+            raise UnreadableFile(
+                f"{path} has carriage returns that do not end a line: rewrite it with LF or CR LF line breaks"
+            )
+        special = special or lines.startswith(b"\r") or b"\n\r" in lines
+    if mark:
+        special = special or lines.startswith(mark) or b"\n" + mark in lines
+    if special:
+        pattern = rb"^(?:%b[^\n]*|\r?)\n" % re.escape(mark) if mark else rb"^\r?\n"
+        lines = re.sub(pattern, b"", lines, flags=re.MULTILINE)
+    if b'"' in lines:
+        text = np.frombuffer(lines, np.uint8)
+        quotes_so_far = np.searchsorted(np.flatnonzero(text == ord('"')), np.flatnonzero(text == ord("\n")))
+        if np.any(quotes_so_far % 2):
+            raise UnreadableFile(
+                f"{path}: a quoted field spans several lines or a quote is not closed; a table is cut at line breaks, "
+                "so write the file without line breaks inside fields, or as Parquet"
+            )
+    return lines
+
+
+def _bounded(rest: bytes, path: str) -> None:
+    if len(rest) > MAX_LINE_BYTES:
+        raise UnreadableFile(f"{path} has a line longer than {MAX_LINE_BYTES >> 20} MiB: it is not a CSV file")

@@ -1,29 +1,31 @@
-"""What a release reads: files, a table in memory, or a table whose partitions others hold; each has an identity."""
+"""What a release reads: files, two tables that are joined, a table in memory, or one that others hold.
+
+Two tables have ids of the same units: each record of the first has the attributes of its parent. They need not be
+aligned. Tasks read both, send the rows by the hash of their ids, and join them there (`dpdist.families.base.bounding`).
+A record without a parent, a parent without records, and all but one of several parents with one id are not used; which
+one is kept depends on these parents alone.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from dpdist.cluster.executor import Executor
-from dpdist.data.joined import JoinedTable, open_joined
-from dpdist.data.records import Records
-from dpdist.data.source import TableSource, fingerprint, fingerprint_of
-from dpdist.data.table import Table
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.cluster.executor import Executor, TaskProgress
+from dpdist.data.keyed_ids import UnitHashes
+from dpdist.data.records import Opened, RecordsInMemory
+from dpdist.data.report import RowReport
+from dpdist.data.source import TableSource, fingerprint, fingerprint_of, fingerprint_of_sides, sides_of
+from dpdist.data.table import Table, TableFiles
+from dpdist.errors import SpecError
+from dpdist.privacy.arrays import Codes
+from dpdist.privacy.keyed_hash import Hashes
 from dpdist.spec.data import TableSpec
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
-
-
-class Opened(Records, Protocol):
-    """The records of an input, opened for a release."""
-
-    @property
-    def cells(self) -> int:
-        """About how many values there are; it decides where the work is done, never what is released."""
-
-    def on(self, executor: Executor) -> Records:
-        """The records where the tasks of an executor find them."""
 
 
 class Input(Protocol):
@@ -40,15 +42,10 @@ class Input(Protocol):
     def open(
         self, schema: Schema, *, partitions: int | None = None, checked: bool = False, beside: str | None = None
     ) -> Opened:
-        """The records, read by a schema, and the ids of their units, or their weights, where a column has them.
+        """Check the columns against a schema, to read the records by it and, `beside`, a column of ids or weights.
 
-        Of an input that was `checked` against a contract, columns outside the schema are passed over: which columns a
-        table may have besides is then said in the contract, not in the spec.
-
-        Raises
-        ------
-        DataError
-            The columns are not those of the schema, or files cannot be read.
+        Of an input that was `checked` against a contract, which says the columns that a table may have, those outside
+        the schema are passed over. Raises DataError: the columns are not those of the schema, or files cannot be read.
         """
 
 
@@ -65,10 +62,23 @@ class Files:
 
     def open(
         self, schema: Schema, *, partitions: int | None = None, checked: bool = False, beside: str | None = None
-    ) -> Table | JoinedTable:
-        """See `dpdist.data.joined.open_joined`."""
+    ) -> TableFiles | JoinedFiles:
+        """See `Input.open`. Raises SpecError: the attributes of the parents, if they have a table of their own, are not
+        those of the schema, or there are no ids to join by.
+        """
         source = replace(self.source, beside=beside, extra_columns="ignore" if checked else self.source.extra_columns)
-        return open_joined(source, schema, partitions=partitions)
+        parent = source.parent
+        if parent is None:
+            return TableFiles.of(source, schema, partitions=partitions)
+        if beside is None:
+            raise SpecError("data.parent: tables are joined by the ids of units: declare `unit`")
+        above = tuple(a for a in schema.attributes if a.name in parent.attributes)
+        own = tuple(a for a in schema.attributes if a.name not in parent.attributes)
+        if not own or not above:
+            raise SpecError("data.parent: some attributes of the schema are the parent's, and some are not")
+        records, parents = sides_of(source)
+        first = TableFiles.of(records, Schema(attributes=own), partitions=partitions)
+        return JoinedFiles(schema, (first, TableFiles.of(parents, Schema(attributes=above), partitions=partitions)))
 
 
 @dataclass(frozen=True)
@@ -84,9 +94,9 @@ class HeldByClients:
 
     def open(
         self, schema: Schema, *, partitions: int | None = None, checked: bool = False, beside: str | None = None
-    ) -> Table:
-        """A table without files."""
-        return Table(TableSource(("held by clients",)), schema, "parquet", (), ())
+    ) -> RecordsInMemory:
+        """No records."""
+        return RecordsInMemory.of(schema, [np.empty(0, attribute.dtype) for attribute in schema.attributes])
 
 
 def input_of(spec: ReleaseSpec) -> Input:
@@ -109,3 +119,86 @@ def source_of(data: TableSpec, *, paths: tuple[str, ...] = (), checked: bool = F
         extra_columns="ignore" if checked else data.extra_columns,
         storage_options=data.storage.options,
     )
+
+
+@dataclass(frozen=True, repr=False)
+class JoinedTable:
+    """A table and the one of its parents, each with its part of the attributes and the column of the ids."""
+
+    schema: Schema  # of the joined records, with the rules
+    sides: tuple[Table, Table]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of the first table; confidential."""
+        return self.sides[0].rows
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the files of both, and which are the parents'."""
+        return fingerprint_of_sides(*(table.fingerprint for table in self.sides))
+
+
+@dataclass(frozen=True, repr=False)
+class JoinedFiles:
+    """The files of a `JoinedTable`; no record was read."""
+
+    schema: Schema
+    sides: tuple[TableFiles, TableFiles]
+
+    @property
+    def cells(self) -> int:
+        """About how many values there are in both tables."""
+        return sum(files.cells for files in self.sides)
+
+    def on(self, executor: Executor, *, progress: TaskProgress | None = None) -> JoinedTable:
+        """Both tables; see `dpdist.data.table.TableFiles.on`."""
+        records, parents = (files.on(executor, progress=progress) for files in self.sides)
+        return JoinedTable(self.schema, (records, parents))
+
+
+@dataclass(frozen=True)
+class Join:
+    """How the records of two tables become records of one schema."""
+
+    schema: Schema
+    sides: tuple[Schema, Schema]  # of the records and of their parents
+
+    def _places(self, side: int) -> list[int]:
+        """Places of the attributes of one of the tables in the schema."""
+        return [self.schema.names.index(name) for name in self.sides[side].names]
+
+    def widened(self, side: int, report: RowReport) -> RowReport:
+        """The report of one of the tables as one of joined records."""
+        empty = RowReport.empty(self.schema)
+        empty.counts[self._places(side)] = report.counts
+        return replace(empty, rows=0 if side else report.rows, kept=0, nameless=report.nameless)
+
+    def joined(
+        self, records: tuple[Hashes, Codes], parents: tuple[Hashes, Codes], hashes: UnitHashes
+    ) -> tuple[NDArray[np.intp], Codes, RowReport]:
+        """The rows of the first table that are used, the joined records, and what the rules met."""
+        (units, codes), (owners, above) = records, parents
+        kept, _ = hashes.arranged(owners, above, None, at_most=1)  # in the order of their hashes
+        keys = owners[kept]
+        place = np.searchsorted(keys[:, 0], units[:, 0])
+        found = np.flatnonzero(place < len(keys))
+        found = found[(keys[place[found]] == units[found]).all(1)]
+        columns: Codes = [np.empty(0, attribute.dtype) for attribute in self.schema.attributes]
+        for k, i in enumerate(self._places(0)):
+            columns[i] = codes[k][found]
+        for k, i in enumerate(self._places(1)):
+            columns[i] = above[k][kept[place[found]]]
+        report = replace(
+            RowReport.empty(self.schema),
+            orphans=len(units) - len(found),
+            childless=len(keys) - len(np.unique(place[found])),
+            repeated=len(owners) - len(keys),
+        )
+        drop = np.zeros(len(found), bool)
+        for number, rule in enumerate(self.schema.forbidden):
+            broken = rule.broken_by(columns)
+            report.broken[number] = np.count_nonzero(broken)
+            drop |= broken & (rule.rule.broken == "drop")
+        used = np.flatnonzero(~drop)
+        return found[used], [column[used] for column in columns], report

@@ -1,14 +1,13 @@
 """The ids of units, and which records of each unit are used.
 
 The column of the ids is read beside the attributes. What is one whole number is one id, whatever a file stores: 7,
-"7", 7.0, "7.0" and "007"; and so is what is one text, composed or decomposed (NFC, NFD). A floating-point number that
-may have been rounded (of 2^53 or more; of 32 bits, of 2^24 or more; of 16 bits, of 2^11
-or more), or that has a fraction, is no id: nobody knows
-which integer or text it was. A task that reads records hashes the ids with the attempt's key before it ends, and what
-it passes on holds hashes only.
+"7", 7.0, "7.0" and "007"; and so is what is one text, composed or decomposed (NFC, NFD). A float that may have been
+rounded (of 2^53 or more; of 32 bits, of 2^24 or more; of 16 bits, of 2^11 or more), or that has a fraction, is no id:
+nobody knows which integer or text it was. A task that reads records hashes the ids with the attempt's key before it
+ends, and passes on hashes only.
 
-Of a unit with too many records a keyed choice keeps so many. It depends on the unit's own records alone: equal records
-are numbered, and each gets a keyed hash of id, values and number; the smallest are kept. So it does not matter in which
+Of a unit with too many records a keyed choice keeps some. It depends on the unit's own records alone: equal records are
+numbered, and each gets a keyed hash of id, values and number; the smallest are kept. So it does not matter in which
 files, partitions or order the records of a unit are.
 """
 
@@ -79,14 +78,14 @@ def canonical(ids: pa.Array) -> pa.Array:
         return ids.cast(pa.large_string()) if _is_outside(ids) else ids
     if pa.types.is_int64(ids.type):
         return ids
-    if _all(pc.ascii_is_decimal(ids)) and not _any(pc.starts_with(ids, "0")):
+    if _is_true(pc.ascii_is_decimal(ids)) and _is_true(pc.invert(pc.starts_with(ids, "0"))):
         return ids
     ids = pc.if_else(pc.equal(ids, NO_TEXT), pa.scalar(None, ids.type), ids)
-    texts = ids if _all(pc.string_is_ascii(ids)) else pc.utf8_normalize(ids, form="NFC")
+    texts = ids if _is_true(pc.string_is_ascii(ids)) else pc.utf8_normalize(ids, form="NFC")
     plain = pc.replace_substring_regex(texts, r"^\+?(-?)0*([0-9])", r"\1\2")
     texts = pc.if_else(pc.match_substring_regex(texts, _WHOLE), plain, texts)
     as_floats = pc.match_substring_regex(texts, _AS_FLOAT)
-    if _any(as_floats):
+    if not _is_true(pc.invert(as_floats)):
         numbers = _whole(pc.if_else(as_floats, texts, "0").cast(pa.float64())).cast(pa.large_string())
         texts = pc.if_else(as_floats, numbers, texts)
     return pc.if_else(pc.equal(texts, "-0"), "0", texts)
@@ -98,12 +97,9 @@ def _whole(numbers: pa.Array) -> pa.Array:
     return pc.if_else(known, numbers, pa.scalar(None, pa.float64())).cast(pa.int64())
 
 
-def _all(mask: pa.Array) -> bool:
+def _is_true(mask: pa.Array) -> bool:
+    """Whether all of a mask that is not null is true."""
     return bool(pc.all(mask).as_py() is not False)
-
-
-def _any(mask: pa.Array) -> bool:
-    return bool(pc.any(mask).as_py())
 
 
 _EXACT, _EXACT_32, _EXACT_16 = 2.0**53, 2.0**24, 2.0**11

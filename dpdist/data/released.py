@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpdist.data.read import EncodedBatch
+from dpdist.data.records import BATCH_ROWS, EncodedBatch, Partitions
 from dpdist.data.report import RowReport
-from dpdist.data.sizes import BATCH_ROWS
 from dpdist.errors import VerificationFailed
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import Manifest
@@ -36,66 +35,63 @@ class Decoder:
 
     column: Column
     attribute: Attribute
-    first: NDArray[np.int64] | None = field(repr=False, default=None)
 
-    @classmethod
-    def of(cls, column: Column, attribute: Attribute) -> Decoder:
-        """The decoder of a column of a release."""
-        if column.texts is None:
-            return cls(column, attribute)
-        seen: dict[str, int] = {}
-        first = np.array([seen.setdefault(text, code) for code, text in enumerate(column.texts)], np.int64)
-        return cls(column, attribute, None if len(seen) == len(column.texts) else first)
+    @cached_property
+    def _known(self) -> dict[str, int]:
+        """The first code of each text."""
+        return {text: code for code, text in reversed(list(enumerate(self.column.texts or ())))}
 
     def merged(self, codes: np.ndarray) -> np.ndarray:
         """Codes of real records, those that are written alike merged."""
-        return codes if self.first is None else self.first[codes].astype(codes.dtype)
+        texts = self.column.texts or ()
+        return (
+            codes if len(self._known) == len(texts) else np.array([self._known[t] for t in texts], codes.dtype)[codes]
+        )
 
     def codes(self, values: pa.Array) -> np.ndarray:
         """Codes of released values. Raises VerificationFailed: a value is not of the declared domain."""
-        column, dtype = self.column, self.attribute.dtype
+        column = self.column
         if pa.types.is_floating(values.type):
             if self.attribute.is_continuous:
                 return np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
-            return self._of_numbers(values).astype(dtype)
-        if column.texts is not None:
+            codes = self._of_numbers(values)
+        elif column.texts is not None:
             dictionary = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-            known = {text: code for code, text in reversed(list(enumerate(column.texts)))}
-            table = np.array([known.get(text, -1) for text in dictionary.dictionary.to_pylist()], np.int64)
+            table = np.array([self._known.get(text, -1) for text in dictionary.dictionary.to_pylist()], np.int64)
             codes = table[dictionary.indices.to_numpy(zero_copy_only=False)] if len(values) else table[:0]
             self._check(bool((codes < 0).any()))
-            return np.asarray(codes, dtype)
-        if column.integers is None:
+        elif column.integers is None:
             codes = values.to_numpy(zero_copy_only=False)
             self._check(bool(codes.size and codes.max() >= column.cardinality))
-            return np.asarray(codes, dtype)
-        return self._of_integers(values).astype(dtype)
+        else:
+            codes = self._of_integers(values)
+        return np.asarray(codes, self.attribute.dtype)
 
     def _of_numbers(self, values: pa.Array) -> NDArray[np.int64]:
         """The bins of numbers."""
-        column, edges = self.column, np.asarray(self.column.edges)
-        absent = values.is_null().to_numpy(zero_copy_only=False)
-        self._check(column.missing is None and bool(absent.any()))
-        numbers = values.fill_null(edges[0]).to_numpy(zero_copy_only=False)
+        edges = np.asarray(self.column.edges)
+        absent, numbers = self._filled(values, edges[0])
         self._check(not bool(((edges[0] <= numbers) & (numbers <= edges[-1])).all()))
         codes = np.minimum(np.searchsorted(edges, numbers, side="right") - 1, len(edges) - 2)
-        return np.where(absent, -1 if column.missing is None else column.missing, codes)
+        return np.where(absent, -1 if self.column.missing is None else self.column.missing, codes)
 
     def _of_integers(self, values: pa.Array) -> NDArray[np.int64]:
+        """The codes of integers, or the bins that hold them."""
         column = self.column
         lows = np.asarray(column.integers)[: column.cardinality - (column.missing is not None)]
-        absent = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
-        self._check(absent is not None and column.missing is None)
-        numbers = (values.fill_null(int(lows[0])) if values.null_count else values).to_numpy(zero_copy_only=False)
+        absent, numbers = self._filled(values, int(lows[0]))
         order = np.argsort(lows, kind="stable")
         place = np.searchsorted(lows[order], numbers, side="right") - 1
         codes = np.asarray(order[np.maximum(place, 0)], np.int64)
-        widths = None if column.widths is None else column.widths[codes].astype(np.int64)
-        high = lows[codes] if widths is None else lows[codes] + widths - 1
+        high = lows[codes] if column.widths is None else lows[codes] + column.widths[codes].astype(np.int64) - 1
         self._check(bool(((place < 0) | (numbers > high)).any()))
-        if absent is not None and column.missing is not None:
-            codes[absent] = column.missing
-        return codes
+        return codes if column.missing is None else np.where(absent, column.missing, codes)
+
+    def _filled(self, values: pa.Array, number: float) -> tuple[NDArray[np.bool_], np.ndarray]:
+        """Where there is no value, and the values with a number there."""
+        absent = values.is_null().to_numpy(zero_copy_only=False)
+        self._check(self.column.missing is None and bool(absent.any()))
+        return absent, values.fill_null(number).to_numpy(zero_copy_only=False)
 
     def _check(self, wrong: bool) -> None:
         if wrong:
@@ -115,7 +111,7 @@ class ReleaseDecoder:
     def of(cls, schema: Schema, form: PartFormat) -> ReleaseDecoder:
         """The decoder of a release."""
         pairs = zip(columns(schema, form), schema.attributes, strict=True)
-        return cls(tuple(Decoder.of(column, attribute) for column, attribute in pairs))
+        return cls(tuple(Decoder(column, attribute) for column, attribute in pairs))
 
     def codes(self, batch: pa.RecordBatch) -> Codes:
         """The codes of a batch."""
@@ -127,7 +123,7 @@ class ReleaseDecoder:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ReleasedTable:
+class ReleasedTable(Partitions):
     """The records of a release as a pass reads them (`dpdist.data.records.Records`); a partition is a part."""
 
     store: Store
@@ -149,11 +145,6 @@ class ReleasedTable:
         return self.manifest.records
 
     @property
-    def is_located(self) -> bool:
-        """Always."""
-        return True
-
-    @property
     def fingerprint(self) -> str:
         """The attempt that made the release."""
         return self.manifest.attempt
@@ -172,11 +163,3 @@ class ReleasedTable:
             report = RowReport.empty(self.schema, batch.num_rows)
             yield EncodedBatch(partition, start, self.decoder.codes(batch), None, report)
             start += batch.num_rows
-
-    def counted(self, partition: int) -> list[int]:
-        """The number of records of a part."""
-        return [self.partitions[partition].rows]
-
-    def located(self, counts: Sequence[Sequence[int]]) -> ReleasedTable:
-        """The records themselves."""
-        return self

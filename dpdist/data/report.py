@@ -56,30 +56,32 @@ class RowReport:
 
     def confidential(self, schema: Schema) -> dict[str, Any]:
         """The true counts, for the operator's confidential record only."""
-        found = {
-            "rows_read": self.rows,
-            "rows_kept": self.kept,
-            **({"rows_without_id": self.nameless} if self.nameless else {}),
-            **({"rows_beyond_bound": self.beyond} if self.beyond else {}),
-            **({"rows_without_parent": self.orphans} if self.orphans else {}),
-            **({"parents_without_rows": self.childless} if self.childless else {}),
-            **({"repeated_parents": self.repeated} if self.repeated else {}),
-            **({"rows_without_weight": self.weightless} if self.weightless else {}),
-            **({"rows_above_largest_weight": self.heavy} if self.heavy else {}),
-            **({"rows_that_count_nothing": self.uncounted} if self.uncounted else {}),
-            "columns": {
-                name: {
-                    "missing": int(counts[MISSING]),
-                    "out_of_domain": int(counts[OUTSIDE].sum()),
-                    "wrong_type": int(counts[MISTYPED]),
-                }
-                for name, counts in zip(schema.names, self.counts, strict=True)
-                if counts.any()
-            },
+        found: dict[str, Any] = {"rows_read": self.rows, "rows_kept": self.kept}
+        found |= {name: count for field, name in _COUNTED.items() if (count := getattr(self, field))}
+        found["columns"] = {
+            name: {
+                "missing": int(counts[MISSING]),
+                "out_of_domain": int(counts[OUTSIDE].sum()),
+                "wrong_type": int(counts[MISTYPED]),
+            }
+            for name, counts in zip(schema.names, self.counts, strict=True)
+            if counts.any()
         }
         if schema.rules:
             found["rules"] = {rule.text: int(n) for rule, n in zip(schema.rules, self.broken, strict=True) if n}
         return found
+
+
+_COUNTED = {
+    "nameless": "rows_without_id",
+    "beyond": "rows_beyond_bound",
+    "orphans": "rows_without_parent",
+    "childless": "parents_without_rows",
+    "repeated": "repeated_parents",
+    "weightless": "rows_without_weight",
+    "heavy": "rows_above_largest_weight",
+    "uncounted": "rows_that_count_nothing",
+}
 
 
 def check(report: RowReport, schema: Schema, *, rules: bool = True) -> None:
@@ -91,36 +93,33 @@ def check(report: RowReport, schema: Schema, *, rules: bool = True) -> None:
     where the policy is ``refuse`` (or ``clip`` and the value has no order). Without `rules` it
     leaves these to the caller.
     """
-    attributes = list(zip(schema.attributes, report.counts, strict=True))
+    counted = list(zip(schema.attributes, report.counts, strict=True))
     for kind, article in (("integer", "an"), ("number", "a")):
-        mistyped = [
-            a.name for a, counts in attributes if counts[MISTYPED] and (a.kind == "number") == (kind == "number")
-        ]
+        mistyped = [a.name for a, counts in counted if counts[MISTYPED] and (a.kind == "number") == (kind == "number")]
         if mistyped:
             number = ", or declare `kind: number`" if kind == "integer" else ""
             raise ColumnMismatch(
                 f"{_columns(mistyped)}: values that are no {kind}s in {article} {kind} attribute; clean them, or list "
                 f"the texts that mean missing under `missing_values`{number}"
             )
-    problems = []
-    missing = [a.name for a, counts in attributes if a.missing == "refuse" and counts[MISSING]]
-    if missing:
-        problems.append(
-            f"{_columns(missing)}: missing values, and the policy is `missing: refuse`; declare `drop` or a category"
-        )
-    outside = [a.name for a, counts in attributes if a.out_of_domain == "refuse" and counts[OUTSIDE].any()]
-    if outside:
-        problems.append(
-            f"{_columns(outside)}: values outside the declared domain, and the policy is `out_of_domain: refuse`; "
-            "correct the domain from public knowledge, add `aliases` for other spellings, or declare `drop`, `clip` "
-            "or a category"
-        )
-    unordered = [a.name for a, counts in attributes if a.out_of_domain == "clip" and counts[UNKNOWN]]
-    if unordered:
-        problems.append(
-            f"{_columns(unordered)}: values outside the declared domain that lie neither below nor above it, so "
-            "`out_of_domain: clip` does not apply; declare `drop` or a category"
-        )
+    outside = "values outside the declared domain"
+    found = [
+        (
+            [a.name for a, counts in counted if a.missing == "refuse" and counts[MISSING]],
+            "missing values, and the policy is `missing: refuse`; declare `drop` or a category",
+        ),
+        (
+            [a.name for a, counts in counted if a.out_of_domain == "refuse" and counts[OUTSIDE].any()],
+            f"{outside}, and the policy is `out_of_domain: refuse`; correct the domain from public knowledge, add "
+            "`aliases` for other spellings, or declare `drop`, `clip` or a category",
+        ),
+        (
+            [a.name for a, counts in counted if a.out_of_domain == "clip" and counts[UNKNOWN]],
+            f"{outside} that lie neither below nor above it, so `out_of_domain: clip` does not apply; declare `drop` "
+            "or a category",
+        ),
+    ]
+    problems = [f"{_columns(names)}: {problem}" for names, problem in found if names]
     refused = [
         f"rules.{place} ({rule.text})"
         for place, (rule, count) in enumerate(zip(schema.rules, report.broken, strict=True))

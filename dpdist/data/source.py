@@ -33,26 +33,10 @@ ExtraColumns = Literal["refuse", "ignore"]
 _SUFFIXES: Mapping[str, Format] = {".parquet": "parquet", ".parq": "parquet", ".pq": "parquet", ".csv": "csv"}
 
 
-STORES = frozenset(
-    (
-        "file",
-        "local",
-        "memory",
-        "s3",
-        "s3a",
-        "gs",
-        "gcs",
-        "abfs",
-        "abfss",
-        "az",
-        "adl",
-        "hdfs",
-        "http",
-        "https",
-        "sftp",
-        "ssh",
-    )
-)
+STORES = frozenset((
+    "file", "local", "memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "hdfs", "http", "https", "sftp",
+    "ssh",
+))  # fmt: skip
 """Protocols of paths: file systems that hold files themselves."""
 
 

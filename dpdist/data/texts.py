@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dpdist.data.sizes import MOST_TEXT_BYTES
+from dpdist.data.records import MOST_TEXT_BYTES
 
 VALUES = pa.schema([("value", pa.large_string()), ("count", pa.int64())])
 """Different values of a column, each with the number of its rows."""
@@ -56,15 +56,13 @@ def _readable(array: pa.Array) -> pa.Array:
         pass
     else:
         return array
-    plain = array.cast(pa.large_string()).cast(pa.large_binary())
-    return pa.array([None if value is None else _decoded(value) for value in plain.to_pylist()], pa.large_string())
-
-
-def _decoded(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return NO_TEXT
+    texts: list[str | None] = []
+    for value in array.cast(pa.large_string()).cast(pa.large_binary()).to_pylist():
+        try:
+            texts.append(None if value is None else value.decode())
+        except UnicodeDecodeError:
+            texts.append(NO_TEXT)
+    return pa.array(texts, pa.large_string())
 
 
 def texts_of(batch: pa.RecordBatch, names: Sequence[str], *, strip: bool = False) -> list[pa.Array]:

@@ -6,17 +6,17 @@ unit of `WeightSpec.at_most` records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpdist.data.read import EncodedBatch
-from dpdist.data.records import Records
+from dpdist.cluster.tasks import Deferred, Tasks
+from dpdist.data.records import BATCH_ROWS, Batches, EncodedBatch, Partitions, Records
 from dpdist.data.report import RowReport
-from dpdist.data.sizes import BATCH_ROWS
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Counts
 from dpdist.spec.schema import Schema
@@ -24,19 +24,10 @@ from dpdist.spec.unit import WeightSpec
 
 
 def copies_of(weights: pa.Array, at_most: int) -> tuple[Counts, NDArray[np.bool_], NDArray[np.bool_]]:
-    """How often each record counts.
+    """How often each record counts, by weights as `dpdist.data.keyed_ids.ids_of` gives them.
 
-    Parameters
-    ----------
-    weights : pyarrow.Array
-        Integers, floats or texts, as `dpdist.data.keyed_ids.ids_of` gives them.
-
-    Returns
-    -------
-    copies : ndarray of int64, shape (rows,)
-        Weights rounded to whole numbers, halves up, at most `at_most`; 0 where there is none.
-    without, above : ndarray of bool, shape (rows,)
-        Where there is no weight of 0 or more, and where it is more than `at_most`.
+    Returns int64[rows]: weights rounded to whole numbers, halves up, at most `at_most`, 0 where there is none; and
+    bool[rows] twice: where there is no weight of 0 or more, and where it is more than `at_most`.
     """
     if not pa.types.is_large_string(weights.type):
         found = weights.to_numpy(zero_copy_only=False).astype(np.float64)
@@ -57,7 +48,7 @@ def _number(text: str | None) -> float:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class WeightedRecords:
+class WeightedRecords(Partitions):
     """Records in partitions, each as often as its weight says. Equal records of a row share its number."""
 
     records: Records  # opened with the column of the weights
@@ -72,31 +63,43 @@ class WeightedRecords:
         return self.records.schema
 
     @property
-    def partitions(self) -> Sequence[object]:
-        """Those of the records."""
-        return self.records.partitions
-
-    @property
-    def rows(self) -> int | None:
+    def rows(self) -> int:
         """Number of records if all had the largest weight; confidential."""
-        rows, alone = self.records.rows, self.once or self.thinned is not None
-        return rows if rows is None or alone else rows * self.weight.at_most
-
-    @property
-    def is_located(self) -> bool:
-        """Whether the row numbers of all partitions are known."""
-        return self.records.is_located
+        alone = self.once or self.thinned is not None
+        return self.records.rows if alone else self.records.rows * self.weight.at_most
 
     @property
     def fingerprint(self) -> str:
         """Identity of the input."""
         return self.records.fingerprint
 
+    def parts(self, task: Tasks) -> list[tuple[Deferred, int]]:
+        """Those of the records, weighted where they are read."""
+        parts = self.records.parts(task)
+        weigh = partial(WeightedBatches, weight=self.weight, once=self.once, thinned=self.thinned)
+        weighted = {which: task("weigh", weigh, part) for which, part in {id(part): part for part, _ in parts}.items()}
+        return [(weighted[id(part)], number) for part, number in parts]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WeightedBatches:
+    """What a task reads of `WeightedRecords`."""
+
+    table: Batches
+    weight: WeightSpec
+    once: bool
+    thinned: KeyRef | None
+
+    @property
+    def schema(self) -> Schema:
+        """The attributes of the records."""
+        return self.table.schema
+
     def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
         """The rows of a partition with how often each counts: about `batch_rows` records, at least one row."""
-        for batch in self.records.batches(partition, batch_rows=batch_rows):
+        for batch in self.table.batches(partition, batch_rows=batch_rows):
             if batch.beside is None:
-                raise TypeError("the table was opened without the column of the weights")
+                raise ValueError("the table was opened without the column of the weights")
             copies, without, above = copies_of(batch.beside, self.weight.at_most)
             if batch.keep is not None:
                 copies *= batch.keep
@@ -121,11 +124,3 @@ class WeightedRecords:
         words = load_noise(key).words(f"weights/{batch.file}", len(copies), start=batch.first_row)
         chance = (copies << 32) // self.weight.at_most
         return (words >> np.uint64(32) < chance.astype(np.uint64)).astype(np.int64)
-
-    def counted(self, partition: int) -> list[int]:
-        """The number of records of each slice of a partition that is not located."""
-        return self.records.counted(partition)
-
-    def located(self, counts: Sequence[Sequence[int]]) -> WeightedRecords:
-        """The same records with their row numbers."""
-        return replace(self, records=self.records.located(counts))

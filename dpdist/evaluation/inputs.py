@@ -13,12 +13,11 @@ from typing import Any
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
 from dpdist.data.inputs import Input
-from dpdist.data.operators import Look, gather_operator, pair_counts_operator, through, together
+from dpdist.data.operators import Look, Split, gather_operator, pair_counts_operator, through, together
 from dpdist.data.records import Records
 from dpdist.data.released import ReleasedTable
 from dpdist.data.report import RowReport, check
 from dpdist.data.source import find_files
-from dpdist.data.split import Split
 from dpdist.data.weighted import WeightedRecords
 from dpdist.errors import DataError, EmptyTable, SpecError
 from dpdist.evaluation.binning import View, view_of
@@ -27,7 +26,7 @@ from dpdist.evaluation.utility.marginals import Marginals, Subset, chosen_triple
 from dpdist.evaluation.utility.rules import broken_operator, rules_section
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.bounding import bounded
-from dpdist.families.base.graph import located_on, table_pass
+from dpdist.families.base.graph import table_pass
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import Manifest
@@ -42,7 +41,7 @@ SAMPLE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Tables:
+class EvaluatedTables:
     """The private tables of an evaluation, not yet opened."""
 
     against: Input
@@ -71,15 +70,16 @@ class Inputs:
 
     released: ReleasedTable
     against: Input  # where the real records are
-    real: Records  # located
-    holdout: Records | None  # located
+    real: Records
+    holdout: Records | None
     real_schema: Schema  # of the real records
     look: Look  # from codes of real records to codes of the schema of the release
     executor: Executor
     seed: int  # of every sample and of every model
     progress: Progress
     unit: UnitSpec | None = None  # that the figures of the real records protect
-    used: Records | None = None  # the real records whose marginals are counted, where these are not all
+    used: Records | None = None  # the real records whose marginals are counted, where these are not all once
+    weight: WeightSpec | None = None  # by what real records count
     # what the policies met in ``real`` and ``holdout``, once they are read
     reports: dict[str, RowReport] = field(default_factory=dict)
 
@@ -139,7 +139,7 @@ class Inputs:
     @property
     def is_weighted(self) -> bool:
         """Whether real records count by their weights."""
-        return isinstance(self.real, WeightedRecords)
+        return self.weight is not None
 
     @property
     def sample_rows(self) -> int:
@@ -167,9 +167,9 @@ class Inputs:
         """Graph of a random sample of a table. By weights, too, a record is in it once: copies of it among what models
         learn from and what they are tested with would be known to them.
         """
-        if isinstance(table, WeightedRecords):
-            table = replace(table, thinned=_key(self.seed, f"weights/{name}"))
-        rows, total = self.sample_rows, table.rows or 0
+        if self.weight is not None and name != "released":
+            table = WeightedRecords(table, self.weight, thinned=_key(self.seed, f"weights/{name}"))
+        rows, total = self.sample_rows, table.rows
         operator = gather_operator() if name == "released" else through(self.look, gather_operator())
         sample = partial(table_pass, self.executor, table, operator, name=f"{name}-sample")
         if total <= rows:
@@ -190,7 +190,7 @@ class Inputs:
 
 def open_inputs(
     released: ReleasedTable,
-    tables: Tables,
+    tables: EvaluatedTables,
     *,
     executor: Executor,
     seed: int,
@@ -211,14 +211,12 @@ def open_inputs(
     schema, look = real or (released.schema, released.decoder.merged)
     against, holdout, weight = tables.against, tables.holdout, weight_of(released.manifest)
     beside = unit or weight
-    opened = [against.open(schema, beside=None if beside is None else beside.by).on(executor)]
+    opened = [against.open(schema, beside=None if beside is None else beside.by)]
     if holdout is not None:
-        opened.append(holdout.open(schema, beside=None if weight is None else weight.by).on(executor))
+        opened.append(holdout.open(schema, beside=None if weight is None else weight.by))
     tables.check_holdout()
     progress("finding rows", 0, 1)
-    located = located_on(executor, opened)
-    if weight is not None:
-        located = [WeightedRecords(table, weight) for table in located]
+    located = [table.on(executor).sides[0] for table in opened]
     progress("finding rows", 1, 1)
     return Inputs(
         released=released,
@@ -231,6 +229,8 @@ def open_inputs(
         seed=seed,
         progress=progress,
         unit=unit,
+        used=None if weight is None else WeightedRecords(located[0], weight),
+        weight=weight,
     )
 
 

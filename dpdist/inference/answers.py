@@ -10,7 +10,7 @@ Where the cells were themselves measured and their noise adds up to less, the su
 Estimates are cut at 0 and, of shares, at 1, and then the intervals around them. A quantile is between the values at
 which the interval of the distribution function holds its level (Woodruff 1952). Intervals of means are those of
 `dpdist.inference.comparisons`. Means and quantiles leave missing values out, unless the question gives them a number
-(`dpdist.spec.numbers`).
+(`dpdist.spec.regression`).
 
 Of four attributes or more nothing was measured, so that no interval is given.
 """

@@ -3,10 +3,10 @@
 A difference is asked as ``mean hours where sex = 1 minus mean hours where sex = 2``, a ratio as ``count where a = 1
 over count where b = 1``, a regression as ``regression income = 2 on age, hours, sex = 1 where state = 8``, with
 ``logistic`` before it for a logistic one. An outcome or a term is an attribute with numbers, or a condition on one
-attribute (1 where it holds); the constant is always there. Records with missing values of what is averaged or
-regressed are left out (`dpdist.spec.numbers`). Intervals end where the schema says that the quantity does. An interval
-of a count, share or mean allows at least for the errors of the cells of its table, as if they were independent:
-replicates move rare values less than noise does, which is equal in all cells, and values without a record not at all.
+attribute (1 where it holds); the constant is always there. Records with missing values of what is averaged or regressed
+are left out. Intervals end where the schema says that the quantity does. An interval of a count, share or mean allows
+at least for the errors of the cells of its table, as if they were independent: replicates move rare values less than
+noise does, which is equal in all cells, and values without a record not at all.
 
 What was measured are tables of up to three attributes. Sums over one attribute in another's classes are functions of
 these, and so are the normal equations of a linear regression; an estimate that needs more has no interval. A regression

@@ -28,8 +28,8 @@ from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.inference.published import Published
 from dpdist.inference.replicates import make_replicates
+from dpdist.model.account import Measurements
 from dpdist.model.learn import Learned
-from dpdist.model.measurements import Measurements
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema

@@ -15,15 +15,14 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import configuration_index
-from dpdist.data.marginal import marginal
+from dpdist.data.count import configuration_index, marginal
 from dpdist.errors import SpecError
+from dpdist.model.coding import admitted, fitting, with_zeros
 from dpdist.model.draw import LARGEST_PART, kept_part, pool_part
 from dpdist.model.files import PublishedModel
 from dpdist.model.fitted import UNIT, Fitted, cumulative_of, steps_of
 from dpdist.model.inference import Inference
 from dpdist.model.junction import JunctionTree, Set, cells_of, cliques_of
-from dpdist.model.zeros import admitted, fitting, with_zeros
 from dpdist.privacy.arrays import Codes, Counts, Floats, stable_order
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Box, Condition

@@ -31,8 +31,8 @@ from dpdist.accuracy.intervals import SMALL, CellErrors
 from dpdist.accuracy.measured import at_scale
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.inference.scores import NoisyPair, largest_error, noisy_pairs, scores_of
+from dpdist.model.account import Measurements
 from dpdist.model.coding import Pair
-from dpdist.model.measurements import Measurements
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 

@@ -21,8 +21,8 @@ from dpdist.data.count import pair_counts
 from dpdist.data.released import ReleasedTable
 from dpdist.errors import DataNotFound, SpecError, VerificationFailed
 from dpdist.inference.law import Law
+from dpdist.model.account import Measurements
 from dpdist.model.files import PublishedModel, read_model
-from dpdist.model.measurements import Measurements
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release

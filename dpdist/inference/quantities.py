@@ -12,7 +12,7 @@ import numpy as np
 
 from dpdist.errors import SpecError
 from dpdist.spec.conditions import Condition, Mask, everything, parse_condition
-from dpdist.spec.numbers import MISSING_AS, Numbers, numbers_in
+from dpdist.spec.regression import MISSING_AS, Numbers, numbers_in
 from dpdist.spec.schema import Schema
 
 Range = tuple[float, float]

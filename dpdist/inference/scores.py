@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpdist.data.count import PairCounts
+from dpdist.model.account import Measurements
 from dpdist.model.coding import Pair
-from dpdist.model.measurements import Measurements
 from dpdist.privacy.arrays import Counts, Floats
 
 _RARE = 5  # values with fewer records have no score

@@ -21,9 +21,8 @@ import sqlalchemy as sa
 
 from dpdist.errors import DatasetUnknown, LedgerError
 from dpdist.ledger import tables
-from dpdist.ledger.account import Account
 from dpdist.ledger.anchor import Mark
-from dpdist.ledger.records import UNREADABLE, Charge, Dataset, damaged
+from dpdist.ledger.records import UNREADABLE, Account, Charge, Dataset, canonical, damaged
 
 Row = dict[str, Any]
 
@@ -53,11 +52,6 @@ _BEFORE: Final[Mapping[str, str | None]] = {
 def now() -> str:
     """Return the time, ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def canonical(fields: Mapping[str, Any]) -> str:
-    """Return the text of a record."""
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
 def digest(previous: str, sequence: int, record: str) -> str:

@@ -16,12 +16,11 @@ from sqlalchemy.exc import IntegrityError
 from dpdist.errors import DatasetExists, LedgerError
 from dpdist.ledger import book as books
 from dpdist.ledger import tables, terms
-from dpdist.ledger.account import PriceOf, accountant_price
 from dpdist.ledger.anchor import VARIABLE, Anchor, Mark
 from dpdist.ledger.book import Book
 from dpdist.ledger.database import Database, create_file
 from dpdist.ledger.key_encryption import KeyEncryptionKey
-from dpdist.ledger.records import Budget, Charge, Dataset, Rational, damaged
+from dpdist.ledger.records import Budget, Charge, Dataset, PriceOf, Rational, accountant_price, damaged
 from dpdist.ledger.signing import Identity
 from dpdist.ledger.terms import Period
 from dpdist.spec.contract import Contract

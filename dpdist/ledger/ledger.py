@@ -15,12 +15,11 @@ from sqlalchemy.exc import IntegrityError
 
 from dpdist.errors import KeyUnavailable, LedgerError, ResourceError
 from dpdist.ledger import keys, tables, transitions
-from dpdist.ledger.account import Costs, Price
 from dpdist.ledger.book import Book, Row, charge_row
 from dpdist.ledger.custodian import Custodian, T
 from dpdist.ledger.key_encryption import sweep_key_encryption_key
 from dpdist.ledger.keys import KeyRef
-from dpdist.ledger.records import NO_EVENT, Budget, Charge, canonical_event, checked_name
+from dpdist.ledger.records import NO_EVENT, Budget, Charge, Costs, Price, canonical_event, checked_name
 from dpdist.privacy.filter import Portfolio
 from dpdist.privacy.noise import Noise
 

@@ -11,11 +11,10 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 from dpdist.errors import AccountingError, DpdistError, LedgerError, LedgerUnavailable
-from dpdist.ledger.account import Account, accountant_price
 from dpdist.ledger.custodian import Statement
 from dpdist.ledger.keys import WITH_TEST_KEY
 from dpdist.ledger.ledger import Books
-from dpdist.ledger.records import Budget, Charge, canonical_event
+from dpdist.ledger.records import Account, Budget, Charge, accountant_price, canonical_event
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.ledger.tables import COMMITTED, OPEN, STATES
 from dpdist.ledger.terms import Period

@@ -23,9 +23,20 @@ import sqlalchemy as sa
 from dpdist.errors import BudgetExceeded, ContractBroken, LedgerError
 from dpdist.ledger import book as books
 from dpdist.ledger import tables
-from dpdist.ledger.account import Account, Costs, Price, composed_leakage, portfolio_text
 from dpdist.ledger.book import Book
-from dpdist.ledger.records import NO_EVENT, Rational, checked_guarantees, checked_name, rational
+from dpdist.ledger.records import (
+    NO_EVENT,
+    Account,
+    Costs,
+    Price,
+    Rational,
+    checked_guarantees,
+    checked_name,
+    composed_leakage,
+    left_of,
+    portfolio_text,
+    rational,
+)
 from dpdist.privacy.filter import Portfolio
 from dpdist.privacy.formatting import downwards, number_of, upwards
 from dpdist.spec.contract import LARGEST_CAP, LEAST_CAP, Contract, PeriodSpec
@@ -215,24 +226,20 @@ class Period:
     @property
     def epsilon_remaining(self) -> Fraction:
         """The cap minus what is spent, at least 0."""
-        spent = self.epsilon_spent
-        return Fraction(0) if spent is None else max(self.policy.epsilon - spent, Fraction(0))
+        return left_of(self.policy.epsilon, self.epsilon_spent)
 
     def sentence(self) -> str:
         """What is left, in words."""
         left, cap = downwards(self.epsilon_remaining), downwards(self.policy.epsilon)
         words = f"this {self.policy.per}, until {self.ends}, epsilon {left} of {cap} left"
         if self.policy.pml is not None:
-            spent = composed_leakage(self.leakage)
-            nats = Fraction(0) if spent is None else max(self.policy.pml - spent, Fraction(0))
+            nats = left_of(self.policy.pml, composed_leakage(self.leakage))
             words += f" and {downwards(nats)} of {downwards(self.policy.pml)} nats"
         return words
 
     def admits(self, price: Price) -> bool:
         """Whether one more release fits."""
-        if self.portfolio.holds(self.account.charged(Costs(price.costs)).taken):
-            return True
-        return self.account.is_empty and price.epsilon is not None and price.epsilon <= self.policy.epsilon
+        return self.account.costs_of(self.portfolio, price) is not None
 
     def admits_leakage(self, event: str) -> bool:
         """Whether one more release fits that is charged to the account of leakage."""

@@ -21,9 +21,18 @@ import sqlalchemy as sa
 
 from dpdist.errors import BudgetExceeded, GuaranteeRefused, LedgerError, ReleaseConflict
 from dpdist.ledger import tables
-from dpdist.ledger.account import Account, Costs, Price, composed_leakage
 from dpdist.ledger.book import Book, Row
-from dpdist.ledger.records import BUDGETED, NO_EVENT, Dataset, event_json
+from dpdist.ledger.records import (
+    BUDGETED,
+    NO_EVENT,
+    Account,
+    Costs,
+    Dataset,
+    Price,
+    composed_leakage,
+    event_json,
+    left_of,
+)
 from dpdist.ledger.terms import refuse_beyond_period, refuse_unadmitted
 from dpdist.privacy.event import covers
 from dpdist.privacy.filter import Portfolio
@@ -102,8 +111,7 @@ def _costs(dataset: Dataset, account: Account, price: Price, *, release: str) ->
     costs = account.costs_of(portfolio, price)
     if costs is not None:
         return costs
-    spent = account.epsilon(portfolio)
-    remaining = Fraction(0) if spent is None else max(dataset.epsilon - spent, Fraction(0))
+    remaining = left_of(dataset.epsilon, account.epsilon(portfolio))
     if account.alone is not None:
         why = "its first release took all of the cap"
     else:

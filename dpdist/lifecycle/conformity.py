@@ -19,7 +19,7 @@ from dpdist.data.report import RowReport, check, check_weights
 from dpdist.data.weighted import WeightedRecords
 from dpdist.errors import DataError, OutOfDomain, ReleaseConflict, SpecError
 from dpdist.families.base.bounding import bounded
-from dpdist.families.base.graph import located_on, table_pass
+from dpdist.families.base.graph import table_pass
 from dpdist.ledger.keys import KeyRef
 from dpdist.spec.contract import Contract
 from dpdist.spec.schema import Schema
@@ -74,9 +74,10 @@ def check_input(
     source, executor = given or Files(files), executor or InProcess()
     unit, beside = contract.protected, contract.protected or contract.weight
     opened = source.open(contract.table, beside=beside.by if beside else None)
-    table = located = located_on(executor, [opened.on(executor)])[0]
+    located = opened.on(executor)
+    table = located.sides[0]
     if contract.weight is not None:
-        table = WeightedRecords(located, contract.weight, once=True)
+        table = WeightedRecords(table, contract.weight, once=True)
     if unit is not None:  # how many are kept does not depend on the key; minima by value are of one choice
         table = bounded(executor, located, at_most=unit.at_most, key=KeyRef.fixed(secrets.token_hex(32)))
     names = contract.table.names
@@ -105,7 +106,7 @@ def _added(a: dict[int, NDArray[np.int64]], b: dict[int, NDArray[np.int64]]) -> 
 def check_records(schema: Schema, given: Input, executor: Executor) -> Conformity:
     """Read an input once and compare its records with a schema. Raises DataError: it cannot be read."""
     opened = given.open(schema)
-    table = located_on(executor, [opened.on(executor)])[0]
+    (table,) = opened.on(executor).sides
     operator = Operator(name="rows", chunk=partial(_counts, sizes={}), combine=_added)
     _, report = executor.compute([table_pass(executor, table, operator, name="check")])[0]
     return Conformity(table.fingerprint, tuple(_of_policies(report, schema, None)), report.confidential(schema))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,11 +41,8 @@ def opened(ledger: str, work: str, storage_options: Mapping[str, Any]) -> Iterat
     from dpdist.ledger import Books
     from dpdist.storage.store import Store
 
-    found = Books.open(ledger, create=False)
-    try:
+    with closing(Books.open(ledger, create=False)) as found:
         yield found, Store(work, storage_options)
-    finally:
-        found.close()
 
 
 def list_runs(ledger: Books, work: Store) -> list[RunSummary]:
@@ -131,16 +128,9 @@ def write_error(work: Store, error: Exception) -> None:
         error.report = work.address(ERROR_FILE)  # type: ignore[attr-defined]
 
 
-def live_attempt(spec: ReleaseSpec) -> str | None:
-    """Id of the open or committed attempt of the release, which a run continues or finishes; None if there is none.
-
-    The resume itself checks that spec and input are unchanged.
-    """
+def live_attempt(spec: ReleaseSpec) -> Charge | None:
+    """The open or committed attempt of the release, which a run continues or finishes."""
     from dpdist.ledger import Books
 
-    ledger = Books.open(spec.ledger, create=False)
-    try:
-        attempt = ledger.find(spec.dataset, spec.name)
-        return None if attempt is None else attempt.id
-    finally:
-        ledger.close()
+    with closing(Books.open(spec.ledger, create=False)) as ledger:
+        return ledger.find(spec.dataset, spec.name)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dpdist.cluster.executor import InProcess
-from dpdist.data.inputs import Opened
+from dpdist.data.records import Opened
 from dpdist.data.source import TableSource, beginnings, would_find
 from dpdist.errors import GuaranteeRefused, SpecError
 from dpdist.ledger import Books
@@ -108,14 +108,5 @@ def opened_executor(spec: ReleaseSpec, table: Opened) -> Iterator[Executor]:
         return
     from dpdist.cluster.opening import open_cluster
 
-    with open_cluster(
-        mode=mode,
-        address=cluster.address,
-        scheduler_file=cluster.scheduler_file,
-        workers=cluster.workers,
-        memory_limit=cluster.memory_limit,
-        timeout=cluster.timeout,
-        security=cluster.security,
-        resources=spec.worker_resources,
-    ) as executor:
+    with open_cluster(cluster, mode=mode, resources=spec.worker_resources) as executor:
         yield executor

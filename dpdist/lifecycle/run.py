@@ -17,13 +17,14 @@ import json
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from uuid import uuid4
 
 from dpdist.cluster.executor import Executor
-from dpdist.data.inputs import Input, Opened, input_of
-from dpdist.data.table import Table
+from dpdist.data.inputs import Input, input_of
+from dpdist.data.records import Opened
 from dpdist.errors import (
     DataError,
     DataNotFound,
@@ -76,58 +77,31 @@ CHARGE_STAYS = (
 )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Run:
     """One run of a release: opened, then its steps in order.
 
     Steps can be repeated: each finds what it stored, and noise is a pure function of the attempt's key.
-
-    Parameters
-    ----------
-    spec : ReleaseSpec
-    attempt : {"new", "resume", "once", "replace"}
-        See `AttemptMode`.
-    fixed_key : str, optional
-        64 hexadecimal digits; for tests only: the manifest then begins with "not private".
-    progress : callable
-        Called with (stage, finished steps, all steps).
-    announce : callable
-        Called with lines for people, such as the address of the dashboard.
-    input : Input, optional
-        What is read; by default the files that the spec names.
-    executor : Executor, optional
-        Where the stages compute, and what stays open; by default one that the spec names.
-
-    Attributes
-    ----------
-    plan : Plan
-    outcome : Outcome or None
-        What was published, once it is.
-    resumed : bool
-        Whether the run continues an attempt; of ``once`` it is known when the run is open.
     """
 
-    def __init__(
-        self,
-        spec: ReleaseSpec,
-        *,
-        attempt: AttemptMode = "new",
-        fixed_key: str | None = None,
-        progress: Progress = silent,
-        announce: Callable[[str], None] = lambda text: None,
-        input: Input | None = None,
-        executor: Executor | None = None,
-    ) -> None:
-        if attempt not in get_args(AttemptMode):
-            raise SpecError(f"attempt: expected one of {', '.join(get_args(AttemptMode))}, got {attempt!r}")
-        self.spec = spec
-        self.plan = make_plan(spec)
-        self.outcome: Outcome | None = None
-        self._mode, self._fixed_key = attempt, fixed_key
-        self.resumed = attempt == "resume"
-        self._progress, self._announce = progress, announce
-        self._input, self._given = input or input_of(spec), executor
+    spec: ReleaseSpec = field(kw_only=False)
+    attempt: AttemptMode = "new"
+    fixed_key: str | None = field(default=None, repr=False)  # 64 hexadecimal digits, for tests: NOT PRIVATE
+    progress: Progress = silent  # called with (stage, finished steps, all steps)
+    announce: Callable[[str], None] = lambda text: None  # called with lines for people
+    input: Input | None = None  # what is read; by default the files that the spec names
+    executor: Executor | None = None  # where the stages compute, and what stays open; by default the spec's
+    outcome: Outcome | None = field(default=None, init=False)  # what was published, once it is
+    resumed: bool = field(default=False, init=False)  # whether it continues an attempt; known when it is open
+
+    def __post_init__(self) -> None:
+        if self.attempt not in get_args(AttemptMode):
+            raise SpecError(f"attempt: expected one of {', '.join(get_args(AttemptMode))}, got {self.attempt!r}")
+        self.plan = make_plan(self.spec)
+        self.resumed = self.attempt == "resume"
+        self._input = self.input or input_of(self.spec)
         self._identity = str(uuid4())
-        self._logged: dict[str, Any] = {"release": spec.name, "dataset": spec.dataset}
+        self._logged: dict[str, Any] = {"release": self.spec.name, "dataset": self.spec.dataset}
         self._stack = ExitStack()
         self._lineage = Lineage(self.plan)
 
@@ -169,7 +143,7 @@ class Run:
         self._publication = Publication(
             spec, self._ledger, self._output, self._work, signing_key, self._bound, self._input
         )
-        if self._mode == "once":
+        if self.attempt == "once":
             self.resumed = self._ledger.find(spec.dataset, spec.name) is not None
         if self.resumed:
             self.outcome = self._publication.committed()
@@ -178,7 +152,7 @@ class Run:
         self._contract = kept_contract(
             self._ledger.dataset(spec.dataset).contract, spec, name=spec.dataset, event=self.plan.event
         )
-        if self._fixed_key is not None and self._contract is not None:
+        if self.fixed_key is not None and self._contract is not None:
             require_test_keys()
         refuse_tables_of_others(self._ledger, spec, self._input.source, dataset=spec.dataset)
         keep_apart(self._input.source, self._output, self._work, self._ledger)
@@ -190,15 +164,14 @@ class Run:
         self._public_tables = None if digest_of is None else digest_of(spec)
         if not self.resumed:
             self._ledger.rehearse(**self._reservation)  # a refusal here says nothing of the table's content
-        opened = self._opened_table()
+        self._table = self._opened_table()
         self._output.check_writable()
         self._work.make_private()
         self._work.check_writable()
         sweep_before(self._ledger, self._output, self._work)
-        self._executor = self._given or stack.enter_context(opened_executor(spec, opened))
-        self._table = opened.on(self._executor)
+        self._executor = self.executor or stack.enter_context(opened_executor(spec, self._table))
         if self._executor.dashboard:
-            self._announce(f"dashboard  {self._executor.dashboard}")
+            self.announce(f"dashboard  {self._executor.dashboard}")
 
     def _opened_table(self) -> Opened:
         """The table.
@@ -242,9 +215,9 @@ class Run:
         """What an attempt is bound to besides its input, public tables and their store: the spec, and whether its key
         is a test key.
         """
-        if self._fixed_key is None:
+        if self.fixed_key is None:
             return self.spec.fingerprint
-        return f"{self.spec.fingerprint}{WITH_TEST_KEY}{hashlib.sha256(self._fixed_key.encode()).hexdigest()}"
+        return f"{self.spec.fingerprint}{WITH_TEST_KEY}{hashlib.sha256(self.fixed_key.encode()).hexdigest()}"
 
     @property
     def _wholly_bound(self) -> str:
@@ -267,7 +240,7 @@ class Run:
             "release": self.spec.name,
             "event": self.plan.event,
             "guarantee": self.plan.kind,
-            "new_attempt": self._mode == "replace",
+            "new_attempt": self.attempt == "replace",
             "attempt": self._identity,  # a repeated call reserves the same attempt
             "spec_hash": self._wholly_bound,
             "input_fingerprint": self._fingerprint,
@@ -298,14 +271,13 @@ class Run:
         except OutputExists:
             self._give_back()
             raise
-        files = len(self._table.files) if isinstance(self._table, Table) else 0
-        self._logged |= {"attempt": attempt.id, "files": files}
+        self._logged["attempt"] = attempt.id
         if self.spec.cluster.partitions is not None:  # else their number follows from that of the records
-            self._logged["partitions"] = len(self._table.partitions)
+            self._logged["partitions"] = self.spec.cluster.partitions
         self._log("attempt resumed" if self.resumed else "attempt reserved")
         self._lineage.begun(attempt.id, self._contract)
         self._executor.attempt = attempt.id
-        self._announce(f"attempt    {attempt.id}")
+        self.announce(f"attempt    {attempt.id}")
         work = self._work / attempt.id
         work.make_private()
         key = work.address(KEY_FILE)
@@ -314,11 +286,11 @@ class Run:
             plan=self.plan,
             table=self._table,
             executor=self._executor,
-            key=KeyRef.fixed(self._fixed_key) if self._fixed_key else ledger.share_key(attempt, key),
+            key=KeyRef.fixed(self.fixed_key) if self.fixed_key else ledger.share_key(attempt, key),
             id=attempt.id,
             work=work,
             output=self._output,
-            progress=self._progress,
+            progress=self.progress,
             before_noise=partial(self._mark_drawing, attempt),
             contract=self._contract,
             public_tables=self._public_tables,
@@ -355,37 +327,19 @@ class Run:
 
     def _publish(self) -> None:
         """Publish; when repeated after a failure of the storage, find what the ledger committed."""
-        self._progress("publishing", 0, 1)
+        self.progress("publishing", 0, 1)
         try:
             self.outcome = self._publication.publish(self._shared, self._reserved)
         except ReleaseConflict:
             self._publication.give_free(self._reserved)
             raise
         self._lineage.released(self.outcome)
-        self._progress("publishing", 1, 1)
+        self.progress("publishing", 1, 1)
 
 
-def run_release(
-    spec: ReleaseSpec,
-    *,
-    attempt: AttemptMode = "new",
-    fixed_key: str | None = None,
-    progress: Progress = silent,
-    announce: Callable[[str], None] = lambda text: None,
-    input: Input | None = None,
-    executor: Executor | None = None,
-) -> Outcome:
-    """Run a release from its spec to its manifest; parameters as for `Run`. Returns Outcome. Raises DpdistError: see
-    `dpdist.errors`; nothing is published, the ledger is consistent, and unless the message says otherwise the attempt
-    can be resumed.
+def run_release(spec: ReleaseSpec, **options: Any) -> Outcome:
+    """Run a release from its spec to its manifest; options as for `Run`. Raises DpdistError: nothing is published, the
+    ledger is consistent, and unless the message says otherwise the attempt can be resumed.
     """
-    with Run(
-        spec,
-        attempt=attempt,
-        fixed_key=fixed_key,
-        input=input,
-        executor=executor,
-        progress=progress,
-        announce=announce,
-    ) as run:
+    with Run(spec, **options) as run:
         return run.finish()

@@ -19,10 +19,8 @@ from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
 
 CELL_BITS = 10  # expected counts are in units of 2**-10 records
-
+# weights of cells are in units of 2**-26: a cell of a million records has one, too, and costs stay below 2**62
 WEIGHT_BITS = 26
-"""Weights of cells are in units of 2**-26: a cell of a million records has one, too, and costs stay below 2**62."""
-
 LOOKED_AT = 2048  # rows of a sample that a round looks at: so many or a sixteenth, at most four times as many
 _CELLS_AT_ONCE = 1 << 23  # places of the rows' cells, so that wide rows take no more memory than others
 
@@ -131,12 +129,10 @@ def balance(
 ) -> Counts:
     """Exchange items of a sample until its tables are close to the expected ones.
 
-    Minimises ``sum over cells of weight (count - expected)^2``. In each round some items in the sample and as
-    many outside are drawn; the worst of the former are exchanged for the best of the latter while it pays.
-
-    `chosen` (shape (records,)): items of the sample. `expected` (shape (cells,)): expected counts of the sample, in
-    units of 2**-10. `weights` (shape (cells,)): in any unit; ``1 / (expected + 1)`` where not given. Returns ndarray of
-    int64, shape (records,).
+    Minimises ``sum over cells of weight (count - expected)^2``. In each round some items in the sample and as many
+    outside are drawn; the worst of the former are exchanged for the best of the latter while it pays. `chosen` are the
+    items of the sample; `expected` counts are in units of 2**-10, `weights` in any unit (``1 / (expected + 1)`` where
+    not given).
     """
     inside = chosen.copy()
     outside = np.flatnonzero(np.bincount(chosen, minlength=len(pool)) == 0)

@@ -16,27 +16,22 @@ L1_OF_NOISE = math.sqrt(2 / math.pi)  # mean of |Z| for a standard normal Z
 
 
 EMPTY = 0.2  # what a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts
-
+# cells of all pair tables of the model's codes, where those of the values do not fit a worker
 MOST_CODED_CELLS = MAX_PAIR_CELLS // 16
-"""Cells of all pair tables of the model's codes, where those of the values do not fit a worker."""
-
 FEWEST = 4  # fewest pairs of a round, and fewest triples
 MOST_TRIPLES = 20  # triples that are measured at most: their noise grows with the root of their number
 MOST_ROUNDS = 5000  # rounds of balancing at most
 TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
 
+# shares of the triples' tables and of their picks, where there are any; raking's tables have so much less
 _TRIPLES, _TRIPLE_PICKS = 0.1, 0.01
-"""Shares of the triples' tables and of their picks, where there are any; raking's tables have so much less."""
 
+# where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured
 _NOTHING = 1e-5
-"""Where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured."""
-
+# raked records are balanced where the pool has so many rows a record: a larger sample of it is balanced by itself
 _BALANCED_PART = 4
-"""Raked records are balanced where the pool has so many rows a record: a larger sample of it is balanced by itself."""
-
+# noise of one-way tables, in parts of the records, from which their share grows, and at which it would be all
 _FEW = (0.1, 0.4)
-"""Noise of one-way tables, in parts of the records, from which their share grows, and at which it would be all."""
-
 _ALL = 0.9  # one-way tables that would have a larger share have all
 
 _ONE_WAY_ONLY: dict[str, Any] = {
@@ -103,10 +98,8 @@ def is_wide(cardinalities: Sequence[int]) -> bool:
 
 
 def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int = 1, raking: bool = True) -> Choices:
-    """The default choices.
-
-    `records`: declared minimum of records. `parts`: whole parts of the release. `raking`: whether records may be raked
-    to tables of all pairs; a model that records are drawn from given others cannot.
+    """The default choices for a declared minimum of `records` and so many whole `parts` of the release. With `raking`
+    records may be raked to tables of all pairs; a model that records are drawn from given others cannot.
     """
     d = len(cardinalities)
     number = d * (d - 1) // 2
@@ -125,11 +118,13 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
         cells=int(min(max(6 * records, 150_000), 600_000)),
         balance=0 if number > 1000 or is_wide(cardinalities) else 150,  # it holds tables of all pairs of values
     )
-    found = _with_shares(with_pool(found, records=records, parts=parts), cardinalities, records=records)
+    rows, parts = int(min(max(4 * records, 200_000), 1_000_000)), min(max(parts, 1), 8)  # whole parts use it in turn
+    found = replace(found, pool_parts=parts, pool_rows=rows // parts)
+    found = _with_shares(found, cardinalities, records=records)
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
     if raking and found.rounds and noise < 0.06 and number <= 300:
         found = replace(found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546)
-        if _rows_of_pool(records) < _BALANCED_PART * records:
+        if rows < _BALANCED_PART * records:
             found = replace(found, balance=0)
         # the weights of the pool make up for what the model misses; further fits, without a pool, take longer
         found = replace(found, rounds=4, iterations=(12, 24, 30, 45, 45, 90))
@@ -137,21 +132,9 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     return found
 
 
-def with_pool(choices: Choices, *, records: int, parts: int) -> Choices:
-    """With a pool for a table of so many records; its parts serve the whole parts of the release in turn."""
-    parts = min(max(parts, 1), 8)
-    return replace(choices, pool_parts=parts, pool_rows=_rows_of_pool(records) // parts)
-
-
-def _rows_of_pool(records: int) -> int:
-    return int(min(max(4 * records, 200_000), 1_000_000))
-
-
 def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:
-    """With as many triples as the records are enough for.
-
-    What a triple's table tells beyond its pairs is in its cells of more records than the noise. There are at most
-    records / deviation such cells, and the deviation grows with the root of the number of triples.
+    """With as many triples as the records are enough for: at most records / deviation cells of a triple's table tell
+    something beyond its pairs, and the deviation grows with the root of the number of triples.
     """
     fitting = sum(math.prod(cells) <= TRIPLE_CELLS for cells in combinations(cardinalities, 3))
     enough = int((records * choices.mu / _RESOLVED) ** 2 * _TRIPLES)
@@ -169,10 +152,9 @@ def without_triples(choices: Choices) -> Choices:
 
 
 def with_prior(choices: Choices, attributes: int) -> Choices:
-    """The choices with a model of a public table to start from: its tree needs no share of its own.
-
-    Where so little can be measured that a round has the fewest pairs, the public model may have half of the cells;
-    elsewhere its further pairs would take the room of those that are measured.
+    """The choices with a model of a public table to start from: its tree needs no share of its own. Where a round has
+    the fewest pairs, the public model may have half of the cells; elsewhere its further pairs would take the room of
+    those that are measured.
     """
     few = choices.per_round <= FEWEST
     of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1))
@@ -211,7 +193,7 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
     found = {
         "One-way": f"{d} tables measured {'twice' if c.one_way_again else 'once'} with {_percent(c.one_way)} and "
         f"{_percent(c.one_way_again)} of mu^2, about +-{sigma:,.0f} records a count, the second time with most "
-        f"precision where values are rare. Values under {c.merge_below:g} deviations are merged for the fit",
+        f"precision where values are rare. Values under {c.merge_below:g} deviations are merged for the fit"
     }
     for least, groups in c.coarse:
         if max(cardinalities) >= least:

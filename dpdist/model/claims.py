@@ -16,7 +16,7 @@ from dpdist.accuracy.measured import Accuracy, measure_accuracy
 from dpdist.accuracy.tables import Tables
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import Choices
-from dpdist.model.measure import Known, Measured, measure
+from dpdist.model.learn import Known, Measured, measure
 from dpdist.model.pool import Triples, fitting_triples, measure_triples
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
@@ -28,9 +28,8 @@ OTHERS = 40  # records of the table beside the canary
 
 
 def with_canary(schema: Schema, copies: int, others: int = OTHERS) -> tuple[Codes, Codes, Codes]:
-    """A table of two kinds of records, so many copies of one that differs in every attribute, and all together.
-
-    Half of the others have the first value of every attribute, half the second where there are three.
+    """A table of two kinds of records, so many copies of one that differs in every attribute, and all together. Half of
+    the others have the first value of every attribute, half the second where there are three.
     """
     table: Codes = [(np.arange(others) % min(max(a.cardinality - 1, 1), 2)).astype(a.dtype) for a in schema.attributes]
     canary: Codes = [np.full(copies, a.cardinality - 1, a.dtype) for a in schema.attributes]
@@ -61,13 +60,7 @@ def model_claim(
 
 
 def _evidence(
-    exact: Tables,
-    released: Tables,
-    choices: Choices,
-    accuracy_mu: float,
-    half: float,
-    rules: Rules,
-    noise: Noise,
+    exact: Tables, released: Tables, choices: Choices, accuracy_mu: float, half: float, rules: Rules, noise: Noise
 ) -> Floats:
     account = GaussianAccount(choices.mu, noise)
     measured = measure(exact.pairs, account, choices=choices, known=Known(rules))

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from dpdist.data.marginal import marginal
+from dpdist.data.count import marginal
 from dpdist.model.fitted import Fitted
 from dpdist.model.inference import Inference
 from dpdist.model.junction import JunctionTree, Set, cliques_of
@@ -38,9 +38,8 @@ class _Clique:
 
 
 class Conditional:
-    """The law of the last attributes of a table given the first ones.
-
-    `fitted`: without an adjustment. `given`: how many of the table's attributes are given.
+    """The law of the last attributes of a table given the first ones. `fitted`: without an adjustment. `given`: how
+    many of the table's attributes are given.
     """
 
     def __init__(self, fitted: Fitted, given: int) -> None:
@@ -71,12 +70,10 @@ class Conditional:
         return _Clique(given, drawn, len(shared), np.ascontiguousarray(table))
 
     def draw(self, given: Codes, admitted: dict[int, Mask], noise: Noise, name: str) -> list[Counts]:
-        """A row for each of the given ones.
-
-        `given`: values of the first attributes of the table. `admitted`: for some of the other attributes, by their
-        places in the table, which values each row may have; bool of shape (rows, values), at least one in each row.
-        `name`: noise name. Returns list of ndarray of int64: values of the other attributes. A row that has probability
-        zero follows the admitted values alone.
+        """A row for each of the given values of the table's first attributes: values of the other ones. `admitted`
+        says, for some of the other attributes by their places in the table, which values each row may have: bool of
+        shape (rows, values), at least one in each row. A row that has probability zero follows the admitted values
+        alone.
         """
         rows = len(given[0])
         codes = {self.fitted.fine[i]: self.fitted.coded(i)[0][given[i]] for i in range(self.given)}
@@ -185,9 +182,8 @@ def _chosen(weights: Floats, uniforms: Floats) -> Counts:
 
 
 def _merged(factors: list[_Factor]) -> list[_Factor]:
-    """Factors with the same product, of which none is about attributes that are all in another one.
-
-    So that few of them are multiplied with the largest table.
+    """Factors with the same product, of which none is about attributes that are all in another one. So that few of them
+    are multiplied with the largest table.
     """
     found: list[_Factor] = []
     for scope, factor in sorted(factors, key=lambda one: one[1].size, reverse=True):

@@ -14,23 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.model.choices import EMPTY
+from dpdist.model.coding import with_zeros
 from dpdist.model.inference import Inference
 from dpdist.model.junction import JunctionTree, Set
-from dpdist.model.zeros import with_zeros
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import LN2, exp, inner, log2
 
 
 def with_evidence(share: Floats, known: Floats, weight: float) -> Floats:
-    """A noisy pair table, its dependence shrunk towards what was known.
+    """A noisy pair table (shares), its dependence shrunk towards what was `known`; `weight` is one over a cell's
+    variance.
 
     The margins of the change are kept: one-way tables and other pairs tell of them, too. Of the rest, the energy beyond
-    that of the noise is taken for signal, and the part ``signal / (signal + noise)`` of the change is kept, as in a
-    Wiener filter or by James and Stein. As noise counts what the fit would leave of it: a cell that expects less than
-    the deviation of its noise cannot miss more, because the fit allows no negative counts.
-
-    `share` (shape (a, b)): noisy counts over the number of records. `known` (shape (a, b)): what a public model
-    expected before the table was first measured. `weight`: one over the variance of a cell of `share`.
+    that of the noise is taken for signal, and the part ``signal / (signal + noise)`` of the change is kept (James and
+    Stein). A cell that expects less than the deviation of its noise cannot miss more: the fit allows no negative
+    counts.
     """
     change = share - known
     dependence = change - change.mean(1, keepdims=True)
@@ -134,15 +132,11 @@ def fit(
 ) -> FactorModel:
     """Fit a model by accelerated mirror descent, from the potentials of an earlier model.
 
-    Minimises ``sum_s weight_s |marginal_s - share_s|^2 / 2``. A step follows the gradient and goes on in the
-    direction of the step before (Nesterov 1983), and begins anew where that leads uphill (O'Donoghue and Candes 2015,
-    section 3.2: the gradient scheme). The first step is halved until the loss falls by half of what the gradient
-    promises. Before, pairs that were picked take a step of proportional fitting (`_proportional`).
-
-    `measurements`: those of one set are combined by their weights, and then shrunk towards what was known
-    (`with_evidence`). `links`: factors that stay: possible combinations of coarse copies and their attributes or under
-    the rules, and what is kept of a public model. `iterations`: evaluations of the loss after the first steps; those of
-    rejected steps are among them. `start`: left out where its potentials together leave nothing in floating point.
+    Minimises ``sum_s weight_s |marginal_s - share_s|^2 / 2``. A step follows the gradient and goes on in the direction
+    of the step before (Nesterov 1983), and begins anew where that leads uphill (O'Donoghue and Candes 2015, section
+    3.2: the gradient scheme). The first step is halved until the loss falls by half of what the gradient promises.
+    Before, pairs that were picked take a step of proportional fitting. `links` are factors that stay: possible
+    combinations of codes, and what is kept of a public model. `iterations` counts evaluations of the loss.
     """
     measured: dict[Set, tuple[Floats, float]] = {}
     for m in measurements:
@@ -187,9 +181,8 @@ def _first(share: Floats) -> Floats:
 
 
 def _proportional(share: Floats, weight: float, known: Floats | None) -> Floats:
-    """What takes a picked pair from the model's marginal to the measured table, as far as that exceeds the noise.
-
-    It is a step of iterative proportional fitting, and the last one where the new pairs form a tree.
+    """What takes a picked pair from the model's marginal to the measured table, as far as that exceeds the noise. It is
+    a step of iterative proportional fitting, and the last one where the new pairs form a tree.
     """
     if known is None:
         return np.zeros(share.shape)
@@ -198,9 +191,8 @@ def _proportional(share: Floats, weight: float, known: Floats | None) -> Floats:
 
 
 def _ahead(objective: _Objective, found: _Point, step: Floats) -> _Point:
-    """The point a step ahead, half a step where that leads too far uphill, or none.
-
-    Steps of pairs that share a clique overshoot together. Descent from there is still shorter than from no step.
+    """The point a step ahead, half a step where that leads too far uphill, or none. Steps of pairs that share a clique
+    overshoot together. Descent from there is still shorter than from no step.
     """
     for part in (1.0, 0.5) if step.any() else ():
         at = found.potentials + part * step

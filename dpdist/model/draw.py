@@ -17,8 +17,7 @@ from dpdist.model.balance import CELL_BITS, PairIndex, TableRows, balance
 from dpdist.model.fitted import UNIT, UNIT_BITS, Cumulative, Fitted
 from dpdist.privacy.arrays import DIGIT_BITS, Codes, Counts, Unsigned, stable_order
 from dpdist.privacy.noise import Noise
-from dpdist.spec.contradictions import a_record
-from dpdist.spec.rules import Rules, broken_by
+from dpdist.spec.rules import Rules, a_record, broken_by
 
 MOST_REDRAWS = 32  # how often rows that break a rule are drawn again, at most. Public, as the rules are.
 FORMAT = 1  # of how a model and a key give records: weights of a pool belong to the rows that the pool was drawn with
@@ -26,10 +25,7 @@ LARGEST_PART = 1 << 20  # most rows of a part: rows times `UNIT` stay below 2**6
 
 
 def parts_of(records: int, rows_per_part: int) -> list[int]:
-    """Rows of each part; the last may have fewer.
-
-    Raises SpecError: there would be more than a million.
-    """
+    """Rows of each part; the last may have fewer. Raises SpecError: there would be more than a million."""
     whole, rest = divmod(records, rows_per_part)
     if whole > 1_000_000:
         raise SpecError(f"output.rows_per_part: {records:,} records would be {whole:,} parts; put more rows in each")
@@ -37,11 +33,8 @@ def parts_of(records: int, rows_per_part: int) -> list[int]:
 
 
 def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> Codes:
-    """Rows of one part, as values of the table's attributes.
-
-    `name`: noise name of the part. `rows`: from 1 to `LARGEST_PART`. Returns list of ndarray, shape (rows,): one array
-    for each of the table's attributes, of the smallest unsigned integers that hold its values. Raises ValueError:
-    `rows` is out of range.
+    """Rows of one part, from 1 to `LARGEST_PART`, as values of the table's attributes, in the smallest unsigned
+    integers that hold them; `name` is the part's noise name. Raises ValueError: `rows` is out of range.
     """
     if not 1 <= rows <= LARGEST_PART:
         raise ValueError(f"a part has from 1 to {LARGEST_PART} rows, got {rows}")
@@ -66,10 +59,8 @@ def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> Codes:
 
 
 def kept_part(fitted: Fitted, noise: Noise, name: str, rows: int, rules: Rules) -> Codes:
-    """Rows of one part that break no rule.
-
-    Rows that break one are drawn again, `MOST_REDRAWS` times at most. What is left then becomes copies of other rows of
-    the part, or of one public record where there are none.
+    """Rows of one part that break no rule: others are drawn again, `MOST_REDRAWS` times at most, and then become copies
+    of other rows of the part, or of one public record where there are none.
     """
     columns = draw_part(fitted, noise, name, rows)
     broken = np.flatnonzero(broken_by(rules, columns)) if rules else np.zeros(0, np.int64)
@@ -109,11 +100,8 @@ def draw_records(
     """The records of one part.
 
     Without an adjustment they are drawn as a part. With one, they are taken from a part of the pool by weight,
-    systematically along its lexicographic order; the parts of the pool serve in turn. Then the records are balanced
-    against a second sample as large, and put in a random order.
-
-    `rows`: records wanted. `rounds`: of balancing; 0 for none. `rules`: no record breaks them (`kept_part`). `pool`:
-    the parts of the pool, where they are still held; else the one that is needed is drawn again.
+    systematically along its lexicographic order; the parts of the pool serve in turn, and are drawn again where they
+    are not given. Then the records are balanced against a second sample as large (`rounds`), and put in a random order.
     """
     name = f"records/{part}"
     balanced = rounds > 0 and len(fitted.expected) > 0
@@ -130,13 +118,7 @@ def draw_records(
 
 
 def _samples(
-    fitted: Fitted,
-    noise: Noise,
-    part: int,
-    names: list[str],
-    rows: int,
-    rules: Rules,
-    held: Sequence[Codes] | None,
+    fitted: Fitted, noise: Noise, part: int, names: list[str], rows: int, rules: Rules, held: Sequence[Codes] | None
 ) -> list[Codes]:
     """Samples of the model, or of a part of the pool by weight."""
     if fitted.adjustment is None:
@@ -151,10 +133,9 @@ def _samples(
 
 
 def _systematic(weights: Counts, number: int, word: int) -> Counts:
-    """Positions of a systematic sample of `number` rows with replacement, by integer weights below 2**41.
-
-    Row i is taken as often as multiples of the step fall into its stretch of the cumulative weights; the offset is the
-    word's share of a step.
+    """Positions of a systematic sample of `number` rows with replacement, by integer weights below 2**41: row i is
+    taken as often as multiples of the step fall into its stretch of the cumulative weights; the offset is the word's
+    share of a step.
     """
     cumulative = np.cumsum(weights)
     total = int(cumulative[-1])
@@ -182,32 +163,20 @@ def _lexicographic(columns: Codes, cardinalities: tuple[int, ...]) -> Counts:
 
 
 def rounded_groups(groups: Unsigned, cumulative: Cumulative, noise: Noise, name: str) -> Unsigned:
-    """A value for each row: within each group the counts of the values are rounded systematically.
-
-    With r rows in a group and an offset u, uniform on [0, 1), row j of the group in random order gets the value whose
-    interval of cumulative probabilities holds ``(j + u) / r``.
-
-    `groups` (shape (rows,)): row of `cumulative` for each row. `cumulative` (shape (configurations, values)). Returns
-    ndarray of the smallest unsigned integers that hold a value, shape (rows,).
+    """A value for each row: within each group (a row of `cumulative`) the counts of the values are rounded
+    systematically. With r rows in a group and an offset u, uniform on [0, 1), row j of the group in random order gets
+    the value whose interval of cumulative probabilities holds ``(j + u) / r``.
     """
-    order, present, sizes = _shuffled_groups(groups, len(cumulative), noise, name)
+    rows, sizes = len(groups), np.bincount(groups, minlength=len(cumulative))
+    present = np.flatnonzero(sizes)
+    # 32 random bits order the rows of a group; equal ones keep their order
+    bits = noise.words(f"{name}/order", -(-rows // 2)).astype("<u8", copy=False).view("<u4")[:rows]
+    order = stable_order(groups, bits)
     offsets = noise.integers(f"{name}/offset", len(cumulative), high=UNIT)[present]
     # rows j < (cumulative * size - offset) / UNIT, rounded up, have a value up to this one
-    ends = -((offsets[:, None] - cumulative[present] * sizes[:, None]) >> UNIT_BITS)
+    ends = -((offsets[:, None] - cumulative[present] * sizes[present, None]) >> UNIT_BITS)
     counts = np.diff(np.maximum(ends, 0), axis=1, prepend=0)
     size = cumulative.shape[1]
-    values = np.empty(len(groups), np.min_scalar_type(size - 1))
+    values = np.empty(rows, np.min_scalar_type(size - 1))
     values[order] = np.repeat(np.tile(np.arange(size, dtype=values.dtype), len(present)), counts.ravel())
     return values
-
-
-def _shuffled_groups(groups: Unsigned, number: int, noise: Noise, name: str) -> tuple[Counts, Counts, Counts]:
-    """Rows ordered by group, at random within each; the groups that occur, and their sizes.
-
-    32 random bits order the rows of a group; equal ones keep their order.
-    """
-    rows = len(groups)
-    sizes = np.bincount(groups, minlength=number)
-    present = np.flatnonzero(sizes)
-    bits = noise.words(f"{name}/order", -(-rows // 2)).astype("<u8", copy=False).view("<u4")[:rows]
-    return stable_order(groups, bits), present, sizes[present]

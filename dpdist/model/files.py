@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from dpdist.errors import DataNotFound, SpecError, VerificationFailed
 from dpdist.limits import MODEL_ARRAYS, MODEL_VALUES
+from dpdist.model.account import Measurements
 from dpdist.model.choices import MOST_ROUNDS
 from dpdist.model.draw import FORMAT, LARGEST_PART
 from dpdist.model.fitted import UNIT, Fitted
 from dpdist.model.learn import Learned
-from dpdist.model.measurements import Measurements
 from dpdist.publish.manifest import Manifest, parsed
 from dpdist.publish.part_format import read_file
 from dpdist.publish.parts import lists, numbers, parquet_bytes, read_parquet, texts
@@ -61,11 +61,7 @@ def model_files(learned: Learned, *, key: str, rounds: int) -> dict[str, bytes]:
             "values": lists([array.ravel() for array in arrays.values()]),
         }
     )
-    about = {
-        "format": FORMAT,
-        "drawing": {"key": key, "balance": rounds},
-        "measured": learned.measurements.to_json(),
-    }
+    about = {"format": FORMAT, "drawing": {"key": key, "balance": rounds}, "measured": learned.measurements.to_json()}
     return {
         "model.json": (json.dumps(about, sort_keys=True, indent=1) + "\n").encode(),
         "model.parquet": parquet_bytes(model),
@@ -74,10 +70,8 @@ def model_files(learned: Learned, *, key: str, rounds: int) -> dict[str, bytes]:
 
 
 def read_model(store: Store, manifest: Manifest) -> PublishedModel:
-    """The published model of a release.
-
-    Raises DataNotFound: the release publishes none; VerificationFailed: a file is not what the manifest says, or not in
-    this format; StorageUnavailable: the storage does not answer.
+    """The published model of a release. Raises DataNotFound: the release publishes none; VerificationFailed: a file is
+    not what the manifest says, or not in this format; StorageUnavailable: the storage does not answer.
     """
     listed = {record.name.rsplit("/", 1)[-1]: record for record in manifest.files}
     if not {"model.json", "model.parquet", "tables.parquet"} <= listed.keys():

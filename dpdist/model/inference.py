@@ -20,13 +20,13 @@ from math import prod
 
 import numpy as np
 
-from dpdist.data.marginal import marginal
+from dpdist.data.count import marginal
 from dpdist.model.junction import JunctionTree, Set
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import probability_product
 
+# tables with smaller sums are scaled before they are divided by: quotients stay below the largest float
 _TINY = 2.0**-64
-"""Tables with smaller sums are scaled before they are divided by: quotients stay below the largest float."""
 
 
 def _places(clique: Set, attributes: Set) -> tuple[int, ...]:
@@ -37,10 +37,7 @@ _Slot = tuple[Set | int, tuple[int, ...]]  # a factor of a clique, and the shape
 
 
 class Inference:
-    """Beliefs of the cliques from factors on sets of attributes.
-
-    `sets`: scopes of the factors; each lies in a clique.
-    """
+    """Beliefs of the cliques from factors on sets of attributes; each of the `sets` lies in a clique."""
 
     def __init__(self, tree: JunctionTree, sets: Sequence[Set]) -> None:
         self.tree, self.sets = tree, tuple(sets)
@@ -133,10 +130,7 @@ class _Message:
 
 
 class PairMarginals:
-    """Pair marginals of given beliefs; what cliques pass on is computed once.
-
-    `beliefs`: probabilities of the cliques.
-    """
+    """Pair marginals of given beliefs of the cliques; what cliques pass on is computed once."""
 
     def __init__(self, tree: JunctionTree, beliefs: list[Floats]) -> None:
         self._tree, self._beliefs, self._cards = tree, beliefs, tree.cardinalities
@@ -174,9 +168,8 @@ class PairMarginals:
         yield group
 
     def _add(self, group: frozenset[int], found: dict[tuple[int, int], Floats]) -> None:
-        """Pairs that share no clique, whose smaller attribute is in the group.
-
-        The message from j to k has the attributes on j's side of the edge that k does not have.
+        """Pairs that share no clique, whose smaller attribute is in the group. The message from j to k has the
+        attributes on j's side of the edge that k does not have.
         """
         messages: dict[tuple[int, int], _Message | None] = {}
         for j in reversed(self._tree.order):
@@ -239,7 +232,6 @@ class PairMarginals:
 
     def _carry(self, j: int, separator: Set, to: Set, message: Floats) -> Floats:
         """P(rows, to) from P(rows, separator), through clique j, which makes `to` independent of the rows given it.
-
         What the separator and `to` share is kept as a batch of products.
         """
         cards = self._cards

@@ -30,11 +30,8 @@ class Graph:
         self._sizes = [size * prod(self._cards[u] for u in _bits(self._near[v])) for v, size in enumerate(self._cards)]
 
     def eliminate(self, *, extra: tuple[int, int] | None = None, most: int | None = None) -> list[int] | None:
-        """Maximal cliques of a triangulation, as bits.
-
-        The attribute whose clique is smallest is eliminated first; ties: the one of least degree.
-
-        `extra`: one edge more. `most`: None is returned where the cliques have more cells.
+        """Maximal cliques of a triangulation, with one edge `extra`, as bits; None where they have more than `most`
+        cells. The attribute whose clique is smallest is eliminated first; ties: the one of least degree.
         """
         found: list[int] = []
         inside: list[list[int]] = [[] for _ in self._cards]  # the cliques found so far that hold an attribute
@@ -81,12 +78,9 @@ class Graph:
 
 
 class Paths:
-    """How many cells a triangulation has with an edge more, at most.
-
-    The edge closes a cycle with the path between its ends in the tree of the elimination. One separator on the path, or
-    one of the ends, joins all others. That takes a small part of the time of another elimination.
-
-    `cells`: of the triangulation without the edge.
+    """How many cells a triangulation (`cells`) has with an edge more, at most. The edge closes a cycle with the path
+    between its ends in the tree of the elimination; one separator on the path, or one of the ends, joins all others.
+    That takes a small part of the time of another elimination.
     """
 
     def __init__(self, graph: Graph, cardinalities: Sequence[int]) -> None:
@@ -198,10 +192,7 @@ class JunctionTree:
         return [k for k in self.order if self.parent[k] == j]
 
     def home(self, attributes: Set) -> int:
-        """The smallest clique that holds all of these attributes.
-
-        Raises KeyError: no clique does.
-        """
+        """The smallest clique that holds all of these attributes. Raises KeyError: no clique does."""
         wanted = set(attributes)
         fitting = [j for j, clique in enumerate(self.cliques) if wanted <= set(clique)]
         if not fitting:

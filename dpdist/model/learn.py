@@ -1,24 +1,192 @@
-"""The whole of learning: exact pair counts in, a fitted model in integers and the account out."""
+"""The whole of learning: exact counts in, noisy tables, a fitted model in integers and the account out.
+
+`measure` is all that reads the exact counts; what follows from it is post-processing. A public table is a prior, at no
+cost: it is learned as if it were private, with next to no noise and a public key, on this table's coding. Its pairs and
+potentials are what the private rounds begin with; they measure where this table differs. Noisy one-way counts are drawn
+towards those of the public table, as far as they do not contradict it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, ClassVar
+
+import numpy as np
 
 from dpdist.accuracy.tables import Attributes, Tables
 from dpdist.data.count import PairCounts
-from dpdist.model.account import GaussianAccount
-from dpdist.model.choices import Choices
-from dpdist.model.coding import SingleCounts
+from dpdist.model.account import GaussianAccount, Measurements, measurements_of
+from dpdist.model.choices import L1_OF_NOISE, Choices
+from dpdist.model.coding import Coding, Levels, PairTables, SingleCounts, coding_of, is_kept, recode
 from dpdist.model.fitted import Fitted, fitted_of
-from dpdist.model.measure import Known, Measured, measure
-from dpdist.model.measurements import Measurements, measurements_of
-from dpdist.model.pool import Pool, fitting_triples
-from dpdist.model.zeros import is_kept
-from dpdist.privacy.arrays import Codes, Floats
+from dpdist.model.one_way import OneWay, measure_one_way
+from dpdist.model.pool import AllPairs, Pool, fitting_triples
+from dpdist.model.rake import shrink
+from dpdist.model.rounds import Learner
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
+from dpdist.privacy.selection import LARGEST_COST
+from dpdist.spec.rules import Rules
 from dpdist.storage.stored import Stored
+
+REST = 0.02  # a smaller share of the account is not spent
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What was released, and the model that was fitted between the steps."""
+
+    # with the noisy one-way and pair tables; its exact counts are confidential and nothing after this reads them
+    learner: Learner
+    all_pairs: AllPairs | None  # where records will be raked to them
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is public of a table before it is measured."""
+
+    rules: Rules = ()  # no record breaks them; what they forbid has probability zero where the model is small enough
+    levels: Levels = ()  # hierarchies of the attributes' values
+    prior: PairCounts | None = None  # counts of a public table, from which the model starts
+
+
+def measure(
+    counts: PairCounts | SingleCounts,
+    account: GaussianAccount,
+    *,
+    choices: Choices,
+    known: Known,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Measured:
+    """All steps that read the exact counts; `progress` is called with (done, total) after each round. Without pair
+    counts nothing is raked, and there is no prior. Raises AccountingError: they would cost more than the account has.
+    """
+    prior, rules, levels = known.prior, known.rules, known.levels
+    one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
+    if prior is not None:
+        one_way = towards(one_way, prior)
+    if isinstance(counts, SingleCounts):
+        coding, tables = counts.coded(one_way, choices, rules, levels)
+    else:
+        coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse, rules=rules, levels=levels)
+        tables = recode(counts, coding)
+    learner = Learner(tables, coding, one_way, account, choices, rules)
+    attributes, steps = len(counts.cardinalities), choices.rounds + 3
+    progress(1, steps)
+    picks = choices.picks / max(choices.rounds + bool(choices.tree), 1)
+    if prior is not None:
+        public = public_model(prior, coding, choices)
+        learner.begin(public.model or public.refit(1), public.edges, choices.iterations[-1])
+    elif learner.zeros:
+        learner.refit(choices.iterations[0])
+    carried = choices.tree  # a share for which no pair was picked goes to the next round
+    if choices.tree and learner.round("tree", share=choices.tree, pick_share=picks, most=attributes - 1, tree=True):
+        learner.refit(choices.iterations[0])
+        carried = 0.0
+    least = max(0 if prior is None else choices.prior_cells, learner.least_cells if learner.zeros else 0)
+    for r in range(choices.rounds):
+        progress(r + 2, steps)
+        carried += choices.pairs / choices.rounds
+        learner.cells = least + (choices.cells - least) * (r + 1) // choices.rounds  # more than in the round before
+        if carried and learner.round(f"round/{r}", share=carried, pick_share=picks, most=choices.per_round):
+            learner.refit(choices.iterations[min(r + 1, len(choices.iterations) - 1)])
+            carried = 0.0
+    if learner.model is None:
+        learner.refit(choices.iterations[-1])
+    if choices.rake and not isinstance(counts, SingleCounts):
+        if _worth_raking(learner, counts, choices):
+            return Measured(learner, _all_pairs(counts, choices, account))
+        _more_rounds(learner, choices, carried)
+    if (share := _left(account, choices)) > REST:  # for which no pair was picked
+        learner.measure_again(counts, share)
+        learner.refit(choices.iterations[-1])
+    return Measured(learner, None)
+
+
+def _all_pairs(counts: PairCounts, choices: Choices, account: GaussianAccount) -> AllPairs:
+    """The tables of all pairs, with what the account has left but for triples."""
+    tables = [counts.pair(*pair) for pair in combinations(range(len(counts.cardinalities)), 2)]
+    share = max(_left(account, choices) - choices.triples - choices.triple_picks, choices.rake)
+    noisy, sigmas = account.measure("all pairs", tables, share=share)
+    return AllPairs(tuple(noisy), sigmas)
+
+
+def _left(account: GaussianAccount, choices: Choices) -> float:
+    """What is left of the shares that the choices have, but for rounding."""
+    return (account.left - max(1 - choices.spends, 0.0)) * (1 - 2.0**-30)
+
+
+def _worth_raking(learner: Learner, counts: PairCounts, choices: Choices) -> bool:
+    """Whether the model misses more than a part of the noise of a table of all pairs: a noisy mean distance tells. Two
+    fifths of it; half as much where triples would be measured, which only a pool can follow.
+    """
+    fine = set(learner.coding.fine)
+    own = np.array([k for k, pair in enumerate(learner.tables.pairs) if set(pair) <= fine], np.int64)
+    distances = learner.tables.distances(learner.expected())[own]
+    # the sum of P distances has sensitivity P; divided by P afterwards
+    total = np.array([int(distances.sum())], np.int64)
+    number = len(own)
+    (noisy,), _ = learner.account.measure("misfit", [total], share=choices.misfit, sensitivity=number)
+    cells = np.mean([a * b for a, b in combinations(counts.cardinalities, 2)])
+    sigma = learner.account.deviations(choices.rake, [1.0] * number)[0]
+    part = 0.2 if choices.triple_tables else 0.4
+    return bool(noisy[0] / number >= part * L1_OF_NOISE * sigma * cells)
+
+
+def _more_rounds(learner: Learner, choices: Choices, carried: float) -> None:
+    """Spend the share of raking, and of triples, on further rounds."""
+    for r in range(choices.rounds, 2 * choices.rounds):
+        share = (choices.rake + choices.triples + choices.triple_picks) / choices.rounds
+        carried += 0.95 * share
+        if learner.round(f"round/{r}", share=carried, pick_share=0.05 * share, most=choices.per_round):
+            learner.refit(choices.iterations[-1])
+            carried = 0.0
+
+
+_SMOOTHING = 0.05
+_MU = 30.0  # the noise of a public table: less than a record a cell
+_KEY = bytes(32)  # what is drawn with it is public
+
+
+def towards(one_way: OneWay, prior: PairCounts) -> OneWay:
+    """Noisy one-way counts drawn towards a public table's."""
+    scale = one_way.records / prior.total
+    counts = tuple(
+        shrink(table, prior.single(i).astype(np.float64) * scale, sigma)
+        for i, (table, sigma) in enumerate(zip(one_way.counts, one_way.sigmas.tolist(), strict=True))
+    )
+    return replace(one_way, counts=counts)
+
+
+def public_model(prior: PairCounts, coding: Coding, choices: Choices) -> Learner:
+    """A model of the public table on this table's coding: a tree and, with `Choices.prior_cells`, further pairs."""
+    attributes = len(prior.cardinalities)
+    exact = tuple(prior.single(i).astype(float) for i in range(attributes))
+    account = GaussianAccount(_MU, Noise(_KEY))
+    sigmas = account.deviations(0.1, [1.0] * attributes)
+    one_way = OneWay(exact, sigmas, float(prior.total))
+    learner = Learner(_smoothed(recode(prior, coding)), coding, one_way, account, replace(choices, mu=_MU))
+    most = 0.9 * (LARGEST_COST / _MU) ** 2 * attributes  # a share of picks that are as precise as they can be
+    if learner.round("tree", share=0.2, pick_share=min(0.1, most), most=attributes, tree=True):
+        learner.refit(choices.iterations[0])
+    for r in range(choices.rounds if choices.prior_cells else 0):
+        learner.cells = choices.prior_cells * (r + 1) // choices.rounds
+        share = 0.2 / choices.rounds
+        if learner.round(f"round/{r}", share=2 * share, pick_share=min(share, most), most=attributes):
+            learner.refit(choices.iterations[-1])
+    return learner
+
+
+def _smoothed(tables: PairTables) -> PairTables:
+    """Tables with a little of those of independent attributes, so that what the public table lacks stays possible."""
+    independent = [np.zeros(0)]
+    for k in range(len(tables.pairs)):
+        table = tables.table(k)
+        independent.append(np.outer(table.sum(1), table.sum(0)).ravel() / table.sum())
+    cells = np.rint((1 - _SMOOTHING) * tables.cells + _SMOOTHING * np.concatenate(independent)).astype(np.int64)
+    return replace(tables, cells=cells)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +196,6 @@ class Learned(Stored):
     FILE: ClassVar[str] = "model.npz"
 
     fitted: Fitted
-    one_way: tuple[Floats, ...]  # noisy one-way counts
     # ``records``, the noisy number of records; ``pairs``, the measured pairs in order, as places of two attributes and
     # whether each is a coarse copy; ``rules``, numbers of the rules that the model keeps by itself; ``raked``;
     # ``account``, the name of each step and its share of mu^2
@@ -71,7 +238,7 @@ def learn(
         fitted = pool.fitted(fitted)
     coded = [m.attributes for m in learner.measurements if len(m.attributes) > 1]
     tables = measurements_of(account, learner.coding, coded, picked)
-    return Learned(fitted, learner.one_way.counts, _report(measured, picked, known), tables)
+    return Learned(fitted, _report(measured, picked, known), tables)
 
 
 def _report(measured: Measured, picked: tuple[Attributes, ...], known: Known) -> dict[str, Any]:

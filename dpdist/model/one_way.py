@@ -15,11 +15,9 @@ from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import exp, exp2
 
 SEEN = 4.0  # a value is rare in the first measurement where its noisy count is below so many deviations
-
 _LARGE = 8.0
+# counts of rare values, in deviations
 _GRID: Floats = np.concatenate([[0.02], exp2(np.arange(-24.0, 0.0) / 6), np.arange(1.0, 12.0, 0.25)])
-"""Counts of rare values, in deviations."""
-
 _PRIOR: Floats = np.concatenate([[3.0], np.ones(24), 0.25 / (0.1155 * _GRID[25:])])
 _PRIOR /= _PRIOR.sum()
 _PRIOR_VALUES = 8.0
@@ -47,10 +45,8 @@ class OneWayCounts(Protocol):
 
 
 def measure_one_way(counts: OneWayCounts, account: GaussianAccount, *, first: float, again: float) -> OneWay:
-    """Measure all one-way tables, then again with most precision where rare values were seen.
-
-    `first`, `again`: shares of the account. The weights are the roots of the numbers of values, in the second
-    measurement of the numbers of rare values, plus a quarter.
+    """Measure all one-way tables with the share `first`, then `again` with most precision where rare values were seen:
+    the weights are the roots of the numbers of values, then of rare values, plus a quarter.
     """
     tables = [counts.single(i) for i in range(len(counts.cardinalities))]
     weights = [math.sqrt(table.size) for table in tables]
@@ -101,13 +97,9 @@ def merge_rare(counts: Floats, sigma: float, *, below: float, records: float) ->
 
 
 def expected_counts(counts: Floats, sigma: float, *, records: float) -> Floats:
-    """Empirical Bayes means of the counts of one table: what few records and much noise would make of them.
-
-    Small counts have a prior on `_GRID` that is fitted to all of them, starting from density ``1/count``, which
-    counts as `_PRIOR_VALUES` values. Noisy counts over `_LARGE` deviations stay as they are. Then the counts are
-    conditioned on their sum, by their variances.
-
-    `counts`: unbiased noisy counts with deviation `sigma`. Returns ndarray of float64: positive.
+    """Empirical Bayes means of unbiased noisy counts of one table, positive. Small counts have a prior on `_GRID` that
+    is fitted to all of them, starting from density ``1/count``, which counts as `_PRIOR_VALUES` values. Noisy counts
+    over `_LARGE` deviations stay as they are. Then the counts are conditioned on their sum, by their variances.
     """
     noisy = counts / sigma
     small = np.flatnonzero(noisy < _LARGE)

@@ -1,4 +1,9 @@
-"""The pool of model records whose weights are raked to noisy tables: of all pairs, then of picked triples."""
+"""All that a synthesis releases of the exact counts: what follows from it is post-processing.
+
+A public table is a prior, at no cost: it is learned as if it were private, with next to no noise and a public key, on
+this table's coding. Its pairs and potentials are what the private rounds begin with; they measure where this table
+differs. Noisy one-way counts are drawn towards those of the public table, as far as they do not contradict it.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +19,30 @@ from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, TRIPLE_CELLS, Choices
 from dpdist.model.draw import pool_part
 from dpdist.model.fitted import UNIT, Fitted
-from dpdist.model.measure import AllPairs
 from dpdist.model.one_way import OneWay
-from dpdist.model.rake import Threads, WeightedRows, block_change, rake, shrink, targets_in
+from dpdist.model.rake import WeightedRows, block_change, rake, shrink, targets_in, threads
 from dpdist.model.rounds import pick_sets
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.rules import Rules
+
+
+@dataclass(frozen=True, eq=False)
+class AllPairs:
+    """Noisy tables of all pairs of the table's attributes."""
+
+    tables: tuple[NDArray[np.int64], ...]  # in the order of `itertools.combinations`
+    sigmas: NDArray[np.float64]
+
 
 _SWEEPS = 5  # passes that bring a triple's noisy table to the tables of its pairs and attributes
 _BEFORE_TRIPLES = 2  # passes of the raking to pairs alone; more follow with the triples
 
 
 def with_margins(one_way: OneWay, all_pairs: AllPairs) -> OneWay:
-    """One-way counts with what the tables of all pairs say of them, by precision.
-
-    A sum over the k values of the other attribute has k times the variance of a cell. On small domains the pairs tell
-    more than the one-way tables themselves, which have a small share where records are raked.
+    """One-way counts with what the tables of all pairs say of them, by precision: a sum over the k values of the other
+    attribute has k times the variance of a cell. On small domains the pairs tell more than the one-way tables
+    themselves.
     """
     precision = 1 / one_way.sigmas**2
     sums = [table * p for table, p in zip(one_way.counts, precision.tolist(), strict=True)]
@@ -51,9 +63,8 @@ def fitting_triples(tables: Tables) -> dict[Attributes, Counts]:
 
 
 class Pool:
-    """Rows of the model, and what their weights are fitted to; all of it public.
-
-    `cardinalities`: of the table's attributes. `records`: noisy number of records.
+    """Rows of the model, and what their weights are fitted to; all of it public. `cardinalities`: of the table's
+    attributes. `records`: noisy number of records.
     """
 
     def __init__(self, columns: Codes, cardinalities: tuple[int, ...], choices: Choices, records: float) -> None:
@@ -74,10 +85,8 @@ class Pool:
         rules: Rules = (),
     ) -> Pool:
         """The rows of all parts of a pool."""
-        with Threads(choices.pool_parts) as threads:
-            parts = threads.map(
-                lambda p: pool_part(fitted, drawing, p, choices.pool_rows, rules), range(choices.pool_parts)
-            )
+        with threads(choices.pool_parts) as each:
+            parts = each(lambda p: pool_part(fitted, drawing, p, choices.pool_rows, rules), range(choices.pool_parts))
             columns = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
         return cls(columns, cardinalities, choices, records)
 
@@ -102,9 +111,8 @@ class Pool:
             rake(self._rows, self._targets, sweeps=self._choices.sweeps)
 
     def rake_to_triples(self, exact: Mapping[Attributes, Counts], account: GaussianAccount) -> tuple[Attributes, ...]:
-        """Pick triples that the weighted pool misses, measure them, and fit the weights to them too.
-
-        `exact`: tables of the candidates, flat. Confidential. Returns tuple of (int, int, int): what was picked.
+        """Pick triples that the weighted pool misses, measure them, and fit the weights to them too. `exact`: tables of
+        the candidates, flat. Confidential. Returns tuple of (int, int, int): what was picked.
         """
         shares = self._rows.shares(exact)
         expected = {triple: shares[triple].ravel() * self._records for triple in exact}
@@ -158,13 +166,9 @@ def measure_triples(
     choices: Choices,
     account: GaussianAccount,
 ) -> Triples:
-    """Pick triples that a public model misses most, and measure their tables.
-
-    A triple's score is as a pair's (`Learner.round`): the L1 distance of its table to the model, less a part of the
-    error that measuring it would leave.
-
-    `exact`: tables of the candidates, flat. Confidential. `expected`: the model's counts of the same tables. Public.
-    Raises AccountingError: the steps would cost more than the account has.
+    """Pick triples that a public model misses most, and measure their tables; `exact` (confidential) and `expected`
+    counts of the candidates are flat. A triple's score is as a pair's (`Learner.round`). Raises AccountingError: the
+    steps would cost more than the account has.
     """
     most, candidates = choices.triple_tables, tuple(exact)
     sigma = float(account.deviations(choices.triples, [1.0] * most)[0])

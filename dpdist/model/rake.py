@@ -10,19 +10,18 @@ of them are the same on any machine.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import reduce
 from itertools import combinations, pairwise
 from math import prod
-from types import TracebackType
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import BLOCK_CELLS, cover, covering_blocks, packed_index
-from dpdist.data.marginal import marginal
+from dpdist.data.count import BLOCK_CELLS, cover, covering_blocks, marginal, packed_index
 from dpdist.model.fitted import LIMITS, Adjustment, integer_logs
 from dpdist.model.junction import Set
 from dpdist.privacy.arrays import Floats
@@ -30,9 +29,6 @@ from dpdist.privacy.portable import inner
 
 PIECE = 1 << 18  # rows of a piece
 MOST_THREADS = 8  # each works in memory of its own
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 def cores() -> int:
@@ -45,34 +41,23 @@ def slices(rows: int) -> list[slice]:
     return [slice(start, min(start + PIECE, rows)) for start in range(0, rows, PIECE)]
 
 
-class Threads:
-    """Threads for as long as a ``with`` block lasts, as many as the process has cores for, and no more than items.
-
-    `items`: items that `map` gets at a time, at most.
-    """
-
-    def __init__(self, items: int) -> None:
-        number = min(items, cores(), MOST_THREADS)
-        self._pool = ThreadPoolExecutor(number, thread_name_prefix="dpdist-pieces") if number > 1 else None
-
-    def __enter__(self) -> Threads:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
-        """What a function gives for each item, in their order."""
-        return map(function, items) if self._pool is None else self._pool.map(function, items)
+@contextmanager
+def threads(items: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """A `map` that keeps the order of its items, at most so many, on as many threads as the process has cores for."""
+    number = min(items, cores(), MOST_THREADS)
+    if number < 2:
+        yield map
+        return
+    pool = ThreadPoolExecutor(number, thread_name_prefix="dpdist-pieces")
+    try:
+        yield pool.map
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class WeightedRows:
-    """Rows, their weights, and where each row stands in the tables of the blocks.
-
+    """Rows, their weights, and where each row stands in the tables of the blocks, which cover all pairs of attributes.
     A change of the weights waits until the next table is counted: the rows are read once for both.
-
-    `blocks`: they cover all pairs of attributes.
     """
 
     def __init__(self, columns: Sequence[NDArray[np.integer]], cardinalities: Sequence[int]) -> None:
@@ -95,8 +80,8 @@ class WeightedRows:
         self._add(cover(tuple(left), self._cardinalities, BLOCK_CELLS))
 
     def _add(self, blocks: tuple[Set, ...]) -> None:
-        with Threads(len(blocks)) as threads:
-            self._keys += threads.map(self._keys_of, blocks)
+        with threads(len(blocks)) as each:
+            self._keys += each(self._keys_of, blocks)
         self.blocks += blocks
         self._factors += [np.ones(self._shape(block)) for block in blocks]
 
@@ -108,7 +93,7 @@ class WeightedRows:
         index = packed_index([self._columns[i] for i in block], self._shape(block))
         return index.astype(np.min_scalar_type(prod(self._shape(block)) - 1), copy=False)
 
-    def table(self, b: int, threads: Threads) -> Floats:
+    def table(self, b: int, each: Callable[..., Iterable[Any]]) -> Floats:
         """The sum of the weights in each cell of a block, over the number of rows."""
         shape, waiting, self._waiting = self._factors[b].shape, self._waiting, None
 
@@ -116,7 +101,7 @@ class WeightedRows:
             weights = self._changed(rows, waiting)
             return np.asarray(np.bincount(self._keys[b][rows], weights=weights, minlength=prod(shape)), np.float64)
 
-        total = reduce(np.add, threads.map(count, self._slices))
+        total = reduce(np.add, each(count, self._slices))
         return np.asarray(total.reshape(shape) / len(self._weights))
 
     def _changed(self, rows: slice, waiting: tuple[int, Floats] | None) -> Floats:
@@ -135,7 +120,6 @@ class WeightedRows:
 
     def shares(self, scopes: Iterable[Set]) -> dict[Set, Floats]:
         """The share of the weights in each cell of the tables of some sets of attributes, of the shape of their domain.
-
         Sets of up to three attributes.
         """
         found: dict[Set, Floats] = {}
@@ -147,15 +131,15 @@ class WeightedRows:
             found.update({s: marginal(table, [block.index(i) for i in s]) for s in inside})
             left.difference_update(inside)
 
-        with Threads(self.pieces) as threads:
+        with threads(self.pieces) as each:
             for b, block in enumerate(self.blocks):
                 if any(len(s) < 3 or set(s) <= set(block) for s in left):
-                    take(block, self.table(b, threads))
+                    take(block, self.table(b, each))
         others = cover(tuple(sorted(left)), self._cardinalities, BLOCK_CELLS)
         waiting, self._waiting = self._waiting, None
         self._changed(slice(None), waiting)
-        with Threads(len(others)) as threads:
-            for block, table in zip(others, threads.map(self._table_of, others), strict=True):
+        with threads(len(others)) as each:
+            for block, table in zip(others, each(self._table_of, others), strict=True):
                 take(block, table)
         return found
 
@@ -172,13 +156,12 @@ class WeightedRows:
 
 DAMPING = (0.8, 0.6, 0.4)  # powers of the last passes' steps
 
+# places of some attributes in a block, the target of their table, and the shape that it is broadcast with
 Aim = tuple[tuple[int, ...], Floats, tuple[int, ...]]
-"""Places of some attributes in a block, the target of their table, and the shape that it is broadcast with."""
 
 
 def shrink(noisy: Floats, model: Floats, sigma: float) -> Floats:
     """James-Stein estimate of counts, from noisy counts towards a model's, in blocks of cells by falling model count.
-
     Where the cells of a block differ from the model by more than the noise explains, the noisy counts are kept;
     elsewhere the model's. Blocks have 16, 32, 64, ... cells. The result is not negative.
     """
@@ -198,29 +181,27 @@ def shrink(noisy: Floats, model: Floats, sigma: float) -> Floats:
 def rake(
     rows: WeightedRows, targets: dict[tuple[int, ...], Floats], *, sweeps: int, damping: Sequence[float] = DAMPING
 ) -> None:
-    """Fit the weights of rows to targets of tables of one, two and three attributes.
+    """Fit the weights of rows to targets of tables: shares of (i,), (i, j) and (i, j, k), i < j < k, that sum to 1,
+    each in a block.
 
-    `rows`: their weights change; they may come from an earlier fit. `targets`: shares, summing to 1: (i,), (i, j) and
-    (i, j, k), i < j < k, shape of the domain. Each lies in a block. `sweeps`: passes over the blocks, at least 0.
-    `damping`: the part of a step that each of the last passes goes; the first of them where there are fewer passes. The
-    targets contradict each other by their noise, and whole steps end at those of the last blocks. None where another
+    Each of the `sweeps` passes over the blocks; the last ones go the part of a step that `damping` says, since targets
+    contradict each other by their noise, and whole steps end at those of the last blocks. None are damped where another
     fit follows.
     """
     powers = [*[1.0] * (sweeps - len(damping)), *damping][:sweeps]
     inside = [targets_in(block, targets) for block in rows.blocks]
-    with Threads(rows.pieces) as threads:
+    with threads(rows.pieces) as each:
         for power in powers:
             for b, aims in enumerate(inside):
-                table = rows.table(b, threads)
+                table = rows.table(b, each)
                 change = block_change(table, aims, power)
                 change /= float((table.ravel() * change.ravel()).sum())
                 rows.multiply(b, change)
 
 
 def targets_in(block: tuple[int, ...], targets: Mapping[tuple[int, ...], Floats]) -> list[Aim]:
-    """The targets within a block: those of its triples, then of its pairs, then of its attributes.
-
-    Sums over a triple's noisy cells have more noise than the tables of its pairs, which therefore come later.
+    """The targets within a block: those of its triples, then of its pairs, then of its attributes. Sums over a triple's
+    noisy cells have more noise than the tables of its pairs, which therefore come later.
     """
     found = []
     for size in (3, 2, 1):
@@ -235,9 +216,8 @@ def targets_in(block: tuple[int, ...], targets: Mapping[tuple[int, ...], Floats]
 
 
 def block_change(table: Floats, aims: Sequence[Aim], power: float) -> Floats:
-    """Factors that take a block's table towards the targets in it, one after another.
-
-    A step goes a part of the way: the ratio to the power of that part, by its Pade approximant of order 1.
+    """Factors that take a block's table towards the targets in it, one after another. A step goes a part of the way:
+    the ratio to the power of that part, by its Pade approximant of order 1.
     """
     before, table = table, table.copy()
     for places, target, shape in aims:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import combinations
 from typing import TypeVar
 
@@ -14,29 +13,27 @@ from numpy.typing import NDArray
 
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
-from dpdist.model.coding import Coding, Pair, PairTables
+from dpdist.model.coding import Coding, Pair, PairTables, fitting, possible_codes, with_zeros
 from dpdist.model.descent import FactorModel, TableMeasurement, fit
 from dpdist.model.inference import PairMarginals
 from dpdist.model.junction import Components, Graph, JunctionTree, Paths, Set, cells_of, cliques_of
 from dpdist.model.one_way import OneWay, OneWayCounts, combine, expected_counts
-from dpdist.model.zeros import fitting, possible_codes, with_zeros
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import exp
 from dpdist.privacy.selection import Candidates
 from dpdist.spec.rules import Rules
 
+# the largest weight of a pair: a distance times a weight over this moves by at most 1 with a record, rounded down
 LARGEST_WEIGHT = 1 << 10
-"""The largest weight of a pair: a distance times a weight over this moves by at most 1 with a record, rounded down."""
 
 FULL = (
     0.99  # above this part of its cells a model counts as full: only pairs that are close in the tree are still tried
 )
 RULES_PART = 4  # rules may take a fourth of the cells of the model
-
 A = TypeVar("A", bound=tuple[int, ...])
 
+# a public rule: from the sets picked in this round, whether a set may follow
 Valid = Callable[[list[A]], Callable[[A], bool]]
-"""A public rule: from the sets picked in this round, whether a set may follow."""
 
 
 def pick_sets(
@@ -49,17 +46,19 @@ def pick_sets(
     most: int,
     valid: Valid[A],
 ) -> list[A]:
-    """Pick sets of attributes one after another by the exponential mechanism, among those that a public rule allows.
-
-    To stop is a candidate with score 0. Only the picks that are made are charged.
-
-    `scores` (shape (sets,)): one record changes each by at most 1. `most`: picks at most.
+    """Pick sets of attributes one after another by the exponential mechanism, among those that a public rule allows;
+    one record changes each of the `scores` by at most 1. To stop is a candidate with score 0. Only the picks that are
+    made are charged.
     """
     picked: list[A] = []
     stop = len(sets)
     candidates = Candidates(np.append(scores, 0), scale=scale)
     while len(picked) < most:
-        follows = partial(_follows, sets, valid(picked))
+        rule = valid(picked)
+
+        def follows(index: int, rule: Callable[[A], bool] = rule) -> bool:
+            return index == stop or rule(sets[index])
+
         choice = account.pick(f"{name}/pick/{len(picked)}", candidates, scale=scale, allowed=follows)
         if choice == stop:
             break
@@ -68,17 +67,11 @@ def pick_sets(
     return picked
 
 
-def _follows(sets: tuple[A, ...], rule: Callable[[A], bool], index: int) -> bool:
-    """Whether a candidate may be picked; the last one, to stop, always."""
-    return index == len(sets) or rule(sets[index])
-
-
 @dataclass
 class Learner:
-    """The state of the rounds; all of it public but the exact tables.
-
-    `cells`: most cells of the model after this round. It grows from round to round: otherwise one early pair could take
-    what all later ones need. `marginals`: the model's marginals of the pairs.
+    """The state of the rounds; all of it public but the exact tables. `cells`: most cells of the model after this
+    round. It grows from round to round: otherwise one early pair could take what all later ones need. `marginals`: the
+    model's marginals of the pairs.
     """
 
     tables: PairTables
@@ -182,15 +175,12 @@ class Learner:
         return np.rint(self.one_way.records * self._public).astype(np.int64)
 
     def round(self, name: str, *, share: float, pick_share: float, most: int, tree: bool = False) -> int:
-        """One round; the number of pairs that it measured.
+        """One round; the number of pairs that it measured. With `tree` it joins components instead of adding any pairs.
 
         A pair's score is the L1 distance of its table to the model, less a part of the error that measuring it would
-        leave (the noise of its cells, or what the model expects there if that is less), times its priority. The root
-        of that error is a table's weight in the share: equal noise would favour small tables, weights in proportion
-        large ones.
-
-        `share`, `pick_share`: of mu^2, for the tables and for the picks. `tree`: join components instead of adding any
-        pairs.
+        leave (the noise of its cells, or what the model expects there if that is less), times its priority. The root of
+        that error is a table's weight in the share: equal noise would favour small tables, weights in proportion large
+        ones.
         """
         sigma = float(self.account.deviations(share, [1.0] * most)[0])
         expected = self.expected()
@@ -218,10 +208,8 @@ class Learner:
         return lambda pair: not components.joined(*pair) and fits(pair)
 
     def _fitting(self, picked: list[Pair]) -> Callable[[Pair], bool]:
-        """Whether the model may have a pair more.
-
-        Where the model is full but for a hundredth, only a pair that fits along a path is looked at closely: there few
-        pairs fit, and there would be many eliminations for each of them.
+        """Whether the model may have a pair more. Where it is nearly full, only a pair that fits along a path is looked
+        at closely: there few pairs fit, and there would be many eliminations for each of them.
         """
         cards, known, most = self.coding.cardinalities, set(self.all_edges), self.cells
         graph = Graph(cards, [*self.all_edges, *picked])
@@ -249,10 +237,8 @@ class Learner:
         self.edges += [pair for pair in picked if pair not in self.edges]
 
     def begin(self, prior: FactorModel, edges: list[Pair], iterations: int) -> None:
-        """Start from a public model on the same coding, with what of it the one-way tables leave.
-
-        The potentials of pairs that are not measured stay as they are: of all models with the measured tables, the fit
-        looks for the one that is closest to the public model.
+        """Start from a public model on the same coding. The potentials of pairs that are not measured stay as they are:
+        of all models with the measured tables, the fit looks for the one that is closest to the public model.
         """
         self.held, self.model = dict(prior.potentials), prior
         self.edges = list(edges)

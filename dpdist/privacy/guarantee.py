@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
 
 from dpdist.errors import AccountingError
@@ -31,11 +31,6 @@ _ONE = {
 _COMPUTATIONAL = "Noise comes from a keyed cryptographic generator, so the guarantee is computational."
 
 
-def _check(kind: str, name: str, value: float, *, low: float, high: float = math.inf) -> None:
-    if not low <= value <= high or math.isinf(value):
-        raise AccountingError(f"{kind}: {name} must be finite and in [{low}, {high}], got {value!r}")
-
-
 def _choice(kind: str, name: str, value: str, allowed: Any) -> None:
     if value not in get_args(allowed):
         raise AccountingError(f"{kind}: {name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
@@ -53,6 +48,15 @@ class Guarantee:
     kind: ClassVar[str] = ""
     computational: ClassVar[bool] = True
     before_meaning: ClassVar[str] = ". "
+    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}  # of numbers, by field
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value, (low, high) = getattr(self, item.name), self.ranges.get(item.name, (None, None))
+            if low is None or (value is None and item.default is None):
+                continue
+            if not low <= value <= high or math.isinf(value):
+                raise AccountingError(f"{self.kind}: {item.name} must be finite and in [{low}, {high}], got {value!r}")
 
     def statement(self) -> str:
         """What is promised, in one sentence without its full stop."""
@@ -69,10 +73,10 @@ class Guarantee:
 
     def to_json(self) -> dict[str, Any]:
         """The guarantee as a JSON object, its sentence included."""
-        fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        if fields.get("records", 0) is None:
-            del fields["records"]
-        return {"kind": self.kind, **fields, "sentence": self.sentence()}
+        body = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        if body.get("records", 0) is None:
+            del body["records"]
+        return {"kind": self.kind, **body, "sentence": self.sentence()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,7 @@ class DifferentialPrivacy(Guarantee):
     """(epsilon, delta)-differential privacy."""
 
     kind: ClassVar[str] = "differential-privacy"
+    ranges: ClassVar = {"epsilon": (0, math.inf), "delta": (0, 1), "records": (1, math.inf)}
     before_meaning: ClassVar[str] = ": "
     epsilon: float  # epsilon, delta: rounded upwards by the accountant
     delta: float
@@ -89,14 +94,11 @@ class DifferentialPrivacy(Guarantee):
     records: int | None = None  # records of one unit, at most; None where the unit is a record or a curve
 
     def __post_init__(self) -> None:
-        _check(self.kind, "epsilon", self.epsilon, low=0)
-        _check(self.kind, "delta", self.delta, low=0, high=1)
+        super().__post_init__()
         _choice(self.kind, "adjacency", self.adjacency, Adjacency)
         _choice(self.kind, "covers", self.covers, Covers)
         if (self.records is None) != (self.unit in ("record", "curve")):
             raise AccountingError(f"{self.kind}: records goes with a unit of several records, and only with it")
-        if self.records is not None:
-            _check(self.kind, "records", self.records, low=1)
 
     def statement(self) -> str:
         """What is promised, in one sentence without its full stop."""
@@ -124,6 +126,10 @@ class PlausibleDeniability(Guarantee):
     """(k, gamma)-plausible deniability, with the (epsilon, delta) of one record by PD Theorem 1."""
 
     kind: ClassVar[str] = "plausible-deniability"
+    ranges: ClassVar = {
+        **{"k": (1, math.inf), "gamma": (1, math.inf)},
+        **{"epsilon0": (0, math.inf), "epsilon": (0, math.inf), "delta": (0, 1)},
+    }
     before_meaning: ClassVar[str] = ": "
     k: int  # seeds that could have given each released record, the actual one included
     gamma: float  # largest ratio between the probabilities with which they give it
@@ -135,14 +141,9 @@ class PlausibleDeniability(Guarantee):
     covers: Covers = "one released record"
 
     def __post_init__(self) -> None:
-        _check(self.kind, "k", self.k, low=1)
-        _check(self.kind, "gamma", self.gamma, low=1)
+        super().__post_init__()
         if len({value is None for value in (self.epsilon0, self.epsilon, self.delta)}) != 1:
             raise AccountingError(f"{self.kind}: epsilon0, epsilon and delta go together")
-        if self.epsilon is not None and self.delta is not None and self.epsilon0 is not None:
-            _check(self.kind, "epsilon0", self.epsilon0, low=0)
-            _check(self.kind, "epsilon", self.epsilon, low=0)
-            _check(self.kind, "delta", self.delta, low=0, high=1)
         if self.covers != "one released record":
             raise AccountingError(
                 f"{self.kind}: it covers one released record; state the whole release as differential privacy"
@@ -172,17 +173,13 @@ class PML(Guarantee):
     """Pointwise maximal leakage under an assumed product prior."""
 
     kind: ClassVar[str] = "pointwise-maximal-leakage"
+    ranges: ClassVar = {"epsilon": (0, math.inf), "alpha": (0, 1), "delta": (0, 1)}
     epsilon: float  # leakage, in nats
     alpha: float  # assumed least probability of every bin, for every record; an assumption about the population
     prior: str = "independent records"  # the assumed family of priors
     # epsilon of differential privacy of the same noise under replacement (``2 / b``); None where there is no noise
     dp_epsilon: float | None = None
     delta: float = 0.0  # probability that the sampler of the noise is not exact
-
-    def __post_init__(self) -> None:
-        _check(self.kind, "epsilon", self.epsilon, low=0)
-        _check(self.kind, "alpha", self.alpha, low=0, high=1)
-        _check(self.kind, "delta", self.delta, low=0, high=1)
 
     def statement(self) -> str:
         """What is promised, in one sentence without its full stop."""
@@ -208,6 +205,7 @@ class LID(Guarantee):
     """A bound on local information disclosure; no differential privacy."""
 
     kind: ClassVar[str] = "local-information-disclosure"
+    ranges: ClassVar = {"bound": (0, 1), "eta": (0, 1)}
     computational: ClassVar[bool] = False
     bound: float  # largest share of released rows with a value near that of the record they were mixed from
     eta: float | None = None  # what is near, as a share of the width of a column's scale; None where it is not stated
@@ -219,9 +217,7 @@ class LID(Guarantee):
         for name in ("columns", "original"):  # lists, where they come from JSON
             names = getattr(self, name)
             object.__setattr__(self, name, None if names is None else tuple(names))
-        _check(self.kind, "bound", self.bound, low=0, high=1)
-        if self.eta is not None:
-            _check(self.kind, "eta", self.eta, low=0, high=1)
+        super().__post_init__()
 
     def statement(self) -> str:
         """What is not promised, in one sentence without its full stop."""
@@ -250,6 +246,7 @@ class FederatedPrivacy(Guarantee):
     """(epsilon, delta)-differential privacy of all that leaves a client of a federated release."""
 
     kind: ClassVar[str] = "federated-differential-privacy"
+    ranges: ClassVar = {"epsilon": (0, math.inf), "delta": (0, 1), "colluding": (0, math.inf)}
     # epsilon, delta: of one client's records; clients hold disjoint ones, so this is also what any record is exposed to
     epsilon: float
     delta: float
@@ -259,9 +256,7 @@ class FederatedPrivacy(Guarantee):
     adjacency: Adjacency = "add/remove"
 
     def __post_init__(self) -> None:
-        _check(self.kind, "epsilon", self.epsilon, low=0)
-        _check(self.kind, "delta", self.delta, low=0, high=1)
-        _check(self.kind, "colluding", self.colluding, low=0)
+        super().__post_init__()
         _choice(self.kind, "adjacency", self.adjacency, Literal["add/remove"])
         if self.trust not in ("local", "correlated") or (self.trust == "local" and self.colluding):
             raise AccountingError(f"{self.kind}: trust is local (no colluding clients) or correlated")

@@ -13,6 +13,7 @@ as little-endian 64-bit words. All guarantees about it are computational.
 References
 ----------
 .. [1] Mironov, *On significance of the least significant bits for differential privacy*, 2012.
+.. [2] Ghosh, Roughgarden, Sundararajan, *Universally utility-maximizing privacy mechanisms*, 2009.
 """
 
 from __future__ import annotations
@@ -48,8 +49,10 @@ class Noise:
 
     Notes
     -----
-    In every method, element i of the result is draw number ``start + i`` of the stream `name`, whatever `start`
-    and `count`. Every method raises ValueError for a negative `start` or `count` and for a NUL in the name.
+    In every method, element i of the result is draw number ``start + i`` of the stream `name`, whatever `start` and
+    `count`. A scale, or a deviation before rounding, is in units of the statistic, above 0 and at most `LARGEST_SCALE`
+    (times the grid, a power of two: `grid_below`); a float is taken as the number it is. Every method raises ValueError
+    where a number is out of its range, for a negative `start` or `count` and for a NUL in the name.
     """
 
     __slots__ = ("_key",)
@@ -96,13 +99,8 @@ class Noise:
     def discrete_laplace(self, name: str, count: int, *, scale: float | Fraction, start: int = 0) -> NDArray[np.int64]:
         """Discrete Laplace noise, ``P(z) = (1 - q) / (1 + q) * q**|z|`` with ``q = exp(-1 / scale)``.
 
-        On an integer statistic of L1 sensitivity D it gives ``D / scale``-differential privacy [1]_. `scale`: in
-        units of the statistic, above 0, at most `LARGEST_SCALE`. A float is taken as the number it is. Returns
-        int64[count]. Raises ValueError: `scale` is not finite, not positive or too large.
-
-        References
-        ----------
-        .. [1] Ghosh, Roughgarden, Sundararajan, *Universally utility-maximizing privacy mechanisms*, 2009.
+        On an integer statistic of L1 sensitivity D it gives ``D / scale``-differential privacy [2]_. Returns
+        int64[count].
         """
         return self._sum_of_digits(name, count, start, _thresholds.laplace(steps_of("scale", scale)))
 
@@ -110,21 +108,16 @@ class Noise:
         """Rounded Gaussian noise, the integer nearest to a draw of ``N(0, sigma**2)``.
 
         On an integer statistic it is post-processing of the continuous Gaussian mechanism, whose accounting applies.
-        `sigma`: deviation before rounding, in units of the statistic, above 0, at most `LARGEST_SCALE`. A float is
-        taken as the number it is. Returns int64[count]. Raises ValueError: `sigma` is not finite, not positive or too
-        large.
+        Returns int64[count].
         """
         return self._sum_of_digits(name, count, start, _thresholds.gaussian(steps_of("sigma", sigma)))
 
     def grid_laplace(
         self, name: str, count: int, *, scale: float | Fraction, grid: float, start: int = 0
     ) -> NDArray[np.float64]:
-        """Discrete Laplace noise on the multiples of `grid`, ``P(x) ~ exp(-|x| / scale)``.
+        """Discrete Laplace noise on the multiples of `grid`, ``P(x) ~ exp(-|x| / scale)``: float64[count], exact.
 
         The statistic must be on the same grid (`round_to_grid`), which adds ``grid`` a value to its L1 sensitivity.
-        `scale`: in units of the statistic, above 0, at most ``LARGEST_SCALE * grid``; `grid`: a power of two
-        (`grid_below`). Returns float64[count]: exact multiples of `grid`. Raises ValueError: `scale` is not finite, not
-        positive or too large, or `grid` is not a power of two.
         """
         steps = self.discrete_laplace(name, count, scale=steps_of("scale", scale, grid), start=start)
         return steps.astype(np.float64) * np.float64(grid)
@@ -132,13 +125,10 @@ class Noise:
     def grid_gaussian(
         self, name: str, count: int, *, sigma: float | Fraction, grid: float, start: int = 0
     ) -> NDArray[np.float64]:
-        """Rounded Gaussian noise, the multiple of `grid` nearest to a draw of ``N(0, sigma**2)``.
+        """Rounded Gaussian noise, the multiple of `grid` nearest to a draw of ``N(0, sigma**2)``, float64[count].
 
         The statistic must be on the same grid (`round_to_grid`): for d values that adds ``grid * sqrt(d)`` to its L2
-        sensitivity. Many draws are fastest for ``sigma <= 2**10 * grid``; finer grids take more words a draw. `sigma`:
-        deviation before rounding, in units of the statistic, above 0, at most ``LARGEST_SCALE * grid``; `grid`: a power
-        of two (`grid_below`). Returns float64[count]: exact multiples of `grid`. Raises ValueError: `sigma` is not
-        finite, not positive or too large, or `grid` is not a power of two.
+        sensitivity. Many draws are fastest for ``sigma <= 2**10 * grid``; finer grids take more words a draw.
         """
         steps = self.gaussian_integers(name, count, sigma=steps_of("sigma", sigma, grid), start=start)
         return steps.astype(np.float64) * np.float64(grid)

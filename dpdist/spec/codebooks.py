@@ -15,8 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from dpdist.errors import SpecError
-from dpdist.spec.described import Described, is_number, is_whole, text_of, words
-from dpdist.spec.parquet import parquet
+from dpdist.spec.described import Described, is_number, is_whole, parquet, text_of, words
 
 FORMATS = (
     "Parquet (.parquet), Frictionless Table Schema, CSVW, NIST or Census data dictionary (.json, .csv), DDI-Codebook "
@@ -32,18 +31,8 @@ _WHOLE = {"integer", "int", "long", "short", "byte", "nonNegativeInteger", "posi
 
 
 def described(path: Path, *, public: bool = False) -> tuple[str, list[Described]]:
-    """What a file says about a table: its format, and the columns.
-
-    Parameters
-    ----------
-    path : Path
-    public : bool
-        Whether a table is public: its values may then be looked at.
-
-    Raises
-    ------
-    SpecError
-        The file cannot be read, or is of no known format.
+    """What a file says about a table: its format, and the columns. The values of a table may be looked at where it is
+    `public`. Raises SpecError: the file cannot be read, or is of no known format.
     """
     if not path.exists():
         raise SpecError(f"{path}: there is no such file")

@@ -42,20 +42,11 @@ _HELP = "write comparisons such as: state = 8 and age >= 65"
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """A condition as disjoint boxes.
-
-    Attributes
-    ----------
-    text : str
-    boxes : tuple of dict
-        A record meets the condition if one of them admits all its codes.
-    names_missing : bool
-        Whether it says itself what holds of missing values.
-    """
+    """A condition as disjoint boxes."""
 
     text: str
-    boxes: tuple[Box, ...]
-    names_missing: bool = False
+    boxes: tuple[Box, ...]  # a record meets the condition if one of them admits all its codes
+    names_missing: bool = False  # whether it says itself what holds of missing values
 
     @property
     def attributes(self) -> tuple[int, ...]:
@@ -96,13 +87,8 @@ def inside(boxes: Iterable[Box], codes: Codes | Mapping[int, NDArray[np.integer]
 
 
 def parse_condition(text: str, schema: Schema) -> Condition:
-    """Read a condition.
-
-    Raises
-    ------
-    SpecError
-        It is not of the grammar, names no attribute, or compares with what the attribute cannot be; the message says
-        what to write.
+    """Read a condition. Raises SpecError: it is not of the grammar, names no attribute, or compares with what the
+    attribute cannot be; the message says what to write.
     """
     names: dict[str, str] = {}
 

@@ -20,7 +20,7 @@ from dpdist.errors import ContractBroken, SpecError
 from dpdist.privacy.event import Event, takes_size_for_public
 from dpdist.spec.data import ParentTable, TableSpec
 from dpdist.spec.part import departures as schema_departures
-from dpdist.spec.paths import PATH, from_folder
+from dpdist.spec.paths import PATH, from_folder, with_paths
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict import Exact, Section
@@ -41,8 +41,7 @@ class InputSpec(TableSpec):
     """Files, folders or globs; local, from the folder of the contract, or s3://."""
     clients: dict[str, str] = Field(default_factory=dict)
     """Instead of files: the clients of federated releases by name, with their public keys. Each has a contract of its
-    own for its data set.
-    """
+    own for its data set."""
     later: Annotated[tuple[str, ...], PATH] = ()
     """Patterns such as s3://bucket/????-??-??.parquet: inputs that may be added later."""
 
@@ -98,8 +97,7 @@ class Contract(Section):
     delta: Exact = Field(ge=0, lt=1, description="Cap on delta over all releases.")
     alpha: dict[str, float] = Field(default_factory=dict)
     """By attribute, the least probability that a record has any one of its values, whoever reads the release: what a
-    guarantee `pml` about it may assume.
-    """
+    guarantee `pml` about it may assume."""
     public_tables: Annotated[tuple[str, ...], PATH] = ()
     """Paths, or patterns of them, of public tables that a release may start its model from."""
     pml: Exact | None = Field(default=None, ge=LEAST_CAP, le=LARGEST_CAP)
@@ -171,14 +169,7 @@ class Contract(Section):
 
     def located(self) -> Contract:
         """The contract with paths that name the same files from any folder."""
-        tree = json.loads(self.text)
-        parent = tree["data"].get("parent", {})
-        for section, names in ((tree["data"], ("path", "later")), (parent, ("path",)), (tree, ("public_tables",))):
-            for name in names:
-                if name in section:
-                    given = section[name]
-                    section[name] = absolute(given) if isinstance(given, str) else [absolute(path) for path in given]
-        return Contract.model_validate(tree)
+        return Contract.model_validate(with_paths(json.loads(self.text), Contract, absolute))
 
     def departures(self, spec: ReleaseSpec, *, event: Event | None) -> list[str]:
         """What a release asks for that the contract does not admit; empty where it keeps the contract."""

@@ -64,32 +64,30 @@ Paths = Annotated[str, Field(min_length=1)] | Annotated[tuple[str, ...], Field(m
 """A file, a folder or a glob, or several."""
 
 
-class ParentTable(Section):
-    """A table with a row for each unit; its attributes are those of all records with the same id."""
-
-    path: Annotated[Paths, PATH]
-    """Files, folders or globs, laid out as those of the records."""
-    attributes: tuple[str, ...] = Field(min_length=1, description="Attributes of the schema that it has.")
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The paths as a tuple."""
-        return (self.path,) if isinstance(self.path, str) else self.path
-
-
-class FilesSpec(Section):
-    """The files of a table."""
+class PathsSpec(Section):
+    """Where files are."""
 
     path: Annotated[Paths, PATH]
     """Files, folders or globs; local, from the folder of the spec, or s3://."""
-    format: Literal["parquet", "csv"] | None = None
-    """Inferred from the name if absent."""
-    csv: CsvSpec = CsvSpec()
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The paths as a tuple."""
         return (self.path,) if isinstance(self.path, str) else self.path
+
+
+class ParentTable(PathsSpec):
+    """A table with a row for each unit, whose attributes are those of all records with the same id; laid out alike."""
+
+    attributes: tuple[str, ...] = Field(min_length=1, description="Attributes of the schema that it has.")
+
+
+class FilesSpec(PathsSpec):
+    """The files of a table."""
+
+    format: Literal["parquet", "csv"] | None = None
+    """Inferred from the name if absent."""
+    csv: CsvSpec = CsvSpec()
 
 
 class TableSpec(FilesSpec):

@@ -1,58 +1,45 @@
-"""What a public description says about a column, and the words and numbers of such descriptions."""
+"""What a public description says about a column. A Parquet file has its types, and a public table its values, too."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpdist.errors import SpecError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NAMES_RECORDS = "TODO: it names records or their groups: leave it out"
 """What a draft says about an identifier."""
+
+MOST_CODES = 1_000
+"""Distinct integers of a public table up to which they may be codes."""
+
+_EXACT = 1 << 53  # floats below are exact integers where they are whole
 
 _IDENTIFIER = re.compile(r"\b(?:[Ii]dentifiers?|[Ii]dentification|IDs?|(?:[Ss]erial|[Rr]ecord) ?(?:[Nn]umber|[Nn]o))\b")
 
 
 @dataclass(frozen=True)
 class Described:
-    """What a source says about one column.
-
-    Attributes
-    ----------
-    name, note : str
-        Name of the column, and what it is in words.
-    items : mapping of str to str
-        Code to label, in order; labels may be empty.
-    low, high : str
-        Ends of a range, empty where there is none.
-    integers : bool
-        Whether a range is of integers, or numbers without one are.
-    texts : bool
-        Whether values are texts, so that a column without codes has no range.
-    ordered : bool
-        Whether the codes are in an order.
-    absent : tuple of str
-        Texts that mean missing.
-    nullable : bool
-        Whether values may be missing.
-    nothing : str
-        What a missing value is called; empty where records without a value are left out.
-    others : str
-        What becomes of other values than these: clip, or a category that is called so; empty where they are refused.
-    """
+    """What a source says about one column."""
 
     name: str
-    note: str = ""
-    items: Mapping[str, str] | None = None
-    low: str = ""
+    note: str = ""  # what it is in words
+    items: Mapping[str, str] | None = None  # code to label, in order; labels may be empty
+    low: str = ""  # low, high: ends of a range, empty where there is none
     high: str = ""
-    integers: bool = True
-    texts: bool = False
-    ordered: bool = False
-    absent: tuple[str, ...] = ()
-    nullable: bool = False
-    nothing: str = "missing"
-    others: str = ""
+    integers: bool = True  # whether a range is of integers, or numbers without one are
+    texts: bool = False  # whether values are texts, so that a column without codes has no range
+    ordered: bool = False  # whether the codes are in an order
+    absent: tuple[str, ...] = ()  # texts that mean missing
+    nullable: bool = False  # whether values may be missing
+    nothing: str = "missing"  # what a missing value is called; empty where records without a value are left out
+    others: str = ""  # what becomes of other values: clip, or a category of that name; empty where they are refused
 
     @property
     def names_records(self) -> bool:
@@ -79,3 +66,93 @@ def is_number(text: str) -> bool:
 def is_whole(text: str) -> bool:
     """Whether a text is an integer, or empty."""
     return not text or re.fullmatch(r"[-+]?\d+(\.0*)?", text.strip()) is not None
+
+
+def parquet(path: Path, *, public: bool) -> Iterator[Described]:
+    """The columns of a file or folder; of a public table with the values of short ones and the ranges of numbers."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    try:
+        table = ds.dataset(path, format="parquet")
+        types: pa.Schema = table.schema
+    except (pa.ArrowException, OSError) as error:
+        if "duplicate field names" in str(error):
+            raise SpecError(f"{path}: two columns have the same name: rename one") from None
+        raise ValueError("not Parquet") from None
+    for field in types:
+        column, kind = _typed(field)
+        if public and not column.note.endswith(_HELD_BY_NONE):
+            column = _looked_at(column, kind, table.to_table(columns=[field.name]).column(0))
+        yield column
+
+
+_HELD_BY_NONE = "; TODO: no attribute holds this type: convert it, or leave the column out"
+
+
+def _typed(field: pa.Field) -> tuple[Described, pa.DataType]:
+    """What the type of a column says, and the type of its values."""
+    import pyarrow as pa
+
+    is_a = pa.types
+    kind = field.type.value_type if is_a.is_dictionary(field.type) else field.type
+    whole = is_a.is_integer(kind) or (is_a.is_decimal(kind) and kind.scale <= 0)
+    number = whole or is_a.is_floating(kind) or is_a.is_decimal(kind)
+    is_named = is_a.is_boolean(kind) or is_a.is_date(kind) or is_a.is_null(kind)
+    is_text = is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind)
+    note = f"{field.type}" if number or is_named or is_text else f"{field.type}{_HELD_BY_NONE}"
+    items = dict.fromkeys(("false", "true"), "") if is_a.is_boolean(kind) else None
+    described = Described(
+        field.name, note, items, integers=whole or not number, texts=not number, nullable=field.nullable
+    )
+    return described, kind
+
+
+def _looked_at(column: Described, kind: pa.DataType, held: pa.ChunkedArray) -> Described:
+    """A column of a public table."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = held.cast(kind) if pa.types.is_dictionary(held.type) else held
+    present = values.drop_null()
+    if pa.types.is_floating(kind):
+        present = present.filter(pc.invert(pc.is_nan(present)))
+    column = replace(column, nullable=len(present) < len(held))
+    if column.items is not None:
+        return column
+    if pa.types.is_floating(kind):
+        present = present.filter(pc.is_finite(present)).cast(pa.float64())
+        if not pc.all(pc.and_(pc.equal(present, pc.trunc(present)), pc.less(pc.abs(present), _EXACT))).as_py():
+            return _ranged(column, present)
+        if len(present):
+            present, column = (
+                present.cast(pa.int64()),
+                replace(column, note=f"{column.note}, of whole numbers", integers=True),
+            )
+    elif not column.texts and not column.integers:
+        return _ranged(column, present)
+    found = sorted(present.unique().to_pylist())
+    if not column.texts and not _are_codes(found, len(held)):
+        column = _ranged(column, present)
+    elif pa.types.is_dictionary(held.type) and held.type.ordered:
+        found = held.unify_dictionaries().chunk(0).dictionary.to_pylist() if held.num_chunks else []
+        column = replace(column, items=dict.fromkeys(map(str, found), ""), ordered=True)
+    else:
+        column = replace(column, items=dict.fromkeys(map(str, found), ""), ordered=pa.types.is_date(kind))
+    if not pa.types.is_floating(kind) and len(found) > max(MOST_CODES, len(held) / 3):
+        column = replace(column, note=f"{column.note}; {NAMES_RECORDS}")
+    return column
+
+
+def _ranged(column: Described, present: pa.ChunkedArray) -> Described:
+    """With its range, which the real numbers of another table will not keep to the last digit."""
+    import pyarrow.compute as pc
+
+    ends = pc.min_max(present).as_py()
+    others = "" if column.integers else "clip"
+    return replace(column, low=text_of(ends["min"]), high=text_of(ends["max"]), others=others)
+
+
+def _are_codes(found: list[Any], rows: int) -> bool:
+    """Whether the distinct integers of a column are codes rather than a range: a few hundred of them, with gaps."""
+    return len(found) <= min(MOST_CODES, rows / 10) and len(found) < 0.9 * (found[-1] - found[0] + 1 if found else 0)

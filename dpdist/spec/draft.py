@@ -50,23 +50,11 @@ def notes_on(schema: Path) -> list[str]:
 
 
 def draft(path: Path, *, public: bool = False, columns: tuple[str, ...] = (), without: tuple[str, ...] = ()) -> str:
-    """A schema file drafted from the description of a table; what is left to decide is marked ``TODO``.
+    """A schema file drafted from the description of a table (`dpdist.spec.codebooks.FORMATS`); what is left to decide
+    is marked ``TODO``.
 
-    Parameters
-    ----------
-    path : Path
-        See `dpdist.spec.codebooks.FORMATS`.
-    public : bool
-        Whether `path` is a table that is public: its values and ranges are then taken.
-    columns : tuple of str
-        The columns that are wanted, in order; by default all.
-    without : tuple of str
-        Columns to leave out.
-
-    Raises
-    ------
-    SpecError
-        The file is of no known format, or does not describe a column.
+    `columns` are wanted, in their order (by default all), but for those in `without`. The values and ranges of a table
+    that is `public` are taken. Raises SpecError: the file is of no known format, or does not describe a column.
     """
     kind, found = described(path, public=public)
     heading = [

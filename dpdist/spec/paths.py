@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Union, get_args, get_origin
 
@@ -36,17 +36,15 @@ def from_folder(
 ) -> dict[str, Any]:
     """A spec or contract as a mapping, with its relative paths led from `base` to the working folder.
 
-    Parameters
-    ----------
-    tree : mapping
-        As the file says it.
-    model : type
-        Its class, which says what are paths.
-    base : Path
-        The folder of the file.
-    keep : collection of str
-        Settings that stay as they are, by dotted path: those of the command line are relative to the working folder.
+    Settings in `keep` stay as they are, by dotted path: those of the command line are relative to the working folder.
     """
+    return with_paths(tree, model, lambda path: led(path, base), keep=keep)
+
+
+def with_paths(
+    tree: Mapping[str, Any], model: type[BaseModel], change: Callable[[str], str], *, keep: Collection[str] = ()
+) -> dict[str, Any]:
+    """A spec or contract as a mapping, with all its paths changed but those of the settings in `keep`."""
     found = dict(tree)
     for names, default in path_settings(model):
         section = _section(found, names[:-1])
@@ -54,9 +52,9 @@ def from_folder(
             continue
         value = section.get(names[-1], default)
         if isinstance(value, str) and value:
-            section[names[-1]] = led(value, base)
+            section[names[-1]] = change(value)
         elif isinstance(value, list | tuple) and value and all(isinstance(path, str) for path in value):
-            section[names[-1]] = [led(path, base) for path in value]
+            section[names[-1]] = [change(path) for path in value]
     return found
 
 

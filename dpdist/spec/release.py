@@ -71,8 +71,7 @@ class ClusterSpec(Section):
 
     mode: Literal["auto", "in-process", "threads", "embedded", "address"] = "auto"
     """in-process: plain NumPy; threads: Dask in this process; embedded: worker processes on this machine; address: a
-    Dask scheduler; auto: the first three by the size of the table.
-    """
+    Dask scheduler; auto: the first three by the size of the table."""
     address: str | None = None
     """Scheduler address, such as tls://scheduler:8786."""
     scheduler_file: Annotated[str | None, PATH] = None

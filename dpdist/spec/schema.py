@@ -62,8 +62,7 @@ class Attribute(Frozen):
     name: str = Field(min_length=1, description="Name of the column.")
     kind: Literal["categorical", "ordinal", "integer", "number"]
     """categorical: unordered values; ordinal: ordered values; integer: a range of integers; number: an interval of real
-    numbers.
-    """
+    numbers."""
     values: tuple[Value, ...] | None = None
     """The domain of a categorical or ordinal attribute, in order."""
     labels: tuple[str, ...] | None = None
@@ -72,17 +71,14 @@ class Attribute(Frozen):
     """Smallest and largest value of an integer or number attribute, both included."""
     bins: Count | Edges | None = None
     """Public bins: {count: n} or {edges: [...]}, the lower edges. Without them each integer is a value, and a number
-    stays continuous. The last bin of a number includes the upper bound.
-    """
+    stays continuous. The last bin of a number includes the upper bound."""
     buckets: Width | Edges | Groups | tuple[int, ...] | None = None
     """Coarser values used where the attribute is a parent: {width: w}, {edges: [...]}, {groups: [[...], ...]} or one
-    bucket number per value.
-    """
+    bucket number per value."""
     levels: tuple[Prefix | Width | Edges | Groups | tuple[int, ...], ...] = ()
     """A public hierarchy of the values, from fine to coarse, each as `buckets` are or {prefix: n}, the values' first
     characters: a synthesis of many values measures the finest level of about twenty groups first. Each level is a
-    function of the one before.
-    """
+    function of the one before."""
     missing: Literal["refuse", "drop"] | Category = "refuse"
     """Policy for missing values: refuse, drop or {category: NAME}."""
     missing_values: tuple[str, ...] = ()

@@ -53,12 +53,10 @@ class WeightSpec(StrictModel):
     by: str = Field(min_length=1, description="Column of the weights. It is no attribute of the schema.")
     at_most: int = Field(ge=1, le=LARGEST_WEIGHT)
     """Largest weight, from public knowledge. Noise grows with it, so fewer heavy records may be worth less noise
-    (`above: clip`).
-    """
+    (`above: clip`)."""
     total: int | None = Field(default=None, ge=1)
     """What all weights add up to, about, where that is public (the population). It decides nothing but the plan's
-    choices.
-    """
+    choices."""
     missing: Literal["refuse", "drop"] = "refuse"
     """Records without a weight of 0 or more are never used. `refuse`: a table that has some is refused."""
     above: Literal["refuse", "clip"] = "refuse"

@@ -25,13 +25,9 @@ _EXPECTED = {
     "too_short": "expected at least {min_length} item(s)",
     "too_long": "expected at most {max_length} item(s)",
     "missing": "is not set, and has no default",
-    "bool_type": "expected true or false",
-    "bool_parsing": "expected true or false",
-    "int_type": "expected an integer",
-    "int_parsing": "expected an integer",
-    "int_from_float": "expected an integer",
-    "float_type": "expected a number, such as 0.25",
-    "float_parsing": "expected a number, such as 0.25",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "expected true or false"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "expected an integer"),
+    **dict.fromkeys(("float_type", "float_parsing"), "expected a number, such as 0.25"),
     "finite_number": "expected a finite number",
     "string_type": "expected a text; quote it",
     "string_too_short": "expected a text of {min_length} character(s) or more",
@@ -96,14 +92,7 @@ def validated(
 
 
 def validation_message(error: ValidationError, settings: Collection[str] = ()) -> str:
-    """The problems of a pydantic error as one readable text, a line each.
-
-    Parameters
-    ----------
-    error : ValidationError
-    settings : collection of str, optional
-        Names of settings there are, one of which a misspelt one may mean.
-    """
+    """The problems of a pydantic error as one text, a line each; a misspelt setting may mean one of `settings`."""
     told: dict[str, list[str]] = {}
     items = error.errors(include_url=False, include_input=False)
     for item in _meant(items):

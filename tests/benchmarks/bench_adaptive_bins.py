@@ -31,11 +31,10 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from dpdist.families.base.calibration import add_noise
+from dpdist.families.base.calibration import add_noise, project
 from dpdist.families.base.registry import make_plan
 from dpdist.families.histogram.binning import choose, fitted_masses, noisy_levels
 from dpdist.families.histogram.plan import HistogramPlan
-from dpdist.families.histogram.postprocess import project
 from dpdist.privacy.noise import Noise
 from dpdist.spec.reader import load
 

@@ -32,7 +32,7 @@ from dpdist.data.table import open_table
 from dpdist.evaluation.attacks import Generator, attack_sections
 from dpdist.evaluation.attacks.mechanisms import mechanism_of
 from dpdist.evaluation.attacks.records import halves, size, take
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability.deniability import SeedSynthesizer, seed_ranks
@@ -67,7 +67,7 @@ def spec_of(name: str, rows: int, **settings: Any) -> PlausibleDeniabilitySpec:
 def people(name: str, rows: int | None) -> tuple[Codes, Codes, Schema]:
     """Training records and hold-out."""
     spec = spec_of(name, 1000)
-    columns, _ = run_pass(located_table(open_table(table_source(spec), spec.table)), gather_operator())
+    columns, _ = run_pass(open_table(table_source(spec), spec.table), gather_operator())
     rng = np.random.default_rng(0)
     columns = take(columns, rng.permutation(size(columns))[:rows])
     return *halves(columns, rng), spec.table

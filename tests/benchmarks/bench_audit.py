@@ -32,12 +32,12 @@ from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesizer
 from dpdist.families.deniability.parameters import parameter_plan
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.structure import Score, independent_structure, structure_plan
-from dpdist.families.histogram.claims import cells_canaries
+from dpdist.families.histogram.claims import canaries as histogram_canaries
 from dpdist.families.histogram.claims import claims as histogram_claims
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.mixing.claims import mixtures_claim
 from dpdist.privacy.mixtures import ClassMixtures
-from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run, table_of
+from dpdist.privacy.testing import Claim, Finding, audit, audit_in_one_run, table_of
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 
@@ -151,7 +151,7 @@ def histogram(runs: int, confidence: float) -> Iterator[Callable[[], Finding]]:
         found: tuple[Claim, ...] = histogram_claims(histogram_plan(**changes))
         for claim in found[-1:]:  # the counts beside entropies are those of the first line
             yield lambda c=claim: audit(c, runs=runs, **settings)
-    canaries: Canaries = cells_canaries(histogram_plan(4095, privacy={"epsilon": 1}))
+    (canaries,) = histogram_canaries(histogram_plan(4095, privacy={"epsilon": 1}))
     yield lambda: audit_in_one_run(canaries, runs=10, **settings)
 
 

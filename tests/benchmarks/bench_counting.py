@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
@@ -28,18 +29,19 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from dpdist.cluster.cluster import Cluster
 from dpdist.data.count import covering_blocks, pair_counts
 from dpdist.data.encode import TableEncoder
-from dpdist.data.operators import Operator, pair_counts_operator
-from dpdist.data.sizes import BATCH_ROWS
+from dpdist.data.operators import Operator, Split, pair_counts_operator, split_labels
+from dpdist.data.records import BATCH_ROWS
 from dpdist.data.source import TableSource
-from dpdist.data.split import Split, split_labels
 from dpdist.data.table import open_table
-from dpdist.families.base.graph import encoded_partitions, located_table, reduce_partitions, run_pass, table_pass
+from dpdist.families.base.graph import encoded, run_pass, table_pass
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.spec.schema import Schema
 
 SCHEMA = Path(__file__).parents[2] / "deploy" / "releases" / "schemas" / "acs2024.yaml"
+DASK = Cluster()
 SPLIT = Split(KeyRef.fixed("00" * 32), (Fraction(1, 10), Fraction(2, 5), Fraction(1, 2)))
 
 
@@ -60,10 +62,10 @@ import sys
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.spec.schema import Schema
 schema = Schema.from_yaml(sys.argv[2])
-run_pass(located_table(open_table(TableSource((sys.argv[1],)), schema)), pair_counts_operator(schema.cardinalities))
+run_pass(open_table(TableSource((sys.argv[1],)), schema), pair_counts_operator(schema.cardinalities))
 """,
 }
 """Programs that count all pairs of columns of a file."""
@@ -118,8 +120,8 @@ def measure_kernels(schema: Schema, table: pa.Table) -> dict[str, Any]:
 
 def measure_passes(schema: Schema, path: Path) -> dict[str, Any]:
     """Passes over a file in this process."""
-    table = located_table(open_table(TableSource((str(path),)), schema))
-    rows = table.rows or 0
+    table = open_table(TableSource((str(path),)), schema)
+    rows = table.rows
     pairs = pair_counts_operator(schema.cardinalities)
     kind = path.suffix[1:]
     result = {
@@ -131,8 +133,7 @@ def measure_passes(schema: Schema, path: Path) -> dict[str, Any]:
         f"{kind}: whole pass, pairs of all": rate(rows, lambda: run_pass(table, pairs)),
     }
     if kind == "csv":
-        fresh = open_table(TableSource((str(path),)), schema)
-        result[f"{kind}: locate rows"] = rate(rows, lambda: located_table(fresh))
+        result[f"{kind}: locate rows"] = rate(rows, lambda: open_table(TableSource((str(path),)), schema))
     return result
 
 
@@ -141,7 +142,7 @@ def measure_cluster(schema: Schema, path: Path, workers: int) -> dict[str, Any]:
     from distributed import Client, LocalCluster
 
     table = open_table(TableSource((str(path),)), schema)
-    rows = table.rows or 0
+    rows = table.rows
     pairs = pair_counts_operator(schema.cardinalities)
     with (
         LocalCluster(
@@ -156,16 +157,17 @@ def measure_cluster(schema: Schema, path: Path, workers: int) -> dict[str, Any]:
         name = f"parquet, {workers} processes"
         result = {
             f"{name}: whole pass, pairs of a tenth": rate(
-                rows, lambda: run(table_pass(table, pairs, name="pass", split=SPLIT, label=0)), 2
+                rows, lambda: run(table_pass(DASK, table, pairs, name="pass", split=SPLIT, label=0)), 2
             )
         }
         resident = max(client.run(_peak_memory).values())
         begin = time.perf_counter()
-        parts = client.persist(encoded_partitions(table, name="cache", split=SPLIT))
-        client.gather(client.compute([reduce_partitions(parts, READ_ONLY, name="wait")]))
+        codes = encoded(DASK, table, name="cache", split=SPLIT)
+        codes = replace(codes, partitions=client.persist(codes.partitions))
+        client.gather(client.compute([table_pass(DASK, codes, READ_ONLY, name="wait")]))
         result[f"{name}: encode into memory"] = {"rows_per_second": rows / (time.perf_counter() - begin)}
         result[f"{name}: pass over encoded partitions"] = rate(
-            rows, lambda: run(reduce_partitions(parts, pairs, name="later", label=0)), 2
+            rows, lambda: run(table_pass(DASK, codes, pairs, name="later", split=SPLIT, label=0)), 2
         )
         for record in result.values():
             record.pop("rows_per_cpu_second", None)

@@ -48,8 +48,8 @@ from dpdist.inference.comparisons import answer, by_replicates
 from dpdist.inference.coverage import Rehearsed, coverage_of
 from dpdist.inference.published import Published
 from dpdist.inference.replicates import Replicates, make_replicates
+from dpdist.model.account import Measurements
 from dpdist.model.learn import Learned
-from dpdist.model.measurements import Measurements
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import ends_of

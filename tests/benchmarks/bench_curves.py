@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.families.histogram.curves import CurvePlan, coefficient_steps, plan_mean, release_mean, sum_curves
-from dpdist.families.histogram.kernels import Basis, Kernel, eigenbasis
+from dpdist.families.histogram.kernels import Basis, eigenbasis
+from dpdist.families.histogram.spec import KernelSpec
 from dpdist.privacy.noise import Noise
 
 TIMES = np.linspace(0, 1, 80)
 PENALTIES = (1e-6, 1e-3, 0.1)
-KERNELS = (Kernel(), Kernel(name="gaussian", length=0.2), Kernel(name="matern", length=0.3))
+KERNELS = (KernelSpec(), KernelSpec(name="gaussian", length=0.2), KernelSpec(name="matern", length=0.3))
 CLIP, EPSILON, DELTA = 1.5, 1.0, 1e-5
 NOISE = Noise(bytes(32))
 
@@ -43,8 +44,7 @@ def planned(basis: Basis, penalty: float, curves: int, adjacency: str) -> CurveP
         penalty=penalty,
         clip=CLIP,
         curves=curves,
-        epsilon=EPSILON,
-        delta=DELTA,
+        budget=(EPSILON, DELTA),
         adjacency=adjacency,  # type: ignore[arg-type]
     )
 
@@ -102,7 +102,7 @@ def figure(curves: int, repeats: int) -> list[dict[str, Any]]:
 
 def scale(curves: int, batch: int = 100_000) -> dict[str, Any]:
     """A stream of many curves: seconds, and memory that does not grow with their number."""
-    basis = eigenbasis(Kernel(), TIMES)
+    basis = eigenbasis(KernelSpec(), TIMES)
     plan = planned(basis, 1e-3, curves, "add/remove")
     source = paths(np.random.default_rng(1), batch)
     sums = sum_curves(source[:0], basis, clip=CLIP)

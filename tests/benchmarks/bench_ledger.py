@@ -25,9 +25,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from dpdist.ledger import Books, tables
-from dpdist.ledger.account import Costs, accountant_price, portfolio_of
-from dpdist.ledger.book import canonical, dataset_row, digest
-from dpdist.ledger.records import canonical_event
+from dpdist.ledger.book import dataset_row, digest
+from dpdist.ledger.records import Costs, accountant_price, canonical, canonical_event, portfolio_of
 from dpdist.privacy.events import Gaussian
 
 EVENT = Gaussian(noise_multiplier=20_000.0)

@@ -30,14 +30,13 @@ import dp_erm as erm
 import numpy as np
 
 from dpdist.data.inputs import table_source
-from dpdist.data.operators import gather_operator
-from dpdist.data.split import split_labels
+from dpdist.data.operators import gather_operator, split_labels
 from dpdist.data.table import open_table
 from dpdist.evaluation.attacks import distinguish
 from dpdist.evaluation.attacks.intervals import proportion
 from dpdist.evaluation.binning import view_of
 from dpdist.evaluation.utility.models import CLASSIFIERS, Encoder, ModelPredictions, fit, labels_of
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.families.base.network import Network
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
@@ -87,7 +86,7 @@ def release_spec(rows: int, records: int, table: str = "acs2013", **settings: An
 def people(rows: int | None, seed: int, table: str = "acs2013") -> tuple[Codes, Codes, Schema]:
     """Records to release from, and records to test with."""
     spec = release_spec(1000, 10, table)
-    codes, _ = run_pass(located_table(open_table(table_source(spec), spec.table)), gather_operator())
+    codes, _ = run_pass(open_table(table_source(spec), spec.table), gather_operator())
     order = np.random.default_rng([seed, 0]).permutation(len(codes[0]))[:rows]
     cut = len(order) * 4 // 5
     train, test = ([column[part] for column in codes] for part in (order[:cut], order[cut:]))

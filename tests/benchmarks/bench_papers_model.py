@@ -23,7 +23,7 @@ from bench_quality import learn
 from sklearn.ensemble import RandomForestClassifier
 
 from dpdist.data.count import pair_counts
-from dpdist.data.split import split_labels
+from dpdist.data.operators import split_labels
 from dpdist.families.base.network import Network
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse

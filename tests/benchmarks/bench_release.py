@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
 TABLE = DATA / "acs2024_workers.parquet"
 TABLE_ROWS = 1_326_858
-DPDIST = [sys.executable, "-m", "dpdist"]
+DPDIST = (sys.executable, "-m", "dpdist")
 MODES = {"default": "acs2024.yaml", "seeds": "acs2024-paper.yaml"}
 
 
@@ -59,11 +59,11 @@ class Watch(threading.Thread):
         self.join()
 
 
-def timed(arguments: list[str], folder: Path) -> dict[str, Any]:
-    """Run a command of dpdist in a folder; seconds, CPU seconds, peak memory of driver and largest worker."""
+def timed(arguments: list[str], folder: Path, program: Sequence[str] = DPDIST) -> dict[str, Any]:
+    """Run a program, by default dpdist, in a folder; seconds, CPU seconds, peak memory of driver and largest worker."""
     start = time.perf_counter()
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([*DPDIST, *arguments], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*program, *arguments], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
     watch = Watch(process.pid)
     watch.start()
     out, _ = process.communicate()

@@ -22,7 +22,7 @@ from dpdist.data.count import PairCounts, pair_counts
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.model.learn import Learned
@@ -74,7 +74,7 @@ def main() -> None:
     spec = load(SPEC, {"data.path": data, "synthesis.records": options.records})
     bare = {"attributes": [attribute.model_dump() for attribute in spec.table.attributes]}
     without = load(SPEC, {"data.path": data, "synthesis.records": options.records, "schema": bare})
-    table, report = run_pass(located_table(open_table(table_source(spec), spec.table)), gather_operator())
+    table, report = run_pass(open_table(table_source(spec), spec.table), gather_operator())
     print(json.dumps({"records of the table that break a rule": int(report.broken.sum())}), flush=True)
     truth, rows = pair_counts(table, spec.table.cardinalities), []
     for key in range(options.keys):

@@ -27,7 +27,7 @@ import numpy as np
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.plan import SynthesisPlan
@@ -51,7 +51,7 @@ RARE = (20, 0.005)
 def table_of(name: str) -> tuple[Codes, Codes, ReleaseSpec]:
     """The codes of a public table, those of rows held out, and its shipped spec."""
     spec = load(ROOT / f"deploy/releases/{name}.yaml", {"data.path": [str(DATA / file) for file in FILES[name]]})
-    codes, _ = run_pass(located_table(open_table(table_source(spec), spec.table)), gather_operator())
+    codes, _ = run_pass(open_table(table_source(spec), spec.table), gather_operator())
     kept = len(codes[0]) * 4 // 5 if name == "adult" else len(codes[0])
     order = np.random.default_rng(0).permutation(len(codes[0])) if name == "adult" else np.arange(kept)
     return [column[order[:kept]] for column in codes], [column[order[kept:]] for column in codes], spec

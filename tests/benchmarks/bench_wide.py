@@ -28,7 +28,7 @@ from wide_tables import PERSONS, made_up, schema_of_codes, schema_of_persons, wr
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.reader import load
 
@@ -79,7 +79,7 @@ def released(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
 def codes_of(spec: Path) -> tuple[Codes, tuple[int, ...]]:
     """The codes of the table of a spec."""
     loaded = load(spec)
-    codes, _ = run_pass(located_table(open_table(table_source(loaded), loaded.table)), gather_operator())
+    codes, _ = run_pass(open_table(table_source(loaded), loaded.table), gather_operator())
     return codes, loaded.table.cardinalities
 
 

@@ -16,7 +16,7 @@ from sklearn.metrics import balanced_accuracy_score
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.plan import plan_lid
 from dpdist.families.prediction.spec import TwoStageSpec
@@ -73,7 +73,7 @@ def spec(keep: bool) -> TwoStageSpec:
 def read(made: TwoStageSpec, name: str) -> Codes:
     """Codes of one of the two files."""
     source = table_source(made.model_copy(update={"data": made.data.model_copy(update={"path": str(DATA / name)})}))
-    codes, _ = run_pass(located_table(open_table(source, made.table, partitions=1)), gather_operator())
+    codes, _ = run_pass(open_table(source, made.table, partitions=1), gather_operator())
     return list(codes)
 
 

@@ -10,13 +10,21 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import AdaBoostRegressor, RandomForestRegressor
 
-from dpdist.cluster.executor import InProcess
 from dpdist.evaluation.utility.regression import mse
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid.method import joined
-from dpdist.families.prediction.lid.regression import Features, Sample, fitted, tuning_of
+from dpdist.families.prediction.lid.regression import (
+    Features,
+    Sample,
+    fit_all,
+    fit_groups,
+    fit_landmarks,
+    landmark_sums,
+    tuning_of,
+)
+from dpdist.families.prediction.lid.ridge import average
 from dpdist.families.prediction.plan import LidPlan, plan_lid
 from dpdist.families.prediction.second_stage import RegressionSpec
 from dpdist.families.prediction.spec import TwoStageSpec
@@ -102,8 +110,13 @@ def plain(width: int) -> Features:
 def ridge(regression: RegressionSpec, inputs: Floats, responses: Floats, sample: Sample, key: KeyRef) -> Any:
     """Kernel ridge regression of rows that are in memory."""
     tuning, seen = tuning_of(regression, sample), plain(inputs.shape[1])
-    rows = [(inputs, responses)]
-    return fitted(InProcess(), rows, regression, seen, tuning, sample, key, rows=len(inputs))
+    rows, estimator = (inputs, responses), regression.estimator_for(len(inputs))
+    if estimator == "exact":
+        return fit_all(seen, tuning, [rows])
+    if estimator == "distributed":
+        return average([fit_groups(seen, (tuning, key, regression.group_rows, len(inputs)), rows, 0)])
+    landmarks = sample[1][: regression.landmarks]
+    return fit_landmarks(tuning, landmarks, landmark_sums(seen, tuning, landmarks, rows))
 
 
 # --- models that users train ------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.evaluation.utility.regression import mse
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.plan import plan_lid
@@ -224,7 +224,7 @@ def whole(name: str) -> tuple[dict[str, Any], Codes]:
     tree["privacy"]["disclosure"]["lid"] = 1.0
     tree["prediction"]["keep"] = [kept for kept in tree["prediction"]["keep"] if kept != column]
     made = TwoStageSpec.model_validate(tree)
-    codes, _ = run_pass(located_table(open_table(table_source(made), made.table, partitions=1)), gather_operator())
+    codes, _ = run_pass(open_table(table_source(made), made.table, partitions=1), gather_operator())
     return tree, list(codes)
 
 

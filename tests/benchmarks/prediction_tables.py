@@ -15,7 +15,7 @@ from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.evaluation.utility.regression import delta_mse
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.plan import plan_lid
@@ -34,7 +34,7 @@ class Task:
             name,
             load(path, {"data.path": str(DATA / FILES[name]), "data.minimum_records": 100}),
         )
-        table = located_table(open_table(table_source(self.spec), self.spec.table, partitions=1))
+        table = open_table(table_source(self.spec), self.spec.table, partitions=1)
         codes, _ = run_pass(table, gather_operator())
         self.columns = columns_of(self.spec)
         order = np.random.default_rng(seed).permutation(len(codes[0]))

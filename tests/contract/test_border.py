@@ -18,10 +18,8 @@ import pytest
 from dpdist.cluster.executor import InProcess
 from dpdist.data.encode import TableEncoder
 from dpdist.data.operators import gather_operator
-from dpdist.data.read import EncodedBatch
-from dpdist.data.records import RecordsInMemory
+from dpdist.data.records import BATCH_ROWS, EncodedBatch, RecordsInMemory
 from dpdist.data.report import check
-from dpdist.data.sizes import BATCH_ROWS
 from dpdist.errors import AccountingError, CheckFailed, DpdistError, GuaranteeRefused, SpecError
 from dpdist.families.base.attempt import silent
 from dpdist.families.base.graph import run_pass
@@ -151,7 +149,7 @@ def encoded(schema: Schema, table: tuple[int, ...]) -> Encoded:
     columns["age"] = pa.array([RECORDS[i][1] for i in table], pa.int64())
     made = TableEncoder(schema).encode(pa.record_batch(columns))
     batch = EncodedBatch(0, 0, made.codes, made.keep, made.report)
-    return Encoded(schema, made.codes, [(0, len(table))], batch)
+    return Encoded(schema, made.codes, [(0, len(table))], made.report, batch=batch)
 
 
 @dataclass(frozen=True)

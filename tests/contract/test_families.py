@@ -31,7 +31,7 @@ from releases import KEY, SCHEMA
 from dpdist.api.planned import PlannedRelease
 from dpdist.cluster.executor import Executor
 from dpdist.data.operators import pair_counts_operator
-from dpdist.data.sizes import BATCH_ROWS
+from dpdist.data.records import BATCH_ROWS
 from dpdist.errors import CheckFailed, DataError, DataNotFound, DpdistError, OutOfDomain, PrivacyError, RoundFailed
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.family import Family, Stage
@@ -270,7 +270,7 @@ def test_a_ledger_that_does_not_admit_the_charge_lets_no_record_be_read(
         raise AssertionError("a record was read")
 
     monkeypatch.setattr("dpdist.data.table.Table.batches", read)
-    monkeypatch.setattr("dpdist.data.table.Table.counted", read)
+    monkeypatch.setattr("dpdist.data.table.count_records", read)
     with pytest.raises(PrivacyError, match="poor"):
         run(spec, executors.of(case.modes[0], spec))
     assert states(spec) == []
@@ -479,7 +479,7 @@ def _early(attempt: Attempt[Any, Any]) -> ReleasedRecords:
 def _changing(attempt: Attempt[Any, Any]) -> ReleasedRecords:
     """Releases what depends on the layout of the table."""
     released = tally(attempt)
-    return ReleasedRecords(released.parts[: len(attempt.table.partitions)])
+    return ReleasedRecords(released.parts[: len(attempt.table.on(attempt.executor).partitions)])
 
 
 def _telling(attempt: Attempt[Any, Any]) -> ReleasedRecords:

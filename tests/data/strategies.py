@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,9 +45,9 @@ class Case:
     batch_rows: int
 
     @property
-    def expected(self) -> list[tuple[int, int, tuple[int, ...] | None]]:
+    def expected(self) -> list[tuple[int, int, tuple[float, ...] | None]]:
         """(file, row, codes or None if dropped) of each record."""
-        result: list[tuple[int, int, tuple[int, ...] | None]] = []
+        result: list[tuple[int, int, tuple[float, ...] | None]] = []
         start = 0
         for file, count in enumerate(self.file_rows):
             for row, values in enumerate(self.rows[start : start + count]):
@@ -114,8 +115,12 @@ def in_domain(attribute: Attribute, value: Value) -> bool:
     return str(value) in (*map(str, attribute.values or ()), *attribute.aliases)
 
 
-def code_of(attribute: Attribute, value: Value) -> int | None:
-    """The code of one value, None if its row is dropped."""
+def code_of(attribute: Attribute, value: Value) -> float | None:
+    """The code of one value (of a continuous attribute the value), None if its row is dropped."""
+    if attribute.is_continuous:
+        low, high = map(float, attribute.bounds or ())
+        kept = not is_missing(value) and (in_domain(attribute, value) or attribute.out_of_domain == "clip")
+        return min(max(float(value or 0), low), high) if kept else None
     declared = attribute.missing_code if attribute.missing_code is not None else attribute.cardinality
     if is_missing(value):
         return attribute.missing_code if isinstance(attribute.missing, Category) else None
@@ -142,9 +147,15 @@ def physical(column: tuple[Value, ...], kind: pa.DataType) -> pa.Array:
     return pa.array([None if v is None else float(v) if pa.types.is_floating(kind) else v for v in column], kind)
 
 
-def attributes(name: str) -> st.SearchStrategy[Attribute]:
-    """Attributes of every kind whose policies admit everything (none refuses)."""
-    missing = st.sampled_from(["drop", Category(category="none")])
+def attributes(name: str, *, continuous: bool = False) -> st.SearchStrategy[Attribute]:
+    """Attributes of every kind whose policies admit everything (none refuses); some numbers without bins if allowed."""
+    categories = [Category(category="none")]
+
+    def policies(draw: st.DrawFn, absent: list[Any], *others: Any) -> dict[str, Any]:
+        missing = draw(st.sampled_from(["drop", *absent]))
+        outside = ["drop", *others, *([missing] if others and missing != "drop" else [])]
+        policy = draw(st.sampled_from(outside))
+        return {"name": name, "missing": missing, "missing_values": (SENTINEL,), "out_of_domain": policy}
 
     @st.composite
     def integers(draw: st.DrawFn) -> Attribute:
@@ -152,53 +163,28 @@ def attributes(name: str) -> st.SearchStrategy[Attribute]:
         high = low + draw(st.integers(0, 400))
         edges = st.sets(st.integers(low, high), max_size=4).map(lambda s: Edges(edges=tuple(sorted(s | {low}))))
         bins = draw(st.one_of(st.none(), edges, st.integers(1, high - low + 1).map(lambda n: Count(count=n))))
-        absent = draw(missing)
-        outside = ["drop", "clip"] + ([absent] if isinstance(absent, Category) else [])
-        return Attribute(
-            name=name,
-            kind="integer",
-            bounds=(low, high),
-            bins=bins,
-            missing=absent,
-            missing_values=(SENTINEL,),
-            out_of_domain=draw(st.sampled_from(outside)),
-        )
+        return Attribute(kind="integer", bounds=(low, high), bins=bins, **policies(draw, categories, "clip"))
 
     @st.composite
-    def categories(draw: st.DrawFn) -> Attribute:
-        numeric = draw(st.booleans())
-        if numeric:
-            values: tuple[int | str, ...] = tuple(draw(st.lists(st.integers(-5, 40), min_size=1, unique=True)))
-        else:
-            values = draw(st.sampled_from([LABELS, LABELS[:2], LABELS[2:]]))
-        return Attribute(
-            name=name,
-            kind="categorical",
-            values=values,
-            missing=draw(missing),
-            missing_values=(SENTINEL,),
-            aliases=ALIASES if set(LABELS[:2]) <= set(values) else {},
-            out_of_domain=draw(st.sampled_from(["drop", Category(category=str(values[-1]))])),
-        )
+    def categorical(draw: st.DrawFn) -> Attribute:
+        numeric = st.lists(st.integers(-5, 40), min_size=1, unique=True)
+        values = tuple(draw(st.one_of(numeric, st.sampled_from([LABELS, LABELS[:2], LABELS[2:]]))))
+        aliases = ALIASES if set(LABELS[:2]) <= set(values) else {}
+        found = policies(draw, categories)
+        found["out_of_domain"] = draw(st.sampled_from(["drop", Category(category=str(values[-1]))]))
+        return Attribute(kind="categorical", values=values, aliases=aliases, **found)
 
     @st.composite
     def numbers(draw: st.DrawFn) -> Attribute:
         low, width = draw(st.integers(-8, 8)) / 4, draw(st.integers(1, 40)) / 4
         inner = st.sets(st.integers(1, 39).map(lambda n: n / 4).filter(lambda w: w < width), max_size=4)
         edges = inner.map(lambda s: Edges(edges=(low, *(low + w for w in sorted(s)))))
-        absent = draw(missing)
-        outside = ["drop", "clip"] + ([absent] if isinstance(absent, Category) else [])
-        return Attribute(
-            name=name,
-            kind="number",
-            bounds=(low, low + width),
-            bins=draw(st.one_of(edges, st.integers(1, 9).map(lambda n: Count(count=n)))),
-            missing=absent,
-            missing_values=(SENTINEL,),
-            out_of_domain=draw(st.sampled_from(outside)),
-        )
+        counts = st.integers(1, 9).map(lambda n: Count(count=n))
+        bins = draw(st.one_of(edges, counts, *([st.none()] if continuous else [])))
+        found = policies(draw, [] if bins is None else categories, "clip")
+        return Attribute(kind="number", bounds=(low, low + width), bins=bins, **found)
 
-    return st.one_of(integers(), categories(), numbers())
+    return st.one_of(integers(), categorical(), numbers())
 
 
 def values_of(attribute: Attribute) -> st.SearchStrategy[Value]:
@@ -227,9 +213,10 @@ def types_of(attribute: Attribute) -> st.SearchStrategy[pa.DataType]:
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, max_rows: int = 60) -> Case:
+def cases(draw: st.DrawFn, *, max_rows: int = 60, continuous: bool = False) -> Case:
     """Tables with every kind of trouble that the drawn policies admit, in any layout."""
-    schema = Schema(attributes=tuple(draw(attributes(f"c{i}")) for i in range(draw(st.integers(1, 4)))))
+    count = draw(st.integers(1, 4))
+    schema = Schema(attributes=tuple(draw(attributes(f"c{i}", continuous=continuous)) for i in range(count)))
     rows = draw(st.lists(st.tuples(*map(values_of, schema.attributes)), min_size=1, max_size=max_rows))
     cuts = sorted(draw(st.lists(st.integers(0, len(rows)), max_size=3)))
     file_rows = tuple(b - a for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True))

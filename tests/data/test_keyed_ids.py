@@ -215,11 +215,6 @@ def test_hashes_that_begin_alike_are_told_apart() -> None:
     assert Counter(map(tuple, units[kept].tolist())) == {unit: 2 for unit in product([5, 9], [1, 2, 3])}
 
 
-@pytest.mark.parametrize("rows", [0, 1])
-def test_tables_of_few_rows(rows: int) -> None:
-    assert used([(1, 1, 1)] * rows, 3).total() == rows
-
-
 def test_floats_of_16_bits_that_may_have_been_rounded_are_no_ids() -> None:
     column = pa.array(np.array([7, 2047, 2049, 2051], np.float16))
     batch = pa.record_batch({"id": column})

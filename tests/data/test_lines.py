@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.data import lines
-from dpdist.data.lines import first_record, lines_of_range, records_of_lines
+from dpdist.data import files
+from dpdist.data.files import first_record, lines_of_range, records_of_lines
 from dpdist.errors import ColumnMismatch, UnreadableFile
+from dpdist.spec.data import CsvSpec
 
 LINES = st.lists(st.sampled_from(["", "a,b", "#x", "c" * 40, '"d, d",e', "é", '"f ""g"""']), max_size=12)
 
@@ -69,15 +70,15 @@ def test_what_cannot_be_cut_is_refused(text: bytes, message: str) -> None:
 
 @pytest.mark.parametrize("cut", [0, 3])
 def test_a_file_without_line_breaks_is_refused(monkeypatch: pytest.MonkeyPatch, cut: int) -> None:
-    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 1 << 20)
     file = io.BytesIO(b"x\n" + bytes(3 << 20))
     with pytest.raises(UnreadableFile, match="a line longer than 1 MiB"):
         list(lines_of_range(file.read, start=0, stop=cut or 1 << 22, aligned=True, block_bytes=1 << 19, path="f"))
 
 
 def head(content: bytes, **options: Any) -> tuple[tuple[str, ...] | None, int]:
-    defaults = {"delimiter": ",", "header": True, "comment": None, "skip_rows": 0, "strip": True, "whole": True}
-    return first_record(content, path="f", **(defaults | options))
+    whole = options.pop("whole", True)
+    return first_record(content, CsvSpec(columns=("x",), **options), whole=whole, path="f")
 
 
 def test_where_records_start() -> None:

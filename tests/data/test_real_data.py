@@ -8,16 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
-from dpdist.data.operators import gather_operator, pair_counts_operator, together
+from dpdist.data.operators import Split, gather_operator, pair_counts_operator, together
 from dpdist.data.report import check
 from dpdist.data.source import TableSource
-from dpdist.data.split import Split
 from dpdist.data.table import open_table
-from dpdist.errors import ColumnMismatch
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.ledger.keys import KeyRef
 from dpdist.spec.data import CsvSpec
 from dpdist.spec.schema import Schema
@@ -41,7 +38,7 @@ def test_acs_2013_csv(shared_data: SharedData) -> None:
     operator = together([gather_operator(), pair_counts_operator(schema.cardinalities)])
     results = []
     for partitions in (1, 3, 16):
-        table = located_table(open_table(source, schema, partitions=partitions))
+        table = open_table(source, schema, partitions=partitions)
         assert (len(table.partitions), table.rows) == (partitions, 100_000)
         results.append(run_pass(table, operator, split=SPLIT, label=2, batch_rows=10_000))
         check(results[-1][1], schema)
@@ -60,31 +57,12 @@ def test_acs_2013_csv(shared_data: SharedData) -> None:
     assert {k: v for k, v in np.ndenumerate(all_counts.pair(0, 4)) if v} == seen
 
 
-def test_acs_2024_parquet(shared_data: SharedData) -> None:
-    path, schema = shared_data("acs2024_workers.parquet"), Schema.from_yaml(SCHEMAS / "acs2024.yaml")
-    operator = pair_counts_operator(schema.cardinalities)
-    totals = []
-    for partitions in (None, 16):
-        table = open_table(TableSource((str(path),)), schema, partitions=partitions)
-        assert table.rows == 1_326_858
-        counts, report = run_pass(table, operator, split=SPLIT, label=0)
-        check(report, schema)
-        totals.append(counts.cells)
-    assert np.array_equal(*totals)
-    counts, _ = run_pass(table, operator)
-    raw = pq.read_table(path)
-    for i, attribute in enumerate(schema.attributes):
-        seen = Counter(raw[attribute.name].to_pylist())
-        values = attribute.values or attribute.bin_edges.tolist()
-        assert counts.single(i).tolist() == [seen[v] for v in values]
-
-
 @pytest.mark.parametrize("partitions", [None, 1, 5])
 def test_adult_raw_files(shared_data: SharedData, partitions: int | None) -> None:
     paths = [shared_data(name) for name in ("adult.data", "adult.test")]
     schema = Schema.from_yaml(SCHEMAS / "adult.yaml")
     source = TableSource(tuple(map(str, paths)), format="csv", csv=ADULT)
-    table = located_table(open_table(source, schema, partitions=partitions))
+    table = open_table(source, schema, partitions=partitions)
     assert table.rows == 48_842
     codes, report = run_pass(table, gather_operator())
     check(report, schema)
@@ -108,9 +86,3 @@ def test_adult_raw_files(shared_data: SharedData, partitions: int | None) -> Non
         "occupation": 2809,
         "native-country": 857,
     }
-
-
-def test_adult_with_a_wrong_schema(shared_data: SharedData) -> None:
-    schema = Schema.from_yaml(SCHEMAS / "acs2013.yaml")
-    with pytest.raises(ColumnMismatch, match="'wc' is missing"):
-        open_table(TableSource((str(shared_data("adult.data")),), format="csv", csv=ADULT), schema)

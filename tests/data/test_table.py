@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reading import readable
 
+from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import InProcess
-from dpdist.data import read
+from dpdist.data import table as data_table
 from dpdist.data.files import TableFile
 from dpdist.data.operators import gather_operator
 from dpdist.data.report import check
 from dpdist.data.source import FoundFile, TableSource, fingerprint
-from dpdist.data.table import Table, _layout, open_table
+from dpdist.data.table import Table, TableFiles, layout, open_table
 from dpdist.errors import (
     ColumnMismatch,
     DataError,
@@ -31,7 +33,7 @@ from dpdist.errors import (
     UnreadableFile,
     WrongFormat,
 )
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.spec.data import CsvSpec
 from dpdist.spec.schema import Attribute, Schema
 
@@ -53,7 +55,7 @@ def columns(rows: int, start: int = 0) -> pa.Table:
 
 
 def lengths(table: Table) -> list[int]:
-    return [sum(piece.rows or 0 for piece in partition) for partition in table.partitions]
+    return [sum(piece.rows for piece in partition) for partition in table.partitions]
 
 
 def read_all(table: Table) -> list[np.ndarray]:
@@ -74,7 +76,6 @@ def test_cuts_move_to_row_groups(tmp_path: Path) -> None:
 
     def of(**options: int) -> list[int]:
         table = open_table(folder, SCHEMA, **options)
-        assert table.is_located
         assert table.rows == sum(lengths(table)) == 1500
         assert is_columns(read_all(table), 1500)
         return lengths(table)
@@ -101,15 +102,15 @@ def test_a_layout_covers_every_row_once(groups: list[list[int]], partitions: int
     total = sum(file.length for file in files)
     if not total:
         return
-    layout = _layout(files, partitions, rows=rows)
-    assert len(layout) <= partitions
-    pieces = [(piece.file, piece.start, piece.stop) for partition in layout for piece in partition]
+    parts = layout(files, partitions, rows=rows)
+    assert len(parts) <= partitions
+    pieces = [stretch for part in parts for stretch in part]
     assert all(start < stop for _, start, stop in pieces)
     assert [(file, row) for file, start, stop in pieces for row in range(start, stop)] == [
         (number, row) for number, file in enumerate(files) for row in range(file.length)
     ]
     if rows:
-        biggest = max(sum(piece.rows or 0 for piece in partition) for partition in layout)
+        biggest = max(sum(stop - start for _, start, stop in part) for part in parts)
         assert biggest <= 2 * total / min(partitions, total) + 1
 
 
@@ -119,24 +120,39 @@ def test_csv_partitions(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("age,sex\n")  # a part without rows
     for options in ({}, {"partitions": 1}, {"partitions": 3}, {"partitions": 16}, {"partition_rows": 200}):
         table = open_table(source(tmp_path), SCHEMA, **options)
-        assert not table.is_located
-        assert table.rows is None
         assert len(table.partitions) == options.get("partitions", 7 if options else 1)
-        located = located_table(table)
-        assert located.rows == 1500
-        assert located_table(located) is located
-        assert is_columns(read_all(located), 1500)
-        assert located.fingerprint == fingerprint(source(tmp_path))
+        assert table.rows == 1500
+        assert is_columns(read_all(table), 1500)
+        assert table.fingerprint == fingerprint(source(tmp_path))
+
+
+def test_no_record_is_read_before_the_rows_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then tasks read each line once: a release is charged in between."""
+    pa.csv.write_csv(columns(700), tmp_path / "a.csv")
+    pa.csv.write_csv(columns(800), tmp_path / "b.csv")
+    read, plain = list[int](), data_table._csv_records
+
+    def counted(*args: Any) -> Iterator[bytes]:
+        for block in plain(*args):
+            read.append(len(block))
+            yield block
+
+    monkeypatch.setattr(data_table, "_csv_records", counted)
+    files = TableFiles.of(source(tmp_path), SCHEMA, partitions=5)
+    assert not read
+    table = files.on(Cluster())
+    assert table.rows == 1500
+    assert sum(read) == sum(path.stat().st_size - len('"age","sex"\n') for path in tmp_path.iterdir())
 
 
 def test_compressed_csv_is_a_partition_per_file(tmp_path: Path) -> None:
     for name, start in (("a", 0), ("b", 700)):
         with pa.CompressedOutputStream(str(tmp_path / f"{name}.csv.gz"), "gzip") as file:
             pa.csv.write_csv(columns(700, start), file)
-    table = located_table(open_table(source(tmp_path), SCHEMA))
+    table = open_table(source(tmp_path), SCHEMA)
     assert lengths(table) == [700, 700]
     assert is_columns(read_all(table), 1400)
-    one = located_table(open_table(source(tmp_path), SCHEMA, partitions=1))
+    one = open_table(source(tmp_path), SCHEMA, partitions=1)
     assert lengths(one) == [1400]
     assert is_columns(read_all(one), 1400)
 
@@ -159,38 +175,38 @@ def test_slots_have_as_many_partitions_each(kind: str, slots: int, partitions: i
         pq.write_table(rows, tmp_path / "a.parquet", row_group_size=100)
     else:
         pa.csv.write_csv(rows, tmp_path / "a.csv")
-    table = open_table(source(tmp_path), SCHEMA, partition_rows=500)
-    spread = table.on(Slots(slots))
-    assert (len(table.partitions), len(spread.partitions)) == (3, partitions)
-    assert is_columns(read_all(located_table(spread)), 1500)
-    assert spread.on(Slots(slots)) == spread
+    files = TableFiles.of(source(tmp_path), SCHEMA, partition_rows=500)
+    assert len(files.on(InProcess()).partitions) == 3
+    table = files.on(Slots(slots))
+    assert len(table.partitions) == partitions
+    assert is_columns(read_all(table), 1500)
 
 
 def test_a_partitioning_that_was_asked_for_or_is_fine_stays(tmp_path: Path) -> None:
     pq.write_table(columns(1500), tmp_path / "a.parquet")
-    asked = open_table(source(tmp_path), SCHEMA, partitions=3)
-    many = open_table(source(tmp_path), SCHEMA, partition_rows=150)
-    assert asked.on(Slots(2)) is asked
-    assert len(many.partitions) == 10
-    assert many.on(Slots(2)) is many  # five each: none waits long for the other
-    assert len(many.on(Slots(3)).partitions) == 12
+
+    def partitions(slots: int, name: str = "a.parquet", **options: int) -> int:
+        return len(TableFiles.of(source(tmp_path / name), SCHEMA, **options).on(Slots(slots)).partitions)
+
+    assert partitions(2, partitions=3) == 3
+    assert partitions(2, partition_rows=150) == 10  # five each: none waits long for the other
+    assert partitions(3, partition_rows=150) == 12
     with pa.CompressedOutputStream(str(tmp_path / "b.csv.gz"), "gzip") as file:
         pa.csv.write_csv(columns(700), file)
-    compressed = open_table(source(tmp_path / "b.csv.gz"), SCHEMA, partition_rows=100)
-    assert compressed.on(Slots(4)) is compressed
+    assert partitions(4, "b.csv.gz", partition_rows=100) == 1
 
 
 def test_columns_by_name_in_every_file(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,age, sex\n?, 1, m\n")
     (tmp_path / "b.csv").write_text("sex,age\nf,2\n")
     (tmp_path / "c.csv").write_text("age;sex\n3;m\n")
-    table = located_table(open_table(source(tmp_path / "[ab].csv", extra_columns="ignore"), SCHEMA))
+    table = open_table(source(tmp_path / "[ab].csv", extra_columns="ignore"), SCHEMA)
     assert [column.tolist() for column in read_all(table)] == [[1, 2], [1, 0]]
-    table = located_table(open_table(source(tmp_path / "c.csv", csv=CsvSpec(delimiter=";")), SCHEMA))
+    table = open_table(source(tmp_path / "c.csv", csv=CsvSpec(delimiter=";")), SCHEMA)
     assert [column.tolist() for column in read_all(table)] == [[3], [1]]
     renamed = CsvSpec(columns=("sex", "age"))
     (tmp_path / "d.csv").write_text("Geschlecht,Alter\nf,4\n")
-    table = located_table(open_table(source(tmp_path / "d.csv", csv=renamed), SCHEMA))
+    table = open_table(source(tmp_path / "d.csv", csv=renamed), SCHEMA)
     assert [column.tolist() for column in read_all(table)] == [[4], [0]]
 
 
@@ -221,7 +237,7 @@ def test_files_without_rows_are_a_table_of_no_records(
         pq.write_table(content, tmp_path / name)
     else:
         (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    table = located_table(open_table(source(tmp_path), SCHEMA, partitions=partitions))
+    table = open_table(source(tmp_path), SCHEMA, partitions=partitions)
     assert table.rows == 0
     assert [column.size for column in read_all(table)] == [0, 0]
 
@@ -262,7 +278,7 @@ def test_what_cannot_be_opened(
     else:
         (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(error, match=message):
-        located_table(open_table(source(tmp_path / name, **options), SCHEMA))
+        open_table(source(tmp_path / name, **options), SCHEMA)
 
 
 def test_a_truncated_parquet_file(tmp_path: Path) -> None:
@@ -290,7 +306,7 @@ def test_a_damaged_compressed_file(tmp_path: Path) -> None:
     content = (tmp_path / "t.csv.gz").read_bytes()
     (tmp_path / "t.csv.gz").write_bytes(content[:-100])
     with pytest.raises(UnreadableFile, match=r"t.csv.gz is a damaged gzip file"):
-        located_table(open_table(source(tmp_path), SCHEMA))
+        open_table(source(tmp_path), SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +316,7 @@ def test_a_damaged_compressed_file(tmp_path: Path) -> None:
 )
 def test_a_line_that_is_no_record(tmp_path: Path, row: bytes) -> None:
     (tmp_path / "t.csv").write_bytes(b"age,sex\n1,f\n" + row + b"\n3,m\n")
-    table = located_table(open_table(source(tmp_path), SCHEMA))
+    table = open_table(source(tmp_path), SCHEMA)
     with pytest.raises(DataError) as caught:
         read_all(table)
     assert "77" not in readable(str(caught.value))
@@ -314,7 +330,7 @@ def test_text_in_an_integer_column(tmp_path: Path) -> None:
     with pytest.raises(
         ColumnMismatch, match=r"column 'age': values that are no integers in an integer attribute.*kind: number"
     ):
-        read_all(located_table(open_table(source(tmp_path), SCHEMA)))
+        read_all(open_table(source(tmp_path), SCHEMA))
 
 
 @pytest.mark.parametrize(("values", "refused"), [(("08", "13"), True), (("8", "13"), False), (("0.5", "8"), False)])
@@ -334,7 +350,7 @@ def test_codes_with_zeros_meet_a_column_of_integers(tmp_path: Path, values: tupl
 def test_files_that_change_are_noticed(tmp_path: Path) -> None:
     csv, parquet = tmp_path / "t.csv", tmp_path / "t.parquet"
     csv.write_text(CSV + "3,f\n")
-    table = located_table(open_table(source(csv), SCHEMA))
+    table = open_table(source(csv), SCHEMA)
     csv.write_text(CSV)
     with pytest.raises(UnreadableFile, match=r"t.csv has changed since the table was opened"):
         read_all(table)
@@ -362,7 +378,7 @@ def test_a_number_of_partitions_makes_sense(tmp_path: Path) -> None:
 def test_tables_on_s3(
     s3: Any, s3_server: str, tmp_path: Path, name: str, prebuffered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read, "_PREBUFFERED_BYTES", prebuffered)
+    monkeypatch.setattr("dpdist.data.table._PREBUFFERED_BYTES", prebuffered)
     if name == "t.parquet":
         pq.write_table(columns(5000), tmp_path / name, row_group_size=900)
     else:
@@ -375,7 +391,7 @@ def test_tables_on_s3(
     s3.put(str(tmp_path / name), f"census/{name}")
     remote = source(f"s3://census/{name}", storage_options={"endpoint_url": s3_server})
     for partitions in (1, 7):
-        table = located_table(open_table(remote, SCHEMA, partitions=partitions))
+        table = open_table(remote, SCHEMA, partitions=partitions)
         assert is_columns(read_all(table), 5000)
     s3.rm(f"census/{name}")
     with pytest.raises(DataNotFound, match=f"there is no file at s3://census/{name}"):

@@ -31,7 +31,7 @@ from dpdist.evaluation.publishable import FILE
 from dpdist.evaluation.request import Request
 from dpdist.evaluation.run import run_evaluation
 from dpdist.families.base.bounding import bounded
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.families.base.registry import family_of, make_plan
 from dpdist.families.base.rehearsal import EXECUTOR
 from dpdist.families.histogram.curves import coefficient_steps, sum_curves
@@ -263,7 +263,7 @@ def test_files_partitions_and_orders_change_no_record(tmp_path: Path) -> None:
         made = spec(tmp_path, settings)
         for partitions in (1, 5):
             opened = input_of(made).open(made.table, partitions=partitions, beside="patient_id")
-            held = bounded(EXECUTOR, located_table(opened), at_most=3, key=KeyRef.fixed(KEY))
+            held = bounded(EXECUTOR, opened.on(EXECUTOR), at_most=3, key=KeyRef.fixed(KEY))
             codes, report = run_pass(held, gather_operator())
             records = Counter(zip(*(column.tolist() for column in codes), strict=True))
             found.add((frozenset(records.items()), report.rows, report.kept, report.nameless, report.beyond))

@@ -25,7 +25,7 @@ from dpdist.data.weighted import WeightedRecords, copies_of
 from dpdist.errors import ColumnMismatch, OutOfDomain, SpecError
 from dpdist.evaluation.request import Request
 from dpdist.evaluation.run import run_evaluation
-from dpdist.families.base.graph import located_table, run_pass, table_pass
+from dpdist.families.base.graph import run_pass, table_pass
 from dpdist.families.base.registry import make_plan
 from dpdist.families.base.rehearsal import EXECUTOR
 from dpdist.families.histogram.plan import HistogramPlan
@@ -103,7 +103,7 @@ def test_a_weighted_table_is_that_of_repeated_rows(partitions: int, batch_rows: 
     made = spec(tmp_path)
     assert made.weight is not None
     opened = input_of(made).open(made.table, partitions=partitions, beside="w")
-    records = WeightedRecords(located_table(opened), made.weight)
+    records = WeightedRecords(opened.on(EXECUTOR).sides[0], made.weight)
     graph = table_pass(EXECUTOR, records, gather_operator(), name="all", batch_rows=batch_rows)
     codes, report = EXECUTOR.compute([graph])[0]
     copies = np.floor(frame["w"].to_numpy() + 0.5).astype(int)
@@ -119,7 +119,7 @@ def test_rows_that_a_policy_drops_count_nothing(tmp_path: Path) -> None:
     dropping = {"attributes": [{**BITS["attributes"][0], "missing": "drop"}, BITS["attributes"][1]]}
     made = spec(tmp_path, schema=dropping)
     assert made.weight is not None
-    records = WeightedRecords(located_table(input_of(made).open(made.table, beside="w")), made.weight)
+    records = WeightedRecords(input_of(made).open(made.table, beside="w").on(EXECUTOR).sides[0], made.weight)
     codes, _ = run_pass(records, gather_operator())
     kept = frame.dropna()
     assert len(codes[0]) == int(np.floor(kept["w"] + 0.5).sum())
@@ -227,7 +227,7 @@ def test_a_sample_has_each_record_once_by_weight(tmp_path: Path) -> None:
     table([0, 1, 2, 5], rows).assign(a=0, b=[0, 0, 0, 1] * (rows // 4)).to_parquet(tmp_path / "table.parquet")
     made = spec(tmp_path)
     assert made.weight is not None
-    opened = located_table(input_of(made).open(made.table, partitions=3, beside="w"))
+    (opened,) = input_of(made).open(made.table, partitions=3, beside="w").on(EXECUTOR).sides
     for thinned in (KeyRef.fixed(KEY), KeyRef.fixed(KEY[::-1])):
         codes, report = run_pass(WeightedRecords(opened, made.weight, thinned=thinned), gather_operator())
         heavy = int(codes[1].sum())

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpdist.families.mixing.federated import client
+from dpdist.families.mixing.federated import client, client_session
 
 _numbers = count()
-_plain = vars(client).setdefault("_plain", (client.noisy_steps, client.Message, client.identity_of))  # loaded twice
+# loaded twice
+_plain = vars(client).setdefault("_plain", (client.noisy_steps, client.Message, client_session.identity_of))
 _plain_steps, _plain_message, _plain_identity = _plain
 
 
@@ -58,4 +59,5 @@ def _identity(session: Any) -> Any:
     return Ed25519PrivateKey.generate() if _lie() == "forged" else _plain_identity(session)
 
 
-client.noisy_steps, client.Message, client.identity_of = _steps, _message, _identity  # type: ignore[assignment]
+client.noisy_steps, client.Message = _steps, _message  # type: ignore[assignment]
+client_session.identity_of = _identity

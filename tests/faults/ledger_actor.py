@@ -26,10 +26,10 @@ import sqlalchemy as sa
 
 from dpdist.errors import BudgetExceeded, DatasetExists, KeyUnavailable, ReleaseConflict
 from dpdist.ledger import Books
-from dpdist.ledger.account import Price
 from dpdist.ledger.anchor import Anchor
 from dpdist.ledger.database import Database
 from dpdist.ledger.keys import forget_keys, load_noise
+from dpdist.ledger.records import Price
 from dpdist.ledger.tables import charge
 from dpdist.privacy.filter import Cost, Portfolio
 

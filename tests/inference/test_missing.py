@@ -19,8 +19,7 @@ from dpdist.inference.answers import tabulate
 from dpdist.inference.comparisons import MEASURED_NOTE, answer
 from dpdist.inference.published import Published
 from dpdist.inference.quantities import parse_quantity, ratio_range
-from dpdist.spec.numbers import numbers_in
-from dpdist.spec.regression import parse_regression
+from dpdist.spec.regression import numbers_in, parse_regression
 from dpdist.spec.schema import Schema
 
 NONE = {"category": "none"}

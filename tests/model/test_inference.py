@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dpdist.data.marginal import marginal
+from dpdist.data.count import marginal
 from dpdist.model.descent import FactorModel, TableMeasurement, fit, with_evidence
 from dpdist.model.inference import Inference, PairMarginals
 from dpdist.model.junction import Graph, JunctionTree, Paths, cells_of, cliques_of

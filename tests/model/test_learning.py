@@ -25,9 +25,8 @@ from dpdist.model.coding import coding_of, recode
 from dpdist.model.draw import _lexicographic, draw_part, draw_records, pool_part, rounded_groups
 from dpdist.model.fitted import UNIT, cumulative_of, power_of_two
 from dpdist.model.learn import Learned
-from dpdist.model.measure import AllPairs
 from dpdist.model.one_way import OneWay, combine, expected_counts, merge_rare
-from dpdist.model.pool import measure_triples, triple_scores, with_margins
+from dpdist.model.pool import AllPairs, measure_triples, triple_scores, with_margins
 from dpdist.model.rake import WeightedRows, rake, shrink
 from dpdist.model.rounds import LARGEST_WEIGHT
 from dpdist.privacy.noise import Noise
@@ -87,10 +86,11 @@ def test_what_no_pair_is_picked_for_goes_to_the_one_way_tables() -> None:
     assert account["one-way/rest"] > 0.5
     assert 0.99 < math.fsum(account.values()) <= 1
     sigma = math.sqrt(4) / math.sqrt(1.0)  # about that of all of the account
-    errors = [
-        counts - np.bincount(column, minlength=len(counts))
-        for counts, column in zip(learned.one_way, codes, strict=True)
-    ]
+    errors = []
+    for i, (column, size) in enumerate(zip(codes, CARDS, strict=True)):
+        found = learned.measurements.combined((i,), (size,))
+        assert found is not None
+        errors.append(found[0] - np.bincount(column, minlength=size))
     assert np.sqrt(np.mean(np.concatenate(errors) ** 2)) < 1.5 * sigma
     half = replace(choices, one_way=0.03, one_way_again=0.07, tree=0.15, pairs=0.2)
     learned = learn(pair_counts(codes, CARDS), choices=half, noise=KEY, drawing=DRAWING)

@@ -77,6 +77,7 @@ def test_local_information_disclosure_is_said_of_the_columns_that_are_looked_at(
         lambda: PlausibleDeniability(k=5, gamma=2, epsilon=1.0),
         lambda: PlausibleDeniability(k=5, gamma=2, covers="the whole release"),
         lambda: PML(epsilon=-1, alpha=0.1),
+        lambda: guarantee.from_json({"kind": "pointwise-maximal-leakage", "epsilon": None, "alpha": 0.1}),
         lambda: PML(epsilon=1, alpha=2),
         lambda: LID(bound=1.2),
         lambda: guarantee.from_json({"kind": "k-anonymity"}),

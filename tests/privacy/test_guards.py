@@ -15,8 +15,8 @@ from cases import HISTOGRAM
 from dpdist.errors import AccountingError, GuaranteeRefused, SpecError
 from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.registry import make_plan
-from dpdist.ledger.account import Account as Sums
-from dpdist.ledger.account import Price
+from dpdist.ledger.records import Account as Sums
+from dpdist.ledger.records import Price
 from dpdist.lifecycle.preflight import refuse
 from dpdist.model.account import GaussianAccount
 from dpdist.privacy.filter import Cost, Filter, Portfolio

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dpdist.errors import SpecError
-from dpdist.spec.contradictions import a_record
 from dpdist.spec.part import departures
-from dpdist.spec.rules import broken_by
+from dpdist.spec.rules import a_record, broken_by
 from dpdist.spec.schema import Schema
 
 ATTRIBUTES: list[dict[str, Any]] = [

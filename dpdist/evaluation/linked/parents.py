@@ -14,7 +14,7 @@ from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.data.operators import gather_operator, through, together
-from dpdist.data.records import Records
+from dpdist.data.records import Located
 from dpdist.data.released import Decoder, ReleasedTable
 from dpdist.data.report import RowReport
 from dpdist.evaluation.utility.rules import broken_operator
@@ -102,21 +102,21 @@ class ParentRecords:
 
 
 def real_parents(
-    executor: Executor, table: Records, linked: LinkedRows, released: ReleasedTable, *, seed: int
+    executor: Executor, table: Located, linked: LinkedRows, released: ReleasedTable, *, seed: int
 ) -> Deferred:
     """Graph of the parents of a real table with their first members, and of what the policies met.
 
     Parameters
     ----------
-    table : Records
-        Located, opened by `linked.read` with the column of the ids.
+    table : Located
+        Opened by `linked.read` with the column of the ids.
     released : ReleasedTable
         Says which codes a release can tell apart.
     seed : int
         Of the choice of parents, where there are too many.
     """
     key = KeyRef.fixed(hashlib.sha256(f"evaluation/{seed}/parents".encode()).hexdigest())
-    share = min(MOST_ROWS / max(table.rows or 1, 1), 1.0)
+    share = min(MOST_ROWS / max(table.rows, 1), 1.0)
     how = linked, released.decoder.columns[linked.ids :], np.uint64(min(int(share * 2.0**64), (1 << 64) - 1))
     task = executor.tasks("parents")
     return task.tree("both", _both, sharded(executor, table, _shard, how, key=key), fan_in=_FAN_IN)

@@ -13,7 +13,7 @@ from dpdist.data.released import ReleasedTable
 from dpdist.data.report import RowReport, check
 from dpdist.errors import DataError
 from dpdist.evaluation.binning import View, view_of
-from dpdist.evaluation.inputs import Tables, require_records
+from dpdist.evaluation.inputs import EvaluatedTables, require_records
 from dpdist.evaluation.linked import attacks
 from dpdist.evaluation.linked.closeness import wide
 from dpdist.evaluation.linked.parents import ParentRecords, by_numbers, real_parents, released_parents
@@ -26,7 +26,7 @@ from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, margi
 from dpdist.evaluation.utility.rules import rules_section
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.family import LinkedRows
-from dpdist.families.base.graph import located_on, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.spec.schema import Schema
 
@@ -56,7 +56,13 @@ class LinkedInputs:
 
 
 def open_linked(
-    released: ReleasedTable, linked: LinkedRows, tables: Tables, *, executor: Executor, seed: int, progress: Progress
+    released: ReleasedTable,
+    linked: LinkedRows,
+    tables: EvaluatedTables,
+    *,
+    executor: Executor,
+    seed: int,
+    progress: Progress,
 ) -> LinkedInputs:
     """Read both tables, whole parents at a time. Raises DataError: a table does not fit the release's schema, or its
     files changed meanwhile; SpecError: the hold-out is the table itself.
@@ -64,9 +70,9 @@ def open_linked(
     against, holdout = tables.against, tables.holdout
     tables.check_holdout()
     inputs = {"real": against} | ({} if holdout is None else {"holdout": holdout})
-    opened = [one.open(linked.read, beside=linked.unit.by).on(executor) for one in inputs.values()]
+    opened = [one.open(linked.read, beside=linked.unit.by) for one in inputs.values()]
     progress("reading parents", 0, 1)
-    located = located_on(executor, opened)
+    located = [one.on(executor) for one in opened]
     graphs = [released_parents(executor, released, linked)]
     graphs += [real_parents(executor, table, linked, released, seed=seed) for table in located]
     ((made, broken), _), *found = executor.compute(

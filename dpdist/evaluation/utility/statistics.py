@@ -19,7 +19,7 @@ from dpdist.evaluation.page.sections import Cell, PageSection, PageTable, State,
 from dpdist.evaluation.utility.marginals import total_variation
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.family import Truth
-from dpdist.families.base.graph import located_on, table_pass
+from dpdist.families.base.graph import table_pass
 from dpdist.families.base.registry import family_of, make_plan
 from dpdist.privacy.arrays import Floats
 from dpdist.publish.manifest import Manifest
@@ -44,9 +44,9 @@ def statistics_sections(
         raise SpecError(f"a release of kind {spec.kind!r} has statistics that nothing is compared with")
     operator, truths = truth(make_plan(spec), manifest.parameters)
     weight = spec.weight
-    table = against.open(manifest.table, beside=None if weight is None else weight.by).on(cluster)
+    table = against.open(manifest.table, beside=None if weight is None else weight.by)
     progress("counting", 0, 1)
-    located = located_on(cluster, [table])[0]
+    located = table.on(cluster).sides[0]
     if weight is not None:
         located = WeightedRecords(located, weight)
     summary, report = cluster.compute([table_pass(cluster, located, operator, name="true-statistics")])[0]

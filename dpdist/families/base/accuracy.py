@@ -76,13 +76,12 @@ def _released_tables(attempt: Attempt[Any, Any], released: ReleasedRecords) -> T
     total = task.tree("sum", partial(_sum, operator), counted, fan_in=operator.fan_in)
     with attempt.stage(STAGE) as progress:
         summary = attempt.executor.compute([total], progress=progress)[0]
-    found: Tables = operator.finish(summary) if operator.finish else summary
+    found: Tables = operator.finish(summary)
     return found
 
 
 def _part_tables(codes: Codes, operator: Operator) -> Any:
-    summary = operator.chunk(codes)
-    return operator.compact(summary) if operator.compact else summary
+    return operator.compact(operator.chunk(codes))
 
 
 def _sum(operator: Operator, parts: list[Any]) -> Any:

@@ -8,13 +8,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
-from dpdist.data.records import Records
+from dpdist.data.records import Located, Opened, Records
+from dpdist.data.weighted import WeightedRecords
+from dpdist.families.base.bounding import bounded
 from dpdist.families.base.family import PlanT, SpecT, Stage
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
@@ -55,7 +58,7 @@ class Attempt(Generic[SpecT, PlanT]):
     # what is released, from what, and where it computes
     spec: SpecT
     plan: PlanT
-    table: Records
+    table: Opened
     executor: Executor
     key: KeyRef  # where workers find the key of the attempt
     id: str
@@ -80,6 +83,22 @@ class Attempt(Generic[SpecT, PlanT]):
         """The noise of the attempt; the ledger is told before it is handed out."""
         self.before_noise()
         return load_noise(self.key)
+
+    @cached_property
+    def located(self) -> Located:
+        """The table where tasks find its rows; the ledger is told before they are counted."""
+        self.before_noise()
+        with self.stage("locating rows") as progress:
+            return self.table.on(self.executor, progress=progress)
+
+    @cached_property
+    def records(self) -> Records:
+        """What passes read: the table bounded by unit, or with each record as often as its weight says."""
+        unit, weight = self.spec.unit, self.spec.weight
+        if unit is not None:
+            return bounded(self.executor, self.located, at_most=unit.at_most, key=self.key)
+        (records,) = self.located.sides
+        return records if weight is None else WeightedRecords(records, weight)
 
     @property
     def drawing_key(self) -> KeyRef:

@@ -9,23 +9,21 @@ depends on neither the shards nor the partitions.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred, Tasks
-from dpdist.data.arrow import HeldRecords
-from dpdist.data.joined import JoinedTable
+from dpdist.data.inputs import Join
 from dpdist.data.keyed_ids import UnitHashes
-from dpdist.data.packed import PackedRows, RowFormat, taken
-from dpdist.data.read import EncodedBatch
-from dpdist.data.records import Records
+from dpdist.data.records import Batches, HeldRecords, Located, Records, RecordsInMemory
 from dpdist.data.report import RowReport
-from dpdist.data.sizes import BATCH_ROWS
-from dpdist.families.base.graph import by_partition, no_codes
+from dpdist.families.base.graph import no_codes
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.keyed_hash import Hashes
@@ -40,6 +38,67 @@ MOST_BLOCKS = 1 << 16  # of all shards together: their numbers are sorted as 16 
 # hashed and packed with 8.
 BLOCK_ROWS = 6_000
 READ_ROWS = 15_000
+
+PackedRows: TypeAlias = NDArray[np.uint64]
+"""Packed records, uint64[records, words]; the first two words are the hash of the unit's id."""
+
+_HASH = 16  # bytes
+_WIDTH = 32
+_PACKED = 1 << 12  # rows packed at a time, in the cache of a processor
+
+
+@dataclass(frozen=True)
+class RowFormat:
+    """How the records of a schema are packed row by row: the hash of the unit's id, then the codes.
+
+    A row of 32 bytes is moved in one step, where a column at a time would be gathered from as many places as there are
+    attributes. Longer rows are padded to a multiple of 16.
+    """
+
+    kinds: tuple[np.dtype[Any], ...]  # of the codes of each attribute
+
+    @classmethod
+    def of(cls, schema: Schema) -> RowFormat:
+        """That of a schema."""
+        return cls(tuple(attribute.dtype for attribute in schema.attributes))
+
+    @cached_property
+    def _fields(self) -> np.dtype[np.void]:
+        offsets = np.cumsum([_HASH, *(kind.itemsize for kind in self.kinds)]).tolist()
+        width = _WIDTH if offsets[-1] <= _WIDTH else -(-offsets[-1] // 16) * 16
+        names = [str(place) for place in range(len(self.kinds))]
+        return np.dtype({"names": names, "formats": list(self.kinds), "offsets": offsets[:-1], "itemsize": width})
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return self._fields.itemsize
+
+    def pack(self, units: Hashes, codes: Sequence[NDArray[Any]]) -> PackedRows:
+        """Rows, from the hashes of the units' ids and the codes."""
+        rows = np.zeros((len(units), self.width // 8), np.uint64)
+        for start in range(0, len(units), _PACKED):
+            part = slice(start, start + _PACKED)
+            rows[part, :2] = units[part]
+            fields = rows[part].view(self._fields)[:, 0]
+            for place, column in enumerate(codes):
+                fields[str(place)] = column[part]
+        return rows
+
+    def codes(self, rows: PackedRows) -> Codes:
+        """The codes."""
+        fields = rows.view(self._fields)[:, 0]
+        return [np.ascontiguousarray(fields[str(place)]) for place in range(len(self.kinds))]
+
+    def values(self, rows: PackedRows) -> NDArray[np.uint8]:
+        """The bytes of the codes of each row, uint8[rows, bytes]."""
+        return rows.view(np.uint8)[:, _HASH : _HASH + sum(kind.itemsize for kind in self.kinds)]
+
+
+def taken(rows: PackedRows, order: NDArray[np.intp]) -> PackedRows:
+    """Some of the rows, in an order."""
+    whole = rows.view(f"V{8 * rows.shape[1]}")[:, 0].take(order)
+    return whole.view(np.uint64).reshape(-1, rows.shape[1])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,80 +117,60 @@ class ShardPiece:
         return self.rows[self.ends[number] : self.ends[number + 1]]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Shard:
-    """The kept records of a shard: a partition of the bounded table."""
-
-    schema: Schema
-    codes: Codes
-    report: RowReport
-
-    def __sizeof__(self) -> int:
-        return sum(column.nbytes for column in self.codes)
-
-    def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
-        """The records, at most `batch_rows` at a time; the first batch has the report."""
-        report = self.report
-        for start in range(0, max(len(self.codes[0]), 1), batch_rows):
-            columns = [column[start : start + batch_rows] for column in self.codes]
-            yield EncodedBatch(0, start, columns, None, report)
-            report = RowReport.empty(self.schema)
-
-
-def bounded(executor: Executor, table: Records, *, at_most: int, key: KeyRef) -> HeldRecords:
-    """Graph of a table with at most so many records of each unit; records without an id are not in it. `table` is
-    located, and opened with the column of the ids; `key`, that of the attempt, decides which records are kept.
+def bounded(executor: Executor, table: Located, *, at_most: int, key: KeyRef) -> HeldRecords:
+    """Graph of a table, opened with the column of the ids, with at most so many records of each unit; records without
+    an id are not in it. The key of the attempt decides which records are kept.
     """
     shards = sharded(executor, table, bound_shard, (table.schema, at_most), key=key)
-    return HeldRecords(table.schema, shards, table.rows or 0, table.fingerprint)
+    return HeldRecords(table.schema, shards, table.rows, table.fingerprint)
 
 
 def sharded(
-    executor: Executor, table: Records, bound: Callable[..., object], how: object, *, key: KeyRef
+    executor: Executor, table: Located, bound: Callable[..., object], how: object, *, key: KeyRef
 ) -> list[Deferred]:
-    """Graphs of what a function makes of each shard of a table: `bound` is called with `how`, the pieces of the shard,
-    the reports of the partitions (with the first shard only) and `key`.
+    """Graphs of what a function makes of each shard of a table: called with `how`, the pieces of the shard, the reports
+    of the partitions (with the first shard only) and `key`.
     """
-    sizes = sizes_for(table.rows or 0)
+    sizes = sizes_for(table.rows)
     task = executor.tasks("bounding")
-    if isinstance(table, JoinedTable):
-        pieces, reports = _joined_pieces(task, table, sizes, key)
-    else:
-        pieces, reports = _pieces(task, table, sizes, key)
+    pieces, reports = _pieces(task, table.sides[0], sizes, key)
+    if len(table.sides) == 2:
+        parents = _pieces(task, table.sides[1], sizes, key)
+        join = Join(table.schema, (table.sides[0].schema, table.sides[1].schema))
+        pieces, reports = _joined_pieces(task, join, (pieces, reports), parents, key)
     shared = task.constant("how", how)
     return [task("bound", bound, shared, own, [] if k else reports, key) for k, own in enumerate(pieces)]
 
 
-def _pieces(
-    task: Tasks, table: Records, sizes: tuple[int, int], key: KeyRef
-) -> tuple[list[list[Deferred]], list[Deferred]]:
-    """For each shard the pieces of all partitions, and the partitions' reports."""
-    parts = [task("split", split_partition, records, i, sizes, key) for records, i in by_partition(task, table)]
+Pieces = tuple[list[list[Deferred]], list[Deferred]]
+"""For each shard the pieces of all partitions, and the partitions' reports."""
+
+
+def _pieces(task: Tasks, table: Records, sizes: tuple[int, int], key: KeyRef) -> Pieces:
+    """The records of a table, sent by the hashes of their ids."""
+    parts = [task("split", split_partition, records, i, sizes, key) for records, i in table.parts(task)]
     reports = [task("report", operator.itemgetter(sizes[0]), part) for part in parts]
     return [[task("send", operator.itemgetter(k), part) for part in parts] for k in range(sizes[0])], reports
 
 
-def _joined_pieces(
-    task: Tasks, table: JoinedTable, sizes: tuple[int, int], key: KeyRef
-) -> tuple[list[list[Deferred]], list[Deferred]]:
-    """As `_pieces`, of records that are joined with their parents in each shard."""
-    shared = task.constant("tables", table)
-    sides = [_pieces(task, side, sizes, key) for side in table.sides]
-    found = [task("join", join_shard, shared, *both, key) for both in zip(sides[0][0], sides[1][0], strict=True)]
-    reports = [task("widen", JoinedTable.widened, shared, k, report) for k in (0, 1) for report in sides[k][1]]
+def _joined_pieces(task: Tasks, join: Join, records: Pieces, parents: Pieces, key: KeyRef) -> Pieces:
+    """The pieces of records that are joined with their parents in each shard."""
+    shared = task.constant("join", join)
+    found = [task("join", join_shard, shared, *both, key) for both in zip(records[0], parents[0], strict=True)]
+    reports = [task("widen", Join.widened, shared, k, one) for k in (0, 1) for one in (records, parents)[k][1]]
     reports += [task("report", operator.itemgetter(1), one) for one in found]
     return [[task("send", operator.itemgetter(0), one)] for one in found], reports
 
 
 def join_shard(
-    table: JoinedTable, records: list[ShardPiece], parents: list[ShardPiece], key: KeyRef
+    join: Join, records: list[ShardPiece], parents: list[ShardPiece], key: KeyRef
 ) -> tuple[ShardPiece, RowReport]:
     """The records of a shard with the attributes of their parents, and what the rules met."""
-    hashes, report = UnitHashes.of(load_noise(key)), RowReport.empty(table.schema)
-    form, ends = RowFormat.of(table.schema), [0]
-    found = [form.pack(np.empty((0, 2), np.uint64), no_codes(table.schema))]
+    hashes, report = UnitHashes.of(load_noise(key)), RowReport.empty(join.schema)
+    form, ends = RowFormat.of(join.schema), [0]
+    found = [form.pack(np.empty((0, 2), np.uint64), no_codes(join.schema))]
     for own, above in zip(blocks_of(records), blocks_of(parents), strict=True):
-        rows, columns, met = table.join(own, above, hashes)
+        rows, columns, met = join.joined(own, above, hashes)
         found.append(form.pack(own[0][rows], columns))
         ends.append(ends[-1] + len(rows))
         report += met
@@ -145,7 +184,7 @@ def sizes_for(rows: int) -> tuple[int, int]:
 
 
 def split_partition(
-    table: Records, partition: int, sizes: tuple[int, int], key: KeyRef
+    table: Batches, partition: int, sizes: tuple[int, int], key: KeyRef
 ) -> list[ShardPiece | RowReport]:
     """The records of a partition for each of so many shards of so many blocks, and what the policies met."""
     shards, blocks = sizes
@@ -154,7 +193,7 @@ def split_partition(
     pieces, numbers = [form.pack(np.empty((0, 2), np.uint64), no_codes(table.schema))], [np.empty(0, np.uint16)]
     for batch in table.batches(partition, batch_rows=READ_ROWS):
         if batch.beside is None:
-            raise TypeError("the table was opened without the column of the ids")
+            raise ValueError("the table was opened without the column of the ids")
         found, known = hashes.of_ids(batch.beside)
         rows, keep = form.pack(found, batch.codes), batch.keep
         if known is not None:
@@ -182,7 +221,9 @@ def blocks_of(pieces: list[ShardPiece]) -> Iterator[tuple[Hashes, Codes]]:
         yield np.ascontiguousarray(rows[:, :2]), pieces[0].form.codes(rows)
 
 
-def bound_shard(how: tuple[Schema, int], pieces: list[ShardPiece], reports: list[RowReport], key: KeyRef) -> Shard:
+def bound_shard(
+    how: tuple[Schema, int], pieces: list[ShardPiece], reports: list[RowReport], key: KeyRef
+) -> RecordsInMemory:
     """The records of a shard that are kept, and a report that counts them and what the partitions met."""
     schema, at_most = how
     form = RowFormat.of(schema)
@@ -193,7 +234,8 @@ def bound_shard(how: tuple[Schema, int], pieces: list[ShardPiece], reports: list
         seen += len(rows)
     whole = joined(found)
     report = sum(reports, start=RowReport.empty(schema))
-    return Shard(schema, whole, replace(report, kept=len(whole[0]), beyond=seen - len(whole[0])))
+    report = replace(report, kept=len(whole[0]), beyond=seen - len(whole[0]))
+    return RecordsInMemory.of(schema, whole, report=report)
 
 
 def joined(pieces: list[Codes]) -> Codes:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 from dpdist.cluster.tasks import Deferred
-from dpdist.data.operators import Operator
-from dpdist.data.records import Records, RecordsInMemory
+from dpdist.data.operators import Operator, Split
+from dpdist.data.records import HeldRecords, Records
 from dpdist.data.report import RowReport, check, check_weights
-from dpdist.data.split import Split
-from dpdist.data.weighted import WeightedRecords
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.bounding import bounded
-from dpdist.families.base.graph import encoded_partitions, locate, partition_codes, reduce_partitions, table_pass
+from dpdist.families.base.graph import encoded, partition_codes, table_pass
 
 _MEMORY_FOR_CODES = 0.25  # share of the workers' memory that codes may take
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class BoundedTable:
-    """The table with a bounded number of records of each unit, which all passes of an attempt share."""
-
-    records: Records
 
 
 class Passes:
@@ -35,7 +25,6 @@ class Passes:
     """
 
     def __init__(self, attempt: Attempt[Any, Any], *, split: Split | None = None, repeated: bool = False) -> None:
-        attempt.before_noise()
         if split is not None and attempt.spec.unit is not None:
             raise ValueError("a split sends records, not units: the family protects single records only")
         self._attempt = attempt
@@ -53,42 +42,21 @@ class Passes:
             attempt.keep(passes)
             return passes
 
-    @cached_property
+    @property
     def table(self) -> Records:
-        """The table with its row numbers, bounded by unit, or with each record as often as its weight says."""
-        attempt, unit, weight = self._attempt, self._attempt.spec.unit, self._attempt.spec.weight
-        if isinstance(attempt.table, RecordsInMemory):  # a rehearsal's records are bounded and weighted already
-            return self._located()
-        if weight is not None:
-            return WeightedRecords(self._located(), weight)
-        if unit is None:
-            return self._located()
-        try:
-            return attempt.result(BoundedTable).records
-        except LookupError:
-            records = bounded(attempt.executor, self._located(), at_most=unit.at_most, key=attempt.key)
-            attempt.keep(BoundedTable(records))
-            return records
-
-    def _located(self) -> Records:
-        attempt = self._attempt
-        if attempt.table.is_located:
-            return attempt.table
-        with attempt.stage("locating rows") as progress:
-            located: Records = attempt.executor.compute([locate(attempt.executor, attempt.table)], progress=progress)[0]
-            return located
+        """See `Attempt.records`."""
+        return self._attempt.records
 
     @cached_property
-    def _encoded(self) -> list[Deferred] | None:
-        """The encoded partitions in worker memory; None where they do not fit or are read once."""
+    def _encoded(self) -> HeldRecords | None:
+        """The encoded records in worker memory; None where they do not fit or are read once."""
         executor, schema = self._attempt.executor, self.table.schema
         row = sum(attribute.dtype.itemsize for attribute in schema.attributes) + 1
-        if not self._repeated or (self.table.rows or 0) * row > _MEMORY_FOR_CODES * executor.memory:
+        if not self._repeated or self.table.rows * row > _MEMORY_FOR_CODES * executor.memory:
             return None
         with self._attempt.stage("reading") as progress:
-            return executor.persist(
-                encoded_partitions(executor, self.table, name="read", split=self._split), progress=progress
-            )
+            read = encoded(executor, self.table, name="read", split=self._split)
+            return replace(read, partitions=executor.persist(read.partitions, progress=progress))
 
     def run(self, operator: Operator, *, stage: str, label: int | None = None) -> Any:
         """The operator's summary of the table, or of one part of the split. Raises DataError: the table breaks its
@@ -110,19 +78,15 @@ class Passes:
 
     def codes(self, *, label: int | None = None) -> list[Deferred]:
         """The codes of each partition, or of one part of the split in it."""
-        executor, encoded = self._attempt.executor, self._encoded
-        if encoded is None:
-            encoded = encoded_partitions(executor, self.table, name="codes", split=self._split, label=label)
-            label = None
-        return partition_codes(executor, encoded, name="codes", label=label)
+        executor, read = self._attempt.executor, self._encoded
+        if read is None:
+            read, label = encoded(executor, self.table, name="codes", split=self._split, label=label), None
+        return partition_codes(executor, read, name="codes", label=label)
 
     def _graph(self, operator: Operator, label: int | None, *, name: str) -> Any:
         """What makes the graph of a pass; in process, making it computes it."""
-        executor, encoded, name = self._attempt.executor, self._encoded, name.replace(" ", "-")
-        if encoded is not None:
-            return lambda: reduce_partitions(executor, encoded, operator, label=label, name=name)
-        table = self.table
-        return lambda: table_pass(executor, table, operator, split=self._split, label=label, name=name)
+        table, name = self._encoded or self.table, name.replace(" ", "-")
+        return partial(table_pass, self._attempt.executor, table, operator, split=self._split, label=label, name=name)
 
     def _check(self, report: RowReport) -> None:
         if self.report is None:

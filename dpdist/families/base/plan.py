@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from dpdist.data.sizes import BATCH_ROWS
+from dpdist.data.records import BATCH_ROWS
 from dpdist.privacy import accountant
 from dpdist.privacy.event import Event
 from dpdist.privacy.formatting import Fact, lines_of, mebibytes, number_of, upwards

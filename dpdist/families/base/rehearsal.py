@@ -7,12 +7,13 @@ key and one table give the records that are published. Thousands of rehearsals o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from dpdist.cluster.executor import InProcess
-from dpdist.data.records import RecordsInMemory
+from dpdist.data.records import Records, RecordsInMemory
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, StorableT, silent
 from dpdist.families.base.family import Stage
 from dpdist.families.base.plan import Plan
@@ -26,6 +27,12 @@ EXECUTOR = InProcess()
 
 class Rehearsal(Attempt[Any, Any]):
     """An attempt that ends with its process: what it would store to be resumed is only kept."""
+
+    @cached_property
+    def records(self) -> Records:
+        """The table: its records are bounded and weighted already."""
+        (records,) = self.located.sides
+        return records
 
     def stored(self, kind: type[StorableT], make: Callable[[], StorableT]) -> StorableT:
         """The result, made now."""

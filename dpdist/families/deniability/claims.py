@@ -174,11 +174,10 @@ def even_network(schema: Schema) -> Network:
 def records_claim(
     synthesizer: SeedSynthesizer, test: PrivacyTest, *, records: int, delta: float, companions: int | None = None
 ) -> Claim:
-    """Records released from seeds, with the network fixed and the passing mass of the table known.
-
-    Some attribute is kept of the seeds, and the test is randomised (else ValueError). The epsilon of all `records` is
-    stated at `delta`; AccountingError if none is finite. `companions` are the other seeds with the canary's prefix: k -
-    1 by default, so that the canary is the one that is missing.
+    """Records released from seeds, with the network fixed and the passing mass of the table known; epsilon is stated at
+    `delta`. Some attribute is kept of the seeds, and the test is randomised (else ValueError). `companions` are the
+    other seeds with the canary's prefix: k - 1 by default, so that the canary is the one that is missing. Raises
+    AccountingError: no epsilon is finite.
     """
     if test.epsilon0 is None:
         raise ValueError("the fixed threshold states no epsilon: nothing to audit")
@@ -267,10 +266,8 @@ def _everything(plan: PlausibleDeniabilityPlan, canary: Codes, codes: Codes, noi
 
 
 def claims(plan: PlausibleDeniabilityPlan) -> tuple[Claim, ...]:
-    """Each mechanism of a plausible-deniability plan, with its noise and its parameters, on a small table against it.
-
-    The seeds' test is audited on as few seeds as its k admits and a few records, at a delta that shows in thousands of
-    releases; the epsilon that is stated is that of this small release.
+    """Each mechanism of a plan, with its noise and parameters, on a small table against it. The seeds' test is audited
+    on as few seeds as its k admits and a few records; the epsilon that is stated is that of this small release.
     """
     spec, model = plan.spec, plan.model
     claims = []
@@ -307,10 +304,8 @@ _ALWAYS = -(1 << 62)  # a threshold that every count reaches
 
 def shadow(plan: PlausibleDeniabilityPlan, records: int, share: float) -> PlausibleDeniabilityPlan:
     """The plan of a release of a shadow table of so many `records`, a `share` of the whole one, with the noise of each
-    stage as in the whole release.
-
-    Released records and k keep their ratio to the records of the table, and the budget of each stage is that of the
-    release. Checks of declared numbers are left out: the adversary knows its own table.
+    stage as in the whole release. Released records and k keep their ratio to the records of the table. Checks of
+    declared numbers are left out: the adversary knows its own table.
     """
     spec, seeds = plan.spec, plan.seeds
     settings = {

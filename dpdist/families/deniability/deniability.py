@@ -190,10 +190,9 @@ class PrivacyTest:
         counts: NDArray[np.int64],
         start: int,
     ) -> NDArray[np.bool_]:
-        """Whether each of n candidates, from number `start` on, passes the test: bool[n].
-
-        `counts`, int64[lengths, n], are the numbers of all seeds that share each kept prefix length with a candidate,
-        ascending; or int64[1, n], the plausible seeds (`SeedSynthesis.counts`, summed over the ranges).
+        """Whether each of n candidates, from number `start` on, passes the test: bool[n]. `counts`, int64[lengths, n],
+        are the numbers of all seeds that share each kept prefix length with a candidate, ascending; or int64[1, n], the
+        plausible seeds (`SeedSynthesis.counts`, summed over the ranges).
         """
         needed = self.thresholds(noise, start, start + counts.shape[1])
         return plausible_seeds(synthesizer, candidates, counts, gamma=self.gamma) >= needed
@@ -222,9 +221,8 @@ def log_probabilities(synthesizer: SeedSynthesizer, codes: Codes) -> NDArray[np.
 def plausible_seeds(
     synthesizer: SeedSynthesis, candidates: CandidateRecords, counts: NDArray[np.int64], *, gamma: float
 ) -> NDArray[np.int64]:
-    """Number of seeds whose probability of giving the candidate is in the bucket of its own seed's: int64[n].
-
-    `counts` are those of `PrivacyTest.passes`; bucket i is (gamma^-(i+1), gamma^-i].
+    """Number of seeds whose probability of giving the candidate is in the bucket of its own seed's: int64[n]. `counts`
+    are those of `PrivacyTest.passes`; bucket i is (gamma^-(i+1), gamma^-i].
     """
     result: NDArray[np.int64] = counts[0]
     if len(counts) == 1:  # one omega: all seeds that can give the candidate do so with one probability; or own model
@@ -262,17 +260,10 @@ class Passed:
 
 
 def candidate_batch(
-    noise: Noise,
-    synthesizer: SeedSynthesis,
-    seeds: SeedIndex | None,
-    test: PrivacyTest,
-    start: int,
-    stop: int,
+    noise: Noise, synthesizer: SeedSynthesis, seeds: SeedIndex | None, test: PrivacyTest, start: int, stop: int
 ) -> Passed:
-    """Make and test candidates `start` to `stop` - 1: the same for any division of the range.
-
-    `seeds` indexes all seeds. None, and not used, when every attribute is resampled: such candidates do not depend on a
-    seed, and all of them pass.
+    """Make and test candidates `start` to `stop` - 1: the same for any division of the range. `seeds` indexes all
+    seeds; None where every attribute is resampled: such candidates do not depend on a seed, and all of them pass.
     """
     parts = []
     for first in range(start, stop, _BLOCK):

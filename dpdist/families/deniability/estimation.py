@@ -30,11 +30,10 @@ from dpdist.privacy.arrays import AnyFloats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 
+# fitted counts with some axes of the table summed out, kept with length one
 Target: TypeAlias = tuple[tuple[int, ...], AnyFloats]
-"""Fitted counts with some axes of the table summed out, kept with length one."""
 
 SIMULATED = 1 << 18  # records drawn from the network so far, to know how often each parent configuration will occur
-
 _SWEEPS = 4
 PRIOR = 0.1  # weight of the Dirichlet prior, in records per value: every value is possible, and few records outweigh it
 _UNIFORM = 0.05  # share of the prior that is spread evenly over the values
@@ -49,11 +48,9 @@ def estimate_network(
     noise: Noise,
     estimate: Literal["mean", "sample"] = "mean",
 ) -> Network:
-    """The network that the noisy tables support.
-
-    `estimate` is the posterior mean, or one draw from the posterior (PD section 3.4). Streams of the noise:
-    ``parameters/fit/<attribute index>`` (records simulated to weigh parent configurations) and
-    ``parameters/posterior/<attribute index>``.
+    """The network that the noisy tables support. `estimate` is the posterior mean, or one draw from the posterior (PD
+    section 3.4). Streams of the noise: ``parameters/fit/<attribute index>`` (records simulated to weigh parent
+    configurations) and ``parameters/posterior/<attribute index>``.
     """
     maps = tuple(a.bucket_map for a in schema.attributes)
     tables = pool([table.astype(np.float64) for table in noisy.tables], noisy.variances, structure, maps)
@@ -119,10 +116,8 @@ def fit(table: AnyFloats, variance: float, *, expected: AnyFloats, sizes: Sequen
 def pool(
     tables: Sequence[AnyFloats], variances: Sequence[float], structure: Structure, maps: Sequence[NDArray[np.uint32]]
 ) -> list[AnyFloats]:
-    """Correct each table's own attribute by what all tables say about its bucket counts.
-
-    The counts of an attribute's buckets are a margin of its own table and of the table of each of its children. Their
-    average, weighted by precision, replaces the margin; the difference is spread evenly over the cells.
+    """Correct each table's own attribute by what all tables say about its bucket counts: the average of its own margin
+    and of those in the tables of its children, weighted by precision. The difference is spread evenly over the cells.
     """
     if min(variances) == 0:
         return [np.asarray(table) for table in tables]
@@ -145,9 +140,8 @@ def pool(
 
 
 def project(values: AnyFloats, totals: AnyFloats) -> AnyFloats:
-    """The nearest non-negative rows with the given positive sums, in Euclidean distance: float64[rows, n].
-
-    Each entry becomes ``max(0, value - tau)`` with the row's own tau (Held, Wolfe, Crowder 1974; Duchi et al. 2008).
+    """The nearest non-negative rows with the given positive sums, in Euclidean distance: float64[rows, n]. Each entry
+    becomes ``max(0, value - tau)`` with the row's own tau (Held, Wolfe, Crowder 1974; Duchi et al. 2008).
     """
     ordered = -np.sort(-values, axis=1)
     tau = (np.cumsum(ordered, axis=1) - totals[:, None]) / np.arange(1, values.shape[1] + 1)
@@ -170,7 +164,8 @@ def shrink(predicted: AnyFloats, noisy: AnyFloats, variance: float) -> AnyFloats
     excess = np.bincount(flat, weights=(difference**2 - variance).reshape(-1))
     sampling = np.bincount(flat, weights=predicted.reshape(-1)) / np.maximum(count, 1)
     kernel = np.array([0.5, 1.0, 0.5])
-    signal = (np.maximum(_smooth(excess, kernel), 0) + sampling) / (_smooth(count, kernel) + 1)
+    around, number = np.convolve(excess, kernel)[1:-1], np.convolve(count, kernel)[1:-1]
+    signal = (np.maximum(around, 0) + sampling) / (number + 1)
     weight = signal / np.maximum(signal + variance, _TINY)
     return np.asarray(predicted + weight[group] * difference)
 
@@ -195,10 +190,6 @@ def _normalised(counts: AnyFloats, marginal: AnyFloats) -> AnyFloats:
     """Rows that sum to one; the marginal where a row is empty."""
     sums = counts.sum(axis=-1, keepdims=True)
     return np.asarray(np.where(sums > _TINY**2, counts / np.maximum(sums, _TINY**2), marginal / marginal.sum()))
-
-
-def _smooth(values: NDArray[Any], kernel: AnyFloats) -> AnyFloats:
-    return np.asarray(np.convolve(values, kernel)[1:-1])
 
 
 def _total(tables: Sequence[AnyFloats], variances: Sequence[float]) -> float:

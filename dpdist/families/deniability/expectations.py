@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.read import count_records, encoded_batches
 from dpdist.data.report import check
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
@@ -53,11 +52,9 @@ class Combinations:
         return float(self.shares @ self.passing(seeds=seeds, k=k, epsilon0=epsilon0))
 
     def bias(self, *, seeds: float, k: int, epsilon0: float) -> tuple[Floats, Floats]:
-        """Total variation distance between released and true: of each attribute, and of each pair of attributes.
-
-        A combination is released with a probability proportional to its share times its pass probability.
-
-        Returns float64[m], float64[m (m - 1) / 2]: pairs in lexicographic order.
+        """Total variation distance between released and true: of each attribute, float64[m], and of each pair, in
+        lexicographic order. A combination is released with a probability proportional to its share times its pass
+        probability.
         """
         weights = self.shares * self.passing(seeds=seeds, k=k, epsilon0=epsilon0)
         moved = weights / max(weights.sum(), 1e-300) - self.shares
@@ -94,12 +91,10 @@ class Reference:
         be read, or does not follow the schema.
         """
         table = open_table(TableSource(paths=(str(path),), extra_columns="ignore", **source), schema)
-        if not table.is_located:
-            table = table.located([count_records(table, i) for i in range(len(table.partitions))])
         found: list[Codes] = []
         rows = 0
         for partition in range(len(table.partitions)):
-            for batch in encoded_batches(table, partition):
+            for batch in table.batches(partition):
                 check(batch.report, schema)
                 found.append(batch.codes if batch.keep is None else [column[batch.keep] for column in batch.codes])
                 rows += len(found[-1][0])
@@ -139,11 +134,8 @@ class Reference:
 
 
 def stage_epsilon(shares: Shares, epsilon: float) -> float:
-    """What each stage may cost on its records for the whole to cost epsilon, about.
-
-    For shares q, which are 1 where each stage uses all records,
-    the whole costs epsilon where a stage costs about ``min(epsilon / sqrt(sum q^2), ln(1 + (e^epsilon -
-    1)/max q))``.
+    """What each stage may cost on its records for the whole to cost epsilon, about: ``min(epsilon / sqrt(sum q^2), ln(1
+    + (e^epsilon - 1)/max q))`` for shares q, which are 1 where each stage uses all records.
     """
     square = math.sqrt(math.fsum(float(q) ** 2 for q in shares))
     return min(epsilon / square, math.log1p(math.expm1(epsilon) / float(max(shares))))
@@ -191,9 +183,8 @@ class Expectations:
 
     @cached_property
     def _noise(self) -> tuple[float, float]:
-        """Noise in a cell of the count tables, and in a structure statistic, at a stage epsilon of 1 on one record.
-
-        The first is inverse to epsilon, the second to epsilon and to the records of T, nearly.
+        """Noise in a cell of the count tables, and in a structure statistic, at a stage epsilon of 1 on one record. The
+        first is inverse to epsilon, the second to epsilon and to the records of T, nearly.
         """
         model = plan_model(change(self.spec, {"privacy.model.epsilon": self.target, **self.budget}), 1.0)
         cell = model.parameters.standard_deviation * self.target

@@ -45,15 +45,13 @@ if TYPE_CHECKING:
     from dpdist.cluster.executor import Executor
     from dpdist.cluster.tasks import Deferred
 
+# where the rows of a part are: (place of the batch, first row, row after the last) in the batch's passing records
 Slices: TypeAlias = list[tuple[int, int, int]]
-"""Where the rows of a part are: (place of the batch, first row, row after the last) in the batch's passing records."""
 
 
 def shard_count(code: PrefixCode, *, records: int, memory: int) -> int:
-    """Ranges that the seeds are cut into so that the index of each takes about `memory` bytes at most.
-
-    `records` is their number or an upper bound; `memory` a fraction of a worker's, since building an index takes a few
-    times its size.
+    """Ranges that the seeds (`records`, or an upper bound) are cut into so that the index of each takes about `memory`
+    bytes: a fraction of a worker's, since building an index takes a few times its size.
     """
     return max(1, -(-code.index_bytes(records) // memory))
 
@@ -90,11 +88,8 @@ def candidate_batches(
     batch_size: int,
 ) -> list[Deferred]:
     """Graphs of the candidates that pass, a `Passed` for each batch: batch b holds candidates ``b · batch_size`` to
-    ``(b + 1) · batch_size - 1``.
-
-    `seeds` are one index of all seeds, or those of their ranges in order; none when every attribute is resampled (else
-    ValueError). The released records do not depend on the size of a batch. The synthesizer is sent once and shared by
-    the tasks.
+    ``(b + 1) · batch_size - 1``. `seeds` are one index of all seeds, or those of their ranges in order; none when every
+    attribute is resampled (else ValueError). The synthesizer is sent once and shared by the tasks.
     """
     if bool(seeds) != synthesizer.uses_seeds:
         raise ValueError("seeds are given if and only if candidates keep values of theirs")
@@ -164,10 +159,8 @@ def first_passing(
 
 
 def part_slices(counts: Sequence[int], *, records: int, rows_per_part: int) -> list[Slices]:
-    """Cut the first `records` passing candidates into parts of `rows_per_part` rows; the last may be shorter.
-
-    `counts` are the passing candidates of batches 0, 1, 2, ... Returns for each part its slices in order. Raises
-    ValueError: fewer candidates passed; make more batches.
+    """Cut the first `records` passing candidates into parts of `rows_per_part` rows; the last may be shorter. `counts`
+    are the passing candidates of batches 0, 1, 2, ... Raises ValueError: fewer candidates passed.
     """
     stops = np.cumsum([0, *counts])
     if stops[-1] < records:

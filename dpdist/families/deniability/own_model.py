@@ -33,7 +33,6 @@ from dpdist.spec.kinds import load_hook
 from dpdist.spec.schema import Schema
 
 SETTING = "model.hook"
-
 _STEPS = 1 << 20  # of one unit of log-probability
 _TILE = 512  # candidates, and seeds, that are compared at a time: their pairs stay in the cache
 _NEVER = np.iinfo(np.int64).min  # the bucket of a record that a seed cannot give
@@ -46,20 +45,16 @@ class OwnModel(Protocol):
     draws: int  # uniform numbers that `sample` takes for each record
 
     def sample(self, seeds: Codes, uniforms: Floats) -> Codes:
-        """One record for each of n seeds.
-
-        `seeds`: codes of the seeds, one array for each attribute, in the order of the schema. `uniforms`: independent
-        and uniform on [0, 1), multiples of 2**-53: all that is random. A record is a function of its own seed and row
-        of uniforms.
+        """One record for each of n seeds. `seeds`: codes of the seeds, one array for each attribute, in the order of
+        the schema. `uniforms`: independent and uniform on [0, 1), multiples of 2**-53: all that is random. A record is
+        a function of its own seed and row of uniforms.
         """
         ...
 
     def log_prob(self, records: Codes, seeds: Codes) -> Floats:
         """ln of the probability that `sample` gives a record from a seed, element by element; minus infinity where it
-        cannot.
-
-        The arrays of `records` have one shape and those of `seeds` another; the result has the shape to which NumPy
-        broadcasts them. Each element is a function of its own record and seed.
+        cannot. The arrays of `records` have one shape and those of `seeds` another; the result has the shape to which
+        NumPy broadcasts them. Each element is a function of its own record and seed.
         """
         ...
 

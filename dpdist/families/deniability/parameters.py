@@ -96,8 +96,8 @@ def split_sums(vector: NDArray[Any], structure: Structure) -> tuple[NDArray[Any]
 
 Kind: TypeAlias = Literal["laplace", "gaussian", "none"]
 
+# a table's share of the budget grows with this power of its cells; measured, flat around the optimum
 _ALLOCATION = {"laplace": 1 / 3, "gaussian": 2 / 5}
-"""A table's share of the budget grows with this power of its cells; measured, flat around the optimum."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,12 +22,10 @@ import numpy as np
 from dpdist.privacy.arrays import AnyFloats, Counts, Floats
 from dpdist.spec.schema import Schema
 
+# share of a regressed attribute's budget that its sums have: noise in the counts of its codes is in all its pairs
 SUMS_SHARE = 0.25
-"""Share of a regressed attribute's budget that its sums have: noise in the counts of its codes is in all its pairs."""
-
+# variance of a score within its code, as of a uniform number on an interval of length 2: the least of a residual
 WITHIN_A_CODE = 1 / 3
-"""Variance of a score within its code, as of a uniform number on an interval of length 2: the least of a residual."""
-
 _SWEEPS = 30
 _RIDGE = 1e-9  # of the trace of the matrix, at least: buckets may be empty, or repeat those of other parents
 _TINY = 1e-300
@@ -88,7 +86,6 @@ def regression_table(
 
 def predicted(sums: AnyFloats, variance: float, *, mean: float, expected: AnyFloats, sizes: Sequence[int]) -> Floats:
     """The deviation m(b) from the mean in each parent configuration, float64[configurations]; see `regression_table`.
-
     Ridge regression on ``X'u = X'X beta + noise``: the coefficients have a prior variance that the sums themselves
     suggest, so that sums which are all noise give no deviation.
     """

@@ -24,15 +24,13 @@ from dpdist.privacy.arrays import AnyFloats
 from dpdist.privacy.portable import log2
 from dpdist.spec.schema import Schema
 
+# the columns of a joint distribution: (attribute, whether it is seen through its buckets)
 Axes: TypeAlias = tuple[tuple[int, bool], ...]
-"""The columns of a joint distribution: (attribute, whether it is seen through its buckets)."""
 
 
 def entropy_columns(schema: Schema) -> tuple[Axes, ...]:
-    """The distinct entropies that symmetrical uncertainty needs, in a fixed order.
-
-    H(x_i), H(b_i), H(x_i, b_j) and H(b_i, b_j), b for buckets; an attribute whose buckets are its values counts
-    once.
+    """The distinct entropies that symmetrical uncertainty needs, in a fixed order: H(x_i), H(b_i), H(x_i, b_j) and
+    H(b_i, b_j), b for buckets; an attribute whose buckets are its values counts once.
     """
     m = range(len(schema.attributes))
     coarse = [a.bucket_count < a.cardinality for a in schema.attributes]
@@ -84,9 +82,8 @@ def total_variation_sensitivity(n: int) -> float:
 
 
 def symmetrical_uncertainty(values: Sequence[float], schema: Schema) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Symmetrical uncertainty u(x_i, b_j) and u(b_i, b_j), clipped to [0, 1]; zero on the diagonal.
-
-    ``u(x, y) = 2 (H(x) + H(y) - H(x, y)) / (H(x) + H(y))`` (PD section 3.3).
+    """Symmetrical uncertainty u(x_i, b_j) and u(b_i, b_j), clipped to [0, 1]; zero on the diagonal. ``u(x, y) = 2 (H(x)
+    + H(y) - H(x, y)) / (H(x) + H(y))`` (PD section 3.3).
     """
     seen = []
     for coarse in (False, True):
@@ -123,14 +120,13 @@ def pair_matrix(values: Sequence[float], m: int) -> NDArray[np.float64]:
 Parents = list[list[int]]
 Admissible = Callable[[int, Sequence[int]], bool]  # whether an attribute may have these parents
 
+# half of the mean absolute value of a standard Gaussian: what a noisy cell adds to a total variation distance
 NOISE_SHARE = sqrt(2 / np.pi) / 2
-"""Half of the mean absolute value of a standard Gaussian: what a noisy cell adds to a total variation distance."""
-
 _LEAST_GAIN = 1e-12
+# what noise in a sum of scores adds to total variation distances, in what noise in a cell adds, for noise of as many
+# records. In the pair of child and parent that is ``4 / sqrt(2 pi)`` where scores deviate by half of the largest, as
+# normal ones; measured on census tables, up to ten are about as accurate.
 _TILT = 4.0
-"""What noise in a sum of scores adds to total variation distances, in what noise in a cell adds, for noise of as many
-records. In the pair of child and parent that is ``4 / sqrt(2 pi)`` where scores deviate by half of the largest, as
-normal ones; measured on census tables, up to ten are about as accurate."""
 
 
 def merit(child: AnyFloats, between: AnyFloats, i: int, parents: Sequence[int]) -> float:
@@ -148,10 +144,9 @@ def merit(child: AnyFloats, between: AnyFloats, i: int, parents: Sequence[int]) 
 
 
 def cfs_parents(child: AnyFloats, between: AnyFloats, *, turns: Sequence[int], admissible: Admissible) -> Parents:
-    """Parents by correlation-based feature selection, from the correlations of `merit`.
-
-    The attributes choose in the order of `turns`. Each adds, one at a time, the parent that raises its merit most, as
-    long as one does, the graph stays acyclic and the parents are admissible. Ties go to the first attribute.
+    """Parents by correlation-based feature selection, from the correlations of `merit`. The attributes choose in the
+    order of `turns`; each adds the parent that raises its merit most, as long as one does, the graph stays acyclic and
+    the parents are admissible. Ties go to the first attribute.
     """
     parents: Parents = [[] for _ in turns]
     for i in turns:
@@ -212,14 +207,9 @@ def dependence_parents(
 
 
 class _Paths:
-    """The best path between each two attributes of a growing network, and what it leaves of their dependence.
-
-    A path goes up from one attribute to a common ancestor and down to the other; its correlations multiply. A new edge
-    from parent j to child i adds the paths that end at i, or at a descendant of it, by way of the edge: nothing else
-    changes, and the best of the old and the new is the best.
-
-    `dependence`, `correlation` (shape (attributes, attributes)): as for `dependence_parents`; the correlation of a
-    child (row) with the buckets of a parent.
+    """The best path between each two attributes of a growing network, up to a common ancestor and down, and what it
+    leaves of their dependence. An edge from parent j to child i adds paths that end at i, or at a descendant of it:
+    nothing else changes. `dependence` and `correlation`, float64[m, m], are as for `dependence_parents`.
     """
 
     def __init__(self, dependence: AnyFloats, correlation: AnyFloats) -> None:
@@ -262,9 +252,8 @@ class _Paths:
 def _add_best_edges(
     parents: Parents, paths: _Paths, noise: Callable[[int, Sequence[int]], float], admissible: Admissible
 ) -> None:
-    """Add the edge that lowers the error most, in place, while there is one.
-
-    Gains hardly ever grow, so an edge whose recomputed gain still leads the stale ones is the best.
+    """Add the edge that lowers the error most, in place, while there is one. Gains hardly ever grow, so an edge whose
+    recomputed gain still leads the stale ones is the best.
     """
 
     def gain(i: int, j: int) -> float:

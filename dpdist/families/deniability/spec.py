@@ -86,8 +86,7 @@ class SplitSpec(Section):
 
     records: Literal["disjoint", "all"] = "disjoint"
     """disjoint: a secret coin sends each record to one stage. all: every stage uses all records, their costs compose,
-    and the shares have no effect. `dpdist plan` compares the noise.
-    """
+    and the shares have no effect. `dpdist plan` compares the noise."""
     structure: Share = Fraction(1, 10)
     """Share of the records that the parents are learned from."""
     parameters: Share = Fraction(4, 10)
@@ -121,32 +120,26 @@ class NetworkSpec(Section):
 
     hook: Annotated[str, BeforeValidator(named_hook)] | None = Field(default=None, pattern=HOOK)
     """module:class of a generative model of your own, in place of a learned one: with `sample` and `log_prob` (see
-    docs/how-to/own-model.md). No other setting of `model` goes with it, but learned_from.
-    """
+    docs/how-to/own-model.md). No other setting of `model` goes with it, but learned_from."""
     learned_from: Literal["public"] | ModelBudget | None = None
     """With `hook`, what its parameters cost on this data set. public: nothing, they come from public data or from
     earlier releases alone. Epsilon and delta: they were learned from this data set with that guarantee (add/remove),
-    which this release is charged. You answer for it: dpdist cannot check it.
-    """
+    which this release is charged. You answer for it: dpdist cannot check it."""
     structure: Literal["learned", "independent", "synthesis"] = "learned"
     """A Bayesian network with learned parents, or independent marginals (the baseline); or synthesis: records of the
-    model of kind: synthesis, of which one that agrees with what a candidate keeps gives the rest.
-    """
+    model of kind: synthesis, of which one that agrees with what a candidate keeps gives the rest."""
     score: Literal["cfs", "mutual-information", "total-variation"] = "total-variation"
     """Criterion of the parent search: cfs (the published one, from noisy entropies), mutual-information (the same
     entropies, lowest expected error of the two-way marginals) or total-variation (the same search from distances to
-    independence, whose sensitivity is several times smaller).
-    """
+    independence, whose sensitivity is several times smaller)."""
     order: Literal["learned", "small-first"] | tuple[str, ...] = "small-first"
     """Order of the attributes where the network leaves a choice (small domains first keeps more seeds plausible), or
-    the names of all attributes in a declared order: parents then come before their children.
-    """
+    the names of all attributes in a declared order: parents then come before their children."""
     estimate: Literal["mean", "sample"] = "mean"
     """Conditional tables: posterior mean, or one draw from the posterior."""
     regression: tuple[str, ...] = ()
     """Ordered attributes (integers, binned numbers, ordinals) whose conditional is a regression on the buckets of their
-    parents, in place of a noisy table with a row for each combination of these.
-    """
+    parents, in place of a noisy table with a row for each combination of these."""
 
 
 class CandidatesSpec(Section):
@@ -159,8 +152,7 @@ class CandidatesSpec(Section):
     """Declared public lower bound on the pass rate; checked with noise."""
     max_check_plausible: int | None = Field(default=None, ge=1)
     """With `model.hook`: expected number of seeds, all of which each candidate is compared with, in a table of
-    data.minimum_records; default: all records. It goes with `model.hook` only.
-    """
+    data.minimum_records; default: all records. It goes with `model.hook` only."""
 
 
 class PlausibleDeniabilitySpec(ReleaseSpec):

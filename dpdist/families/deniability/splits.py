@@ -25,7 +25,6 @@ from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.spec.strict import OwnFields
 
 LARGEST_BATCH = 1 << 18  # candidates in a batch, at most
-
 _FEWER = 5_000
 _DRAWS_LOST = SAMPLER_DELTA * 2 * MAX_CELLS  # more than the cells of all tables and the statistics of pairs
 

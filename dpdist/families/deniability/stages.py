@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dpdist.data.operators import pair_counts_operator
-from dpdist.data.split import Split
+from dpdist.data.operators import Split, pair_counts_operator
 from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.family import Stage
@@ -68,12 +67,7 @@ def stages(plan: PlausibleDeniabilityPlan) -> Sequence[Stage[PlausibleDeniabilit
             learning = (Stage("model", learn_model),)
         case _:
             learning = (Stage("structure", learn_parents), Stage("parameters", learn_parameters))
-    return (
-        *learning,
-        Stage("seeds", index_seeds),
-        Stage("records", synthesise),
-        Stage("write", write_records),
-    )
+    return (*learning, Stage("seeds", index_seeds), Stage("records", synthesise), Stage("write", write_records))
 
 
 def learn_parents(attempt: DeniabilityAttempt) -> Structure:
@@ -149,7 +143,7 @@ def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
     if plan is None:
         return IndexedSeeds(synthesizer, [])
     passes, code = _passes(attempt), synthesizer.prefix_code
-    rows = math.ceil((passes.table.rows or 0) * float(spec.split.shares.seeds))
+    rows = math.ceil(passes.table.rows * float(spec.split.shares.seeds))
     shards = shard_count(code, records=rows, memory=int(MEMORY_FOR_SEEDS * executor.worker_memory))
     if shards == 1:
         indexes = [passes.held(seed_operator(code), label=_label(spec, SEEDS), stage="indexing seeds")]

@@ -48,19 +48,15 @@ from dpdist.storage.stored import Stored
 
 Score: TypeAlias = Literal["cfs", "mutual-information", "total-variation"]
 Order: TypeAlias = Literal["learned", "small-first"] | tuple[str, ...]
+# largest number of cells of all count tables together (32 MiB of int64); an attribute's table has an equal share
 MAX_CELLS = 1 << 22
-"""Largest number of cells of all count tables together (32 MiB of int64); an attribute's table has an equal share."""
-
 RECORDS_PER_CELL = 2  # ``cfs`` keeps this many standard deviations of noise in an average cell
-
+# share of a pair's mutual information taken to be lost when a parent is seen through buckets; measured on census tables
+# (0.05 to 0.2 serve alike)
 BUCKET_LOSS = 0.1
-"""Share of a pair's mutual information taken to be lost when a parent is seen through buckets; measured on census
-tables (0.05 to 0.2 serve alike)."""
-
+# share of a pair's mutual information taken to be lost where the child's mean alone depends on the parent; measured on
+# census tables, as accurate as 0.5
 REGRESSION_LOSS = 0.3
-"""Share of a pair's mutual information taken to be lost where the child's mean alone depends on the parent; measured on
-census tables, as accurate as 0.5."""
-
 _FLOAT_ERROR = 2.0**-40  # most that double precision moves an entropy below 64 bits; charged
 _FINEST_GRID = 2.0**-46  # entropies below 64 bits are less than 2^52 steps
 
@@ -97,10 +93,9 @@ class StructurePlan:
 def structure_plan(
     schema: Schema, *, minimum_records: int, epsilon: float, delta: float, score: Score = "cfs"
 ) -> StructurePlan:
-    """Plan the noisy statistics of structure learning within the budget of the stage (add/remove).
-
-    `minimum_records` is a public lower bound of the number of records in T; check it with a noisy count before use.
-    Raises SpecError: the schema has one attribute; AccountingError: the budget or the number of records is not valid.
+    """Plan the noisy statistics of structure learning within the budget of the stage (add/remove). `minimum_records` is
+    a public lower bound of the number of records in T; check it with a noisy count before use. Raises SpecError: the
+    schema has one attribute; AccountingError: the budget or the number of records is not valid.
     """
     if len(schema.attributes) < 2:
         raise SpecError("model.structure: one attribute has no structure to learn; set it to `independent`")
@@ -212,12 +207,10 @@ def learn_structure(
     """Choose parents and order from the noisy statistics; costs no privacy.
 
     `records` is about how many records the count tables will hold: public or released, never the true number.
-    `table_noise` is the deviation of the noise in one of their cells: ``cfs`` keeps the average cell above
-    `RECORDS_PER_CELL` such deviations, and the other scores weigh the noise themselves. `order` says where the parents
-    leave a choice (schema order, or small
-    domains first), or names all attributes in the order to keep: an attribute's parents are chosen among those before
-    it. The conditionals of the `regressed` attributes will be regressions, whose noise does not grow with the joint
-    configurations.
+    `table_noise` is the deviation of the noise in one of their cells. `order` says where the parents leave a choice
+    (schema order, or small domains first), or names all attributes: an attribute's parents are then chosen among those
+    before it. The conditionals of the `regressed` attributes will be regressions, whose noise does not grow with the
+    joint configurations.
     """
     sizes, buckets = schema.cardinalities, schema.bucket_counts
     places = _places(schema, order)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from dpdist.data.sizes import MOST_TEXT_BYTES
+from dpdist.data.records import MOST_TEXT_BYTES
 from dpdist.families.base.calibration import Mechanism, deviation
 from dpdist.families.base.plan import EventPlan, Needs
 from dpdist.families.discovery.spec import MOST_VALUES, DiscoverySpec

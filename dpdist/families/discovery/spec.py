@@ -38,8 +38,7 @@ class DiscoverySpec(ReleaseSpec):
     kind: Literal["discovery"]
     columns: dict[str, Kind] = Field(min_length=1, max_length=500)
     """By column: text (its frequent values are named, whatever the file holds them as), integer or number (bounds are
-    found among powers of two), or public bounds such as [0, 99], which cost nothing.
-    """
+    found among powers of two), or public bounds such as [0, 99], which cost nothing."""
     table: Schema = Field(default_factory=lambda: schema_of({"column": "text"}), alias="schema")
     """It follows from `columns`: leave it out."""
     privacy: DiscoveryPrivacy

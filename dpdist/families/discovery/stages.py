@@ -24,7 +24,7 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.bounding import sizes_for
 from dpdist.families.base.calibration import Mechanism, add_noise
 from dpdist.families.base.family import Stage
-from dpdist.families.base.graph import by_partition, table_pass
+from dpdist.families.base.graph import table_pass
 from dpdist.families.base.passes import Passes
 from dpdist.families.discovery.plan import DiscoveryPlan
 from dpdist.families.discovery.spec import MISSING, MOST_VALUES, DiscoverySpec
@@ -60,17 +60,7 @@ def name_shard(pieces: list[list[pa.Table]], how: tuple[Mechanism, float, int], 
 
 
 def named(counts: pa.Table, column: int, how: tuple[Mechanism, float, int], noise: Noise) -> Named:
-    """The values of a `VALUES` table with their noisy counts, where these reach the threshold.
-
-    Parameters
-    ----------
-    counts : pyarrow.Table
-        All values of some buckets, each once.
-    column : int
-        Number of the column among those of texts.
-    how : (mechanism, scale, threshold)
-    noise : Noise
-    """
+    """The values of a `VALUES` table of whole buckets with their noisy counts, where these reach the threshold."""
     mechanism, scale, threshold = how
     counts = counts.sort_by("value")
     buckets = bucket_of(counts["value"], BUCKETS)
@@ -148,10 +138,10 @@ def _values(attempt: DiscoveryAttempt, passes: Passes) -> Iterator[Cell]:
 def _counted(attempt: DiscoveryAttempt, passes: Passes) -> tuple[Named, Any]:
     """The values that are named, and the true numbers of missing values."""
     plan, table, executor = attempt.plan, passes.table, attempt.executor
-    names, shards = attempt.spec.texts, sizes_for(table.rows or 0)[0]
+    names, shards = attempt.spec.texts, sizes_for(table.rows)[0]
     with attempt.stage("counting values") as progress:
         task = executor.tasks("values")
-        parts = [task("count", split_values, records, i, names, shards) for records, i in by_partition(task, table)]
+        parts = [task("count", split_values, records, i, names, shards) for records, i in table.parts(task)]
         how = (plan.mechanism, plan.scale, plan.named_from)
         tasks = [
             task(
@@ -165,10 +155,7 @@ def _counted(attempt: DiscoveryAttempt, passes: Passes) -> tuple[Named, Any]:
 
 
 def _bins(attempt: DiscoveryAttempt, passes: Passes) -> Iterator[Cell]:
-    """The noisy counts of all bins of the other columns, and of their missing values.
-
-    Values of another type, such as texts among numbers, are counted in the first bin.
-    """
+    """Noisy counts of bins and missing values of the other columns; values of another type are in the first bin."""
     spec, plan = attempt.spec, attempt.plan
     if not spec.binned:
         return

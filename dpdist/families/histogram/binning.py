@@ -45,11 +45,7 @@ Bins = NDArray[np.int64]
 
 
 def level_sizes(codes: int) -> tuple[int, ...]:
-    """Nodes of each level over so many codes, from the codes up; the last has at most `FAN_OUT`.
-
-    >>> level_sizes(1_000)
-    (1000, 63, 4)
-    """
+    """Nodes of each level over so many codes, from the codes up; the last has at most `FAN_OUT`."""
     sizes = [codes]
     while sizes[-1] > FAN_OUT:
         sizes.append(-(-sizes[-1] // FAN_OUT))

@@ -57,9 +57,7 @@ def counts_claim(plan: HistogramPlan) -> Claim:
 
 
 def bins_claim(plan: BinningPlan, *, adjacency: Adjacency, delta: float) -> Claim:
-    """The noisy levels from which bins are chosen, at the nodes of two records: of the first code, and of one that is
-    in another node of every level. Epsilon is stated at `delta`.
-    """
+    """The noisy levels from which bins are chosen, at the nodes of two records that share none of them."""
     unit = plan.measurement.unit
     codes = [FAN_OUT ** (len(grid.levels) - 1) for grid in plan.grids]
     canary = [np.bincount([0], minlength=code + 1) * unit for code in codes]
@@ -97,42 +95,29 @@ def _noisy_cells(tables: list[Counts], plan: HistogramPlan, places: list[NDArray
     return np.concatenate(cells).astype(np.float64)
 
 
-def cells_canaries(plan: HistogramPlan) -> Canaries:
+def canaries(plan: HistogramPlan) -> tuple[Canaries, ...]:
     """The noisy table with the most cells; a canary for each cell: one record (or unit) in it, or none (add/remove).
 
-    What the other tables show of the canaries is left out, so the whole guarantee is tested by a part of the release.
-    Raises ValueError: the plan has no noisy histograms, or another adjacency.
+    Canaries do not disturb each other there. What the other tables show of them is left out, so the whole guarantee is
+    tested by a part of the release. None under another adjacency, or where no noisy histogram is planned.
     """
-    if plan.counts is None or plan.measurement is None or plan.measurement.adjacency != "add/remove":
-        raise ValueError("canaries are one record or none: no noisy histogram under add/remove")
-    cells = plan.cells
-    number = int(np.argmax(cells))
-    mechanism, scale = plan.measurement.mechanism, plan.measurement.scales[number]
-
-    def scores(noise: Noise, present: NDArray[np.bool_]) -> Floats:
-        table, name = present.astype(np.int64) * plan.spec.records_of_a_unit, f"histogram/table/{number}"
-        return add_noise(table, mechanism=mechanism, scale=scale, noise=noise, name=name).astype(np.float64)
-
-    return Canaries(
-        name=f"histogram {number} of {len(cells)} ({mechanism}), one run",
-        scores=scores,
-        count=cells[number],
-        epsilon=accountant.epsilon(plan.measurement.event, delta=plan.delta),
-        delta=plan.delta,
-    )
-
-
-def canaries(plan: HistogramPlan) -> tuple[Canaries, ...]:
-    """Mechanisms of a plan that can be audited in one run, because canaries do not disturb each other."""
     if plan.measurement is None or plan.measurement.adjacency != "add/remove":
         return ()
-    return (cells_canaries(plan),)
+    cells, mechanism = plan.cells, plan.measurement.mechanism
+    number = int(np.argmax(cells))
+    scale, stream = plan.measurement.scales[number], f"histogram/table/{number}"
+
+    def scores(noise: Noise, present: NDArray[np.bool_]) -> Floats:
+        table = present.astype(np.int64) * plan.spec.records_of_a_unit
+        return add_noise(table, mechanism=mechanism, scale=scale, noise=noise, name=stream).astype(np.float64)
+
+    name = f"histogram {number} of {len(cells)} ({mechanism}), one run"
+    epsilon = accountant.epsilon(plan.measurement.event, delta=plan.delta)
+    return (Canaries(name=name, scores=scores, count=cells[number], epsilon=epsilon, delta=plan.delta),)
 
 
 def entropies_claim(plan: EntropyPlan, *, delta: float) -> Claim:
-    """The noisy entropies of a table of the fewest records, one of them (or each of a unit's) alone in its bin or
-    with the others; epsilon is stated at `delta`.
-    """
+    """The noisy entropies of a table of the fewest records, each of a unit's alone in its bin or with the others."""
     n, own = plan.records, plan.unit
     alone = np.array([n - own] + [1] * own, np.int64)
     without = np.array([n - own if plan.adjacency == "add/remove" else n] + [0] * own, np.int64)

@@ -30,9 +30,7 @@ _LARGE = 1 << 21  # cells; larger summaries are added two at a time
 
 @dataclass(frozen=True)
 class Query:
-    """One histogram: the joint counts of one or several attributes. Raises SpecError: no attribute, a negative one, or
-    one named twice.
-    """
+    """One histogram: joint counts. Raises SpecError: no attribute, a negative one, or one named twice."""
 
     # different attributes, by their place in the schema; the axes of the table in this order
     attributes: tuple[int, ...]
@@ -45,9 +43,7 @@ class Query:
 
 @dataclass(frozen=True)
 class CountPlan:
-    """What a pass over the table counts. Raises SpecError: a query names an attribute that is not there, or the counts
-    have more than `MAX_CELLS` cells.
-    """
+    """What a pass over the table counts. Raises SpecError: an attribute is not there, or too many cells."""
 
     queries: tuple[Query, ...]  # at least one
     cardinalities: tuple[int, ...]  # number of codes of each attribute
@@ -65,9 +61,10 @@ class CountPlan:
                 raise SpecError("a coarse histogram needs the bucket maps of the attributes")
         if self.cells > MAX_CELLS:
             worst = max(self.blocks, key=self._block_cells)
+            names = ", ".join(repr(self.names[i]) if self.names else str(i) for i in worst)
             raise SpecError(
                 f"the histograms need {self.cells:,} cells, more than the limit of {MAX_CELLS:,}; the largest has "
-                f"{self._block_cells(worst):,} (columns {', '.join(map(self._name, worst))}): leave out a column, or "
+                f"{self._block_cells(worst):,} (columns {names}): leave out a column, or "
                 "declare fewer `bins`"
             )
 
@@ -83,19 +80,9 @@ class CountPlan:
 
     @property
     def task_bytes(self) -> int:
-        """Memory of counting one partition, besides its codes: the blocks, and the indexes of a chunk of rows."""
-        return _WORD * self.cells + 2 * _WORD * CHUNK_ROWS
-
-    @property
-    def merge_bytes(self) -> int:
-        """Memory of adding the blocks of two partitions."""
-        return 2 * _WORD * self.cells
-
-    @property
-    def largest_task_bytes(self) -> int:
-        """Memory of the largest task: counting, adding, or summing the blocks to the tables of the queries."""
-        finish = _WORD * (self.cells + sum(self.table_cells) + max(self.table_cells))
-        return max(self.task_bytes, self.merge_bytes, finish)
+        """Memory of the largest task: counting a chunk of rows, adding two partitions, or summing blocks to tables."""
+        words = 2 * CHUNK_ROWS, self.cells, sum(self.table_cells) + max(self.table_cells)
+        return _WORD * (self.cells + max(words))
 
     def shape(self, query: Query) -> tuple[int, ...]:
         """Shape of the table of a query."""
@@ -108,17 +95,12 @@ class CountPlan:
         """Number of cells of the table of each query."""
         return tuple(prod(self.shape(query)) for query in self.queries)
 
-    def _name(self, attribute: int) -> str:
-        return repr(self.names[attribute]) if self.names else str(attribute)
-
     def _block_cells(self, block: tuple[int, ...]) -> int:
         return prod(self.cardinalities[i] for i in block)
 
 
 def block_counts(codes: Codes, plan: CountPlan) -> Counts:
-    """Count the blocks of a plan over some rows: int64[plan.cells], the tables of the blocks one after another. Those
-    of disjoint sets of rows add up. Each code is below its attribute's cardinality.
-    """
+    """Count the blocks of a plan over some rows: int64[plan.cells], the tables of the blocks one after another."""
     blocks, sizes = plan.blocks, plan.cardinalities
     total = np.zeros(plan.cells, np.int64)
     tables, stop = [], 0
@@ -178,9 +160,7 @@ def histogram_operator(plan: CountPlan) -> Operator:
 
 
 def parent_cells(plan: CountPlan, fine: int, coarse: int) -> NDArray[np.intp]:
-    """For each cell of one query's table, the cell of another's that it adds to. Raises SpecError: the second is no sum
-    of cells of the first.
-    """
+    """The cell of the second query that each of the first adds to. Raises SpecError: it is no sum of them."""
     child, parent = plan.queries[fine], plan.queries[coarse]
     if not set(parent.attributes) <= set(child.attributes) or (child.coarse and not parent.coarse):
         raise SpecError(f"counts.hierarchies: histogram {coarse} is no sum of cells of histogram {fine}")

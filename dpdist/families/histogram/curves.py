@@ -1,17 +1,11 @@
-r"""Function-valued means: the average of curves, released with Gaussian noise whose covariance is a kernel.
+"""Function-valued means: the average of curves, released with Gaussian noise whose covariance is a kernel [1]_.
 
-With eigenpairs (lambda_j, v_j) of the kernel and penalty rho, the mean is estimated by
-``sum_j lambda_j/(lambda_j + rho) <mean, v_j> v_j``, and a Gaussian process with covariance ``sigma^2 K`` is added [1]_.
-In the orthonormal basis ``sqrt(lambda_j) v_j`` of the kernel's space that is a vector with independent equal noise: a
-Gaussian mechanism on the coefficients ``A x``, ``A = diag(sqrt(lambda)/(lambda + rho)) V W``, with V the functions on
-the grid of times and W its quadrature weights. Curves are clipped to ``x' W x <= tau^2``, so one of them moves the
-*sum* of the coefficients by at most tau times the spectral norm of ``A W^(-1/2)``. As the functions are orthonormal on
-the grid, that is ``tau max_j sqrt(lambda_j)/(lambda_j + rho) <= tau / (2 sqrt rho)``.
-
-It is the sum that is noised. Under replacement one curve is exchanged (twice the norm) and the number n of curves is
-public: divided by n, the sensitivity is ``(2 tau / n) max_j sqrt(lambda_j)/(lambda_j + rho)``. Under add/remove n is
-private, a curve enters or leaves (once the norm), and the sum is divided by a noisy count, which takes a share of the
-budget. The c curves of a unit move the sum by at most c times the norm, and the count by c.
+With eigenpairs (lambda_j, v_j) of the kernel and penalty rho, the noise is that of a Gaussian mechanism on the sum of
+the coefficients ``A x``, ``A = diag(sqrt(lambda)/(lambda + rho)) V W``, with V the functions on the grid of times and W
+its quadrature weights. Curves are clipped to ``x' W x <= tau^2``, so one of them moves the sum by at most tau times the
+spectral norm of ``A W^(-1/2)``, and the c curves of a unit by c times that. Under replacement (twice the norm) the sum
+is divided by the public number of curves, under add/remove by a noisy count, which takes a share of the budget;
+``docs/guarantees.md`` has more.
 
 All of it is exact: curves are clipped and cut to integers on a fine grid, towards zero, so that their sums do not
 depend on how the curves were partitioned; A is a matrix of integers times a power of two; products are Python integers.
@@ -50,7 +44,10 @@ from dpdist.privacy.portable import matmul
 MAX_CURVES = 1 << 31
 """Largest number of curves whose integer sums are exact."""
 
-_EXTREMES = (1e-60, 1e60)  # of penalties and norms, so that no product overflows or vanishes
+COUNT_SHARE = 0.05
+"""Share of the budget of the number of curves, where it is private."""
+
+_LEAST, _MOST = 1e-60, 1e60  # of penalties and norms, so that no product overflows or vanishes
 _ROWS = 1 << 13  # curves at a time
 _VALUE_BITS = 30  # a clipped value has at most so many bits
 _MATRIX_BITS = 44
@@ -113,11 +110,9 @@ def curve_operator(basis: Basis, *, clip: float, columns: Sequence[int]) -> Oper
 def long_curve_operator(
     basis: Basis, *, clip: float, columns: tuple[int, int, int], times: Sequence[float]
 ) -> Operator:
-    """Sum of clipped curves, one per run of records with the same id.
-
-    `columns` are the places of id, time and value; `times` those of the data, in the order of the basis. A summary
-    holds the sum of the curves that are certainly whole, and the records of its first and last id, which may go on in
-    the neighbouring batches.
+    """Sum of clipped curves, one per run of records with the same id; `columns` are the places of id, time and value,
+    `times` in the order of the basis. A summary holds the sum of the curves that are certainly whole, and the records
+    of its first and last id, which may go on in the neighbouring batches.
     """
     grid = np.asarray(times, np.float64)
     whole = partial(_whole_curves, basis=basis, clip=clip)
@@ -143,11 +138,10 @@ class _Rows:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Run:
-    """Consecutive records: those of the first id, the sum of the curves between, those of the last (if another)."""
+    """Consecutive records: those of the first and of the last id (or of the only one), and the curves between them."""
 
-    first: _Rows | None
+    ends: tuple[_Rows, ...]
     inner: CurveSums
-    last: _Rows | None
 
 
 def _wide(codes: Sequence[Floats], basis: Basis, clip: float, columns: tuple[int, ...]) -> CurveSums:
@@ -181,42 +175,31 @@ def _long(codes: Sequence[Floats], columns: tuple[int, int, int], times: Floats,
     ids, moments, values = (np.asarray(codes[i], np.float64) for i in columns)
     nothing = whole(np.empty(0, np.intp), np.empty(0), curves=0)
     if not ids.size:
-        return _Run(None, nothing, None)
+        return _Run((), nothing)
     places = np.searchsorted((times[1:] + times[:-1]) / 2, moments)
     if not np.allclose(times[places], moments, rtol=1e-9, atol=0):
         raise OutOfDomain("the time column holds a time that is not declared; declare it, or leave out such records")
     starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))
     if starts.size == 1:
-        return _Run(_Rows(float(ids[0]), places, values), nothing, None)
+        return _Run((_Rows(float(ids[0]), places, values),), nothing)
     first, last = starts[1], starts[-1]
     if (np.diff(starts[1:]) != times.size).any():
         raise _incomplete()
     inner = whole(places[first:last], values[first:last], curves=starts.size - 2)
     head = _Rows(float(ids[0]), places[:first], values[:first])
-    return _Run(head, inner, _Rows(float(ids[-1]), places[last:], values[last:]))
+    return _Run((head, _Rows(float(ids[-1]), places[last:], values[last:])), inner)
 
 
 def _join(a: _Run, b: _Run, whole: _Whole) -> _Run:
-    if a.first is None or b.first is None:
-        return b if a.first is None else a
-    inner = a.inner + b.inner
-    end = a.last or a.first
-    if end.id == b.first.id:
-        joined = end + b.first
-        if a.last is None:
-            return _Run(joined, inner, b.last)
-        if b.last is None:
-            return _Run(a.first, inner, joined)
-        return _Run(a.first, inner + _closed(joined, whole), b.last)
-    if a.last is not None:
-        inner += _closed(a.last, whole)
-    if b.last is not None:
-        inner += _closed(b.first, whole)
-    return _Run(a.first, inner, b.last or b.first)
+    ends = (*a.ends, *b.ends)
+    if a.ends and b.ends and a.ends[-1].id == b.ends[0].id:
+        ends = (*a.ends[:-1], a.ends[-1] + b.ends[0], *b.ends[1:])
+    inner = sum((_closed(rows, whole) for rows in ends[1:-1]), start=a.inner + b.inner)
+    return _Run((ends[0], ends[-1]) if len(ends) > 1 else ends, inner)
 
 
 def _finish(run: _Run, whole: _Whole) -> CurveSums:
-    return sum((_closed(rows, whole) for rows in (run.first, run.last) if rows is not None), start=run.inner)
+    return sum((_closed(rows, whole) for rows in run.ends), start=run.inner)
 
 
 def _closed(rows: _Rows, whole: _Whole) -> CurveSums:
@@ -266,35 +249,36 @@ def plan_mean(
     penalty: float,
     clip: float,
     curves: int,
-    epsilon: float,
-    delta: float,
+    budget: tuple[float, float],
     adjacency: Adjacency,
-    count_share: float = 0.05,
     unit: int = 1,
 ) -> CurvePlan:
-    """The least Gaussian noise for the mean of curves, by the analytic calibration.
+    """The least Gaussian noise for the mean of curves within a budget (epsilon, delta).
 
     `penalty`, rho, is above 0: a larger one smooths more and needs less noise. `clip`, tau, is in the unit of the
     curves. `curves` is public: their number (replacement), or a lower bound of it (add/remove). Under add/remove
-    `count_share` of the budget (of ``1 / sigma^2``) goes to the number of curves. `unit` is the most curves of a unit
-    (add/remove). Raises SpecError: unknown adjacency,
-    or a penalty, clip or share out of range; AccountingError: the budget is not valid (delta above 0).
+    `COUNT_SHARE` of the budget (of ``1 / sigma^2``) goes to the number of curves. `unit` is the most curves of a unit
+    (add/remove). Raises SpecError: a penalty, clip or number out of range; AccountingError: the budget is not valid
+    (delta above 0).
     """
-    changed = changed_cells(adjacency)
-    _check_settings(penalty, clip, curves, count_share)
+    if not _LEAST <= min(penalty, clip) <= max(penalty, clip) <= _MOST:
+        allowed = f"from {_LEAST:g} to {_MOST:g}"
+        raise SpecError(f"penalty and clip of curves are {allowed}, not {penalty!r} and {clip!r}: choose another unit")
+    if not 1 <= curves <= MAX_CURVES:
+        raise SpecError(f"the public number of curves must be from 1 to {MAX_CURVES:,}, got {curves}")
     terms = basis.eigenvalues.size
     sampler = sampler_delta(terms + 1)
-    least = GaussianPlan.of(epsilon=epsilon, delta=max(delta - sampler, 0.0)).sigma
+    whole = GaussianPlan.of(epsilon=budget[0], delta=max(budget[1] - sampler, 0.0)).sigma
     matrix, matrix_unit = _integer_matrix(basis, penalty)
     norm = round_up(float(np.linalg.norm(matrix * matrix_unit / np.sqrt(basis.weights), 2)) * (1 + 1e-9), bits=20)
-    sensitivity = changed * clip * norm * unit
+    sensitivity = changed_cells(adjacency) * clip * norm * unit
     private = adjacency == "add/remove"
-    multiplier = least / math.sqrt(1 - count_share) if private else least
+    multiplier = whole / math.sqrt(1 - COUNT_SHARE) if private else whole
     grid = max(grid_below(multiplier * sensitivity * _FINE), matrix_unit * value_unit(basis, clip=clip))
     sigma = multiplier * (sensitivity + grid * math.sqrt(terms))
     events: list[Event] = [Gaussian(multiplier, label="curves")]
     if private:
-        events.append(Gaussian(least / math.sqrt(count_share), label="number of curves"))
+        events.append(Gaussian(whole / math.sqrt(COUNT_SHARE), label="number of curves"))
     return CurvePlan(
         basis=basis,
         penalty=penalty,
@@ -305,24 +289,11 @@ def plan_mean(
         sensitivity=sensitivity,
         grid=grid,
         sigma=sigma,
-        count_sigma=least * unit / math.sqrt(count_share) if private else None,
+        count_sigma=whole * unit / math.sqrt(COUNT_SHARE) if private else None,
         event=Composed((*events, ApproximateDP(0.0, sampler, label="sampler"))),
         matrix=matrix,
         matrix_unit=matrix_unit,
     )
-
-
-def _check_settings(penalty: float, clip: float, curves: int, count_share: float) -> None:
-    least, most = _EXTREMES
-    if not least <= min(penalty, clip) <= max(penalty, clip) <= most:
-        raise SpecError(
-            f"penalty and clip of curves must be from {least:g} to {most:g}, got {penalty!r} and {clip!r}: "
-            "choose another unit"
-        )
-    if not 1 <= curves <= MAX_CURVES:
-        raise SpecError(f"the public number of curves must be from 1 to {MAX_CURVES:,}, got {curves}")
-    if not 0 < count_share < 1:
-        raise SpecError(f"the share of the count must be between 0 and 1, got {count_share!r}")
 
 
 def _integer_matrix(basis: Basis, penalty: float) -> tuple[Counts, float]:
@@ -337,7 +308,6 @@ def _integer_matrix(basis: Basis, penalty: float) -> tuple[Counts, float]:
 class CurveMean:
     """A released mean."""
 
-    times: Floats  # ndarray of float64, shape (times,)
     values: Floats  # ndarray of float64, shape (times,)
     coefficients: Floats  # ndarray of float64, shape (terms,): in the orthonormal basis of the kernel's space
     curves: int  # the number of curves it was divided by: public (replacement) or noisy (add/remove)
@@ -351,9 +321,7 @@ def coefficient_steps(sums: CurveSums, plan: CurvePlan) -> list[int]:
 
 
 def confirm_number(sums: CurveSums, plan: CurvePlan) -> None:
-    """Compare a public number of curves with the table's; no noise is needed for that. Raises CheckFailed: the public
-    number of curves is not that of the table (replacement); OutOfDomain: there are more curves than `MAX_CURVES`.
-    """
+    """Check a public number of curves. Raises CheckFailed: it is another; OutOfDomain: more than `MAX_CURVES`."""
     if sums.count > MAX_CURVES:
         raise OutOfDomain(f"more than {MAX_CURVES:,} curves; release them in groups")
     if plan.count_sigma is None and sums.count != plan.curves:
@@ -378,4 +346,4 @@ def release_mean(sums: CurveSums, plan: CurvePlan, *, noise: Noise, name: str) -
     coefficients = np.array([step + int(draw) for step, draw in zip(steps, drawn, strict=True)], np.float64)
     coefficients *= plan.grid / curves
     values = matmul(plan.basis.functions.T, np.sqrt(plan.basis.eigenvalues) * coefficients)
-    return CurveMean(plan.basis.times, values, coefficients, curves)
+    return CurveMean(values, coefficients, curves)

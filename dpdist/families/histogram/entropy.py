@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,9 +42,7 @@ def shannon(counts: ArrayLike) -> float:
 
 
 def renyi(counts: ArrayLike, *, order: float) -> float:
-    """Renyi entropy ``log2(sum p^a) / (1 - a)`` of a histogram, in bits; an `order` a of 1 is the Shannon entropy.
-    Raises SpecError: as in `shannon`, or the order is not positive and finite.
-    """
+    """Renyi entropy ``log2(sum p^a) / (1 - a)``, in bits. Raises SpecError: as `shannon`, or the order is not > 0."""
     if not 0 < order < math.inf:
         raise SpecError(f"the order of a Renyi entropy is finite and above 0, got {order!r}")
     if order == 1:
@@ -110,29 +108,26 @@ def plan_entropies(
     """The least noise for entropies of the given orders, each with the same share of the budget of all together.
 
     `records` is a public lower bound. The records of a unit, `unit` at most, leave one by one, so each changes a table
-    of at least ``records - unit + 1``. The mechanism ``auto`` is whichever deviates less. Raises SpecError: no entropy,
-    unknown mechanism or adjacency; AccountingError: an order, the number of records or the budget is out of range.
+    of at least ``records - unit + 1``. The mechanism ``auto`` is whichever deviates less. Raises AccountingError: an
+    order, the number of records or the budget is out of range.
     """
-    if not orders:
-        raise SpecError("name at least one entropy")
     if mechanism == "auto":
         kinds: list[Mechanism] = ["laplace"] if delta == 0 else ["laplace", "gaussian"]
         planned = partial(plan_entropies, orders, records=records, epsilon=epsilon, delta=delta, adjacency=adjacency)
         plans = [planned(mechanism=kind, unit=unit) for kind in kinds]
         return min(plans, key=lambda plan: plan.deviations[0])
-    if mechanism not in get_args(Mechanism):
-        raise SpecError(f"mechanism must be laplace, gaussian or auto, got {mechanism!r}")
     if 1 < unit >= records:
         raise AccountingError(f"entropies for units of {unit:,} records need more in data.minimum_records than that")
     least = records - unit + 1
     known = {order: bounds(records=least, order=order, adjacency=adjacency) for order in set(orders)}
-    charged = {order: unit * _charged(known[order], order) for order in known}
+    errors = {order: 1.0 if order == 1 else max(1.0, order / abs(1 - order)) for order in known}
+    charged = {order: unit * (known[order].sensitivity + _EVALUATION * errors[order]) for order in known}
     count = len(orders)
     sampler = sampler_delta(count)
     if not 0 <= delta < 1 or 0 < delta <= sampler:
         raise AccountingError(f"delta must be 0, or in ({sampler:.1e}, 1), got {delta!r}")
     rest = delta - sampler if delta else 0.0
-    grids = {order: _grid(charged[order], reach=count / epsilon) for order in known}
+    grids = {order: grid_below(charged[order] * max(_GRID, count / epsilon * _REACH)) for order in known}
     steps = {order: math.floor(charged[order] / grids[order]) + 1 for order in known}
     if mechanism == "gaussian":
         whole = GaussianPlan.of(epsilon=epsilon, delta=rest, count=count, label="entropies")
@@ -167,15 +162,6 @@ def _least_laplace(steps: Sequence[tuple[int, int]], epsilon: float, delta: floa
         calibrated = accountant.calibrate(lambda r: Composed(events(r)), epsilon=epsilon, delta=delta, start=relative)
         relative = min(relative, calibrated)
     return relative, events(relative)
-
-
-def _charged(bounds: Bounds, order: float) -> float:
-    """Sensitivity of the entropy as it is evaluated in double precision."""
-    return bounds.sensitivity + _EVALUATION * (1.0 if order == 1 else max(1.0, order / abs(1 - order)))
-
-
-def _grid(charged: float, *, reach: float) -> float:
-    return grid_below(charged * max(_GRID, reach * _REACH))
 
 
 def release_entropies(

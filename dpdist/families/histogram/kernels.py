@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpdist.errors import SpecError
+from dpdist.families.histogram.spec import KernelSpec
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import eigh, exp, sin_turns
-
-KernelName = Literal["wiener", "gaussian", "matern"]
 
 MAX_TIMES = 2048
 PORTABLE_TIMES = 256  # beyond, eigenpairs are those of LAPACK, whose last bits depend on the processor
@@ -27,29 +25,16 @@ PORTABLE_TIMES = 256  # beyond, eigenpairs are those of LAPACK, whose last bits 
 _NEGLIGIBLE = 1e-12  # of the largest eigenvalue: what rounding leaves of zero
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kernel:
-    """A covariance kernel on [0, 1]. Raises SpecError: an unknown name, or a length out of range."""
-
-    name: KernelName = "wiener"
-    length: float = 0.1  # length scale of the Gaussian and the Matern kernel, as a share of the domain
-
-    def __post_init__(self) -> None:
-        if self.name not in get_args(KernelName):
-            raise SpecError(f"the kernel must be one of {', '.join(get_args(KernelName))}, got {self.name!r}")
-        if not 0 < self.length < math.inf:
-            raise SpecError(f"the length scale of a kernel must be finite and above 0, got {self.length!r}")
-
-    def __call__(self, s: ArrayLike, t: ArrayLike) -> Floats:
-        """Covariance of every s with every t, shape (s, t)."""
-        first, second = np.asarray(s, np.float64)[:, None], np.asarray(t, np.float64)[None, :]
-        if self.name == "wiener":
-            return np.minimum(first, second)
-        distance = np.abs(first - second) / self.length
-        if self.name == "gaussian":
-            return np.asarray(exp(-(distance**2) / 2))
-        distance = math.sqrt(3) * distance  # Matern 3/2
-        return np.asarray(exp(-distance) * (1 + distance))
+def covariance(kernel: KernelSpec, s: ArrayLike, t: ArrayLike) -> Floats:
+    """Covariance of every s with every t on [0, 1], float64[s, t]."""
+    first, second = np.asarray(s, np.float64)[:, None], np.asarray(t, np.float64)[None, :]
+    if kernel.name == "wiener":
+        return np.minimum(first, second)
+    distance = np.abs(first - second) / kernel.length
+    if kernel.name == "gaussian":
+        return np.asarray(exp(-(distance**2) / 2))
+    distance = math.sqrt(3) * distance  # Matern 3/2
+    return np.asarray(exp(-distance) * (1 + distance))
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +51,7 @@ class Basis:
 
 
 def quadrature(times: Floats) -> Floats:
-    """Weights of the times on [0, 1]: the trapezoidal rule where both ends are among them. Raises SpecError: fewer than
-    two times, or not ascending in [0, 1].
-    """
+    """Trapezoidal weights of the times on [0, 1]. Raises SpecError: fewer than two times, or not ascending there."""
     if times.ndim != 1 or not 2 <= times.size <= MAX_TIMES:
         raise SpecError(f"curves need from 2 to {MAX_TIMES} times")
     if not (np.isfinite(times).all() and (np.diff(times) > 0).all() and times[0] >= 0 and times[-1] <= 1):
@@ -77,14 +60,14 @@ def quadrature(times: Floats) -> Floats:
     return np.diff(edges)
 
 
-def eigenbasis(kernel: Kernel, times: ArrayLike, *, terms: int | None = None) -> Basis:
-    """Eigenpairs of a kernel on a grid of ascending times in [0, 1]; by default as many `terms` as the grid can tell
-    apart. Raises SpecError: the times do not form a grid, or there are more terms than that.
-    """
+def eigenbasis(kernel: KernelSpec, times: ArrayLike, *, terms: int | None = None) -> Basis:
+    """Eigenpairs on a grid of ascending times in [0, 1]. Raises SpecError: no grid, or it has fewer than `terms`."""
     grid = np.asarray(times, np.float64)
     weights = quadrature(grid)
     pairs = _wiener(grid) if kernel.name == "wiener" else None
-    eigenvalues, functions = pairs if pairs and _orthonormal(pairs[1], weights) else _nystrom(kernel, grid, weights)
+    if pairs is None or not np.allclose(pairs[1] * weights @ pairs[1].T, np.eye(len(pairs[1])), atol=1e-9):
+        pairs = _nystrom(kernel, grid, weights)
+    eigenvalues, functions = pairs
     most = len(functions)
     terms = most if terms is None else terms
     if not 1 <= terms <= most:
@@ -98,14 +81,10 @@ def _wiener(grid: Floats) -> tuple[Floats, Floats]:
     return 1 / frequencies**2, math.sqrt(2) * sin_turns(np.outer(frequencies[:-1], grid) / (2 * np.pi))
 
 
-def _orthonormal(functions: Floats, weights: Floats) -> bool:
-    return np.allclose(functions * weights @ functions.T, np.eye(len(functions)), atol=1e-9)
-
-
-def _nystrom(kernel: Kernel, grid: Floats, weights: Floats) -> tuple[Floats, Floats]:
+def _nystrom(kernel: KernelSpec, grid: Floats, weights: Floats) -> tuple[Floats, Floats]:
     """Eigenpairs of the weighted matrix; one eigenvalue, 0, more than functions."""
     root = np.sqrt(weights)
-    matrix = root[:, None] * kernel(grid, grid) * root
+    matrix = root[:, None] * covariance(kernel, grid, grid) * root
     ascending, vectors = eigh(matrix) if len(grid) <= PORTABLE_TIMES else np.linalg.eigh(matrix)
     eigenvalues, functions = ascending[::-1], vectors.T[::-1] / root
     most = int((eigenvalues > _NEGLIGIBLE * eigenvalues[0]).sum())

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpdist.data.sizes import BATCH_ROWS
+from dpdist.data.records import BATCH_ROWS
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.calibration import Mechanism, deviation
 from dpdist.families.base.plan import Needs, Plan, core_seconds
@@ -20,7 +20,7 @@ from dpdist.families.histogram.binning import BinningPlan, plan_binning
 from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.families.histogram.curves import CurvePlan, plan_mean
 from dpdist.families.histogram.entropy import EntropyPlan, plan_entropies
-from dpdist.families.histogram.kernels import Kernel, eigenbasis
+from dpdist.families.histogram.kernels import eigenbasis
 from dpdist.families.histogram.measurement import LeakagePlan, Measurement, plan_leakage, plan_measurement
 from dpdist.families.histogram.spec import CHECK_SHARE, HistogramSpec
 from dpdist.privacy.checks import CountCheck, count_check
@@ -165,7 +165,7 @@ class HistogramPlan(Plan):
         values = _NUMBER_BYTES * numbers + _VALUE_BYTES * (len(self.spec.table.attributes) - numbers)
         counts = self.counts
         sizes = (0,) if counts is None else counts.table_cells
-        cells, counting = (0, 0) if counts is None else (counts.cells, counts.largest_task_bytes)
+        cells, counting = (0, 0) if counts is None else (counts.cells, counts.task_bytes)
         return self.bounding(
             Needs(
                 partitions=self.partitions,
@@ -393,14 +393,12 @@ def _plan_curves(spec: HistogramSpec) -> CurvePlan:
     curves, privacy = spec.curves, spec.privacy
     if curves is None:
         raise ValueError("the release has no curves")
-    kernel = Kernel(name=curves.kernel.name, length=curves.kernel.length)
     return plan_mean(
-        eigenbasis(kernel, curves.grid, terms=curves.terms),
+        eigenbasis(curves.kernel, curves.grid, terms=curves.terms),
         penalty=curves.penalty,
         clip=curves.clip,
         curves=spec.data.minimum_records,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
+        budget=(privacy.epsilon, privacy.delta),
         adjacency=privacy.adjacency,
         unit=spec.records_of_a_unit,
     )

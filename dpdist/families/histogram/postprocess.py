@@ -11,30 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpdist.errors import SpecError
+from dpdist.families.base.calibration import project
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.noise import Noise
 
 _DRAWS = 1 << 20  # records sampled at a time
-
-
-def project(noisy: ArrayLike, *, total: float | None = None) -> Floats:
-    """Nearest non-negative table with the given total (least squares over all cells), float64 of the same shape.
-
-    The solution lowers or raises all cells by one number and cuts at zero. Cutting alone would add the positive noise
-    of all empty cells to the total. `total` is public, or itself noisy; by default the table's own, or zero if that is
-    negative. Raises SpecError: it is negative or not finite.
-    """
-    table = np.asarray(noisy, np.float64)
-    total = max(float(table.sum()), 0.0) if total is None else float(total)
-    if not 0 <= total < np.inf:
-        raise SpecError("the total of a histogram must be finite and not negative")
-    if total == 0 or table.size == 0:
-        return np.zeros_like(table)
-    falling = np.sort(table, axis=None)[::-1]
-    levels = (np.cumsum(falling) - total) / np.arange(1, table.size + 1)
-    kept = np.flatnonzero(falling > levels)  # never empty, as falling[0] > levels[0]
-    result: Floats = np.maximum(table - levels[kept[-1]], 0.0)
-    return result
 
 
 def largest_remainder(values: ArrayLike, *, total: int) -> NDArray[np.int64]:
@@ -72,9 +53,7 @@ def non_negative_integers(noisy: ArrayLike, *, total: int | None = None) -> NDAr
 
 
 def common_total(tables: Sequence[NDArray[np.int64]], *, variances: Sequence[float]) -> float:
-    """Best estimate of the number of records from several noisy tables: their totals, by inverse variance. `variances`
-    are those of the noise in one cell of each table, above 0.
-    """
+    """Estimate of the number of records: the tables' totals, by the inverse of their cells' variance, above 0."""
     weights = np.array([1 / (v * table.size) for table, v in zip(tables, variances, strict=True)])
     totals = np.array([float(table.sum()) for table in tables])
     return max(float(weights @ totals / weights.sum()), 0.0)

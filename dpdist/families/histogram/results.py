@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -15,16 +14,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpdist.families.histogram.binning import Bins, Chosen
-from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
-from dpdist.families.histogram.curves import CurveMean
+from dpdist.families.histogram.counts import CountPlan, parent_cells
 from dpdist.families.histogram.entropy import renyi
-from dpdist.families.histogram.postprocess import (
-    common_total,
-    fit_hierarchy,
-    largest_remainder,
-    project,
-    synthetic_counts,
-)
+from dpdist.families.histogram.postprocess import common_total, fit_hierarchy, non_negative_integers, synthetic_counts
 from dpdist.families.histogram.spec import CountsSpec
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
@@ -34,8 +26,8 @@ from dpdist.spec.schema import Attribute, Category, Schema
 
 Names = Literal["values", "labels", "codes"]
 
-NO_BINS: Chosen = MappingProxyType({})
-"""Of histograms whose cells are declared."""
+NO_AXES = (("",),)
+"""Of a statistic that has one cell."""
 
 
 def fit(
@@ -71,8 +63,7 @@ def fit(
                 coarse, link = links[number]
                 done[number] = _below(tables[number], integers(coarse).ravel(), link)
             else:
-                total = max(round(float(tables[number].sum())), 0) if shared is None else shared
-                done[number] = largest_remainder(project(tables[number], total=total), total=total)
+                done[number] = non_negative_integers(tables[number], total=shared)
         return done[number]
 
     result = [integers(number) for number in range(len(tables))]
@@ -93,7 +84,7 @@ def _below(table: NDArray[Any], totals: NDArray[np.int64], link: NDArray[np.intp
     edges = np.searchsorted(link[order], np.arange(totals.size + 1))
     for parent, total in enumerate(totals.tolist()):
         children = order[edges[parent] : edges[parent + 1]]
-        result[children] = largest_remainder(project(table.ravel()[children], total=total), total=total)
+        result[children] = non_negative_integers(table.ravel()[children], total=total)
     return result.reshape(table.shape)
 
 
@@ -148,95 +139,74 @@ def tables(statistics: Sequence[Statistics], *, rows: int) -> Iterator[pa.Table]
         yield pa.concat_tables(pending).unify_dictionaries()
 
 
+@dataclass(frozen=True)
+class Naming:
+    """How histograms and their cells are named: by values, labels or codes, and chosen bins by their ends."""
+
+    plan: CountPlan
+    schema: Schema
+    names: Names = "values"
+    chosen: Chosen = field(default_factory=dict)  # none where all cells are declared
+
+    def of(self, number: int) -> str:
+        """The name of a histogram."""
+        query = self.plan.queries[number]
+        bins = [self.chosen.get((number, axis)) for axis in range(len(query.attributes))]
+        counted = ["" if one is None else f" ({len(one)} bins)" for one in bins]
+        name = " x ".join(self.schema.names[i] + text for i, text in zip(query.attributes, counted, strict=True))
+        return f"{name} (buckets)" if query.coarse else name
+
+    def axes(self, number: int) -> tuple[tuple[str, ...], ...]:
+        """The labels along each axis of a histogram."""
+        query, labels = self.plan.queries[number], []
+        for axis, i in enumerate(query.attributes):
+            attribute, bins = self.schema.attributes[i], self.chosen.get((number, axis))
+            if bins is None:
+                labels.append(_labels(attribute, coarse=query.coarse, names=self.names))
+            else:
+                labels.append(_bins(attribute, bins, self.names))
+        return tuple(map(tuple, labels))
+
+
 def count_statistics(
-    noisy: Sequence[Counts],
-    fitted: Sequence[NDArray[Any]],
-    errors: Sequence[Floats | None],
-    plan: CountPlan,
-    schema: Schema,
-    *,
-    names: Names = "values",
-    chosen: Chosen = NO_BINS,
+    naming: Naming, noisy: Sequence[Counts], fitted: Sequence[NDArray[Any]], errors: Sequence[Floats | None]
 ) -> list[Statistics]:
-    """The counts of each histogram; cells are named by the declared values, their labels or their codes, and chosen
-    bins by where they begin and end.
-    """
-    made = []
-    for number, (query, table, values, error) in enumerate(zip(plan.queries, noisy, fitted, errors, strict=True)):
-        bins = _of_one(chosen, number)
-        axes = _axes(query, schema, names, bins)
-        made.append(_statistics("count", _of(query, schema, bins), axes, table.ravel(), values.ravel(), error))
-    return made
+    """The counts of each histogram."""
+    tables = ([table.ravel().astype(np.float64) for table in pair] for pair in zip(noisy, fitted, strict=True))
+    return [
+        Statistics("count", naming.of(i), naming.axes(i), drawn, values, error)
+        for i, ((drawn, values), error) in enumerate(zip(tables, errors, strict=True))
+    ]
 
 
 def entropy_statistics(
-    noisy: NDArray[np.float64],
-    targets: Sequence[tuple[int, float]],
-    plan: CountPlan,
-    schema: Schema,
-    *,
-    cells: Sequence[int],
-    chosen: Chosen = NO_BINS,
+    naming: Naming, noisy: NDArray[np.float64], targets: Sequence[tuple[int, float]], cells: Sequence[int]
 ) -> list[Statistics]:
     """Noisy entropies; fitted values are cut to what an entropy of a histogram of so many cells can be."""
     pieces = []
     for drawn, (number, order) in zip(noisy, targets, strict=True):
         value = np.clip(drawn, 0.0, float(log2(np.array([float(cells[number])]))[0]))
-        of = _of(plan.queries[number], schema, _of_one(chosen, number))
-        pieces.append(_statistics(entropy_name(order), of, (("",),), np.array([drawn]), np.array([value])))
+        pieces.append(Statistics(entropy_name(order), naming.of(number), NO_AXES, np.array([drawn]), np.array([value])))
     return pieces
 
 
 def released_entropies(
-    fitted: Sequence[NDArray[np.int64]],
-    orders: Sequence[float],
-    plan: CountPlan,
-    schema: Schema,
-    *,
-    chosen: Chosen = NO_BINS,
+    naming: Naming, fitted: Sequence[NDArray[np.int64]], orders: Sequence[float]
 ) -> list[Statistics]:
     """Entropies of the released counts (of counts that are all 0, that of an even histogram); they cost nothing."""
     pieces = []
-    for number, (table, query) in enumerate(zip(fitted, plan.queries, strict=True)):
-        of = _of(query, schema, _of_one(chosen, number))
+    for number, table in enumerate(fitted):
         counts = table if table.any() else np.ones_like(table)
         for order in orders:
             value = np.array([max(renyi(counts, order=order), 0.0)])
             name = f"{entropy_name(order)} of the released counts"
-            pieces.append(_statistics(name, of, (("",),), value, value))
+            pieces.append(Statistics(name, naming.of(number), NO_AXES, value, value))
     return pieces
 
 
 def entropy_name(order: float) -> str:
     """What an entropy of this order is called."""
     return "shannon entropy" if order == 1 else f"renyi entropy of order {order:g}"
-
-
-def curve_statistics(mean: CurveMean, times: Sequence[float]) -> list[Statistics]:
-    """A function-valued mean at its times."""
-    return [_statistics("mean", "curves", (tuple(repr(float(t)) for t in times),), mean.values, mean.values)]
-
-
-def _of_one(chosen: Chosen, number: int) -> dict[int, Bins]:
-    """Chosen bins of one histogram, by axis."""
-    return {axis: bins for (histogram, axis), bins in chosen.items() if histogram == number}
-
-
-def _of(query: Query, schema: Schema, chosen: Mapping[int, Bins]) -> str:
-    counted = [f" ({len(chosen[axis])} bins)" if axis in chosen else "" for axis in range(len(query.attributes))]
-    name = " x ".join(schema.names[i] + bins for i, bins in zip(query.attributes, counted, strict=True))
-    return f"{name} (buckets)" if query.coarse else name
-
-
-def _axes(query: Query, schema: Schema, names: Names, chosen: Mapping[int, Bins]) -> tuple[tuple[str, ...], ...]:
-    return tuple(
-        tuple(
-            _bins(schema.attributes[i], chosen[axis], names)
-            if axis in chosen
-            else _labels(schema.attributes[i], coarse=query.coarse, names=names)
-        )
-        for axis, i in enumerate(query.attributes)
-    )
 
 
 def _bins(attribute: Attribute, bins: Bins, names: Names) -> list[str]:
@@ -288,14 +258,3 @@ def _groups(attribute: Attribute, names: list[str]) -> list[str]:
     for name, bucket in zip(names, attribute.bucket_map.tolist(), strict=True):
         groups[bucket].append(name)
     return [group[0] if len(group) == 1 else f"{group[0]} .. {group[-1]}" for group in groups]
-
-
-def _statistics(
-    statistic: str,
-    of: str,
-    axes: tuple[tuple[str, ...], ...],
-    noisy: NDArray[Any],
-    value: NDArray[Any],
-    error: Floats | None = None,
-) -> Statistics:
-    return Statistics(statistic, of, axes, noisy.astype(np.float64), value.astype(np.float64), error)

@@ -25,14 +25,12 @@ class HistogramPrivacySpec(PrivacyLimit):
     """Neighbouring tables: one record more or less, or one exchanged (the number of records is public)."""
     mechanism: Literal["auto", "laplace", "gaussian", "pml"] = "auto"
     """Discrete Laplace or rounded Gaussian noise, whichever errs less (auto), or discrete Laplace noise calibrated to
-    pointwise maximal leakage of all together (pml: not differential privacy at that epsilon).
-    """
+    pointwise maximal leakage of all together (pml: not differential privacy at that epsilon)."""
     epsilon: float = Field(ge=1e-6, le=1e6, allow_inf_nan=False, description="Budget: epsilon, or PML leakage in nats.")
     delta: float = Field(default=0, ge=0, lt=1, allow_inf_nan=False, description="Budget; 0 takes Laplace noise only.")
     alpha: float | None = Field(default=None, gt=0, le=1)
     """With pml: assumed least probability of every bin, for every record. An assumption about the population, never
-    estimated from the data.
-    """
+    estimated from the data."""
     accept_no_noise: bool = False
     """With pml: release exact counts where epsilon >= ln(1/alpha) needs no noise."""
 
@@ -57,8 +55,7 @@ class HistogramQuerySpec(Section):
     """Count the buckets of the columns instead of their values."""
     adaptive: dict[str, int] = Field(default_factory=dict)
     """Bins of about equal counts instead of values, chosen from the data for a third of the budget: column -> number of
-    bins. For ordered columns; their values, or public `bins`, are the grid on which edges lie.
-    """
+    bins. For ordered columns; their values, or public `bins`, are the grid on which edges lie."""
     share: Exact | None = Field(default=None, gt=0, le=1)
     """Share of the histograms' budget; for all histograms or for none."""
 
@@ -72,8 +69,7 @@ class CountsSpec(Section):
     """Total of each histogram: its own noisy one, the best estimate from all, or a public number."""
     hierarchies: tuple[tuple[int, ...], ...] = ()
     """Histograms that are made to agree, by number, each list from fine to coarse: each is a sum of cells of the one
-    before.
-    """
+    before."""
     synthetic_records: int | None = Field(default=None, ge=1, le=MAX_SYNTHETIC)
     """Release counts of so many records drawn from the noisy histograms instead."""
     entropies: tuple[float, ...] = ()
@@ -109,7 +105,9 @@ class KernelSpec(Section):
 
     name: Literal["wiener", "gaussian", "matern"] = "wiener"
     """Kernel on [0, 1]."""
-    length: float = Field(default=0.1, gt=0, description="Length scale of gaussian and matern, share of the domain.")
+    length: float = Field(
+        default=0.1, gt=0, allow_inf_nan=False, description="Length scale of gaussian and matern, share of the domain."
+    )
 
 
 class CurvesSpec(Section):
@@ -175,8 +173,7 @@ class HistogramSpec(ReleaseSpec):
     """Entropies to release."""
     curves: CurvesSpec | None = None
     """A function-valued mean; by itself in a release. data.minimum_records is then about curves: with adjacency
-    replacement their exact number.
-    """
+    replacement their exact number."""
 
     @model_validator(mode="after")
     def _consistent(self) -> HistogramSpec:

@@ -16,10 +16,10 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.calibration import add_noise
 from dpdist.families.base.family import Stage, Truth
 from dpdist.families.base.passes import Passes
+from dpdist.families.histogram import results
 from dpdist.families.histogram.binning import Bins, Chosen, choose
 from dpdist.families.histogram.counts import histogram_operator
 from dpdist.families.histogram.curves import (
-    CurveMean,
     confirm_number,
     curve_operator,
     long_curve_operator,
@@ -28,15 +28,6 @@ from dpdist.families.histogram.curves import (
 )
 from dpdist.families.histogram.entropy import release_entropies, renyi
 from dpdist.families.histogram.plan import HistogramPlan
-from dpdist.families.histogram.results import (
-    Statistics,
-    count_statistics,
-    curve_statistics,
-    entropy_statistics,
-    fit,
-    released_entropies,
-    tables,
-)
 from dpdist.families.histogram.spec import HistogramQuerySpec, HistogramSpec
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
@@ -124,12 +115,6 @@ def _noisy_tables(attempt: HistogramAttempt, summary: Any, *, records: int) -> N
     return NoisyStatistics(arrays)
 
 
-def _chosen(plan: HistogramPlan, arrays: dict[str, NDArray[Any]]) -> Chosen:
-    """The bins that an attempt has chosen."""
-    axes = () if plan.binning is None else plan.binning.axes
-    return {(a.histogram, a.axis): arrays[f"bins_{a.histogram}_{a.axis}"] for a in axes}
-
-
 def _confirm_records(plan: HistogramPlan, records: int, *, noise: Noise) -> None:
     if plan.count is None:
         return
@@ -145,35 +130,35 @@ def write(attempt: HistogramAttempt) -> None:
     """Fit what the spec asks for to the noisy statistics, and write the parts."""
     spec, plan, arrays = attempt.spec, attempt.plan, attempt.result(NoisyStatistics).arrays
     if plan.curves is not None and spec.curves is not None:
-        mean = CurveMean(plan.curves.basis.times, arrays["values"], arrays["coefficients"], int(arrays["curves"]))
-        low, high = spec.curves.domain
-        statistics = curve_statistics(mean, [low + (high - low) * t for t in mean.times.tolist()])
+        (low, high), values = spec.curves.domain, arrays["values"]
+        times = tuple(repr(low + (high - low) * t) for t in plan.curves.basis.times.tolist())
+        statistics = [results.Statistics("mean", "curves", (times,), values, values)]
     else:
         statistics = _statistics(attempt, arrays)
     with attempt.stage("writing"):
         attempt.parts = tuple(
             write_part(attempt.output, part_name(attempt.id, index), table)
-            for index, table in enumerate(tables(statistics, rows=spec.output.rows_per_part))
+            for index, table in enumerate(results.tables(statistics, rows=spec.output.rows_per_part))
         )
 
 
-def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> list[Statistics]:
+def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> list[results.Statistics]:
     spec, plan = attempt.spec, attempt.plan
     if plan.counts is None:
         raise ValueError("a histogram release has histograms or curves")
     noisy = [arrays[f"table_{number}"] for number in range(len(plan.noise))]
     variances = [sd**2 for sd in plan.deviations]
-    fitted, errors = fit(noisy, spec.counts, plan.counts, variances=variances, noise=attempt.noise)
-    chosen = _chosen(plan, arrays)
+    fitted, errors = results.fit(noisy, spec.counts, plan.counts, variances=variances, noise=attempt.noise)
+    axes = () if plan.binning is None else plan.binning.axes
+    chosen = {(a.histogram, a.axis): arrays[f"bins_{a.histogram}_{a.axis}"] for a in axes}
     if chosen:
         attempt.public["chosen_bins"] = chosen_bins(chosen, spec)
-    counts, schema, names = plan.counts, spec.table, spec.output.values
-    statistics = count_statistics(noisy, fitted, errors, counts, schema, names=names, chosen=chosen)
+    naming = results.Naming(plan.counts, spec.table, spec.output.values, chosen)
+    statistics = results.count_statistics(naming, noisy, fitted, errors)
     if spec.counts.entropies:
-        statistics += released_entropies(fitted, spec.counts.entropies, counts, schema, chosen=chosen)
+        statistics += results.released_entropies(naming, fitted, spec.counts.entropies)
     if plan.entropies is not None:
-        drawn, targets = arrays["entropies"], spec.entropy_targets
-        statistics += entropy_statistics(drawn, targets, counts, schema, cells=plan.cells, chosen=chosen)
+        statistics += results.entropy_statistics(naming, arrays["entropies"], spec.entropy_targets, plan.cells)
     return statistics
 
 
@@ -186,9 +171,7 @@ def chosen_bins(chosen: Chosen, spec: HistogramSpec) -> list[dict[str, Any]]:
 
 
 def _stated_bins(plan: HistogramPlan, parameters: Mapping[str, Any]) -> Chosen:
-    """The chosen bins of a release, from the parameters in its manifest. Raises VerificationFailed: they are not there,
-    or no bins.
-    """
+    """The chosen bins that a manifest states. Raises VerificationFailed: they are not there, or no bins."""
     found: dict[tuple[int, int], Bins] = {}
     try:
         entries = parameters.get("chosen_bins", [])
@@ -208,9 +191,7 @@ def _stated_bins(plan: HistogramPlan, parameters: Mapping[str, Any]) -> Chosen:
 
 
 def truth(plan: HistogramPlan, parameters: Mapping[str, Any]) -> tuple[Operator, Callable[[Any], list[Truth]]]:
-    """What a release counts with, and what turns its summary into true values in the release's order; `parameters` are
-    those of the manifest, which states the chosen bins.
-    """
+    """What a release counts with, and what turns its summary into true values in the release's order."""
     if plan.counts is None:
         return operator_of(plan.spec, plan), partial(_of_curves, plan)
     return operator_of(plan.spec, plan), partial(_of_counts, plan, chosen=_stated_bins(plan, parameters))

@@ -8,7 +8,7 @@ numbers alone: no record is read and nothing is spent. Orders that are tried on 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,17 +16,12 @@ from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.family import SolveRequest
 from dpdist.families.mixing.scaling import Encoding, MomentPlan, declared_encoding, moment_plan
 from dpdist.families.mixing.spec import SCALING_SHARE, MixingSpec
-from dpdist.privacy import accountant
-from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.checks import CountCheck, count_check
-from dpdist.privacy.event import Event
-from dpdist.privacy.events import ApproximateDP, Composed
-from dpdist.privacy.mixtures import ClassMixtures, event_of_units, noise_of_units
-from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.privacy.mixtures import ClassMixtures, noise_of_units
 from dpdist.spec.overrides import change
 
-MARGIN = 5e-4
-"""Of epsilon, left unspent: the pair of several classes is found on a lattice."""
+ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+"""Orders that are compared unless others are given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,33 +44,33 @@ class BudgetShares:
     epsilon: float  # epsilon, delta: what is left to the mixtures
     delta: float
     sizes: Mapping[str, tuple[int, int]]  # of each class the minimum that its check confirms, and its mixtures
+    unit: int  # records of a unit, at most
 
 
 def divide_budget(spec: MixingSpec) -> BudgetShares:
-    """Divide the budget of a spec. Raises SpecError: nothing is left to the mixtures; AccountingError: a class is too
-    small for its check.
-    """
-    privacy, share = spec.privacy, float(spec.privacy.check_share)
+    """Divide the budget. Raises SpecError: nothing is left to mix; AccountingError: a class is too small to check."""
+    privacy, share, unit = spec.privacy, float(spec.privacy.check_share), spec.records_of_a_unit
     moments, left = None, 1 - share
     encoding = declared_encoding(spec.table, class_attribute=spec.mixing.label)
     checks = tuple(_check(spec, str(value), wanted.minimum) for value, wanted in spec.mixing.classes.items())
     if spec.mixing.scaling != "bounds":
-        spent = SCALING_SHARE
-        if not share + spent < 1:
+        if not share + SCALING_SHARE < 1:
             raise SpecError("privacy.check_share and the scaling leave nothing for the mixtures; lower it")
-        own = {"epsilon": privacy.epsilon * spent, "delta": privacy.delta * spent}
-        moments = moment_plan(encoding, unit=spec.records_of_a_unit, **own)
-        left -= spent
+        own = {"epsilon": privacy.epsilon * SCALING_SHARE, "delta": privacy.delta * SCALING_SHARE}
+        moments = moment_plan(encoding, unit=unit, **own)
+        left -= SCALING_SHARE
+    sizes = {
+        str(value): (check.minimum, wanted.records)
+        for (value, wanted), check in zip(spec.mixing.classes.items(), checks, strict=True)
+    }
     return BudgetShares(
         encoding=encoding,
         checks=checks,
         moments=moments,
         epsilon=privacy.epsilon * left,
         delta=privacy.delta * left,
-        sizes={
-            str(value): (check.minimum, wanted.records)
-            for (value, wanted), check in zip(spec.mixing.classes.items(), checks, strict=True)
-        },
+        sizes=sizes,
+        unit=unit,
     )
 
 
@@ -95,56 +90,25 @@ def _check(spec: MixingSpec, value: str, minimum: int) -> CountCheck:
         ) from None
 
 
-def class_events(
-    classes: Sequence[ClassPlan], moments: MomentPlan | None, width: int, sigma_over_clip: float, noises: int = 1
-) -> tuple[Event, ...]:
-    """What is done to the records of each class; classes that cost the same are there once. For units of several
-    records, what is done to all classes. `noises` counts the draws of noise that hide each coordinate: one, or those of
-    all clients.
+def common_noise(divided: BudgetShares, order: int) -> float:
+    """Noise over clip that keeps every class within the budget of the mixtures. Raises AccountingError: none does.
+
+    One noise for all classes: were it larger in small classes, its size alone would tell classes apart in what is
+    released, but not in real records.
     """
-    table = () if moments is None else (moments.event,)
-    unit = classes[0].mixtures.unit
+    unit, budget = divided.unit, {"epsilon": divided.epsilon, "delta": divided.delta}
+    mixtures = {
+        ClassMixtures(minimum=minimum, order=order, records=records, unit=unit)
+        for minimum, records in divided.sizes.values()
+    }
     if unit > 1:
-        of_units = event_of_units([part.mixtures for part in classes], sigma_over_clip)
-        failing = math.fsum(sorted(part.check.delta for part in classes)[-unit:])
-        samplers = math.fsum(sampler_loss(part, moments, width, noises) for part in classes)
-        checks = ApproximateDP(unit / min(part.check.scale for part in classes), failing, label="checks of the classes")
-        lost = ApproximateDP(0.0, min(samplers, 1.0), label="samplers")
-        return (Composed((checks, *of_units, *table, lost), label="all classes"),)
-    events = []
-    for part in classes:
-        lost = ApproximateDP(0.0, min(sampler_loss(part, moments, width, noises), 1.0), label="samplers")
-        events.append(Composed((part.check.event, part.mixtures.event(sigma_over_clip), *table, lost), label="a class"))
-    return tuple(dict.fromkeys(events))
-
-
-def sampler_loss(part: ClassPlan, moments: MomentPlan | None, width: int, noises: int = 1) -> float:
-    """What the samplers of a class lose of delta; parameters as of `class_events`."""
-    draws = part.mixtures.records * (2 * part.mixtures.order + noises * width + 2)  # rows drawn, some again
-    return (draws + (0 if moments is None else 2 * width + 1)) * SAMPLER_DELTA
-
-
-def filled_noise(
-    sigma: float,
-    classes: Sequence[ClassPlan],
-    moments: MomentPlan | None,
-    width: int,
-    *,
-    epsilon: float,
-    delta: float,
-    noises: int = 1,
-) -> float:
-    """The noise that fills the budget: stages cost less together than one by one."""
-
-    def cost(scale: float) -> float:
-        events = class_events(classes, moments, width, scale, noises)
-        return max(accountant.epsilon(event, delta=delta) for event in events)
-
-    return least_scale(cost, epsilon=epsilon * (1 - MARGIN), delta=delta, start=sigma)
-
-
-ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-"""Orders that are compared unless others are given."""
+        return noise_of_units(tuple(mixtures), **budget)
+    dearest, *others = sorted(mixtures, key=lambda one: one.sampling_rate**2 * one.records, reverse=True)
+    sigma = dearest.sigma_over_clip(**budget)
+    for one in others:
+        if not one.epsilon(sigma, delta=divided.delta) <= divided.epsilon:
+            sigma = one.sigma_over_clip(**budget)
+    return sigma
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,95 +123,36 @@ class OrderChoice:
     # sqrt(d l) / c``
     noise_to_spread: float
 
-    def to_json(self) -> dict[str, Any]:
-        """The choice as a JSON object."""
-        return asdict(self)
 
+def order_choices(divided: BudgetShares, orders: Sequence[int] = ORDERS) -> Iterator[OrderChoice]:
+    """The noise of each order at the budget of the mixtures, the largest first; reads no record and spends nothing.
 
-def compare_orders(
-    classes: Mapping[str, tuple[int, int]],
-    *,
-    width: int,
-    epsilon: float,
-    delta: float,
-    orders: Sequence[int] = ORDERS,
-    unit: int = 1,
-) -> tuple[OrderChoice, ...]:
-    """The noise of each order at the same budget of the mixtures; reads no record and spends nothing.
-
-    `classes` gives for each class the confirmed minimum of its rows, and its mixtures. All classes have the noise of
-    the one that needs most; orders as large as a class are left out. `width` is the coordinates of a row, d; `unit` the
-    most records of a unit. Raises AccountingError: the budget is not valid, or no class can fill any order.
+    Orders as large as a class are left out. Raises AccountingError: no class can fill any order.
     """
-    fillable = _fillable(classes, orders, unit)
-    return tuple(_choice(order, classes, width, epsilon, delta, unit) for order in fillable)
-
-
-def best_order(
-    classes: Mapping[str, tuple[int, int]],
-    *,
-    width: int,
-    epsilon: float,
-    delta: float,
-    orders: Sequence[int] = ORDERS,
-    unit: int = 1,
-) -> OrderChoice:
-    """The order that leaves most of the rows' spread visible (the least `noise_to_spread`), at no cost.
-
-    Parameters and errors are those of `compare_orders`. The ratio falls and then rises with the order (noise falls fast
-    at first, and then hardly), so the search goes down from the largest, which is the quickest to account for.
-    """
-    best: OrderChoice | None = None
-    for order in reversed(_fillable(classes, orders, unit)):
-        choice = _choice(order, classes, width, epsilon, delta, unit)
-        if best is not None and choice.noise_to_spread > best.noise_to_spread:
-            break
-        best = choice
-    if best is None:
-        raise AccountingError("mixing: there is no order to choose from")
-    return best
-
-
-def _fillable(classes: Mapping[str, tuple[int, int]], orders: Sequence[int], unit: int) -> list[int]:
-    smallest = min(minimum for minimum, _ in classes.values())
-    fillable = sorted({order for order in orders if 1 <= order <= smallest - unit})
+    smallest = min(minimum for minimum, _ in divided.sizes.values())
+    fillable = sorted({order for order in orders if 1 <= order <= smallest - divided.unit}, reverse=True)
     if not fillable:
         raise AccountingError("mixing: the smallest class has no more records than the smallest order; lower it")
-    return fillable
+    for order in fillable:
+        sigma = common_noise(divided, order)
+        mean = sigma * math.sqrt(divided.encoding.width)
+        spread = mean * math.sqrt(order)
+        yield OrderChoice(order=order, sigma_over_clip=sigma, noise_to_mean=mean, noise_to_spread=spread)
 
 
-def _choice(
-    order: int, classes: Mapping[str, tuple[int, int]], width: int, epsilon: float, delta: float, unit: int
-) -> OrderChoice:
-    sigma = common_noise(classes, order=order, epsilon=epsilon, delta=delta, unit=unit)
-    mean = sigma * math.sqrt(width)
-    return OrderChoice(order=order, sigma_over_clip=sigma, noise_to_mean=mean, noise_to_spread=mean * math.sqrt(order))
+def best_order(divided: BudgetShares, orders: Sequence[int] = ORDERS) -> int:
+    """The order that leaves most of the rows' spread visible (the least `noise_to_spread`); errors as `order_choices`.
 
-
-def common_noise(
-    classes: Mapping[str, tuple[int, int]],
-    *,
-    order: int,
-    epsilon: float,
-    delta: float,
-    unit: int = 1,
-) -> float:
-    """Noise over clip that keeps every class within the budget.
-
-    One noise for all classes: were it larger in small classes, its size alone would tell classes apart in what is
-    released, but not in real records.
+    The ratio falls and then rises with the order (noise falls fast at first, and then hardly), so the search goes down
+    from the largest, which is the quickest to account for.
     """
-    mixtures = {
-        ClassMixtures(minimum=minimum, order=order, records=records, unit=unit) for minimum, records in classes.values()
-    }
-    if unit > 1:
-        return noise_of_units(tuple(mixtures), epsilon=epsilon, delta=delta)
-    dearest, *others = sorted(mixtures, key=lambda one: one.sampling_rate**2 * one.records, reverse=True)
-    sigma = dearest.sigma_over_clip(epsilon=epsilon, delta=delta)
-    for one in others:
-        if not one.epsilon(sigma, delta=delta) <= epsilon:
-            sigma = one.sigma_over_clip(epsilon=epsilon, delta=delta)
-    return sigma
+    choices = order_choices(divided, orders)
+    best = next(choices)
+    for choice in choices:
+        if choice.noise_to_spread > best.noise_to_spread:
+            break
+        best = choice
+    return best.order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +176,7 @@ class Comparison:
             "epsilon": self.spec.privacy.epsilon,
             "delta": self.spec.privacy.delta,
             "adjacency": "add/remove",
-            "orders": [choice.to_json() for choice in self.choices],
+            "orders": [asdict(choice) for choice in self.choices],
             "order": self.best.order,
         }
 
@@ -304,23 +209,14 @@ class Comparison:
 
 
 def compare(spec: MixingSpec, *, epsilon: float | None = None, orders: Sequence[int] = ORDERS) -> Comparison:
-    """The noise of each order at the budget of the spec, or at another epsilon; reads no record and spends nothing.
-    Errors as of `dpdist.families.mixing.plan.plan`.
-    """
+    """The noise of each order at the budget of the spec, or at another epsilon; spends nothing. Errors as of `plan`."""
     if epsilon is not None:
         spec = change(spec, {"privacy.epsilon": epsilon})
-    divided = divide_budget(spec)
-    width, epsilon, delta = divided.encoding.width, divided.epsilon, divided.delta
-    choices = compare_orders(
-        divided.sizes, width=width, epsilon=epsilon, delta=delta, orders=orders, unit=spec.records_of_a_unit
-    )
-    return Comparison(spec=spec, choices=choices)
+    return Comparison(spec=spec, choices=tuple(order_choices(divide_budget(spec), orders))[::-1])
 
 
 def solve(spec: MixingSpec, request: SolveRequest) -> Comparison:
-    """What ``dpdist plan --solve`` shows; errors as for `compare`. Raises SpecError: options are given that are not of
-    mixing.
-    """
+    """What ``dpdist plan --solve`` shows. Raises SpecError: options are given that are not of mixing; as `compare`."""
     other = "plausible deniability; of a mixing spec set mixing.order, or auto"
     request.refuse("accuracy", go_with="kind: synthesis")
     request.refuse("pass_rate", "public_table", "write", go_with=other)

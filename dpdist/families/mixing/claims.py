@@ -45,9 +45,7 @@ _ALWAYS = 10**9  # noisy counts are above the negative of it
 def mixtures_claim(
     mixtures: ClassMixtures, sigma_over_clip: float, *, delta: float = _DELTA, name: str = "class 0"
 ) -> Claim:
-    """The mixtures of one small class, called `name`: `minimum` rows with the canary, more than a mixture takes.
-    Epsilon is stated at `delta`.
-    """
+    """The mixtures of one small class, called `name`: `minimum` rows with the canary, more than a mixture takes."""
     plan = _small_plan(mixtures, sigma_over_clip)
     other, canary = (float(row[0]) for row in clip_rows([[-1.0, 0.0], [1.0, 0.0]], clip=1.0))
     others = mixtures.minimum - mixtures.unit
@@ -147,14 +145,12 @@ def _chosen(choice: OrderSelection, scores: list[int], noise: Noise) -> Floats:
 
 
 def moments_claim(encoding: Encoding, plan: MomentPlan, *, delta: float, unit: int = 1) -> Claim:
-    """The noisy means and deviations of the declared encoding, with and without a record (or so many of a unit) at the
-    upper end of every attribute; epsilon is stated at `delta`.
-    """
+    """The noisy moments, with and without a record (or a unit's) at the upper end of every attribute."""
     many = max(2, round(_NOISES * plan.sigma))
     columns = [
         np.full(unit, float((attribute.bounds or (0, 1))[1]))
         if attribute.is_continuous
-        else np.full(unit, np.argmax(np.linalg.norm(_values(encoding, place), axis=1)), attribute.dtype)
+        else np.full(unit, np.argmax(np.linalg.norm(encoding.tables[place], axis=1)), attribute.dtype)
         for place, attribute in enumerate(encoding.attributes)
     ]
     one = [moment_sums(encoding, place, column) for place, column in enumerate(columns)]
@@ -166,19 +162,13 @@ def moments_claim(encoding: Encoding, plan: MomentPlan, *, delta: float, unit: i
     return Claim(name="means and deviations", absent=absent, present=present, epsilon=epsilon, delta=delta)
 
 
-def _values(encoding: Encoding, place: int) -> Floats:
-    return np.asarray(encoding.tables[place], np.float64)
-
-
 def _noisy_moments(encoding: Encoding, plan: MomentPlan, records: int, sums: list[np.ndarray], noise: Noise) -> Floats:
     moments = noisy_moments(noise, encoding, records, sums, plan, minimum=1)
     return np.concatenate([moments.mean, moments.variance])
 
 
 def claims(plan: MixingPlan) -> tuple[Claim, ...]:
-    """Each mechanism of a plan, with its noise, on a small class made to contradict it. Raises SpecError: the release
-    is federated; what a client sends is audited in `tests/families/mixing`, not from a spec.
-    """
+    """Each mechanism of a plan, on a small class made to contradict it. Raises SpecError: the release is federated."""
     if plan.spec.federated is not None:
         raise SpecError(
             "federated releases are not audited from their spec; leave out `federated` to audit a central one"

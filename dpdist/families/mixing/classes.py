@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import ClassVar, TypeVar
 
@@ -15,8 +15,7 @@ import numpy as np
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
-from dpdist.data.operators import Operator
-from dpdist.data.split import Split
+from dpdist.data.operators import Operator, Split
 from dpdist.errors import DataError
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.passes import Passes
@@ -34,11 +33,10 @@ ClassCodes = list[Codes]
 
 
 def class_operator(label: int, classes: Sequence[int], *, by_value: bool = False) -> Operator:
-    """The codes of the records of some classes, given by their codes, in the order of the rows or of their values:
-    `ClassCodes`. `label` is the place of the class attribute in the schema.
-    """
+    """The codes of the records of some classes (given by their codes), in the order of rows or values: `ClassCodes`."""
     chunk = partial(_by_class, label=label, classes=tuple(classes))
-    return Operator(name="classes", chunk=chunk, combine=_joined, finish=_sorted if by_value else None)
+    classed = Operator(name="classes", chunk=chunk, combine=_joined)
+    return replace(classed, finish=_sorted) if by_value else classed
 
 
 def _by_class(codes: Codes, label: int, classes: tuple[int, ...]) -> ClassCodes:

@@ -8,21 +8,28 @@ by them; what the samplers lose.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from dpdist.errors import AccountingError
 from dpdist.families.base.plan import Needs, Plan, core_seconds
-from dpdist.families.mixing.budget import ClassPlan, class_events, common_noise, divide_budget
+from dpdist.families.mixing.budget import ClassPlan, common_noise, divide_budget
 from dpdist.families.mixing.mixture import BLOCK_BYTES, SHARD_BYTES
 from dpdist.families.mixing.scaling import Encoding, MomentPlan, vector_reach, vector_schema
 from dpdist.families.mixing.spec import MixingSpec
+from dpdist.privacy import accountant
+from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.event import Event
-from dpdist.privacy.events import Parallel
+from dpdist.privacy.events import ApproximateDP, Composed, Parallel
 from dpdist.privacy.formatting import Fact
+from dpdist.privacy.mixtures import event_of_units
+from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
+
+MARGIN = 5e-4
+"""Of epsilon, left unspent: the pair of several classes is found on a lattice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +53,44 @@ class MixingPlan(Plan):
     @cached_property
     def event(self) -> Event:
         """The charge."""
-        events = class_events(self.classes, self.moments, self.encoding.width, self.sigma_over_clip, self.noises)
-        return Parallel(events, label="classes") if len(events) > 1 else events[0]
+        return Parallel(self.events, label="classes") if len(self.events) > 1 else self.events[0]
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """What is done to the records of each class; classes that cost the same are there once. For units of several
+        records, what is done to all classes.
+        """
+        table = () if self.moments is None else (self.moments.event,)
+        sigma, unit = self.sigma_over_clip, self.classes[0].mixtures.unit
+        if unit > 1:
+            of_units = event_of_units([part.mixtures for part in self.classes], sigma)
+            failing = math.fsum(sorted(part.check.delta for part in self.classes)[-unit:])
+            least = min(part.check.scale for part in self.classes)
+            checks = ApproximateDP(unit / least, failing, label="checks of the classes")
+            lost = ApproximateDP(0.0, min(math.fsum(map(self.lost, self.classes)), 1.0), label="samplers")
+            return (Composed((checks, *of_units, *table, lost), label="all classes"),)
+        events = []
+        for part in self.classes:
+            lost = ApproximateDP(0.0, min(self.lost(part), 1.0), label="samplers")
+            events.append(Composed((part.check.event, part.mixtures.event(sigma), *table, lost), label="a class"))
+        return tuple(dict.fromkeys(events))
+
+    def lost(self, part: ClassPlan) -> float:
+        """What the samplers of a class lose of delta."""
+        width = self.encoding.width
+        draws = part.mixtures.records * (2 * part.mixtures.order + self.noises * width + 2)  # rows, some drawn again
+        return (draws + (0 if self.moments is None else 2 * width + 1)) * SAMPLER_DELTA
+
+    def filled(self, sigma: float) -> Self:
+        """This plan with noise that fills the budget, `sigma` at most: stages cost less together than one by one."""
+
+        def cost(scale: float) -> float:
+            events = replace(self, sigma_over_clip=scale).events
+            return max(accountant.epsilon(event, delta=privacy.delta) for event in events)
+
+        privacy = self.spec.privacy
+        noise = least_scale(cost, epsilon=privacy.epsilon * (1 - MARGIN), delta=privacy.delta, start=sigma)
+        return replace(self, sigma_over_clip=noise)
 
     @cached_property
     def delta(self) -> float:
@@ -129,18 +172,9 @@ class MixingPlan(Plan):
         )
 
     def noise_at(self, at_most: int) -> float:
-        """The noise that mixtures of this order need, before stages are composed; infinite where classes are too small
-        for so many records of a unit.
-        """
+        """The noise of this order before stages are composed; infinite where classes are too small."""
         try:
-            budget = divide_budget(change(self.spec, {"unit.at_most": at_most}))
-            return common_noise(
-                budget.sizes,
-                order=self.order,
-                epsilon=budget.epsilon,
-                delta=budget.delta,
-                unit=at_most,
-            )
+            return common_noise(divide_budget(change(self.spec, {"unit.at_most": at_most})), self.order)
         except AccountingError:
             return math.inf
 

@@ -96,9 +96,7 @@ def sum_rows(rows: Rows, indices: Indices) -> Rows:
 
 
 def sum_rows_of_shard(rows: Rows, indices: Indices, *, first: int) -> Rows:
-    """Sum of those rows of each mixture that lie in one shard of the class, `first` to ``first + n - 1``; the shards'
-    sums add up exactly. `indices`, int64[t, l], are rows of the class.
-    """
+    """Sum of those rows of each mixture (int64[t, l]) that lie in a shard, which begins at row `first`; exact."""
     from scipy.sparse import csr_array
 
     inside = (indices >= first) & (indices < first + len(rows))
@@ -158,18 +156,14 @@ class Mixer:
         return drawn.reshape(sums.shape)
 
     def finish(self, noise: Noise, sums: Rows, start: int) -> Rows:
-        """Mixtures from `start` on, float32[t, d], from their sums over all shards: noise is added, then the mean is
-        taken.
-        """
+        """Mixtures from `start` on, float32[t, d]: the sums over all shards with noise, and their mean."""
         mixtures = np.empty_like(sums)
         for a, b in self.blocks(0, len(sums), width=sums.shape[1]):
             mixtures[a:b] = self.noisy_sums(noise, sums[a:b], start + a) / self.order
         return mixtures
 
     def mixtures(self, noise: Noise, rows: Rows, start: int, stop: int) -> Rows:
-        """Mixtures `start` to `stop` - 1 of a class, float32[t, d], from all its rows (`clip_rows` with the same norm).
-        Raises DataError: the class has fewer rows than a mixture.
-        """
+        """Mixtures `start` to `stop` - 1, float32[t, d], from all rows. Raises DataError: fewer rows than a mixture."""
         return self.finish(noise, self.sums(noise, rows, start, stop), start)
 
     def blocks(self, start: int, stop: int, *, width: int) -> Iterator[tuple[int, int]]:

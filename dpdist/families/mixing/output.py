@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.cluster.tasks import Deferred
-from dpdist.data.sizes import slices
+from dpdist.data.records import slices
 from dpdist.families.base.attempt import Attempt, ReleasedRecords
 from dpdist.families.mixing.classes import MixingPlanT, Mixtures
 from dpdist.families.mixing.mixture import Rows, piece_of
@@ -38,9 +38,7 @@ class Finishing:
 
 
 def finish(attempt: Attempt[MixingSpec, MixingPlanT]) -> ReleasedRecords:
-    """Restore the spread, decode the mixtures or keep their vectors, and cut parts of a fixed number of rows: the stage
-    of central and federated releases alike.
-    """
+    """Restore the spread, decode the mixtures or keep their vectors, and cut parts: central and federated alike."""
     spec, plan, mixtures = attempt.spec, attempt.plan, attempt.result(Mixtures)
     executor, decode = mixtures.executor or attempt.executor, spec.mixing.release == "records"
     task = executor.tasks("release")

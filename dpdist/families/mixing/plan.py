@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from dpdist.errors import SpecError
 from dpdist.families.base.family import AsReleased
-from dpdist.families.mixing.budget import ClassPlan, best_order, common_noise, divide_budget, filled_noise, sampler_loss
+from dpdist.families.mixing.budget import ClassPlan, best_order, common_noise, divide_budget
 from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.restore import LARGEST_WIDTH
@@ -29,7 +28,7 @@ def plan(spec: MixingSpec) -> MixingPlan:
     AccountingError: no valid guarantee, or too few declared records for the checks.
     """
     mixing, divided = spec.mixing, divide_budget(spec)
-    width, epsilon, delta = divided.encoding.width, divided.epsilon, divided.delta
+    width = divided.encoding.width
     if width > LARGEST_WIDTH and spec.takes_covariances:
         raise SpecError(
             f"mixing.spread: {width:,} coordinates are too many for their covariance (at most {LARGEST_WIDTH:,}): "
@@ -40,19 +39,8 @@ def plan(spec: MixingSpec) -> MixingPlan:
         drafts = [planned(spec, order=one, sigma_over_clip=1.0) for one in order.candidates]
         return plan_selection(drafts, divided)
     if order == "auto":
-        order = best_order(divided.sizes, width=width, epsilon=epsilon, delta=delta, unit=spec.records_of_a_unit).order
-    draft = planned(spec, order=order, sigma_over_clip=1.0)
-    sigma = common_noise(divided.sizes, order=order, epsilon=epsilon, delta=delta, unit=spec.records_of_a_unit)
-    sigma = filled_noise(
-        sigma,
-        draft.classes,
-        draft.moments,
-        width,
-        epsilon=spec.privacy.epsilon,
-        delta=spec.privacy.delta,
-        noises=draft.noises,
-    )
-    return replace(draft, sigma_over_clip=sigma)
+        order = best_order(divided)
+    return planned(spec, order=order, sigma_over_clip=1.0).filled(common_noise(divided, order))
 
 
 def planned(spec: MixingSpec, *, order: int, sigma_over_clip: float) -> MixingPlan:
@@ -82,7 +70,7 @@ def planned(spec: MixingSpec, *, order: int, sigma_over_clip: float) -> MixingPl
         order=order,
         sigma_over_clip=sigma_over_clip,
     )
-    losses = [sampler_loss(part, made.moments, made.encoding.width, made.noises) for part in classes]
+    losses = list(map(made.lost, classes))
     lost = max(losses) if unit == 1 else sum(losses)  # a unit may be in several classes
     if not lost <= spec.privacy.delta / 2:
         raise SpecError(

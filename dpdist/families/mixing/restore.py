@@ -92,9 +92,7 @@ class Restoration:
     fill: Floats  # float64[d]: deviation of the noise that fills up the variance of one-hot coordinates
 
     def apply(self, mixtures: Rows, noise: Noise, *, name: str, start: int = 0) -> Rows:
-        """Rows from mixtures `start` to ``start + t - 1`` of the class, float32[t, d]; `name` is the address of the
-        filling.
-        """
+        """Rows from mixtures `start` to ``start + t - 1``, float32[t, d]; `name` is the address of the filling."""
         projected = (mixtures.astype(np.float64) - self.mean) @ self.directions
         rows = self.mean + (projected * self.gains) @ self.directions.T
         filling = noise.grid_gaussian(name, rows.size, sigma=1.0, grid=_GRID, start=start * rows.shape[1])

@@ -69,9 +69,7 @@ class Encoding(OwnFields):
         return math.sqrt(sum(float((table**2).sum(axis=1).max()) for table in self.tables)) * (1 + 2.0**-20)
 
     def encode(self, codes: Codes) -> NDArray[np.float32]:
-        """Vectors of n records, float32[n, d], from codes (or continuous numbers) of each attribute, the class left
-        out.
-        """
+        """Vectors of n records, float32[n, d], from codes (or continuous numbers) of each attribute but the class."""
         rows = np.empty((len(codes[0]), self.width), np.float32)
         at = 0
         for attribute, table, column in zip(self.attributes, self.tables, codes, strict=True):
@@ -83,9 +81,7 @@ class Encoding(OwnFields):
         return rows
 
     def decode(self, vectors: NDArray[np.floating]) -> Codes:
-        """The records whose vectors (float[n, d]) are nearest, attribute by attribute, the class left out; the first
-        code where several are.
-        """
+        """The records with the nearest vectors (float[n, d]), attribute by attribute; of several the first code."""
         codes: Codes = []
         at = 0
         for attribute, table in zip(self.attributes, self.tables, strict=True):
@@ -94,20 +90,17 @@ class Encoding(OwnFields):
             if attribute.is_continuous:
                 codes.append(np.interp(piece[:, 0], table[:, 0], attribute.bounds or ()))
                 continue
-            nearest = _nearest_category(piece, table) if attribute.kind == "categorical" else _nearest(piece, table)
+            if attribute.kind == "categorical":
+                nearest = np.argmax(piece @ table.T - (table**2).sum(axis=1) / 2, axis=1)
+            else:
+                nearest = _nearest(piece, table)
             codes.append(nearest.astype(attribute.dtype))
         return codes
 
 
 def declared_encoding(schema: Schema, *, class_attribute: str) -> Encoding:
-    """The encoding by the declared domains; it reads no record. Raises SpecError: the class is not an attribute, or the
-    only one.
-    """
-    if class_attribute not in schema.names:
-        raise SpecError(f"mixing.class: {class_attribute!r} is not an attribute of the schema")
+    """The encoding by the declared domains; it reads no record."""
     attributes = tuple(a for a in schema.attributes if a.name != class_attribute)
-    if not attributes:
-        raise SpecError("mixing: the schema needs an attribute besides the class")
     return Encoding(attributes, tuple(_declared_table(a) for a in attributes))
 
 
@@ -144,10 +137,6 @@ def _texts(attribute: Attribute) -> list[str]:
     if attribute.missing_code is not None:
         texts.append(attribute.missing.category)  # type: ignore[union-attr]
     return texts
-
-
-def _nearest_category(vectors: Floats, table: Floats) -> NDArray[np.intp]:
-    return np.asarray(np.argmax(vectors @ table.T - (table**2).sum(axis=1) / 2, axis=1))
 
 
 def _nearest(vectors: Floats, table: Floats) -> NDArray[np.intp]:
@@ -213,10 +202,10 @@ class MomentPlan:
 
 
 def moment_plan(encoding: Encoding, *, epsilon: float, delta: float, unit: int = 1) -> MomentPlan:
-    """The noise of the moments of the declared encoding within a budget, for at most `unit` records of a unit. Raises
-    AccountingError: the budget is not valid.
-    """
-    largest = 1 + sum(float((table**2).sum(axis=1).max()) for table in _moment_tables(encoding))
+    """The noise of the moments within a budget, for a unit's records. Raises AccountingError: no valid budget."""
+    pairs = zip(encoding.attributes, encoding.tables, strict=True)
+    moments = (round_to_grid(_with_squares(attribute, table), grid=MOMENT_GRID) for attribute, table in pairs)
+    largest = 1 + sum(float((table**2).sum(axis=1).max()) for table in moments)
     sensitivity = unit * math.sqrt(largest) * (1 + 2.0**-40)
     sigma = GaussianPlan.of(sensitivity=sensitivity, epsilon=epsilon, delta=delta).sigma
     return MomentPlan(sigma=sigma, sensitivity=sensitivity)
@@ -274,30 +263,18 @@ def noisy_moments(
     return Moments(np.concatenate(means), np.concatenate(variances), np.concatenate(deviations))
 
 
-def _moment_tables(encoding: Encoding) -> list[Floats]:
-    """The tables with the squares of the values of ordered attributes beside them, on the grid."""
-    return [
-        round_to_grid(_with_squares(attribute, table), grid=MOMENT_GRID)
-        for attribute, table in zip(encoding.attributes, encoding.tables, strict=True)
-    ]
-
-
 def _with_squares(attribute: Attribute, table: Floats) -> Floats:
     return table if attribute.kind == "categorical" else np.column_stack([table, table[:, 0] ** 2])
 
 
 def vector_reach(encoding: Encoding, *, clip: float | None, order: int, sigma_over_clip: float) -> float:
-    """Bound of the coordinates of released vectors, from public numbers: a power of two far beyond what noise reaches.
-    `clip` is None where it follows from noisy moments.
-    """
+    """Bound of released coordinates, far beyond the noise; `clip` is None where it follows from noisy moments."""
     norm = encoding.largest_norm / LEAST_DEVIATION if clip is None else clip
     return 2.0 ** math.ceil(math.log2(norm * math.sqrt(order) * (2 + 40 * sigma_over_clip)))
 
 
 def vector_schema(encoding: Encoding, label: Attribute, *, reach: float) -> Schema:
-    """The attributes of released vectors: a number for each coordinate, and the class. Raises SpecError: two
-    coordinates would have the same name.
-    """
+    """A number for each coordinate, and the class. Raises SpecError: two coordinates have the same name."""
     numbers = [{"name": name, "kind": "number", "bounds": (-reach, reach)} for name in encoding.names]
     plain = label.model_dump(exclude={"buckets"}, exclude_defaults=True)
     try:

@@ -13,14 +13,14 @@ are exact: a matrix product of floats rounds a row by the rows that stand beside
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from dpdist.families.mixing.budget import MARGIN, BudgetShares, class_events, common_noise
-from dpdist.families.mixing.mixing_plan import MixingPlan
+from dpdist.families.mixing.budget import BudgetShares, common_noise
+from dpdist.families.mixing.mixing_plan import MARGIN, MixingPlan
 from dpdist.families.mixing.mixture import Rows, clip_rows
 from dpdist.families.mixing.restore import MixtureSums
 from dpdist.families.mixing.scaling import Encoding
@@ -119,18 +119,10 @@ def parameters_of(plan: MixingPlan) -> dict[str, Any]:
 
 
 def plan_selection(drafts: Sequence[MixingPlan], divided: BudgetShares) -> SelectionPlan:
-    """Plan a release that tries orders: one draft of each, with any noise; the mixtures of all candidates cost the
-    budget together. Raises AccountingError: no noise meets the budget.
-    """
-    spec = drafts[0].spec
-    count, privacy = len(drafts), spec.privacy
-    share: dict[str, Any] = {
-        "epsilon": divided.epsilon / count,
-        "delta": divided.delta / count,
-    }
-    drafts = [
-        replace(draft, sigma_over_clip=common_noise(divided.sizes, order=draft.order, **share)) for draft in drafts
-    ]
+    """Plan a release that tries orders, from a draft of each. Raises AccountingError: no noise meets the budget."""
+    spec, count = drafts[0].spec, len(drafts)
+    privacy, own = spec.privacy, replace(divided, epsilon=divided.epsilon / count, delta=divided.delta / count)
+    drafts = [replace(draft, sigma_over_clip=common_noise(own, draft.order)) for draft in drafts]
 
     def scaled(scale: float) -> tuple[MixingPlan, ...]:
         return tuple(replace(draft, sigma_over_clip=scale * draft.sigma_over_clip) for draft in drafts)
@@ -141,17 +133,10 @@ def plan_selection(drafts: Sequence[MixingPlan], divided: BudgetShares) -> Selec
         return accountant.epsilon(_split(scaled(scale), choice), delta=privacy.delta)
 
     scale = least_scale(cost, epsilon=privacy.epsilon * (1 - MARGIN), delta=privacy.delta, start=1.0)
-    largest = max(drafts, key=lambda draft: draft.order)
-    return SelectionPlan(
-        spec=spec,
-        encoding=largest.encoding,
-        moments=largest.moments,
-        classes=largest.classes,
-        order=largest.order,
-        sigma_over_clip=scale * largest.sigma_over_clip,
-        candidates=scaled(scale),
-        choice=choice,
-    )
+    candidates = scaled(scale)
+    largest = max(candidates, key=lambda one: one.order)
+    own_fields = {each.name: getattr(largest, each.name) for each in fields(largest)}
+    return SelectionPlan(**own_fields, candidates=candidates, choice=choice)
 
 
 def _split(candidates: Sequence[MixingPlan], choice: OrderSelection) -> RandomSplit:
@@ -166,10 +151,10 @@ def _mixed_events(candidates: Sequence[MixingPlan]) -> tuple[Event, ...]:
     first = candidates[0]
     events = []
     for place, part in enumerate(first.classes):
-        (one,) = class_events((part,), first.moments, first.encoding.width, first.sigma_over_clip)
-        more = []
+        (one,) = replace(first, classes=(part,)).events
+        more: list[Event] = []
         for other in candidates[1:]:
-            (event,) = class_events((other.classes[place],), None, other.encoding.width, other.sigma_over_clip)
+            (event,) = replace(other, classes=(other.classes[place],), moments=None).events
             if not isinstance(event, Composed):
                 raise TypeError("a class is a composition")
             more += [event.events[1], *(e for e in event.events if isinstance(e, ApproximateDP))]  # not its check

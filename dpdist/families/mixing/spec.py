@@ -41,8 +41,7 @@ class ClassSpec(Section):
 
     minimum: int = Field(ge=1, le=MOST_RECORDS)
     """Declared public lower bound on its records; checked with a noisy count. A class that fails the check is left out,
-    and the manifest says so.
-    """
+    and the manifest says so."""
     records: int = Field(ge=1, le=MOST_RECORDS)
     """Mixtures to release; absent where mixing.records shares them out."""
 
@@ -69,20 +68,16 @@ class MixturesSpec(Section):
     """The classes to release, by value; records of other classes are not used."""
     records: int | None = Field(default=None, ge=1, le=MOST_RECORDS, exclude=True)
     """Mixtures of all classes together, instead of a number for each: every class gets the same, rounded down
-    (balanced, as published).
-    """
+    (balanced, as published)."""
     order: int | Literal["auto"] | OrderSearchSpec = "auto"
     """Records in a mixture; auto takes the one with the least noise for the spread that it leaves, by public numbers;
-    candidates are tried on the table, with a share of the budget each.
-    """
+    candidates are tried on the table, with a share of the budget each."""
     scaling: Literal["bounds", "centred", "standardised"] = "bounds"
     """Scale ordered attributes by their declared bounds; centre everything at noisy means, too; or divide ordered
-    attributes by noisy deviations as well (means and deviations are charged).
-    """
+    attributes by noisy deviations as well (means and deviations are charged)."""
     clip: float | None = Field(default=None, ge=1e-6, le=1e6, allow_inf_nan=False)
     """Largest L2 norm of a record's vector, in scaled coordinates (ordered attributes from -1 to 1); default: the
-    largest of the domain (bounds), or the noisy root mean square.
-    """
+    largest of the domain (bounds), or the noisy root mean square."""
     noise_on_labels: Literal["none", "paper"] = "none"
     """Labels need no noise: within a class they are all the same. `paper` adds it, as published."""
     release: Literal["records", "vectors"] = "records"
@@ -132,8 +127,7 @@ class MixingDataSpec(DataSpec):
     """Files, folders or globs; local, from the spec's folder, or s3://. Absent if clients hold them."""
     minimum_records: int = Field(ge=1, le=MOST_RECORDS)
     """Declared public lower bound on the number of records (federated: of each client), by which tasks are sized. It is
-    not checked: the guarantee rests on the minima of the classes, which are.
-    """
+    not checked: the guarantee rests on the minima of the classes, which are."""
 
 
 class MixingSpec(ReleaseSpec):

@@ -23,7 +23,7 @@ from dpdist.families.mixing.classes import (
     gather,
     note_left_out,
 )
-from dpdist.families.mixing.federated.stages import stages as federated_stages
+from dpdist.families.mixing.federated.stages import begin_round, collect
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer, Rows, block_of, piece_of
 from dpdist.families.mixing.output import finish
@@ -38,20 +38,12 @@ MixingAttempt = Attempt[MixingSpec, MixingPlan]
 
 def stages(plan: MixingPlan) -> Sequence[Stage[MixingSpec, Any]]:
     """The stages of a mixing release, in order: those of a curator, or of the coordinator of clients."""
-    if plan.spec.federated is not None:
-        return federated_stages()
-    return (
-        Stage("classes", confirm_classes),
-        Stage("mixtures", mix),
-        Stage("records", finish),
-        Stage("write", write_records),
-    )
+    first, second = (confirm_classes, mix) if plan.spec.federated is None else (begin_round, collect)
+    return Stage("classes", first), Stage("mixtures", second), Stage("records", finish), Stage("write", write_records)
 
 
 def confirm_classes(attempt: MixingAttempt) -> ScaledClasses:
-    """Gather the records by class, confirm the declared minima with noisy counts, and draw the moments. Raises
-    DataError: the table breaks its declared policies; CheckFailed: no class was confirmed.
-    """
+    """Gather and confirm the classes, and draw the moments. Raises DataError, CheckFailed: no class was confirmed."""
     plan = attempt.plan
     classes = gather(attempt)
     confirmed = confirm(attempt, classes.sizes).outcomes

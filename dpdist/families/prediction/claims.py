@@ -37,9 +37,7 @@ MECHANISMS = ("marginals", "correlations", "products", "cross products")
 
 
 def claims(plan: TwoStagePlan) -> tuple[Claim, ...]:
-    """Each mechanism of a plan, and all of them together. Raises SpecError: the release is not differentially
-    private.
-    """
+    """Each mechanism of a plan, and all together. Raises SpecError: the release is not differentially private."""
     if not isinstance(plan, PrivatePlan):
         raise SpecError("privacy.guarantee: a lid release states no differential privacy, so there is nothing to audit")
     events = {event.label: event for event in plan.event.events if event.label in MECHANISMS}

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """One column. Raises ValueError: the bounds are not in order, a category has a logarithmic scale, or its unit is
-    out of proportion.
-    """
+    """One column. Raises ValueError: bounds are not in order, or no logarithmic scale fits them."""
 
     name: str
     low: float  # low, high: smallest and largest value; of a category, code 0 and the last code

@@ -61,9 +61,7 @@ def is_discrete(scale: Scale) -> bool:
 
 
 def cell_counts(units: Floats, folds: NDArray[np.integer], cells: int) -> Counts:
-    """Records in each cell, by fold (0 to `FOLDS` - 1): int64[FOLDS, cells], from a column on the unit interval,
-    float64[n].
-    """
+    """Records in each cell, by fold (0 to `FOLDS` - 1): int64[FOLDS, cells], from units, float64[n]."""
     index = folds.astype(np.int64) * cells + cells_of(units, cells)
     return np.bincount(index, minlength=FOLDS * cells).reshape(FOLDS, cells).astype(np.int64)
 
@@ -118,9 +116,7 @@ class Marginal:
 
 
 def pooled_deviation(marginals: Sequence[Marginal], records: Sequence[int]) -> float:
-    """Deviation of the mixture of marginals of one column in parts of a table, which have so many records; 1 where it
-    does not vary.
-    """
+    """Deviation of a column of several parts, which have so many records; 1 where it does not vary."""
     total = sum(records)
     masses = sum(marginal.masses * (count / total) for marginal, count in zip(marginals, records, strict=True))
     middles = marginals[0].middles
@@ -129,9 +125,7 @@ def pooled_deviation(marginals: Sequence[Marginal], records: Sequence[int]) -> f
 
 
 def marginal_of_masses(masses: Floats, *, discrete: bool, bandwidth: float = 0.0) -> Marginal:
-    """The marginal with these masses of its cells, which need not sum to one. Raises ValueError: a mass is negative or
-    not finite, or all are zero.
-    """
+    """The marginal with these masses of its cells. Raises ValueError: one is negative or not finite, or all are 0."""
     if not np.all(np.isfinite(masses)) or masses.min() < 0 or not masses.sum() > 0:
         raise ValueError("masses of cells are finite, not negative and not all zero")
     cumulative = np.concatenate([[0.0], np.cumsum(masses)])
@@ -139,9 +133,7 @@ def marginal_of_masses(masses: Floats, *, discrete: bool, bandwidth: float = 0.0
 
 
 def fit_marginal(counts: Counts, scale: Scale) -> Marginal:
-    """The kernel density of a column, from its `cell_counts`. The bandwidth is by 5-fold cross-validated likelihood
-    over `BANDWIDTHS`. Raises ValueError: there is no record.
-    """
+    """The kernel density of a column, from its `cell_counts`. Raises ValueError: there is no record."""
     total = counts.sum(axis=0)
     if not total.sum():
         raise ValueError(f"column {scale.name!r}: no records")

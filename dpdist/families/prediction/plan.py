@@ -1,4 +1,4 @@
-"""From the spec of a two-stage release to the plan of its variant."""
+"""What the plans of both variants of two-stage synthesis share, and which variant a spec has."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from dpdist.families.prediction.first_stage import FOLDS, cell_count
 from dpdist.families.prediction.lid.inputs import NEIGHBOURS
 from dpdist.families.prediction.lid.method import BLOCK_ROWS, MATCHED_ROWS, Disclosure, Method
 from dpdist.families.prediction.private.mechanisms import (
-    CORRELATION_SHARE,
-    MARGINAL_SHARE,
-    PRODUCT_SHARE,
     Deviations,
     PrivateColumn,
     cells_for,
@@ -290,9 +287,7 @@ def plan_private(spec: TwoStageSpec) -> PrivatePlan:
         inputs=inputs,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
-        marginal_share=MARGINAL_SHARE,
-        correlation_share=CORRELATION_SHARE,
-        product_share=PRODUCT_SHARE if measured else 0.0,
+        measured=measured,
         draws=4096 * (inputs + 1) + inputs**2 + width + (width * width if measured else 0),
         unit=spec.records_of_a_unit,
     )

@@ -49,8 +49,7 @@ class RegressionSpec(Section):
     landmarks: int = Field(default=LANDMARKS, ge=1, le=20_000, description="Landmarks of the Nystroem estimator.")
     hook: str | None = Field(default=None, pattern=HOOK)
     """module:function that makes a regression with fit and predict, in place of kernel ridge; for a response without
-    order a classifier, which is given codes and predicts them. Any of scikit-learn will do.
-    """
+    order a classifier, which is given codes and predicts them. Any of scikit-learn will do."""
 
     def estimator_for(self, rows: int) -> str:
         """The estimator for so many records: exact, distributed or nystroem."""
@@ -68,8 +67,7 @@ class PartySpec(Section):
     """The column that names the party of a record; each of its values is a party. It is released as is."""
     correlation: float | None = Field(default=None, ge=0, le=1)
     """Correlation of the regressions of two parties: 0 fits each by itself, 1 one for all; default: by
-    cross-validation.
-    """
+    cross-validation."""
     minimum_records: int = Field(default=50, ge=10)
     """Fewest records of a party: if one has fewer, nothing is published."""
 

@@ -40,8 +40,7 @@ class TwoStagePrivacySpec(PrivacyLimit):
 
     guarantee: Literal["lid", "dp"]
     """lid: the published method, NOT differentially private, refused unless the data set allows it; dp: the
-    differentially private variant, in which nothing original is released.
-    """
+    differentially private variant, in which nothing original is released."""
     disclosure: DisclosureSpec | None = None
     """With guarantee lid."""
     epsilon: float | None = Field(default=None, ge=1e-6, le=20)
@@ -63,12 +62,10 @@ class PredictionSpec(Section):
 
     response: str
     """The column that is predicted: a number, an integer or an ordinal; with guarantee lid also a category, which is
-    classified.
-    """
+    classified."""
     log: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     """Columns on a logarithmic scale, sign(v) log(1 + |v| / unit), with the unit of each: amounts that differ by orders
-    of magnitude.
-    """
+    of magnitude."""
     keep: tuple[str, ...] = ()
     """Columns that stay ORIGINAL (guarantee lid only); all others are synthesised."""
     first_stage: str = Field(
@@ -76,15 +73,13 @@ class PredictionSpec(Section):
     )
     matching: Literal["nearest", "greedy", "independent"] = "nearest"
     """Mix each original row with its nearest unused synthetic row, by the assignment with the least total distance
-    (nearest) or row by row (greedy, as published); or with any row (independent).
-    """
+    (nearest) or row by row (greedy, as published); or with any row (independent)."""
     alpha: float | None = Field(default=None, ge=0, le=1)
     """Share of the original row; default: the largest within the disclosure (guarantee lid), or 0 (dp)."""
     regression: RegressionSpec = RegressionSpec()
     parties: PartySpec | None = None
     """Parties (hospitals, branches, regions) in one table: the inputs of each are synthesised by themselves, and their
-    regressions are correlated (guarantee lid only).
-    """
+    regressions are correlated (guarantee lid only)."""
     records: int | None = Field(default=None, ge=1, le=MOST_RECORDS, description="Records to release (guarantee dp).")
     features: FeatureSpec = FeatureSpec()
 

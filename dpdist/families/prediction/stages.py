@@ -8,9 +8,9 @@ the private variant are in `dpdist.families.prediction.private.stages`.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from dpdist.data.operators import Operator
@@ -20,20 +20,8 @@ from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
 from dpdist.families.prediction.columns import Columns, columns_of
 from dpdist.families.prediction.first_stage import correlation
-from dpdist.families.prediction.lid.inputs import (
-    Disclosed,
-    Distribution,
-    InputDistribution,
-    add_counts,
-    add_scores,
-    block_scores,
-    disclosed,
-    fit_marginals,
-    fold_counts,
-    mixed_rows,
-    near_counts,
-    synthetic_rows,
-)
+from dpdist.families.prediction.lid import inputs as stage1
+from dpdist.families.prediction.lid import regression as stage2
 from dpdist.families.prediction.lid.method import (
     Block,
     BlockLayout,
@@ -44,8 +32,8 @@ from dpdist.families.prediction.lid.method import (
     party_records,
     shuffled,
 )
-from dpdist.families.prediction.lid.regression import Features, Sample, fit_hook, fitted, predicted, sampled, tuning_of
-from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning
+from dpdist.families.prediction.lid.regression import Features
+from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning, average
 from dpdist.families.prediction.plan import LidPlan, PrivatePlan, TwoStagePlan
 from dpdist.families.prediction.private import stages as private
 from dpdist.families.prediction.second_stage import TUNING_ROWS
@@ -60,9 +48,6 @@ LidAttempt = Attempt[TwoStageSpec, LidPlan]
 
 LEAST_ROWS = 10
 """Fewest records of a release of the published method."""
-
-
-# --- read -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,19 +93,34 @@ def _party_records(attempt: LidAttempt, blocks: Sequence[Deferred], layout: Bloc
     parties = attempt.spec.prediction.parties
     if parties is None:
         return (layout.rows,)
-    task = attempt.executor.tasks("parties")
-    how = task.constant("method", attempt.plan.method)
-    counted = task.tree("add", _total, [task("count", party_records, how, block) for block in blocks])
-    records = tuple(attempt.executor.compute([counted])[0].tolist())
+    counted = _summed(attempt, "counting parties", party_records, (attempt.plan.method,), zip(blocks, strict=True))
+    records = tuple(counted.tolist())
     check_records(records, least=parties.minimum_records)
     return records
 
 
+def _total(parts: Sequence[Any]) -> Any:
+    return reduce(operator.add, parts)
+
+
+def _summed(
+    attempt: LidAttempt,
+    stage: str,
+    function: Callable[..., Any],
+    known: Sequence[Any],
+    blocks: Iterable[Sequence[Any]],
+    add: Callable[[Sequence[Any]], Any] = _total,
+) -> Any:
+    """What a function of something known and each block says of all blocks, added in their order."""
+    with attempt.stage(stage) as progress:
+        task = attempt.executor.tasks(stage.replace(" ", "-"))
+        constants = [task.constant(f"known-{place}", one) for place, one in enumerate(known)]
+        parts = [task("block", function, *constants, *block) for block in blocks]
+        return attempt.executor.compute([task.tree("add", add, parts)], progress=progress)[0]
+
+
 def _rows_of(codes: Codes) -> int:
     return len(codes[0])
-
-
-# --- synthesise -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,60 +134,38 @@ class SyntheticInputs:
 
 
 def synthesise(attempt: LidAttempt) -> SyntheticInputs:
-    """Estimate the distribution of the inputs, draw and match synthetic rows, and choose the share of the original.
-    Raises CheckFailed: the disclosure would exceed its bound.
-    """
+    """Draw synthetic rows, and choose the share of the original. Raises CheckFailed: too much would be disclosed."""
     executor, table, method = attempt.executor, attempt.result(TableBlocks), attempt.plan.method
-    inputs = attempt.stored(InputDistribution, lambda: _distribution(attempt, table))
+    inputs = attempt.stored(stage1.InputDistribution, lambda: _distribution(attempt, table))
     with attempt.stage("synthesising") as progress:
         task = executor.tasks("synthesis")
         how, drawn, key = task.constant("method", method), task.constant("inputs", inputs), attempt.key
         tasks = [
-            task("match", synthetic_rows, how, drawn, key, block, number) for number, block in enumerate(table.blocks)
+            task("match", stage1.synthetic_rows, how, drawn, key, block, number)
+            for number, block in enumerate(table.blocks)
         ]
         rows = executor.persist(tasks, progress=progress)
-    found = attempt.stored(Disclosed, lambda: _disclosed(attempt, table, rows))
+    found = attempt.stored(stage1.Disclosed, lambda: _disclosed(attempt, table, rows))
     attempt.operator["disclosure"] = {"rows_near": found.near, "rows": table.layout.rows}
     attempt.public["alpha"] = found.alpha
     party = None if method.regression.hook is not None else method.party
     return SyntheticInputs(rows, found.alpha, Features(method.scales, inputs.deviations, method.classes, party))
 
 
-def _distribution(attempt: LidAttempt, table: TableBlocks) -> InputDistribution:
-    executor, method, key = attempt.executor, attempt.plan.method, attempt.key
-    with attempt.stage("estimating densities") as progress:
-        task = executor.tasks("densities")
-        how, starts = task.constant("method", method), table.layout.starts
-        parts = [
-            task("count", fold_counts, how, key, block, start)
-            for block, start in zip(table.blocks, starts, strict=True)
-        ]
-        counts = executor.compute([task.tree("add", add_counts, parts)], progress=progress)[0]
-        marginals = fit_marginals(method, counts)
-    with attempt.stage("estimating correlations") as progress:
-        task = executor.tasks("correlations")
-        how, known = task.constant("method", method), task.constant("marginals", marginals)
-        sums = task.tree("add", add_scores, [task("scores", block_scores, how, known, block) for block in table.blocks])
-        found = executor.compute([sums], progress=progress)[0]
-    parties = zip(table.records, marginals, found, strict=True)
-    return InputDistribution(tuple(Distribution(n, known, correlation(scores)) for n, known, scores in parties))
+def _distribution(attempt: LidAttempt, table: TableBlocks) -> stage1.InputDistribution:
+    method, starts = attempt.plan.method, zip(table.blocks, table.layout.starts, strict=True)
+    counting = (attempt, "estimating densities", stage1.fold_counts, (method, attempt.key))
+    marginals = stage1.fit_marginals(method, _summed(*counting, starts, stage1.add_counts))
+    scoring = (attempt, "estimating correlations", stage1.block_scores, (method, marginals))
+    scores = _summed(*scoring, zip(table.blocks, strict=True), stage1.add_scores)
+    parties = zip(table.records, marginals, map(correlation, scores), strict=True)
+    return stage1.InputDistribution(tuple(stage1.Distribution(*party) for party in parties))
 
 
-def _disclosed(attempt: LidAttempt, table: TableBlocks, rows: Sequence[Deferred]) -> Disclosed:
-    executor, method = attempt.executor, attempt.plan.method
-    with attempt.stage("measuring disclosure") as progress:
-        task = executor.tasks("disclosure")
-        how = task.constant("method", method)
-        parts = [task("near", near_counts, how, block, drawn) for block, drawn in zip(table.blocks, rows, strict=True)]
-        near = executor.compute([task.tree("add", _total, parts)], progress=progress)[0]
-    return disclosed(method, near, table.records)
-
-
-def _total(parts: Sequence[Any]) -> Any:
-    return reduce(operator.add, parts)
-
-
-# --- regress ----------------------------------------------------------------------------------------------------------
+def _disclosed(attempt: LidAttempt, table: TableBlocks, rows: Sequence[Deferred]) -> stage1.Disclosed:
+    method, drawn = attempt.plan.method, zip(table.blocks, rows, strict=True)
+    near = _summed(attempt, "measuring disclosure", stage1.near_counts, (method,), drawn)
+    return stage1.disclosed(method, near, table.records)
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,44 +177,66 @@ class FittedRegression:
 
 def regress(attempt: LidAttempt) -> FittedRegression:
     """Tune and fit the regression."""
-    executor, table, key = attempt.executor, attempt.result(TableBlocks), attempt.key
-    features, regression, rows = (
-        attempt.result(SyntheticInputs).features,
-        attempt.plan.method.regression,
-        table.layout.rows,
-    )
+    executor, table, method = attempt.executor, attempt.result(TableBlocks), attempt.plan.method
+    features, regression, rows = attempt.result(SyntheticInputs).features, method.regression, table.layout.rows
     attempt.before_noise()  # from here on the attempt can no longer be given back
     task = executor.tasks("model")
     if regression.hook is not None:
         with attempt.stage("fitting the regression") as progress:
-            made = task("fit", fit_hook, regression.hook, features, list(table.blocks))
+            made = task("fit", stage2.fit_hook, regression.hook, features, list(table.blocks))
             return FittedRegression(executor.persist([made], progress=progress)[0])
 
     @cache
-    def sample() -> Sample:
-        size = max(TUNING_ROWS, regression.landmarks)
-        drawn: Sample = executor.compute([sampled(executor, table.blocks, table.layout, features, key, size=size)])[0]
-        return drawn
+    def sample() -> stage2.Sample:
+        return _sample(attempt, table, features)
 
     def tuned() -> Tuning:
         with attempt.stage("tuning the regression") as progress:
-            made = task("tune", tuning_of, regression, task.constant("sample", sample()), attempt.plan.method.relation)
+            made = task("tune", stage2.tuning_of, regression, task.constant("sample", sample()), method.relation)
             tuning: Tuning = executor.compute([made], progress=progress)[0]
             return tuning
-
-    def fit() -> KernelRidge:
-        with attempt.stage("fitting the regression") as progress:
-            made = fitted(executor, table.blocks, regression, features, tuning, sample(), key, rows=rows)
-            model: KernelRidge = executor.compute([made], progress=progress)[0]
-            return model
 
     tuning = attempt.stored(Tuning, tuned)
     attempt.public["estimator"] = regression.estimator_for(rows)
     attempt.operator["regression"] = asdict(tuning)
-    return FittedRegression(task.constant("model", attempt.stored(KernelRidge, fit)))
+    model = attempt.stored(KernelRidge, lambda: _fitted(attempt, table, features, tuning, sample))
+    return FittedRegression(task.constant("model", model))
 
 
-# --- predict ----------------------------------------------------------------------------------------------------------
+def _sample(attempt: LidAttempt, table: TableBlocks, features: Features) -> stage2.Sample:
+    """The sample that tuning and landmarks take: the records with the smallest keyed words."""
+    task, size = attempt.executor.tasks("sample"), max(TUNING_ROWS, attempt.plan.method.regression.landmarks)
+    seen, source = task.constant("features", features), task.constant("key", attempt.key)
+    starts = zip(table.blocks, table.layout.starts, strict=True)
+    parts = [task("sample", stage2.block_sample, seen, source, block, start, size) for block, start in starts]
+    drawn: stage2.Sample = attempt.executor.compute(
+        [task.tree("join", partial(stage2.join_samples, size=size), parts)]
+    )[0]
+    return drawn
+
+
+def _fitted(
+    attempt: LidAttempt, table: TableBlocks, features: Features, tuning: Tuning, sample: Callable[[], stage2.Sample]
+) -> KernelRidge:
+    """The kernel ridge regression of the responses on the features, by the estimator of the spec."""
+    task, blocks, rows = attempt.executor.tasks("regression"), table.blocks, table.layout.rows
+    regression, seen = attempt.plan.method.regression, task.constant("features", features)
+    with attempt.stage("fitting the regression") as progress:
+        match regression.estimator_for(rows):
+            case "exact":
+                made = task("fit", stage2.fit_all, seen, tuning, list(blocks))
+            case "distributed":
+                how = task.constant("how", (tuning, attempt.key, regression.group_rows, rows))
+                groups = [
+                    task("groups", stage2.fit_groups, seen, how, block, number) for number, block in enumerate(blocks)
+                ]
+                made = task("average", average, groups)
+            case _:
+                landmarks = task.constant("landmarks", sample()[1][: regression.landmarks])
+                sums = [task("sums", stage2.landmark_sums, seen, tuning, landmarks, block) for block in blocks]
+                made = task("solve", stage2.fit_landmarks, tuning, landmarks, task.tree("add", _total, sums))
+        model: KernelRidge = attempt.executor.compute([made], progress=progress)[0]
+        return model
 
 
 def predict(attempt: LidAttempt) -> ReleasedRecords:
@@ -268,8 +268,8 @@ Released = tuple[Method, Features, float]
 def released_block(how: Released, block: Block, rows: Floats, model: Any) -> Block:
     """Mixed inputs and predicted responses of a block, in the order of the records."""
     method, features, alpha = how
-    inputs = mixed_rows(method, block[0], rows, alpha=alpha)
-    return inputs, predicted(model, features, inputs)
+    inputs = stage1.mixed_rows(method, block[0], rows, alpha=alpha)
+    return inputs, stage2.predicted(model, features, inputs)
 
 
 def _shuffled_block(how: Released, key: KeyRef, block: Block, rows: Floats, model: Any, number: int) -> Block:

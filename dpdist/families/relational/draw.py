@@ -18,8 +18,7 @@ from dpdist.model.fitted import Fitted
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Mask
-from dpdist.spec.contradictions import a_record
-from dpdist.spec.rules import Forbidden, Rule, broken_by
+from dpdist.spec.rules import Forbidden, Rule, a_record, broken_by
 
 SPARE = 1  # so many times the released parents are drawn in addition, for exchanges
 
@@ -27,12 +26,9 @@ SPARE = 1  # so many times the released parents are drawn in addition, for excha
 def draw_linked(
     layout: Layout, models: tuple[Fitted, Fitted], targets: Targets, noise: Noise, part: int, rows: int
 ) -> tuple[list[Counts], tuple[Counts, Counts], Codes]:
-    """The parents of one part and their members.
-
-    `models`: of the two tables of the layout. `targets`: what parents are exchanged towards. `rows`: parents. Returns
-    first : list of ndarray: rows of the first table of the layout; member : (ndarray, ndarray): for each member the
-    number of its parent in the part, ascending, and its place from 0; columns : list of ndarray: for each attribute of
-    the joined schema but the order, in that order, its codes.
+    """The parents of one part and their members: the rows of the first table of the layout, exchanged towards the
+    targets; for each member the number of its parent in the part, ascending, and its place from 0; and the codes of
+    each attribute of the joined schema but the order.
     """
     first = [
         column.astype(np.int64)
@@ -67,7 +63,8 @@ def _members(
     members = [np.zeros((parents, c), np.int64) for _ in layout.members]
     for column, values in zip(members, first[start + layout.counts :], strict=True):
         column[:, 0] = values
-    left = _kinds_left(layout, first, sizes)
+    counts = first[start : start + layout.counts]  # of each kind; of none in the last column
+    left = np.stack([*counts, sizes - np.sum(counts, axis=0) if counts else sizes], axis=1)
     law, bad = Conditional(model, len(layout.given)), np.zeros(parents, bool)
     for place in range(1, c):
         rows = np.flatnonzero(sizes > place)
@@ -86,14 +83,6 @@ def _members(
             column[rows, place] = values
         bad[rows[broken]] = True
     return members, bad
-
-
-def _kinds_left(layout: Layout, first: list[Counts], sizes: Counts) -> Counts:
-    """How many members of each kind a parent has, of none in the last column; shape (parents, kinds + 1)."""
-    start = len(layout.parent) + 1
-    counts = first[start : start + layout.counts]
-    rest = sizes - np.sum(counts, axis=0) if counts else sizes
-    return np.stack([*counts, rest], axis=1)
 
 
 def _redrawn(
@@ -144,14 +133,12 @@ def _replaced(
             column[rows] = column[source]
         return first, members
     size = len(layout.parent)
-    alone = Forbidden(Rule(impossible="more than one member"), (size,), (layout.at_most,), ({size: _more(layout)},))
+    alone = Forbidden(
+        Rule(impossible="more than one member"), (size,), (layout.at_most,), ({size: np.arange(layout.at_most) > 0},)
+    )
     record = a_record((*layout.first_rules, alone), len(first))
     for column, value in zip(first, record, strict=True):
         column[:] = value
     for column, value in zip(members, record[size + 1 + layout.counts :], strict=True):
         column[:, 0] = value
     return first, members
-
-
-def _more(layout: Layout) -> NDArray[np.bool_]:
-    return np.arange(layout.at_most) > 0

@@ -70,9 +70,7 @@ class Layout(OwnFields):
         own = self.schema.attributes
         names = () if self.kinds is None else self.kinds.names
         composition = [_integer("size", 1, self.at_most), *(_integer(f"of {n}", 0, self.at_most) for n in names)]
-        return Schema(
-            attributes=(*(own[i] for i in self.parent), *composition, *(own[i] for i in self.members)),
-        )
+        return Schema(attributes=(*(own[i] for i in self.parent), *composition, *(own[i] for i in self.members)))
 
     @cached_property
     def given(self) -> tuple[Attribute, ...]:
@@ -80,12 +78,12 @@ class Layout(OwnFields):
         own, last = self.schema.attributes, self.at_most - 1
         names = () if self.kinds is None else self.kinds.names
         return (
-            *(_coarse(own[i], own[i].name) for i in self.parent),
+            *(_codes(own[i].name, own[i].bucket_count) for i in self.parent),
             _integer("place", 2, self.at_most),
             _integer("left", 1, last),
             *(_integer(f"left of {name}", 0, last) for name in names),
-            *(_coarse(own[i], f"first {own[i].name}") for i in self.context),
-            *(_coarse(own[i], f"previous {own[i].name}") for i in self.previous),
+            *(_codes(f"first {own[i].name}", own[i].bucket_count) for i in self.context),
+            *(_codes(f"previous {own[i].name}", own[i].bucket_count) for i in self.previous),
             *(_codes(" x ".join(own[i].name for i in cross), prod(self._sizes(cross))) for cross in self.crossed),
         )
 
@@ -96,8 +94,8 @@ class Layout(OwnFields):
     @cached_property
     def others(self) -> Schema:
         """The table of the members after the first."""
-        own = self.schema.attributes
-        return Schema(attributes=(*self.given, *(_renamed(own[i], f"own {own[i].name}") for i in self.members)))
+        members = (self.schema.attributes[i] for i in self.members)
+        return Schema(attributes=(*self.given, *(a.model_copy(update={"name": f"own {a.name}"}) for a in members)))
 
     @cached_property
     def first_rules(self) -> Rules:
@@ -124,7 +122,7 @@ class Layout(OwnFields):
         for k, mask in enumerate(self.kinds.masks[:-1]):
             rules.append(_forbidden((counts[k], at), cards, [{counts[k]: np.arange(c + 1) == 0, at: mask}]))
         if rest.any():
-            full = [{**box, size: sizes == sum(n.argmax() for n in _of(box, counts)), at: rest} for box in boxes]
+            full = [{**box, size: sizes == sum(box[k].argmax() for k in counts), at: rest} for box in boxes]
             rules.append(_forbidden((size, *counts, at), cards, [box for box in full if box[size].any()]))
         return tuple(rules)
 
@@ -145,10 +143,7 @@ class Layout(OwnFields):
             before = np.cumsum(mask) - mask
             left.append(count[own] - (before[after] - before[firsts][own]))
         given = self.context_of(
-            [column[own] for column in first],
-            places[after],
-            left,
-            [codes[i][rows[after - 1]] for i in self.members],
+            [column[own] for column in first], places[after], left, [codes[i][rows[after - 1]] for i in self.members]
         )
         others = [*given, *(codes[i][rows[after]] for i in self.members)]
         return _typed(first, self.first), _typed(others, self.others)
@@ -163,11 +158,9 @@ class Layout(OwnFields):
     def context_of(
         self, first: Sequence[NDArray[np.integer]], places: Counts, left: Sequence[Counts], previous: Codes
     ) -> list[NDArray[np.integer]]:
-        """What is known of members when they are drawn.
-
-        `first`: the row of each member's parent in the first table. `places`: from 1: the place of each, where the
-        first member has 0. `left`: for each kind, how many are left, itself among them. `previous`: the attributes of
-        the member before.
+        """What is known of members when they are drawn. `first`: the row of each member's parent in the first table.
+        `places`: from 1: the place of each, where the first member has 0. `left`: for each kind, how many are left,
+        itself among them. `previous`: the attributes of the member before.
         """
         own, parent = self.schema.attributes, len(self.parent)
         start = parent + 1 + self.counts
@@ -180,20 +173,14 @@ class Layout(OwnFields):
         for cross in self.crossed:
             index = np.zeros(len(places), np.int64)
             for i, size in zip(cross, self._sizes(cross), strict=True):
-                at = (
-                    self.parent.index(i)
-                    if i in self.parent
-                    else start + self.members.index(i)
-                    if i != self.order
-                    else 0
-                )
-                index = index * size + (places - 1 if i == self.order else own[i].bucket_map[first[at]])
+                if i == self.order:
+                    code = places - 1
+                else:
+                    at = self.parent.index(i) if i in self.parent else start + self.members.index(i)
+                    code = own[i].bucket_map[first[at]]
+                index = index * size + code
             found.append(index)
         return found
-
-
-def _of(box: dict[int, Mask], places: tuple[int, ...]) -> list[Mask]:
-    return [box[at] for at in places]
 
 
 def _typed(columns: Sequence[NDArray[np.integer]], schema: Schema) -> Codes:
@@ -202,15 +189,6 @@ def _typed(columns: Sequence[NDArray[np.integer]], schema: Schema) -> Codes:
 
 def _integer(name: str, low: int, high: int) -> Attribute:
     return Attribute(name=f"({name})", kind="integer", bounds=(low, high))
-
-
-def _renamed(attribute: Attribute, name: str) -> Attribute:
-    return attribute.model_copy(update={"name": name})
-
-
-def _coarse(attribute: Attribute, name: str) -> Attribute:
-    """An attribute by its buckets."""
-    return _codes(name, attribute.bucket_count)
 
 
 def _codes(name: str, size: int) -> Attribute:

@@ -40,22 +40,18 @@ class MembersSpec(Section):
 
     order: str | None = None
     """Ordered attribute by which the members of a parent follow one another; only the place of a member among those of
-    its parent is released. Without it the order is a keyed one.
-    """
+    its parent is released. Without it the order is a keyed one."""
     kinds: dict[str, str] = Field(default_factory=dict)
     """Names of kinds of members, and for each a condition on one attribute, the same for all, such as {children: AGEP <
-    18}. They are counted by parent, and released parents have as many of each.
-    """
+    18}. They are counted by parent, and released parents have as many of each."""
     context: tuple[str, ...] | None = None
     """Attributes of the first member that the others depend on; default: all. An attribute with `buckets` counts by
-    them.
-    """
+    them."""
     previous: tuple[str, ...] = ()
     """Attributes of the previous member that a member depends on, besides; by `buckets`."""
     crossed: tuple[tuple[str, ...], ...] = ()
     """Sets of attributes of the parent and of the first member, and `order` for the place of a member, that a member
-    depends on together: by each combination of their values.
-    """
+    depends on together: by each combination of their values."""
 
 
 class RelationalSpec(ReleaseSpec):

@@ -17,16 +17,15 @@ import pyarrow as pa
 
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
-from dpdist.data.arrow import HeldRecords
 from dpdist.data.count import PairCounts
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.data.operators import pair_counts_operator
-from dpdist.data.records import Records
+from dpdist.data.records import HeldRecords, Located, RecordsInMemory
 from dpdist.data.report import RowReport, check
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
-from dpdist.families.base.bounding import Shard, ShardPiece, blocks_of, joined, sharded
+from dpdist.families.base.bounding import ShardPiece, blocks_of, joined, sharded
 from dpdist.families.base.family import Stage
-from dpdist.families.base.graph import located_on, no_codes, table_pass
+from dpdist.families.base.graph import no_codes, table_pass
 from dpdist.families.relational.draw import draw_linked
 from dpdist.families.relational.exchange import MeasuredMargins, Targets, measure_margins, own_attributes
 from dpdist.families.relational.layout import Layout
@@ -36,14 +35,13 @@ from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.model.account import GaussianAccount
 from dpdist.model.fitted import Fitted
 from dpdist.model.forecast import pair_deviation
-from dpdist.model.learn import Learned, learn
-from dpdist.model.measure import Known
+from dpdist.model.learn import Known, Learned, learn
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
 
 _FAN_IN = 16
 
-Linked = tuple[Shard, Shard, RowReport]
+Linked = tuple[RecordsInMemory, RecordsInMemory, RowReport]
 """Rows of the parents' and of the members' table of a shard, and what the policies met."""
 
 
@@ -59,21 +57,14 @@ def link_shard(layout: Layout, pieces: list[ShardPiece], reports: list[RowReport
         others.append(members)
         seen, kept = seen + len(units), kept + len(rows)
     report = replace(sum(reports, start=RowReport.empty(layout.schema)), kept=kept, beyond=seen - kept)
-    return _shard(layout.first, joined(first)), _shard(layout.others, joined(others)), report
-
-
-def _shard(schema: Schema, codes: list) -> Shard:  # type: ignore[type-arg]
-    return Shard(schema, codes, RowReport.empty(schema, len(codes[0])))
+    return RecordsInMemory.of(layout.first, joined(first)), RecordsInMemory.of(layout.others, joined(others)), report
 
 
 def count_both(attempt: Attempt[RelationalSpec, RelationalPlan]) -> tuple[PairCounts, PairCounts]:
-    """Pair counts of both tables, by one pass over the records. Confidential.
-
-    Raises DataError: the table breaks its declared policies.
+    """Pair counts of both tables, by one pass over the records. Confidential. Raises DataError: the table breaks its
+    declared policies.
     """
-    attempt.before_noise()
-    executor, layout = attempt.executor, attempt.spec.layout
-    (table,) = located_on(executor, [attempt.table])
+    executor, layout, table = attempt.executor, attempt.spec.layout, attempt.located
     shards = sharded(executor, table, link_shard, layout, key=attempt.key)
     task = executor.tasks("linking")
     reports = [task("report", operator.itemgetter(2), shard) for shard in shards]
@@ -89,8 +80,8 @@ def count_both(attempt: Attempt[RelationalSpec, RelationalPlan]) -> tuple[PairCo
     return first, others
 
 
-def _counted(executor: Executor, schema: Schema, parts: Sequence[Deferred], table: Records, name: str) -> Deferred:
-    held = HeldRecords(schema, parts, table.rows or 0, table.fingerprint)
+def _counted(executor: Executor, schema: Schema, parts: Sequence[Deferred], table: Located, name: str) -> Deferred:
+    held = HeldRecords(schema, parts, table.rows, table.fingerprint)
     return table_pass(executor, held, pair_counts_operator(schema.cardinalities), name=f"counting-{name}")
 
 
@@ -113,9 +104,8 @@ def stages(plan: RelationalPlan) -> Sequence[Stage[RelationalSpec, RelationalPla
 
 
 def learn_models(attempt: RelationalAttempt) -> None:
-    """Count both tables in one pass and learn a model of each; they are stored.
-
-    Raises DataError: the table breaks its declared policies.
+    """Count both tables in one pass and learn a model of each; they are stored. Raises DataError: the table breaks its
+    declared policies.
     """
     plan, layout = attempt.plan, attempt.spec.layout
     counts = cache(lambda: count_both(attempt))

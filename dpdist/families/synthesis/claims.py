@@ -21,8 +21,8 @@ from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.regression_steps import scores_operator
 from dpdist.families.synthesis.regressions import Regressions, measure_regressions
 from dpdist.families.synthesis.stages import stages as stages_of
+from dpdist.model.account import Measurements
 from dpdist.model.claims import OTHERS, model_claim, of_accuracy, with_canary
-from dpdist.model.measurements import Measurements
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
@@ -54,9 +54,8 @@ def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
 
 
 def _with_regressions(plan: SynthesisPlan, tables: Callable[[Noise], ArrayLike], codes: Codes, noise: Noise) -> Floats:
-    """The evidence of the tables and, joined with it, that of regressions measured beside made-up released records.
-
-    The guarantee holds whatever was released. In the made-up table no two terms depend on each other.
+    """The evidence of the tables and, joined with it, that of regressions measured beside made-up released records. The
+    guarantee holds whatever was released. In the made-up table no two terms depend on each other.
     """
     found, regressions, schema = np.asarray(tables(noise)), plan.spec.parsed_regressions, plan.spec.table
     rows, rng = _FOR_EACH * max(len(r.names) for r in regressions), np.random.default_rng(0)

@@ -18,7 +18,7 @@ from dpdist.data.report import check
 from dpdist.data.source import TableSource, is_input, would_find
 from dpdist.data.table import open_table
 from dpdist.errors import EmptyTable, ReleaseConflict, SpecError
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.families.base.owners import shared_file
 from dpdist.families.synthesis.spec import PriorSpec, WholeSynthesisSpec
 from dpdist.storage.s3 import is_s3
@@ -65,7 +65,7 @@ def read_prior(spec: WholeSynthesisSpec) -> PairCounts | None:
     source = _source(spec, prior)
     if spec.data.paths and (path := shared_file(source, table_source(spec))):
         raise _is_own(path)
-    table = located_table(open_table(source, spec.table))
+    table = open_table(source, spec.table)
     counts, report = run_pass(table, pair_counts_operator(spec.table.cardinalities))
     check(report, spec.table)
     if not counts.total:

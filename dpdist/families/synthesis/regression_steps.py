@@ -43,19 +43,17 @@ _STEEP = 40.0  # beyond it a logistic function is 0 or 1 to all digits that matt
 
 
 def sensitivity(coefficients: int) -> int:
-    """The most that one record moves the measured score of so many coefficients by, in L2 norm, rounded up.
-
-    That is `GRID` and, for each value, an integer's step: half of it covers the rounding, the other half what floating
-    point leaves of the clipping.
+    """The most that one record moves the measured score of so many coefficients by, in L2 norm, rounded up. That is
+    `GRID` and, for each value, an integer's step: half of it covers the rounding, the other half what floating point
+    leaves of the clipping.
     """
     return GRID + math.isqrt(coefficients - 1) + 1
 
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """What is measured of one regression in one step. Public.
-
-    Raises ValueError: a number is not finite, or `LARGEST` or more.
+    """What is measured of one regression in one step. Public. Raises ValueError: a number is not finite, or `LARGEST`
+    or more.
     """
 
     is_logistic: bool
@@ -153,10 +151,8 @@ class ScoreStep:
 
 
 class Steps:
-    """The steps of one regression from the released records; all of it public.
-
-    `codes`: released records. `records`: the noisy number of records of the table. Raises SpecError: the released
-    records do not determine the coefficients.
+    """The steps of one regression from the released records; all of it public. `codes`: released records. `records`:
+    the noisy number of records of the table. Raises SpecError: the released records do not determine the coefficients.
     """
 
     def __init__(self, regression: Regression, codes: Codes, *, records: float) -> None:
@@ -236,9 +232,8 @@ class Steps:
         self.steps.append(ScoreStep(score, found, self._hessian, noise, back @ (spread + unseen) @ back.T, size))
 
     def result(self) -> tuple[Floats, Floats]:
-        """The coefficients of the terms as they were asked for, and their covariance.
-
-        Raises SpecError: the steps do not become smaller.
+        """The coefficients of the terms as they were asked for, and their covariance. Raises SpecError: the steps do
+        not become smaller.
         """
         d, later = len(self.start), self.steps[1:]
         precision = np.array([1 / step.noise for step in later])

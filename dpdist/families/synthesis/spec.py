@@ -96,8 +96,7 @@ class WholeSynthesisSpec(ReleaseSpec):
     synthesis: SynthesisSpec = SynthesisSpec()
     regressions: tuple[str, ...] = Field(default=(), max_length=32)
     """Regressions whose coefficients are measured, as questions of `dpdist infer`, such as "regression wage on age, sex
-    = 1" or "logistic regression income = 2 on age, sex = 1 where state = 8".
-    """
+    = 1" or "logistic regression income = 2 on age, sex = 1 where state = 8"."""
 
     @model_validator(mode="after")
     def _consistent(self) -> WholeSynthesisSpec:

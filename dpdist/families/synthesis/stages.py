@@ -27,8 +27,7 @@ from dpdist.model.coding import SingleCounts, single_counts_operator
 from dpdist.model.draw import draw_records
 from dpdist.model.files import model_files
 from dpdist.model.fitted import Fitted
-from dpdist.model.learn import Learned, learn
-from dpdist.model.measure import Known
+from dpdist.model.learn import Known, Learned, learn
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.publish.part_format import write_file
 from dpdist.spec.regression import Regression
@@ -52,9 +51,8 @@ def stages(plan: SynthesisPlan) -> Sequence[Stage[WholeSynthesisSpec, SynthesisP
 
 
 def learn_model(attempt: SynthesisAttempt) -> Learned:
-    """Count all pairs in one pass, and learn the model from them; it is stored.
-
-    Raises DataError: the table breaks its declared policies.
+    """Count all pairs in one pass, and learn the model from them; it is stored. Raises DataError: the table breaks its
+    declared policies.
     """
 
     def make() -> Learned:
@@ -125,9 +123,8 @@ def draw(attempt: SynthesisAttempt) -> ReleasedRecords:
     attempt.before_noise()
     fitted = attempt.result(Learned).fitted
     task = attempt.executor.tasks("records")
-    source = task.constant(
-        "model", _Source(fitted, attempt.drawing_key, _rounds(attempt), attempt.spec.table, _held_pool(attempt))
-    )
+    rounds, schema, pool = attempt.plan.choices.balance, attempt.spec.table, _held_pool(attempt)
+    source = task.constant("model", _Source(fitted, attempt.drawing_key, rounds, schema, pool))
     parts = [task("part", _part, source, part, rows) for part, rows in enumerate(attempt.plan.parts)]
     return ReleasedRecords(parts, key=attempt.drawing_key)
 
@@ -192,15 +189,10 @@ def _columns(codes: Codes, used: tuple[int, ...]) -> Codes:
 def publish_model(attempt: SynthesisAttempt) -> None:
     """Write the noisy tables, the model and how records are drawn from it beside the parts."""
     learned = attempt.result(Learned)
-    contents = model_files(learned, key=attempt.drawing_key.public_hex, rounds=_rounds(attempt))
+    contents = model_files(learned, key=attempt.drawing_key.public_hex, rounds=attempt.plan.choices.balance)
     if attempt.plan.regression_mu:
         contents[Regressions.FILE] = attempt.result(Regressions).to_bytes()
     attempt.files = tuple(write_file(attempt.output, attempt.id, name, content) for name, content in contents.items())
-
-
-def _rounds(attempt: SynthesisAttempt) -> int:
-    """Rounds of balancing."""
-    return attempt.plan.choices.balance
 
 
 def _part(source: _Source, part: int, rows: int) -> Codes:

@@ -41,7 +41,7 @@ from wide_tables import PERSONS, schema_of_persons
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
-from dpdist.families.base.graph import located_table, run_pass
+from dpdist.families.base.graph import run_pass
 from dpdist.publish.verify import read_release
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
@@ -264,7 +264,7 @@ def table(name: str, rows: int | None) -> tuple[np.ndarray, Schema]:
         spec = load(spec_of(schema_of_persons(DATA / PERSONS), DATA / PERSONS, 398_556, plain))
     else:
         spec = load(ROOT / f"deploy/releases/{name}.yaml", {"data.path": paths})
-    columns, _ = run_pass(located_table(open_table(table_source(spec), spec.table)), gather_operator())
+    columns, _ = run_pass(open_table(table_source(spec), spec.table), gather_operator())
     codes = np.stack([column.astype(np.uint16) for column in columns], axis=1)
     order = np.random.default_rng(SEED).permutation(len(codes))
     return codes[order[:rows]], spec.table

@@ -20,7 +20,7 @@ from commands import Command
 from releases import KEY
 
 from dpdist.api.drafts import draft_of
-from dpdist.data.sizes import MOST_TEXT_BYTES
+from dpdist.data.records import MOST_TEXT_BYTES
 from dpdist.data.texts import VALUES, count_values, texts_of
 from dpdist.errors import ColumnMismatch, ContractBroken, DpdistError, SpecError
 from dpdist.families.base.registry import make_plan
@@ -45,9 +45,6 @@ def plan_of(columns: Mapping[str, Any], *, epsilon: float, delta: float) -> Disc
     plan = make_plan(load(tree | {"privacy": {"epsilon": epsilon, "delta": delta}}))
     assert isinstance(plan, DiscoveryPlan)
     return plan
-
-
-# --- the mechanism against brute force --------------------------------------------------------------------------------
 
 
 def noise_of(plan: DiscoveryPlan) -> dict[int, float]:
@@ -134,9 +131,6 @@ def test_an_audit_finds_nothing_against_the_claim() -> None:
         (claim,) = claims(plan_of(columns, epsilon=1, delta=1e-6))
         found = audit(claim, runs=300, key=bytes(32))
         assert found.lower_bound <= claim.epsilon
-
-
-# --- what is counted --------------------------------------------------------------------------------------------------
 
 
 def test_a_row_is_in_one_cell_of_a_column_at_most() -> None:
@@ -236,9 +230,6 @@ def test_a_csv_file_gives_the_values_of_a_parquet_file(tmp_path: Path) -> None:
     assert of(found, "n", "bin")["1.0"] == pytest.approx(500, abs=100)
 
 
-# --- wrong uses -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -273,9 +264,6 @@ def test_columns_that_are_not_there_cost_nothing(tmp_path: Path) -> None:
         assert not ledger.show("people").attempts
 
 
-# --- the command line -------------------------------------------------------------------------------------------------
-
-
 ACS = {"STATE": "text", "SEX": "text", "OCCP": "text", "household": "text", "AGEP": "integer", "WKHP": "0..99"}
 
 
@@ -286,15 +274,7 @@ def test_a_schema_of_census_persons_is_drafted_and_charged_once(
     with closing(Books.open(ledger)) as opened:
         opened.create_dataset("acs", epsilon="1", delta="1e-8")
     columns = [f"--column={name}" if kind == "text" else f"--column={name}={kind}" for name, kind in ACS.items()]
-    asked = [
-        "schema",
-        "discover",
-        str(shared_data("acs2024_persons.parquet")),
-        out,
-        *columns,
-        "--ledger",
-        ledger,
-    ]
+    asked = ["schema", "discover", str(shared_data("acs2024_persons.parquet")), out, *columns, "--ledger", ledger]
     asked += ["--dataset=acs", "--epsilon=0.75", "--delta=1e-9"]
     answer = dpdist(*asked)
     assert answer.code == 0, answer.err

@@ -97,9 +97,6 @@ def binning(codes: int, bins: int = 2, **changes: Any) -> BinningPlan:
     return made
 
 
-# --- cuts -------------------------------------------------------------------------------------------------------------
-
-
 MASSES = st.lists(st.one_of(st.just(0.0), st.floats(0, 100), st.just(1e4)), min_size=3, max_size=40)
 
 
@@ -141,12 +138,6 @@ def test_heaps_are_bins_of_their_own() -> None:
     assert max(sizes) < 1.5 * np.median(sizes)
 
 
-def test_quantiles_divide_a_slope() -> None:
-    masses = np.arange(1, 1001, dtype=float)
-    shares = np.add.reduceat(masses, even_bins(masses, 10)) / masses.sum()
-    np.testing.assert_allclose(shares, 0.1, atol=0.002)
-
-
 @pytest.mark.parametrize("codes", [2, 16, 17, 256, 257, 5000])
 def test_levels_are_sums_of_sixteen(codes: int) -> None:
     sizes = level_sizes(codes)
@@ -173,9 +164,6 @@ def test_fitted_masses_are_nearer_than_the_codes_alone() -> None:
     ]
     assert errors[0] < errors[1] / 10
     assert (fitted_masses(levels, deviations=plan.level_deviations(0)) >= 0).all()
-
-
-# --- what the choice costs --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -224,11 +212,7 @@ def test_the_whole_output_is_within_the_charge_and_beyond_that_of_the_counts(mon
     """Chosen bins and noisy counts in them, by their exact probabilities, on tables of three codes."""
     monkeypatch.setattr("dpdist.families.histogram.binning.BINS_SHARE", Fraction(1, 2))
     schema = {"attributes": [{"name": "x", "kind": "integer", "bounds": [1, 3]}]}
-    plan = planned(
-        schema=schema,
-        histograms=[{"columns": ["x"], "adaptive": {"x": 2}}],
-        privacy={"epsilon": 1.8},
-    )
+    plan = planned(schema=schema, histograms=[{"columns": ["x"], "adaptive": {"x": 2}}], privacy={"epsilon": 1.8})
     assert plan.binning is not None
     assert plan.measurement is not None
     reach = 16
@@ -306,9 +290,6 @@ def test_the_audit_comes_near_and_rejects_too_little_noise(adjacency: Any, mecha
     assert audit(replace(louder, epsilon=shipped.epsilon), runs=1500, key=bytes(32)).rejected
 
 
-# --- plans and specs --------------------------------------------------------------------------------------------------
-
-
 def test_a_plan_says_what_the_choice_takes() -> None:
     made = planned()
     assert made.binning is not None
@@ -347,11 +328,6 @@ def test_units_and_weights_take_as_much_noise_as_records() -> None:
         assert plan.epsilon == pytest.approx(1, rel=1e-9)
 
 
-def test_the_fingerprint_of_adaptive_bins() -> None:
-    plain = load(tree(histograms=[{"columns": ["sex"]}]))
-    assert "adaptive" not in json.dumps(plain.decisive())
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -372,9 +348,6 @@ def test_the_fingerprint_of_adaptive_bins() -> None:
 def test_a_spec_refuses(changes: dict[str, Any], message: str) -> None:
     with pytest.raises((ValidationError, SpecError), match=message):
         load(tree(**changes))
-
-
-# --- releases ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -471,30 +444,6 @@ def test_labels_and_codes_name_bins(people: tuple[Path, dict[str, np.ndarray]], 
     first = done.public["chosen_bins"][0]["first_codes"]
     assert cells[-1] == "1000"
     assert cells[-2] == f"{first[2]} .. 999"
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"privacy": {"epsilon": 1, "delta": 1e-9, "adjacency": "replacement", "mechanism": "gaussian"}},
-        {"entropies": {"of": [0, 2], "orders": [1, 2], "share": 0.3}, "counts": {"total": "common", "entropies": [1]}},
-    ],
-)
-def test_partitions_and_resumed_runs_change_no_bit(
-    changes: dict[str, Any], people: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
-) -> None:
-    folder, _ = people
-    tables, stated = [], []
-    for partitions in (1, 4, 16):
-        made = attempt(folder, tmp_path / str(partitions), partitions=partitions, **changes)
-        tables.append(released(made))
-        assert released(made).equals(tables[-1])
-        stated.append(made.public["chosen_bins"])
-    assert all(table.equals(tables[0]) for table in tables)
-    assert all(bins == stated[0] for bins in stated)
-    other = attempt(folder, tmp_path / "other", key="ff" * 32, **changes)
-    assert not released(other).equals(tables[0])
 
 
 @pytest.mark.parametrize(

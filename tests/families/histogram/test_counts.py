@@ -76,14 +76,6 @@ def test_blocks_are_shared_and_stay_in_the_cache() -> None:
     assert len(plan.blocks) < 80
 
 
-def test_a_query_larger_than_the_cache_is_a_block_of_its_own() -> None:
-    plan = CountPlan((Query((0, 1)), Query((0,)), Query((2,))), (1000, 1000, 4))
-    assert plan.blocks == ((0, 1), (2,))
-    assert plan.cells == 1_000_004
-    assert plan.task_bytes > 8 * plan.cells
-    assert plan.merge_bytes == 16 * plan.cells
-
-
 @pytest.mark.parametrize(
     ("queries", "message"),
     [

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,69 +13,12 @@ from scipy import stats
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.histogram.entropy import plan_entropies, release_entropies, renyi, shannon
 from dpdist.privacy import accountant
-from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.sensitivity import Bounds, bounds
 
 NOISE = Noise(bytes(range(32)))
 IMPOSSIBLE = 1e-20
 ORDERS = [0.3, 0.5, 0.9, 1.0, 1.1, 2.0, 3.0, 10.0]
-
-
-def partitions(n: int, most: int | None = None) -> Iterator[list[int]]:
-    """All ways to write n as a sum of counts, descending."""
-    if n == 0:
-        yield []
-    for first in range(min(n, most or n), 0, -1):
-        for rest in partitions(n - first, first):
-            yield [first, *rest]
-
-
-def neighbours(counts: list[int], adjacency: Adjacency) -> Iterator[list[int]]:
-    """Tables with one record less, or with one record in another bin (a new one included)."""
-    for i in set(map(counts.index, counts)):
-        less = [c - (j == i) for j, c in enumerate(counts)]
-        if adjacency == "add/remove":
-            yield less
-        else:
-            yield from ([c + (j == to) for j, c in enumerate([*less, 0])] for to in range(len(less) + 1))
-
-
-class TestSensitivity:
-    @pytest.mark.parametrize("order", ORDERS)
-    @pytest.mark.parametrize("adjacency", ["add/remove", "replacement"])
-    @pytest.mark.parametrize("records", [2, 3, 6, 12])
-    def test_by_enumeration(self, records: int, order: float, adjacency: Adjacency) -> None:
-        """What the noise is scaled with holds at every size from `records` on; up to 12 they are all tried."""
-        stated = bounds(records=records, order=order, adjacency=adjacency).sensitivity
-        worst = 0.0
-        for size in range(records, 13):
-            for counts in partitions(size):
-                own = renyi(counts, order=order)
-                changes = (
-                    abs(own - renyi(other, order=order)) for other in neighbours(counts, adjacency) if any(other)
-                )
-                worst = max(worst, *changes, 0.0)
-        assert worst <= stated * (1 + 1e-12)
-        if order < 5 or adjacency == "replacement":  # add/remove at high orders peaks beyond these sizes
-            assert worst >= stated * 0.99
-
-    def test_published_bounds_stand_beside(self) -> None:
-        both = bounds(records=10_000, order=1, adjacency="add/remove")
-        assert both.published_bound / both.sensitivity == pytest.approx(2, rel=0.03)
-        false = bounds(records=10_000, order=2, adjacency="replacement")
-        assert false.sensitivity == pytest.approx(0.0144, abs=5e-5)
-        assert false.published_bound == pytest.approx(0.00058, abs=5e-6)
-        steep = bounds(records=10_000, order=10, adjacency="replacement")
-        assert steep.sensitivity == pytest.approx(0.44, abs=5e-3)
-
-    def test_refused(self) -> None:
-        with pytest.raises(SpecError, match="adjacency must be one of"):
-            bounds(records=100, order=1, adjacency="both")  # type: ignore[arg-type]
-        with pytest.raises(AccountingError, match="number of records"):
-            bounds(records=0, order=1, adjacency="add/remove")
-        with pytest.raises(AccountingError, match="order"):
-            bounds(records=100, order=-1, adjacency="add/remove")
 
 
 class TestEntropy:
@@ -112,15 +53,6 @@ class TestEntropy:
     def test_refused_orders(self, order: float) -> None:
         with pytest.raises(SpecError, match="order of a Renyi entropy"):
             renyi([1, 2], order=order)
-
-    def test_of_real_columns_as_published(self, shared_data: Path) -> None:
-        """REAEDP Table S3: 30 equal bins from the smallest to the largest value."""
-        prices = np.loadtxt(shared_data("house_prices_saleprice.csv"), skiprows=1)  # type: ignore[operator]
-        dated = np.genfromtxt(shared_data("UNRATE.csv"), delimiter=",", skip_header=1, dtype=None, encoding="utf-8")  # type: ignore[operator]
-        rates = np.array([value for date, value in dated if date >= "1974-02"][:601])
-        for values, expected in [(prices, 3.4873), (rates, 4.0458)]:
-            counts = np.histogram(values, 30)[0]
-            assert shannon(counts) == pytest.approx(expected, abs=5e-5)
 
 
 class TestRelease:
@@ -176,8 +108,6 @@ class TestRelease:
     @pytest.mark.parametrize(
         ("orders", "change", "error", "message"),
         [
-            ([], {}, SpecError, "at least one entropy"),
-            ([1.0], {"mechanism": "none"}, SpecError, "mechanism must be"),
             ([1.0], {"adjacency": "none"}, SpecError, "adjacency must be"),
             ([1.0], {"delta": 1e-19}, AccountingError, "delta must be 0, or in"),
             ([1.0], {"delta": 2.0}, AccountingError, "delta"),

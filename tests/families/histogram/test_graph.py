@@ -22,11 +22,12 @@ from dpdist.errors import OutOfDomain
 from dpdist.families.base.graph import table_pass
 from dpdist.families.histogram.counts import CountPlan, Query, histogram_operator, histograms
 from dpdist.families.histogram.curves import curve_operator, long_curve_operator, sum_curves
-from dpdist.families.histogram.kernels import Kernel, eigenbasis
+from dpdist.families.histogram.kernels import eigenbasis
+from dpdist.families.histogram.spec import KernelSpec
 from dpdist.spec.schema import Attribute, Schema
 
 TIMES = (0.0, 0.2, 0.5, 1.0)
-BASIS = eigenbasis(Kernel(), TIMES)
+BASIS = eigenbasis(KernelSpec(), TIMES)
 
 
 def run(operator: Operator, columns: Sequence[np.ndarray], cuts: Sequence[int]) -> object:

@@ -87,14 +87,6 @@ class TestCost:
         best = min(both, key=lambda m: sum(c * d**2 for c, d in zip(cells, m.deviations, strict=True)))
         assert made("auto") == best
 
-    def test_auto_takes_the_smaller_error(self) -> None:
-        kwargs = {"epsilon": 1, "delta": 1e-9, "adjacency": "add/remove"}
-        assert plan_measurement([10], mechanism="auto", **kwargs).mechanism == "laplace"
-        assert plan_measurement([10] * 100, mechanism="auto", **kwargs).mechanism == "gaussian"
-        assert plan_measurement([10] * 100, mechanism="auto", epsilon=1, delta=0, adjacency="add/remove").mechanism == (
-            "laplace"
-        )
-
 
 class TestShares:
     @pytest.mark.parametrize(("mechanism", "power"), [("laplace", 2), ("gaussian", 1)])
@@ -119,7 +111,6 @@ class TestShares:
         [
             ("equal", [], "at least one histogram"),
             ("equal", [3, 0], "at least one cell"),
-            ("fair", [3], "equal, optimal or one fraction"),
             ([Fraction(1)], [3, 3], "expected 2 shares"),
             ([Fraction(1, 2), Fraction(1, 3)], [3, 3], "sum to 1"),
             ([Fraction(2), Fraction(-1)], [3, 3], "positive"),
@@ -131,22 +122,20 @@ class TestShares:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "message"),
     [
-        ({"adjacency": "swap"}, SpecError, "adjacency must be one of add/remove, replacement"),
-        ({"mechanism": "uniform"}, SpecError, "mechanism must be laplace, gaussian or auto"),
-        ({"epsilon": 0.0}, AccountingError, "epsilon"),
-        ({"epsilon": math.inf}, AccountingError, "epsilon"),
-        ({"epsilon": 1e-18, "delta": 0.0}, AccountingError, "raise privacy.epsilon or its share"),
-        ({"delta": 1.0}, AccountingError, "delta"),
-        ({"delta": 1e-18}, AccountingError, "delta must be 0, or in"),
-        ({"delta": -1e-9}, AccountingError, "delta"),
-        ({"delta": 0.0, "mechanism": "gaussian"}, AccountingError, "Gaussian noise needs delta > 0"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": math.inf}, "epsilon"),
+        ({"epsilon": 1e-18, "delta": 0.0}, "raise privacy.epsilon or its share"),
+        ({"delta": 1.0}, "delta"),
+        ({"delta": 1e-18}, "delta must be 0, or in"),
+        ({"delta": -1e-9}, "delta"),
+        ({"delta": 0.0, "mechanism": "gaussian"}, "Gaussian noise needs delta > 0"),
     ],
 )
-def test_a_plan_refuses(change: dict[str, object], error: type[Exception], message: str) -> None:
+def test_a_plan_refuses(change: dict[str, object], message: str) -> None:
     settings = {"mechanism": "laplace", "epsilon": 1.0, "delta": 1e-9, "adjacency": "add/remove", **change}
-    with pytest.raises(error, match=message):
+    with pytest.raises(AccountingError, match=message):
         plan_measurement([30], **settings)
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from dpdist.errors import AccountingError, GuaranteeRefused, SpecError
 from dpdist.families.histogram.plan import HistogramPlan, plan
 from dpdist.families.histogram.spec import HistogramSpec
-from dpdist.privacy import accountant, leakage, sensitivity
+from dpdist.privacy import accountant
 from dpdist.privacy.guarantee import PML, DifferentialPrivacy
 
 SCHEMA = {
@@ -239,15 +239,3 @@ def test_a_spec_refuses(changes: dict[str, Any], message: str) -> None:
 def test_fingerprint_is_about_what_is_released() -> None:
     assert spec().fingerprint == spec(cluster={"workers": 2}, ledger="sqlite:///x").fingerprint
     assert spec().fingerprint != spec(privacy={"epsilon": 2, "delta": 1e-9}).fingerprint
-
-
-def test_accounts_for_the_command_line() -> None:
-    renyi = sensitivity.account(records=10_000, order=2, adjacency="replacement")
-    assert renyi["sensitivity"] == pytest.approx(0.0144, abs=5e-5)
-    assert renyi["published_bound"] == pytest.approx(0.00058, abs=5e-6)
-    assert renyi["published_bound_holds"] is False
-    assert sensitivity.account(records=10_000, order=1, adjacency="add/remove")["published_bound_holds"] is True
-    pml = leakage.account(epsilon=0.5, alpha=0.05)
-    assert pml["scale"] == pytest.approx(3.7401, rel=5e-4)
-    assert pml["dp_epsilon"] == pytest.approx(2 / 3.7401, rel=5e-4)
-    json.dumps([renyi, pml], allow_nan=False)

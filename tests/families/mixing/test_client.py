@@ -231,7 +231,7 @@ def test_an_unforeseen_error_is_told_without_its_text(
     def fail(*_: Any) -> None:
         raise ValueError("the value planted-4711")
 
-    monkeypatch.setattr(client, "table_of", fail)
+    monkeypatch.setattr(client_session, "table_of", fail)
     assert client.hello(sessions["north"]).error == "an unforeseen ValueError"
 
 

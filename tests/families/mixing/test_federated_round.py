@@ -80,9 +80,6 @@ def manifest(spec: MixingSpec) -> Manifest:
     return Manifest.from_bytes((Path(spec.output.path) / "_manifest.json").read_bytes())
 
 
-# --- drop-outs --------------------------------------------------------------------------------------------------------
-
-
 def test_a_new_attempt_goes_on_without_the_client_that_is_gone(
     spec_on: Callable[..., MixingSpec], cluster: ClientProcesses
 ) -> None:
@@ -194,9 +191,6 @@ def test_a_coordinator_that_dies_between_the_clients_commits_is_resumed(
     whole(spec, calm)
 
 
-# --- what clients hold ------------------------------------------------------------------------------------------------
-
-
 def test_a_class_is_mixed_by_the_clients_that_have_it(spec_on: Callable[..., MixingSpec], tmp_path: Path) -> None:
     member(tmp_path, "west", seed=2, high=0.0)
     spec = spec_on()
@@ -238,9 +232,6 @@ def test_a_client_without_budget_is_left_out(spec_on: Callable[..., MixingSpec],
     assert states(spec) == COMMITTED | {"west": []}
 
 
-# --- contracts --------------------------------------------------------------------------------------------------------
-
-
 def test_a_round_under_a_contract(spec_on: Callable[..., MixingSpec], calm: list[bytes]) -> None:
     """The coordinator's contract names the clients; each needs a contract of its own, which admits its files."""
     spec = spec_on()
@@ -265,9 +256,6 @@ def test_a_round_under_a_contract(spec_on: Callable[..., MixingSpec], calm: list
     run_release(spec, progress=lambda stage, *_: said.append(stage))
     assert any("left out: 'west' (ContractBroken" in text for text in said)
     assert states(spec) == COMMITTED | {"west": []}
-
-
-# --- lies -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -111,9 +111,6 @@ def test_where_clients_are_is_neither_published_nor_bound(tree: dict[str, Any]) 
     assert spec.worker_resources == ("client-a", "client-b", "client-c", "client-d")
 
 
-# --- plans ------------------------------------------------------------------------------------------------------------
-
-
 def plan_of(spec: MixingSpec, sigma_over_clip: float = 0.2) -> FederatedPlan:
     made = planned(spec, order=8, sigma_over_clip=sigma_over_clip)
     assert isinstance(made, FederatedPlan)
@@ -172,9 +169,6 @@ def test_guarantees_out_of_range_are_refused() -> None:
     for bad in ({"trust": "local", "colluding": 1}, {"trust": "none"}, {"trust": "local", "epsilon": -1.0}):
         with pytest.raises(AccountingError):
             FederatedPrivacy(**{"epsilon": 1.0, "delta": 1e-6, **bad})  # type: ignore[arg-type]
-
-
-# --- identities -------------------------------------------------------------------------------------------------------
 
 
 def test_what_was_signed_by_another_or_changed_is_refused(tmp_path: Path) -> None:

@@ -5,43 +5,45 @@ from itertools import product
 
 import numpy as np
 import pytest
+from families.mixing.test_release import spec
 
 from dpdist.errors import AccountingError
-from dpdist.families.mixing.budget import best_order, common_noise, compare_orders
+from dpdist.families.mixing.budget import best_order, common_noise, divide_budget, order_choices
 from dpdist.families.mixing.selection import OrderSelection
 from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.noise import Noise
 
-CLASSES = {"a": (2000, 500), "b": (500, 500)}
+DIVIDED = divide_budget(
+    spec(classes={"low": {"minimum": 2100, "records": 500}, "high": {"minimum": 600, "records": 500}})
+)
 
 
 def test_orders_are_compared_without_a_record():
-    choices = compare_orders(CLASSES, width=100, epsilon=5, delta=1e-5, orders=(64, 2, 8, 400, 500, 1000))
-    assert [choice.order for choice in choices] == [2, 8, 64, 400]
+    orders = (64, 2, 8, 400, 1000)
+    choices = list(order_choices(DIVIDED, orders))
+    assert [choice.order for choice in choices] == [400, 64, 8, 2]
     noise = [choice.sigma_over_clip for choice in choices]
-    assert noise == sorted(noise, reverse=True)
+    assert noise == sorted(noise)
     for choice in choices:
-        assert choice.noise_to_mean == pytest.approx(10 * choice.sigma_over_clip)
+        assert choice.noise_to_mean == pytest.approx(math.sqrt(DIVIDED.encoding.width) * choice.sigma_over_clip)
         assert choice.noise_to_spread == pytest.approx(choice.noise_to_mean * math.sqrt(choice.order))
-        assert set(choice.to_json()) == {"order", "sigma_over_clip", "noise_to_mean", "noise_to_spread"}
-    best = best_order(CLASSES, width=100, epsilon=5, delta=1e-5, orders=(64, 2, 8, 400, 500, 1000))
-    assert best == min(choices, key=lambda choice: choice.noise_to_spread)
-    assert best.order not in (2, 400)  # much noise at one end, no spread left at the other
+    best = best_order(DIVIDED, orders)
+    assert best == min(choices, key=lambda choice: choice.noise_to_spread).order
+    assert best not in (2, 400)  # much noise at one end, no spread left at the other
 
 
 def test_all_classes_have_the_noise_of_the_dearest():
-    sigma = common_noise(CLASSES, order=8, epsilon=5, delta=1e-5)
+    sigma = common_noise(DIVIDED, 8)
     costs = [
-        ClassMixtures(minimum=minimum, order=8, records=count).epsilon(sigma, delta=1e-5)
-        for minimum, count in CLASSES.values()
+        ClassMixtures(minimum=minimum, order=8, records=count).epsilon(sigma, delta=DIVIDED.delta)
+        for minimum, count in DIVIDED.sizes.values()
     ]
-    assert max(costs) == pytest.approx(5, rel=1e-3)
-    assert max(costs) <= 5
+    assert DIVIDED.epsilon * (1 - 1e-3) <= max(costs) <= DIVIDED.epsilon
 
 
 def test_orders_that_no_class_can_fill_are_refused():
     with pytest.raises(AccountingError, match="lower it"):
-        compare_orders(CLASSES, width=10, epsilon=1, delta=1e-5, orders=(500,))
+        next(order_choices(DIVIDED, (600,)))
 
 
 def test_the_choice_is_private_by_enumeration():

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpdist.errors import AccountingError, SpecError
 from dpdist.families.mixing.scaling import (
     MOMENT_GRID,
     Encoding,
@@ -91,43 +90,12 @@ def test_any_vector_decodes_into_the_domain_and_to_the_nearest_value():
         assert chosen == pytest.approx(distances.min(axis=1))
 
 
-def test_categories_decode_by_the_largest_coordinate():
-    vectors = np.zeros((3, ENCODING.width))
-    vectors[:, 6:9] = [[0.2, 0.5, 0.3], [0.4, 0.4, 0.2], [-1, -2, -0.5]]
-    assert ENCODING.decode(vectors)[4].tolist() == [1, 0, 2]
-
-
-def test_images_are_flat_columns():
-    pixels = [{"name": f"p{i}", "kind": "integer", "bounds": [0, 255]} for i in range(16)]
-    label = {"name": "digit", "kind": "ordinal", "values": list(range(10))}
-    encoding = declared_encoding(Schema.model_validate({"attributes": [*pixels, label]}), class_attribute="digit")
-    images = np.random.default_rng(0).integers(0, 256, (30, 16)).astype(np.uint8)
-    rows = encoding.encode(list(np.ascontiguousarray(images.T)))
-    assert rows.shape == (30, 16)
-    assert rows == pytest.approx(images / 127.5 - 1, abs=1e-6)
-    assert np.array_equal(np.array(encoding.decode(rows)).T, images)
-
-
 def test_wide_domains_decode_exactly():
     attribute = {"name": "x", "kind": "integer", "bounds": [0, 65_535]}
     label = {"name": "y", "kind": "categorical", "values": ["a", "b"]}
     encoding = declared_encoding(Schema.model_validate({"attributes": [attribute, label]}), class_attribute="y")
     codes = [np.arange(65_536, dtype=np.uint16)]
     assert np.array_equal(encoding.decode(encoding.encode(codes))[0], codes[0])
-
-
-def test_a_class_that_is_no_attribute_is_refused():
-    with pytest.raises(SpecError, match=r"mixing\.class"):
-        declared_encoding(SCHEMA, class_attribute="wage")
-
-
-def test_a_schema_of_the_class_alone_is_refused():
-    only = Schema(attributes=(SCHEMA.attributes[1],))
-    with pytest.raises(SpecError, match="besides the class"):
-        declared_encoding(only, class_attribute="sex")
-
-
-# --- charged moments --------------------------------------------------------------------------------------------------
 
 
 def sums_of(codes: list[np.ndarray], encoding: Encoding = ENCODING) -> list[np.ndarray]:
@@ -193,13 +161,6 @@ def test_moments_of_an_empty_table_are_usable():
     scaled = moments.scaled(ENCODING, divide=True)
     assert np.all(np.isfinite(scaled.encode(records(10))))
 
-
-def test_a_budget_that_is_none_is_refused():
-    with pytest.raises(AccountingError):
-        moment_plan(ENCODING, epsilon=0, delta=1e-6)
-
-
-# --- continuous numbers -----------------------------------------------------------------------------------------------
 
 INCOME = Schema.model_validate(
     {

@@ -77,18 +77,11 @@ def test_what_is_planned_is_told(made: SelectionPlan) -> None:
 
 @pytest.mark.parametrize(
     ("order", "message"),
-    [
-        ({"candidates": [4]}, "at least 2"),
-        ({"candidates": [4, 4]}, "twice"),
-        ({"candidates": [4, 4000]}, "from 1 to"),
-    ],
+    [({"candidates": [4]}, "at least 2"), ({"candidates": [4, 4]}, "twice"), ({"candidates": [4, 4000]}, "from 1 to")],
 )
 def test_searches_that_make_no_sense_are_refused(order: Any, message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         spec(order=order)
-
-
-# --- the discriminant -------------------------------------------------------------------------------------------------
 
 
 def test_a_discriminant_of_mixtures_tells_the_classes_apart() -> None:
@@ -128,9 +121,6 @@ def test_a_record_is_told_alike_in_any_company() -> None:
     told = Discriminant((0, 1), np.stack([weights, rng.permutation(weights)], axis=1), np.zeros(2))
     rows = clip_rows(np.full((63, 108), 0.1), clip=2.0)
     assert [told.correct(rows[:count], 0) for count in (1, 3, 4, 7, 63)] == [1, 3, 4, 7, 63]  # ties: the first
-
-
-# --- releases ---------------------------------------------------------------------------------------------------------
 
 
 def released(folder: Path, out: Path, made: SelectionPlan, *, partitions: int) -> Attempt[Any, Any]:

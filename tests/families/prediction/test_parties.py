@@ -14,19 +14,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from attempts import attempt_of, run_stages
+from families.prediction.test_ridge import estimators, sample_of
 
-from dpdist.cluster.cluster import Cluster
-from dpdist.cluster.executor import Executor, InProcess
+from dpdist.cluster.executor import Executor
 from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid import ridge
 from dpdist.families.prediction.lid.inputs import InputDistribution, disclosed, near_counts
-from dpdist.families.prediction.lid.method import BlockLayout, Disclosure, Method
-from dpdist.families.prediction.lid.regression import Features, fitted, sampled, tuning_of
+from dpdist.families.prediction.lid.method import Disclosure, Method
+from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.lid.ridge import RadialKernel
-from dpdist.families.prediction.plan import LidPlan, plan
-from dpdist.families.prediction.second_stage import RegressionSpec
+from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.stages import SyntheticInputs, TableBlocks
 from dpdist.ledger.keys import KeyRef
@@ -36,9 +35,6 @@ KEY = KeyRef.fixed(HEX)
 SITES = ("a", "b", "c")
 SIZES = (150, 100, 60)
 ROWS = sum(SIZES)
-
-
-# --- the kernel and the regression ------------------------------------------------------------------------------------
 
 
 def simulated(rows: int, seed: int, *, differ: float = 1.0, noise: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
@@ -99,7 +95,7 @@ def test_all_landmarks_and_one_group_are_exact(correlation: float, classes: bool
     )
     nystroem = ridge.fit_nystroem(first + second, landmarks=x, kernel=kernel, penalty=0.1)
     assert nystroem.predict(x) == pytest.approx(exact.predict(x), abs=1e-5)
-    group = ridge.average([ridge.fit_group(x, responses, rows=60, kernel=kernel, penalty=0.1)])
+    group = ridge.average([[ridge.fit_group(x, responses, rows=60, kernel=kernel, penalty=0.1)]])
     assert group.predict(x) == pytest.approx(exact.predict(x))
     again = ridge.KernelRidge.from_bytes(exact.to_bytes())
     assert np.array_equal(again.predict(x), exact.predict(x))
@@ -131,20 +127,13 @@ def test_distributed_and_nystroem_are_near_exact_and_every_group_has_every_party
     scales = (*(Scale(name=f"x{i}", low=0, high=1) for i in range(2)), Scale(name="p", low=0, high=2, discrete=True))
     units, features = np.column_stack([x[:, :2], (x[:, 2] + 0.5) / 3]), Features(scales, np.ones(3), party=2)
     assert np.array_equal(features(units), x)
-    sample = sampled(InProcess(), [(units, y)], BlockLayout(1500), features, KEY, size=800)
-    found = {}
-    for estimator in ("exact", "distributed", "nystroem"):
-        wanted = RegressionSpec(estimator=estimator, group_rows=150, landmarks=300, width=1.0)
-        tuning = tuning_of(wanted, sample, (3, correlation))
-        model = fitted(InProcess(), [(units, y)], wanted, features, tuning, sample, KEY, rows=1500)
-        found[estimator] = model.predict(x)
-        if estimator == "distributed":
-            assert all((np.unique(centres[:, -1]) == [0, 1, 2]).all() for centres in model.centres)
+    sample = sample_of(features, [(units, y)], 800)
+    models = estimators(features, [(units, y)], sample, (150, 300), (3, correlation))
+    found = {estimator: model.predict(x) for estimator, model in models.items()}
+    assert all((np.unique(centres[:, -1]) == [0, 1, 2]).all() for centres in models["distributed"].centres)
     for estimator in ("distributed", "nystroem"):
         assert np.mean((found[estimator] - found["exact"]) ** 2) < 0.02 * found["exact"].var()
 
-
-# --- the spec and the plan --------------------------------------------------------------------------------------------
 
 SCHEMA = {
     "attributes": [
@@ -218,9 +207,6 @@ def test_the_plan_says_who_the_parties_are_and_that_they_are_released() -> None:
     assert made.needs().task_bytes > without.needs().task_bytes
 
 
-# --- the release ------------------------------------------------------------------------------------------------------
-
-
 def table(sizes: tuple[int, ...] = SIZES) -> pa.Table:
     """Doses of the sites are in thirds of the scale; age and dose go together at site a and against each other at b."""
     rng = np.random.default_rng(7)
@@ -264,26 +250,6 @@ def columns(found: pa.Table, site: str) -> dict[str, np.ndarray]:
     return {name: np.asarray(mine[name]) for name in ("dose", "outcome", "age")}
 
 
-@pytest.mark.parametrize("estimator", ["exact", "distributed", "nystroem"])
-def test_the_release_is_the_same_for_any_executor_and_partitions(folder: Path, tmp_path: Path, estimator: str) -> None:
-    settings = {"regression": {"estimator": estimator, "group_rows": 60, "landmarks": 50}}
-    executors: list[tuple[Executor, int]] = [(InProcess(), 1), (Cluster(), 1), (Cluster(), 4)]
-    made = [
-        attempt(folder, tmp_path / str(n), executor=executor, partitions=partitions, **settings)
-        for n, (executor, partitions) in enumerate(executors)
-    ]
-    for one in made:
-        one.plan = blocks_of(one.plan, 110)
-    first, *others = [released(one) for one in made]
-    assert first.num_rows == ROWS
-    assert all(other.equals(first) for other in others)
-
-
-def blocks_of(plan: LidPlan, rows: int) -> LidPlan:
-    """A plan with blocks of so many rows."""
-    return replace(plan, method=replace(plan.method, block_rows=rows))
-
-
 def test_every_party_has_its_records_inputs_and_regression(folder: Path, tmp_path: Path) -> None:
     lid = {"guarantee": "lid", "disclosure": {"lid": 1.0}}
     found = released(attempt(folder, tmp_path, alpha=0, privacy=lid))
@@ -307,7 +273,12 @@ def test_every_party_has_its_records_inputs_and_regression(folder: Path, tmp_pat
     assert without["dose"].std() > 3 * columns(original, "a")["dose"].std()  # what parties are for
 
 
-def test_a_partys_distribution_is_that_of_its_records_alone(folder: Path, tmp_path: Path) -> None:
+def test_a_partys_distribution_is_that_of_its_records_alone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = np.ones(1)  # folds are by the place of a record in the table, so bandwidths by them would differ
+    monkeypatch.setattr("dpdist.families.prediction.first_stage.BANDWIDTHS", one)
+
     def found(path: Path, name: str, **settings: Any) -> tuple[Attempt[Any, Any], InputDistribution]:
         made = attempt(path, tmp_path / name, **settings)
         run_stages(made)

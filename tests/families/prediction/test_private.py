@@ -26,7 +26,6 @@ from dpdist.families.prediction.private.mechanisms import (
     private_column,
     private_correlation,
     private_marginal,
-    projected,
     rank_products,
     rank_sensitivity,
     rank_table,
@@ -171,37 +170,26 @@ def test_responses_are_clipped_to_the_window() -> None:
     assert 0.48 < made_window.half < 0.51
 
 
-# --- the charge ---
-
-
-@pytest.mark.parametrize("product_share", [0.0, 0.25])
-def test_the_charge_is_the_composition_of_the_noise(product_share: float) -> None:
-    made_charge = charge(
-        inputs=4, epsilon=3, delta=1e-6, marginal_share=0.35, correlation_share=0.15, product_share=product_share,
-        draws=10_000,
-    )  # fmt: skip
+@pytest.mark.parametrize("measured", [False, True])
+def test_the_charge_is_the_composition_of_the_noise(measured: bool) -> None:
+    made_charge = charge(inputs=4, epsilon=3, delta=1e-6, measured=measured, draws=10_000)
     stated = accountant.epsilon(made_charge.event, delta=1e-6)
     assert 2.99 < stated <= 3
     multipliers = [
         made_charge.marginal / math.sqrt(5),
         made_charge.correlation / rank_sensitivity(4),
         made_charge.cross,
-        *([made_charge.product] if product_share else []),
+        *([made_charge.product] if measured else []),
     ]
     by_hand = Composed(tuple(Gaussian(z) for z in multipliers))
     assert accountant.epsilon(by_hand, delta=1e-6) == pytest.approx(stated, rel=1e-3)
     one = Gaussian(sum(z**-2 for z in multipliers) ** -0.5)
     assert accountant.epsilon(one, delta=1e-6) == pytest.approx(stated, rel=1e-3)
-    assert (made_charge.product > 0) == bool(product_share)
+    assert (made_charge.product > 0) == measured
     with pytest.raises(AccountingError, match="than the sums can carry"):
-        charge(
-            inputs=4, epsilon=1e-7, delta=1e-10, marginal_share=0.3, correlation_share=0.1, product_share=0.0, draws=1
-        )
+        charge(inputs=4, epsilon=1e-7, delta=1e-10, measured=False, draws=1)
     with pytest.raises(AccountingError):
-        charge(
-            inputs=4, epsilon=1, delta=1e-10, marginal_share=0.3, correlation_share=0.1, product_share=0.2,
-            draws=1 << 62,
-        )  # fmt: skip
+        charge(inputs=4, epsilon=1, delta=1e-10, measured=True, draws=1 << 62)
 
 
 def test_more_records_or_less_noise_allow_more_cells() -> None:
@@ -229,22 +217,6 @@ def test_the_noise_of_the_ridge_statistics_has_the_planned_deviation(factor: flo
     assert fits(upper, sigma / math.sqrt(2)) == (factor == 1)
     assert fits(cross, sigma) == (factor == 1)
     assert fits(diagonal, sigma * factor)
-
-
-# --- post-processing ---
-
-
-@given(st.lists(st.floats(-50, 50), min_size=1, max_size=20), st.floats(0.1, 100))
-def test_projected_counts_are_the_nearest_of_that_total(counts: list[float], total: float) -> None:
-    array = np.array(counts)
-    out = projected(array, total)
-    assert out.min() >= 0
-    assert out.sum() == pytest.approx(total)
-    rng = np.random.default_rng(0)
-    for _ in range(10):
-        other = rng.dirichlet(np.ones(len(array))) * total
-        assert ((array - out) ** 2).sum() <= ((array - other) ** 2).sum() + 1e-6
-    assert projected(array, -1.0).min() > 0
 
 
 def test_released_statistics_give_the_distribution_back_where_there_is_no_noise() -> None:

@@ -24,14 +24,14 @@ from dpdist.families.prediction.lid.inputs import Disclosed
 from dpdist.families.prediction.lid.method import Disclosure, joined
 from dpdist.families.prediction.plan import LidPlan, plan
 from dpdist.families.prediction.spec import TwoStageSpec, scale_of
-from dpdist.families.prediction.stages import SyntheticInputs, TableBlocks, stages
+from dpdist.families.prediction.stages import SyntheticInputs, TableBlocks
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.guarantee import LID, DifferentialPrivacy
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import verify
-from dpdist.spec.reader import json_schema, load
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Attribute
 from dpdist.storage.store import Store
 
@@ -118,9 +118,6 @@ def released(made: Attempt[Any, Any]) -> pa.Table:
 
 EXECUTORS: list[tuple[Executor, int]] = [(InProcess(), 1), (Cluster(), 1), (Cluster(), 4)]
 """In process, and on Dask for one and for several partitions."""
-
-
-# --- the published method ---
 
 
 @pytest.mark.parametrize("estimator", ["exact", "distributed", "nystroem"])
@@ -268,24 +265,6 @@ def test_a_users_own_stages(table: Path, tmp_path: Path) -> None:
             released(attempt(table, tmp_path / "d", **classes))
 
 
-# --- the private variant ---
-
-
-@pytest.mark.parametrize("products", ["measured", "modelled"])
-def test_the_private_release_is_the_same_for_any_executor_and_partitions(
-    table: Path, tmp_path: Path, products: str
-) -> None:
-    features = {"products": products}
-    first, *others = [
-        released(attempt(table, tmp_path / str(n), executor=executor, partitions=k, dp=True, features=features))
-        for n, (executor, k) in enumerate(EXECUTORS)
-    ]
-    assert all(other.equals(first) for other in others)
-    assert first.num_rows == 700
-    assert not set(first["income"].to_pylist()) & set(people()["income"].to_pylist())
-    assert set(first["age"].to_pylist()) <= set(range(18, 91))
-
-
 def test_the_private_release_reflects_the_table(tmp_path: Path) -> None:
     pq.write_table(people(20_000), tmp_path / "people.parquet")
     made = released(attempt(tmp_path / "people.parquet", tmp_path / "run", dp=True, records=5000))
@@ -296,16 +275,6 @@ def test_the_private_release_reflects_the_table(tmp_path: Path) -> None:
     assert slopes[1] == pytest.approx(slopes[0], rel=0.15)
 
 
-def test_the_private_release_stores_its_noise_once(table: Path, tmp_path: Path) -> None:
-    first = released(attempt(table, tmp_path, dp=True))
-    stored = {p.name: p.read_bytes() for p in (tmp_path / "work").iterdir()}
-    assert {"marginals.npz", "correlations.npz", "regression.npz"} <= set(stored)
-    again = attempt(table, tmp_path, dp=True)
-    again.output = Store(str(tmp_path / "again"))
-    assert released(again).equals(first)
-    assert {p.name: p.read_bytes() for p in (tmp_path / "work").iterdir()} == stored
-
-
 def test_values_outside_the_domain_are_refused_before_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = people().set_column(3, "age", pa.array(np.full(ROWS, 17)))
     pq.write_table(bad, tmp_path / "bad.parquet")
@@ -314,15 +283,6 @@ def test_values_outside_the_domain_are_refused_before_noise(tmp_path: Path, monk
         monkeypatch.setattr(Noise, "_words", lambda *_: pytest.fail("noise was drawn"))
         with pytest.raises(OutOfDomain, match="age"):
             released(made)
-
-
-# --- spec and plan ---
-
-
-def test_each_variant_has_its_own_stages() -> None:
-    names = [[stage.name for stage in stages(plan(spec(dp=dp)))] for dp in (False, True)]
-    assert names[0] == ["read", "synthesise", "regress", "predict", "write"]
-    assert names[1] == ["measure", "fit", "draw", "write"]
 
 
 def test_plans_say_what_they_promise() -> None:
@@ -399,13 +359,6 @@ def test_scales_of_attributes() -> None:
     assert scale_of(missing).count == 11
     with pytest.raises(ValueError, match="without order"):
         scale_of(Attribute(name="a", kind="categorical", values=tuple(range(300))))
-
-
-def test_the_json_schema_knows_the_kind() -> None:
-    assert "TwoStageSpec" in json_schema()["$defs"]
-
-
-# --- the whole run ---
 
 
 def run_spec(folder: Path, *, guarantees: tuple[str, ...] = ("dp", "lid"), dp: bool = False, **changes: Any) -> Any:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
+from typing import Any
+
 import numpy as np
 import pytest
 
-from dpdist.cluster.executor import InProcess
-from dpdist.evaluation.utility.regression import (
-    delta_mse,
-    mse,
-)
+from dpdist.evaluation.utility.regression import delta_mse, mse
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid import ridge
-from dpdist.families.prediction.lid.method import BlockLayout
-from dpdist.families.prediction.lid.regression import Features, fitted, predicted, sampled, tuning_of
+from dpdist.families.prediction.lid.method import Block
+from dpdist.families.prediction.lid.regression import (
+    Features,
+    Sample,
+    block_sample,
+    fit_all,
+    fit_groups,
+    fit_landmarks,
+    join_samples,
+    landmark_sums,
+    predicted,
+    tuning_of,
+)
 from dpdist.families.prediction.lid.ridge import PROFILES, RadialKernel, reach
 from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.second_stage import RegressionSpec
@@ -80,26 +91,43 @@ def test_nystroem_with_all_landmarks_is_exact() -> None:
 def test_distributed_with_one_group_is_exact_and_lambda_is_that_of_the_full_size() -> None:
     x, y = simulated(60, 1)
     kernel = RadialKernel(name="gaussian", width=0.5)
-    one = ridge.average([ridge.fit_group(x, y, rows=60, kernel=kernel, penalty=0.2)])
+    one = ridge.average([[ridge.fit_group(x, y, rows=60, kernel=kernel, penalty=0.2)]])
     assert one.predict(x) == pytest.approx(ridge.fit_exact(x, y, kernel=kernel, penalty=0.2).predict(x))
     halves = [ridge.fit_group(x[i::2], y[i::2], rows=60, kernel=kernel, penalty=0.2) for i in (0, 1)]
     by_hand = [ridge.fit_exact(x[i::2], y[i::2], kernel=kernel, penalty=0.1) for i in (0, 1)]
     expected = (by_hand[0].predict(x) + by_hand[1].predict(x)) / 2
-    assert ridge.average(halves).predict(x) == pytest.approx(expected)
+    assert ridge.average([halves]).predict(x) == pytest.approx(expected)
     with pytest.raises(ValueError, match="one kernel"):
         ridge.average([])
+
+
+def sample_of(features: Features, blocks: list[Block], size: int) -> Sample:
+    starts = np.cumsum([0, *(len(block[1]) for block in blocks)]).tolist()
+    parts = [block_sample(features, KEY, block, start, size) for block, start in zip(blocks, starts, strict=False)]
+    return join_samples(parts, size)
+
+
+def estimators(
+    features: Features, blocks: list[Block], sample: Sample, rows: tuple[int, int], relation: Any = (0, None)
+) -> dict[str, ridge.KernelRidge]:
+    """Each estimator, with so many rows of a group and so many landmarks."""
+    tuning, marks = tuning_of(RegressionSpec(width=1.0), sample, relation), sample[1][: rows[1]]
+    how = (tuning, KEY, rows[0], sum(len(block[1]) for block in blocks))
+    groups = [fit_groups(features, how, block, i) for i, block in enumerate(blocks)]
+    sums = reduce(add, (landmark_sums(features, tuning, marks, block) for block in blocks))
+    return {
+        "exact": fit_all(features, tuning, blocks),
+        "distributed": ridge.average(groups),
+        "nystroem": fit_landmarks(tuning, marks, sums),
+    }
 
 
 def test_distributed_and_nystroem_are_near_exact() -> None:
     x, y = simulated(3000, 1)
     grid = np.random.default_rng(5).random((1000, 3))
-    features, errors = Features(UNIT, np.ones(3)), {}
-    sample = sampled(InProcess(), [(x, y)], BlockLayout(3000), features, KEY, size=800)
-    for estimator in ("exact", "distributed", "nystroem"):
-        wanted = RegressionSpec(estimator=estimator, group_rows=500, landmarks=200, width=1.0)
-        tuning = tuning_of(wanted, sample)
-        model = fitted(InProcess(), [(x, y)], wanted, features, tuning, sample, KEY, rows=3000)
-        errors[estimator] = mse(truth(grid), model.predict(grid))
+    features, blocks = Features(UNIT, np.ones(3)), [(x, y)]
+    models = estimators(features, blocks, sample_of(features, blocks, 800), (500, 200))
+    errors = {estimator: mse(truth(grid), model.predict(grid)) for estimator, model in models.items()}
     assert errors["exact"] < 0.003
     assert errors["distributed"] < 1.5 * errors["exact"]
     assert errors["nystroem"] < 1.5 * errors["exact"]
@@ -116,7 +144,7 @@ def test_several_columns_are_each_predicted_as_one_alone() -> None:
         sums = ridge.nystroem_sums(x, targets, landmarks=x[:20], kernel=kernel)
         return [
             ridge.fit_exact(x, targets, kernel=kernel, penalty=0.2),
-            ridge.average(halves),
+            ridge.average([halves]),
             ridge.fit_nystroem(sums, landmarks=x[:20], kernel=kernel, penalty=0.2),
         ]
 
@@ -137,11 +165,9 @@ def test_classes_are_predicted_where_the_response_has_no_order() -> None:
     codes = np.where(x[:, 0] < 0.5, 0, 2)  # class 1 never occurs, and is between the others
     features = Features(UNIT, np.ones(3), 3)
     blocks = [(x[:300], (codes[:300] + 0.5) / 3), (x[300:], (codes[300:] + 0.5) / 3)]
-    sample = sampled(InProcess(), blocks, BlockLayout(600, 300), features, KEY, size=200)
+    sample = sample_of(features, blocks, 200)
     assert sample[2].shape == (200, 3)
-    for estimator in ("exact", "distributed", "nystroem"):
-        wanted = RegressionSpec(estimator=estimator, group_rows=150, landmarks=100, width=1.0)
-        model = fitted(InProcess(), blocks, wanted, features, tuning_of(wanted, sample), sample, KEY, rows=600)
+    for model in estimators(features, blocks, sample, (150, 100)).values():
         grid = rng.random((400, 3))
         found = predicted(model, features, grid)
         assert np.mean(features.codes(found) == np.where(grid[:, 0] < 0.5, 0, 2)) > 0.93
@@ -182,14 +208,7 @@ def test_features_have_an_indicator_for_each_category() -> None:
 def test_the_sample_does_not_depend_on_the_cut() -> None:
     x, y = np.arange(300.0).reshape(100, 3), np.arange(100.0)
     samples = [
-        sampled(
-            InProcess(),
-            [(x[i : i + rows], y[i : i + rows]) for i in range(0, 100, rows)],
-            BlockLayout(100, rows),
-            Features(UNIT, np.ones(3)),
-            KEY,
-            size=10,
-        )
+        sample_of(Features(UNIT, np.ones(3)), [(x[i : i + rows], y[i : i + rows]) for i in range(0, 100, rows)], 10)
         for rows in (100, 7)
     ]
     assert all(np.array_equal(a, b) for a, b in zip(*samples, strict=True))

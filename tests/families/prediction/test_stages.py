@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import gaussian_kde, norm
 
-from dpdist.data.sizes import slices
+from dpdist.data.records import slices
 from dpdist.errors import CheckFailed, SpecError
 from dpdist.families.prediction.columns import Scale, snapped, to_units
 from dpdist.families.prediction.first_stage import (
@@ -54,9 +54,6 @@ MONEY = Scale(name="money", low=-1e5, high=1e7, log=10.0)
 NOISE = Noise(bytes(range(32)))
 
 
-# --- scales ---
-
-
 @given(st.lists(st.floats(-2e5, 2e7), min_size=1, max_size=30))
 def test_scales_go_back_and_forth_within_bounds(values: list[float]) -> None:
     array = np.array(values)
@@ -83,9 +80,6 @@ def test_scales_refuse_what_has_no_width_or_order() -> None:
         Scale(name="x", low=1, high=1)
     with pytest.raises(ValueError, match="category"):
         Scale(name="x", low=0, high=3, discrete=True, nominal=True, log=1.0)
-
-
-# --- densities ---
 
 
 def counts_of(units: np.ndarray, scale: Scale = UNIT) -> np.ndarray:
@@ -144,9 +138,6 @@ def test_discrete_columns_keep_their_masses_and_categories_are_not_smoothed() ->
         marginal_of_masses(np.array([1.0, -1.0]), discrete=True)
 
 
-# --- Latin hypercube ---
-
-
 def target(rows: int = 4000, seed: int = 3) -> tuple[np.ndarray, Target]:
     rng = np.random.default_rng(seed)
     z = rng.multivariate_normal([0, 0, 0], [[1, 0.8, -0.3], [0.8, 1, 0], [-0.3, 0, 1]], rows)
@@ -198,9 +189,6 @@ def test_nearest_correlation_is_one() -> None:
     assert np.diag(made) == pytest.approx(1)
 
 
-# --- matching ---
-
-
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 2**32))
 def test_exact_matching_is_the_best_of_all_permutations(rows: int, width: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -245,9 +233,6 @@ def test_blockwise_matching_costs_little_more_than_exact() -> None:
         match(a, b, method="other")
     with pytest.raises(ValueError, match="as many"):
         match(a, b[:-1])
-
-
-# --- disclosure ---
 
 
 def test_closed_form_and_its_inverse() -> None:
@@ -307,9 +292,6 @@ def test_kept_columns_stay_and_categories_are_not_mixed() -> None:
     assert mixed == pytest.approx(np.array([[0.75, 0.75, original[0, 2]], [0.25, 0.25, original[1, 2]]]))
     with pytest.raises(ValueError, match="alpha"):
         mix(original, original, alpha=1.5)
-
-
-# --- blocks and plugins ---
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 30), st.integers(1, 50))

@@ -22,23 +22,8 @@ from dpdist.data.source import fingerprint
 from dpdist.errors import DataError, DpdistError, LedgerError, ReleaseConflict, ResourceError, RoundFailed
 from dpdist.families.mixing.classes import Classes, Confirmed, class_sums
 from dpdist.families.mixing.classes import confirm as confirm_classes
-from dpdist.families.mixing.federated.client_session import (
-    ClientSession,
-    agreement_key,
-    attempt_of,
-    charged,
-    contract_of,
-    folder_of,
-    forget,
-    identity_of,
-    ledger_of,
-    noise_of,
-    refuse_shared,
-    require_state,
-    source_of,
-    table_of,
-    work_of,
-)
+from dpdist.families.mixing.federated import client_session as own
+from dpdist.families.mixing.federated.client_session import ClientSession
 from dpdist.families.mixing.federated.messages import (
     Masks,
     Message,
@@ -61,9 +46,7 @@ class ClientAnswer:
     error: str = ""  # name of the type, and what it means in general; empty if there was no error
 
 
-def answering(
-    function: Callable[Concatenate[ClientSession, Parameters], Result],
-) -> Callable[..., ClientAnswer]:
+def answering(function: Callable[Concatenate[ClientSession, Parameters], Result]) -> Callable[..., ClientAnswer]:
     """A task that answers with the value of a function, or with the type of its error; the text is stored."""
 
     @functools.wraps(function)
@@ -73,7 +56,7 @@ def answering(
         except Exception as error:
             with suppress(Exception):
                 _make_folders(session)
-                work_of(session).write_bytes(
+                own.work_of(session).write_bytes(
                     "error.txt", f"{function.__name__}: {type(error).__name__}: {error}".encode()
                 )
             return ClientAnswer(error=_kind(error))
@@ -100,36 +83,36 @@ class Joined:
 @answering
 def hello(session: ClientSession) -> None:
     """Check that the client finds its files, ledger, folder and identity. Reads no record."""
-    with closing(ledger_of(session)) as ledger:
+    with closing(own.ledger_of(session)) as ledger:
         ledger.show(session.client.dataset)
-        identity_of(session)
-        table_of(session, ledger)
-    folder_of(session).make_private()
-    folder_of(session).check_writable()
+        own.identity_of(session)
+        own.table_of(session, ledger)
+    own.folder_of(session).make_private()
+    own.folder_of(session).check_writable()
 
 
 @answering
 def join(session: ClientSession) -> Joined:
     """Reserve the charge and return the client's key for masks. Reads no record."""
-    with closing(ledger_of(session)) as ledger:
-        refuse_shared(session, ledger)
+    with closing(own.ledger_of(session)) as ledger:
+        own.refuse_shared(session, ledger)
         attempt = ledger.reserve(
             dataset=session.client.dataset,
             release=session.spec.name,
             spec_hash=session.spec_hash,
-            input_fingerprint=fingerprint(source_of(session)),
+            input_fingerprint=fingerprint(own.source_of(session)),
             event=session.plan.event,
             guarantee=session.plan.kind,
-            contract=contract_of(session, ledger),
+            contract=own.contract_of(session, ledger),
             attempt=session.own_attempt,
             new_attempt=True,  # the coordinator's ledger decides whether there is a new one
         )
-        require_state(attempt, "reserved", "drawing")
+        own.require_state(attempt, "reserved", "drawing")
     _make_folders(session)
-    key = identity_of(session)
+    key = own.identity_of(session)
     if key is None:
         return Joined()
-    public = public_key(agreement_key(session))
+    public = public_key(own.agreement_key(session))
     statement = key_statement(public, client=session.name, attempt=session.attempt, spec=session.spec.fingerprint)
     return Joined(public, key.sign(statement))
 
@@ -137,27 +120,25 @@ def join(session: ClientSession) -> Joined:
 @answering
 def read(session: ClientSession) -> None:
     """Read and check the client's table; it stays in this worker's memory."""
-    attempt_of(session)
+    own.attempt_of(session)
 
 
 @answering
 def confirm(session: ClientSession) -> tuple[bool, ...]:
     """Whether each class has its declared minimum here, by a noisy count."""
-    attempt = attempt_of(session)
+    attempt = own.attempt_of(session)
     attempt.before_noise()
     return confirm_classes(attempt, attempt.result(Classes).sizes).outcomes
 
 
 @answering
 def send(session: ClientSession, place: int, block: int, members: dict[str, Joined]) -> Message:
-    """The client's message for one block of mixtures of the class at `place`; `members` are all clients that mix it,
-    this one included.
-    """
+    """The message for one block of mixtures of the class at `place`; `members` mix it, this client included."""
     plan, part = session.plan, session.plan.classes[place]
     _pin(session, part.code, members)
-    with closing(ledger_of(session)) as ledger:
-        charged(session, ledger, "drawing")
-    if not Confirmed.from_bytes(work_of(session).read_bytes(Confirmed.FILE)).outcomes[place]:
+    with closing(own.ledger_of(session)) as ledger:
+        own.charged(session, ledger, "drawing")
+    if not Confirmed.from_bytes(own.work_of(session).read_bytes(Confirmed.FILE)).outcomes[place]:
         raise RoundFailed("a class whose declared minimum was not confirmed is not mixed")
     shared, mixer = plan.shared(len(members)), plan.mixer(part.code)
     start = block * plan.block
@@ -165,10 +146,10 @@ def send(session: ClientSession, place: int, block: int, members: dict[str, Join
     if not 0 <= start < stop:
         raise RoundFailed("a block of mixtures that the plan does not have")
     masks = _masks(session, part.code, members) if shared.mask_sigma > 0 else Masks()
-    codes, noise = attempt_of(session).result(Classes).codes[place], noise_of(session)
+    codes, noise = own.attempt_of(session).result(Classes).codes[place], own.noise_of(session)
     sums = class_sums(codes, plan.encoding, mixer, noise, start, stop)
     steps = noisy_steps(noise, masks, sums, mixer, shared, start)
-    round, key = round_id(session.attempt, part.code, block), identity_of(session)
+    round, key = round_id(session.attempt, part.code, block), own.identity_of(session)
     statement = message_statement(steps, client=session.name, round=round)
     return Message(session.name, round, steps, b"" if key is None else key.sign(statement))
 
@@ -176,27 +157,27 @@ def send(session: ClientSession, place: int, block: int, members: dict[str, Join
 @answering
 def ready(session: ClientSession, digest: str) -> None:
     """Check that the client can commit to a manifest: its input is unchanged, its attempt open or committed to it."""
-    with closing(ledger_of(session)) as ledger:
-        attempt = charged(session, ledger, "drawing", "committed")
+    with closing(own.ledger_of(session)) as ledger:
+        attempt = own.charged(session, ledger, "drawing", "committed")
         if attempt.state == "committed" and attempt.manifest_sha256 != digest:
             raise ReleaseConflict("the attempt is committed to another manifest")
-    if attempt.state == "drawing" and attempt.input_fingerprint != fingerprint(source_of(session)):
+    if attempt.state == "drawing" and attempt.input_fingerprint != fingerprint(own.source_of(session)):
         raise ReleaseConflict("the input changed during the round")
 
 
 @answering
 def commit(session: ClientSession, digest: str) -> None:
     """Commit the client's attempt to a manifest, and destroy its key."""
-    with closing(ledger_of(session)) as ledger:
+    with closing(own.ledger_of(session)) as ledger:
         ledger.commit(session.own_attempt, manifest_sha256=digest)
-    forget(session)
+    own.forget(session)
 
 
 @answering
 def void(session: ClientSession) -> None:
     """Give the client's charge back, if it has drawn no noise."""
-    forget(session)
-    with closing(ledger_of(session)) as ledger, suppress(LedgerError):
+    own.forget(session)
+    with closing(own.ledger_of(session)) as ledger, suppress(LedgerError):
         ledger.void(session.own_attempt)
 
 
@@ -207,8 +188,8 @@ def round_id(attempt: str, code: int, block: int) -> str:
 
 def _make_folders(session: ClientSession) -> None:
     """The client's folder and that of the attempt in it, before anything is written there."""
-    folder_of(session).make_private()
-    work_of(session).make_private()
+    own.folder_of(session).make_private()
+    own.work_of(session).make_private()
 
 
 def _pin(session: ClientSession, code: int, members: dict[str, Joined]) -> None:
@@ -218,7 +199,7 @@ def _pin(session: ClientSession, code: int, members: dict[str, Joined]) -> None:
     if session.name not in members or not set(members) <= listed:
         raise RoundFailed("the clients of a class are not those of the spec")
     now = _list_of(members)
-    if work_of(session).write_exclusive(f"members-{code}.json", now) != now:
+    if own.work_of(session).write_exclusive(f"members-{code}.json", now) != now:
         raise RoundFailed("the class was mixed with other clients before; a round is drawn once")
 
 
@@ -233,7 +214,7 @@ def _masks(session: ClientSession, code: int, members: dict[str, Joined]) -> Mas
         if name != session.name:
             peers.append(joined.public)
     listed = hashlib.sha256(_list_of(members)).hexdigest()  # other members, other masks
-    return Masks.agree(agreement_key(session), peers, context=f"{session.attempt}/{code}/{listed}")
+    return Masks.agree(own.agreement_key(session), peers, context=f"{session.attempt}/{code}/{listed}")
 
 
 def _list_of(members: dict[str, Joined]) -> bytes:

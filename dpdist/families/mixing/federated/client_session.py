@@ -20,7 +20,7 @@ from uuid import UUID, uuid5
 from dpdist.cluster.executor import InProcess
 from dpdist.data.inputs import table_source
 from dpdist.data.source import TableSource, fingerprint
-from dpdist.data.table import Table, open_table
+from dpdist.data.table import TableFiles
 from dpdist.errors import ContractBroken, ReleaseConflict, SpecError
 from dpdist.families.base.attempt import Attempt, silent
 from dpdist.families.base.owners import refuse_tables_of_others
@@ -110,9 +110,7 @@ def ledger_of(session: ClientSession) -> Books:
 
 
 def charged(session: ClientSession, ledger: Books, *states: str) -> Charge:
-    """The client's attempt, if it is in one of these states and charged for what the session says. Raises
-    ReleaseConflict.
-    """
+    """The attempt in one of these states, charged for what the session says. Raises ReleaseConflict: it is not."""
     attempt = ledger.attempt(session.own_attempt)
     require_state(attempt, *states)
     same = covers(event_json(attempt.event), event_json(session.plan.event))
@@ -131,9 +129,7 @@ def require_state(attempt: Charge, *states: str) -> None:
 
 
 def refuse_shared(session: ClientSession, ledger: Books) -> None:
-    """Refuse a data set that another client of the round, or the coordinator, charges in the same ledger. Raises
-    SpecError.
-    """
+    """Refuse a data set that others of the round charge in the same ledger. Raises SpecError."""
     found = ledger.find(session.client.dataset, session.spec.name)
     clients = session.spec.federated.clients if session.spec.federated is not None else ()
     others = {own_attempt_id(session.attempt, client.name) for client in clients if client.name != session.name}
@@ -190,10 +186,10 @@ def source_of(session: ClientSession, *, checked: bool = False) -> TableSource:
     return table_source(own_spec(session), checked=checked)
 
 
-def table_of(session: ClientSession, ledger: Books) -> Table:
+def table_of(session: ClientSession, ledger: Books) -> TableFiles:
     """The client's table; reads no record."""
     checked = contract_of(session, ledger) is not None
-    return open_table(source_of(session, checked=checked), session.spec.table)
+    return TableFiles.of(source_of(session, checked=checked), session.spec.table)
 
 
 def _key(session: ClientSession) -> KeyRef:

@@ -1,35 +1,22 @@
-r"""What leaves a client: noisy sums of its mixtures, signed, with noise of its own or with masks that cancel.
+"""What leaves a client: noisy sums of its mixtures, signed, with noise of its own or with masks that cancel.
 
 Each client mixes rows of its own class; the coordinator averages the t-th mixtures of all clients. Only messages
-leave a client: exact sums of rows plus noise, as integers in steps of the rows' grid. Clients hold disjoint records,
-so they compose in parallel. As every message is a pure function of its client's key, a message that is asked for twice
-is the same twice.
+leave a client: exact sums of rows plus noise, as integers in steps of the rows' grid. As every message is a pure
+function of its client's key, a message that is asked for twice is the same twice.
 
-*Local*: each message carries the noise that makes it private by itself, of deviation tau. The average of S clients then
-has noise of deviation ``tau / sqrt(S)``, though a trusted curator would need only ``tau / S``.
+*Local*: each message carries the noise that makes it private by itself, of deviation tau. *Correlated* (CAPE [1]_):
+client s adds ``g_s + e_s`` with ``e_s = sum_r n_sr`` and ``n_sr = -n_rs ~ N(0, sigma_p^2)``, so the e_s cancel in the
+sum of all clients. With H honest clients that costs what independent noise of deviation tau does, where ``1/tau^2 =
+(1/H) / sigma_g^2 + (1 - 1/H) / (H sigma_p^2 + sigma_g^2)``; ``docs/guarantees.md`` has the proof.
 
-*Correlated* (CAPE [1]_): client s adds ``g_s + e_s`` with ``e_s = sum_r n_sr`` and ``n_sr = -n_rs ~ N(0,
-sigma_p^2)``, so the e_s cancel in the sum of all clients. Let H of the clients be honest; the others may share all
-they know with the coordinator, which removes their masks from the honest messages. These then carry Gaussian noise of
-covariance ``(sigma_g^2 + H sigma_p^2) I - sigma_p^2 1 1^T``, whose inverse has the diagonal ``(1/H) / sigma_g^2 + (1
-- 1/H) / (H sigma_p^2 + sigma_g^2)``. A change of norm Delta in one client's mixture is thus a Gaussian mechanism of
+Each Gaussian is rounded to the grid and the masks cancel exactly. A sum of rounded Gaussians is no rounded Gaussian,
+but up to aliasing it is a post-processing of one: the characteristic functions differ only where a frequency in units
+of the grid exceeds 1/4, and there the g_s leave less than ``exp(-pi^2 sigma_g^2 / 8)``, sigma_g in steps. With
+``sigma_g >= 16 sqrt(H)`` steps, which is enforced, that is below ``2^-400`` for each honest client.
 
-    mu^2 = Delta^2 [ (1/H) / sigma_g^2 + (1 - 1/H) / (H sigma_p^2 + sigma_g^2) ],
-
-the same as with independent noise of deviation ``tau = Delta / mu``: with a large sigma_p, ``sigma_g = tau /
-sqrt(H)``. The average carries only ``sigma_g / sqrt(S)``, as if the clients trusted a curator (H = S).
-
-**Integers.** Each Gaussian is rounded to the grid and the masks cancel exactly. A sum of rounded Gaussians is not a
-rounded Gaussian, but up to aliasing it is distributed like a post-processing of one: the product of the characteristic
-functions of the rounded variables, periodic with the grid, differs from the periodic version of the product only where
-one of the frequencies in units of the grid exceeds 1/4, and there the g_s leave less than ``exp(-pi^2 sigma_g^2 / 8)``,
-sigma_g in steps. The rest is ``round(x + g + A (n + w))`` with n continuous and w independent and uniform. With
-``sigma_g >= 16 sqrt(H)`` steps, which is enforced, this is below ``2^-400`` for each honest client.
-
-**Keys.** The seed of a pair's masks comes from X25519 and HKDF-SHA256, bound to the attempt; the coordinator sees
-public keys only. A client signs the key by which it agrees on masks, and every message, with an Ed25519 key whose
-public half the spec pins. So a coordinator, or another worker that takes the client's resource, can neither stand
-between two clients nor send a message in a client's name.
+The seed of a pair's masks comes from X25519 and HKDF-SHA256, bound to the attempt. A client signs the key by which it
+agrees on masks, and every message, with an Ed25519 key whose public half the spec pins: a coordinator, or a worker that
+takes the client's resource, can neither stand between two clients nor send a message in a client's name.
 
 References
 ----------
@@ -84,9 +71,7 @@ def identity_text(key: Ed25519PrivateKey) -> str:
 
 
 def load_identity(path: str, *, pinned: str) -> Ed25519PrivateKey:
-    """The private key of a client, from a file on its own machine. Raises SpecError: the file is missing, may be read
-    by others, is no key, or not the one whose public half is pinned.
-    """
+    """A client's private key. Raises SpecError: its file is missing, readable by others, or not the pinned key."""
     key = load_signing_key(path)
     if key is None:
         raise SpecError(f"federated: a client without identity; {MAKE_ONE}")
@@ -122,14 +107,6 @@ def require_signature(signature: bytes, statement: bytes, *, client: str, pinned
 
 MASK_RATIO = 64.0
 """Deviation of the masks of a pair, in units of the noise that a message alone would need."""
-
-
-def leakage(*, sensitivity: float, sigma: float, mask_sigma: float, honest: int) -> float:
-    """mu of the Gaussian mechanism that the messages of H `honest` clients are, together (see the module), for Delta,
-    sigma_g and sigma_p in the same unit.
-    """
-    share = 1 / honest
-    return sensitivity * math.sqrt(share / sigma**2 + (1 - share) / (honest * mask_sigma**2 + sigma**2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,9 +152,6 @@ def correlated_noise(
     variance = 2 * masks / honest / (masks - 1 + root)
     own = sigma * math.sqrt(variance) * (1 + 2.0**-40)
     return CorrelatedNoise(sigma=own, mask_sigma=mask_ratio * sigma, clients=clients, honest=honest)
-
-
-# --- keys ---
 
 
 def public_key(private: bytes) -> bytes:
@@ -270,9 +244,7 @@ def noisy_steps(
 
 
 def require_fine_grid(mixer: Mixer, correlated: CorrelatedNoise) -> None:
-    """Refuse correlated noise of which too few steps are left to each client (see
-    `dpdist.families.mixing.federated.messages`). Raises AccountingError.
-    """
+    """Refuse correlated noise of too few steps. Raises AccountingError."""
     steps = correlated.sigma * mixer.order / mixer.grid
     if correlated.mask_sigma > 0 and steps < LEAST_STEPS * math.sqrt(correlated.honest):
         raise AccountingError("correlated noise is too small for the grid; raise the noise or use the local model")
@@ -291,13 +263,7 @@ def largest_step(mixer: Mixer, correlated: CorrelatedNoise) -> int:
 
 
 def check_message(
-    message: Message,
-    *,
-    client: str,
-    public_key: str,
-    round: str,
-    shape: tuple[int, int],
-    largest: int = _LARGEST_STEP,
+    message: Message, *, client: str, public_key: str, round: str, shape: tuple[int, int], largest: int = _LARGEST_STEP
 ) -> None:
     """Refuse a message that is foreign, malformed or not signed by its client.
 

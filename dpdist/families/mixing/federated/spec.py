@@ -63,16 +63,13 @@ class FederatedSpec(Section):
 
     trust: Literal["local", "correlated"]
     """local: each message is private by itself. correlated: the noise of all clients cancels in part (CAPE), so that
-    the average is as good as with a trusted curator.
-    """
+    the average is as good as with a trusted curator."""
     colluding: int = Field(default=0, ge=0)
     """With correlated noise: clients that may share all they know with the coordinator; the guarantee of the others
-    holds all the same, and is paid for with noise.
-    """
+    holds all the same, and is paid for with noise."""
     at_least: int | None = Field(default=None, ge=1)
     """Clients that must be ready, or nothing begins; default: two beyond `colluding` (local: one). Those that are not
-    ready are left out before the round.
-    """
+    ready are left out before the round."""
     clients: tuple[ClientSpec, ...] = Field(min_length=2, max_length=1000, description="The clients, all disjoint.")
 
     @property

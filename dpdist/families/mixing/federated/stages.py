@@ -1,4 +1,4 @@
-"""The stages of a federated release, at its coordinator.
+"""The stages of a federated release that are its own, at its coordinator.
 
 1. Clients that are not ready are left out; the others reserve their charges. From then on who takes part is fixed.
 2. All read and check their tables. If one cannot, nothing is drawn, and the charges stay: it is an answer.
@@ -16,7 +16,7 @@ import hashlib
 import io
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
@@ -27,8 +27,7 @@ import numpy as np
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.worker_groups import Lost, WorkerGroups
 from dpdist.errors import CheckFailed, ClusterUnreachable, DpdistError, ResourceError, RoundFailed, SpecError
-from dpdist.families.base.attempt import Attempt, write_records
-from dpdist.families.base.family import Stage
+from dpdist.families.base.attempt import Attempt
 from dpdist.families.mixing.classes import MixedClass, Mixtures, Restorations, note_left_out
 from dpdist.families.mixing.federated import client
 from dpdist.families.mixing.federated.client import ClientAnswer, Joined
@@ -44,7 +43,6 @@ from dpdist.families.mixing.federated.messages import (
 )
 from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.mixture import Rows
-from dpdist.families.mixing.output import finish
 from dpdist.families.mixing.restore import Restoration, mixture_sums, restoration
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.storage.store import Store
@@ -86,9 +84,7 @@ class ClientCalls:
     def each(
         self, stage: str, task: Callable[..., ClientAnswer], names: Iterable[str], *args: Any, fault: str
     ) -> dict[str, Any]:
-        """The values of all clients of the round. Raises RoundFailed: a client gave none; the message ends with
-        `fault`.
-        """
+        """The values of all clients. Raises RoundFailed: one gave none; the message ends with `fault`."""
         with self.attempt.stage(stage):
             answers = self.ask(task, names, *args)
         left_out: dict[str, str] = {}
@@ -100,12 +96,13 @@ class ClientCalls:
 
 def values_of(answers: Mapping[str, ClientAnswer | Lost], left_out: dict[str, str]) -> dict[str, Any]:
     """The values that clients answered; `left_out` gets the reason of every other client."""
+    values = {}
     for name, answer in answers.items():
-        if not isinstance(answer, ClientAnswer) or answer.error:
+        if isinstance(answer, ClientAnswer) and not answer.error:
+            values[name] = answer.value
+        else:
             left_out[name] = error_of(answer)
-    return {
-        name: answer.value for name, answer in answers.items() if isinstance(answer, ClientAnswer) and not answer.error
-    }
+    return values
 
 
 def reasons_of(left_out: Mapping[str, str]) -> str:
@@ -164,16 +161,6 @@ class Round:
     calls: ClientCalls
     members: dict[str, Joined]  # all clients of the round
     mixed: dict[int, dict[str, Joined]]  # of each class that is mixed, by its place, the clients that mix it
-
-
-def stages() -> Sequence[Stage[MixingSpec, FederatedPlan]]:
-    """The stages of a federated release, in order."""
-    return (
-        Stage("classes", begin_round),
-        Stage("mixtures", collect),
-        Stage("records", finish),
-        Stage("write", write_records),
-    )
 
 
 def begin_round(attempt: FederatedAttempt) -> Round:
@@ -281,11 +268,8 @@ def _confirm(calls: ClientCalls, members: dict[str, Joined]) -> ConfirmedClients
 
 
 def collect(attempt: FederatedAttempt) -> Mixtures:
-    """The averages of the clients' noisy mixtures, and how to restore their spread.
-
-    They are read back block by block in the threads of this process, and never all at once.
-
-    Raises RoundFailed: a client sent nothing, or what does not fit.
+    """The averages of the clients' noisy mixtures, which this process reads back block by block, and how to restore
+    their spread. Raises RoundFailed: a client sent nothing, or what does not fit.
     """
     spec, plan, begun, here = attempt.spec, attempt.plan, attempt.result(Round), Cluster()
     attempt.before_noise()
@@ -337,9 +321,8 @@ def _assembled(attempt: FederatedAttempt, begun: Round, place: int, block: int, 
     for name, message in messages.items():
         check_message(message, client=name, public_key=keys[name], round=round, shape=shape, largest=largest)
         _note(attempt, message, f"received-{place}-{block}-{name}.sha256")
-    mixtures = average(list(messages.values()), mixer)
     buffer = io.BytesIO()
-    np.save(buffer, mixtures)
+    np.save(buffer, average(list(messages.values()), mixer))
     return buffer.getvalue()
 
 

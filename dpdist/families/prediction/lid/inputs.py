@@ -22,20 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import CheckFailed, SpecError
+from dpdist.families.prediction import first_stage
 from dpdist.families.prediction.columns import snapped
-from dpdist.families.prediction.first_stage import (
-    FIRST_STAGES,
-    FOLDS,
-    Marginal,
-    ScoreSums,
-    Target,
-    cell_count,
-    cell_counts,
-    fit_marginal,
-    generator,
-    pooled_deviation,
-    score_sums,
-)
+from dpdist.families.prediction.first_stage import FOLDS, Marginal, Target
 from dpdist.families.prediction.lid.method import MATCHED_ROWS, Block, Method, codes, rows_of_parties
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Counts, Floats
@@ -50,9 +39,7 @@ Places = NDArray[np.int64]
 
 
 def match_exactly(original: Floats, synthetic: Floats) -> Places:
-    """The synthetic row of each original one (both float64[n, d]), int64[n]: the assignment with the least total
-    squared distance. Original row i meets synthetic row ``places[i]``.
-    """
+    """The synthetic row of each original one, int64[n]: the assignment with the least total squared distance."""
     from scipy.optimize import linear_sum_assignment
 
     return np.asarray(linear_sum_assignment(squared_distances(original, synthetic))[1], np.int64)
@@ -117,9 +104,7 @@ def match(
 
 
 def mix(original: Floats, synthetic: Floats, *, alpha: float, mixed: NDArray[np.bool_] | None = None) -> Floats:
-    """``alpha * original + (1 - alpha) * synthetic``, row by row; both float64[n, d], row i the neighbour of row i.
-    Columns that are not `mixed` (categories) stay synthetic, unless alpha is 1.
-    """
+    """``alpha * original + (1 - alpha) * synthetic``; columns not `mixed` stay synthetic, unless alpha is 1."""
     if not 0 <= alpha <= 1:
         raise ValueError("alpha is from 0 to 1")
     out = alpha * original + (1 - alpha) * synthetic
@@ -159,7 +144,7 @@ def deviations_of(parties: Sequence[Distribution]) -> Floats:
     """Deviation of each input of these parties together, float64[inputs]; 1 where it does not vary."""
     records = [party.records for party in parties]
     columns = zip(*(party.marginals for party in parties), strict=True)
-    return np.array([pooled_deviation(column, records) for column in columns])
+    return np.array([first_stage.pooled_deviation(column, records) for column in columns])
 
 
 CellCounts = tuple[tuple[Counts, ...], ...]
@@ -172,7 +157,10 @@ def fold_counts(method: Method, key: KeyRef, block: Block, start: int) -> CellCo
     words = load_noise(key).words("prediction/folds", len(inputs), start=start)
     folds = (words % np.uint64(FOLDS)).astype(np.int64)
     return tuple(
-        tuple(cell_counts(inputs[rows, i], folds[rows], cell_count(scale)) for i, scale in enumerate(method.scales))
+        tuple(
+            first_stage.cell_counts(inputs[rows, i], folds[rows], first_stage.cell_count(scale))
+            for i, scale in enumerate(method.scales)
+        )
         for rows in rows_of_parties(method, block)
     )
 
@@ -187,30 +175,31 @@ def add_counts(parts: Sequence[CellCounts]) -> CellCounts:
 def fit_marginals(method: Method, counts: CellCounts) -> tuple[tuple[Marginal, ...], ...]:
     """The marginals of all inputs of each party."""
     return tuple(
-        tuple(fit_marginal(one, scale) for one, scale in zip(party, method.scales, strict=True)) for party in counts
+        tuple(first_stage.fit_marginal(one, scale) for one, scale in zip(party, method.scales, strict=True))
+        for party in counts
     )
 
 
-def block_scores(method: Method, marginals: Sequence[Sequence[Marginal]], block: Block) -> tuple[ScoreSums, ...]:
+def block_scores(
+    method: Method, marginals: Sequence[Sequence[Marginal]], block: Block
+) -> tuple[first_stage.ScoreSums, ...]:
     """Of each party, sums of the products of the normal scores of the inputs that are synthesised."""
     made, parties = list(method.made), rows_of_parties(method, block)
     return tuple(
-        score_sums(block[0][rows][:, made], [known[i] for i in made])
+        first_stage.score_sums(block[0][rows][:, made], [known[i] for i in made])
         for rows, known in zip(parties, marginals, strict=True)
     )
 
 
-def add_scores(parts: Sequence[tuple[ScoreSums, ...]]) -> tuple[ScoreSums, ...]:
+def add_scores(parts: Sequence[tuple[first_stage.ScoreSums, ...]]) -> tuple[first_stage.ScoreSums, ...]:
     """Sums of several blocks together."""
     return tuple(reduce(operator.add, party) for party in zip(*parts, strict=True))
 
 
 def synthetic_rows(method: Method, inputs: InputDistribution, key: KeyRef, block: Block, number: int) -> Floats:
-    """The synthetic row of each record of a block, in the order of the records: float64[n, synthesised inputs]. Those
-    of a party are drawn from its own distribution and matched with its own records.
-    """
+    """The synthetic row of each record of a block, drawn and matched within its party: float64[n, synthesised]."""
     original = block[0][:, list(method.made)]
-    rng = generator(load_noise(key), "prediction/first-stage", number)
+    rng = first_stage.generator(load_noise(key), "prediction/first-stage", number)
     out = np.empty_like(original)
     for rows, party in zip(rows_of_parties(method, block), inputs.parties, strict=True):
         if len(mine := original[rows]):
@@ -220,8 +209,8 @@ def synthetic_rows(method: Method, inputs: InputDistribution, key: KeyRef, block
 
 def _party_rows(method: Method, party: Distribution, original: Floats, rng: np.random.Generator) -> Floats:
     """A synthetic row for each of a party's records in a block."""
-    if method.first_stage in FIRST_STAGES:
-        synthetic = FIRST_STAGES[method.first_stage](party.target(method), len(original), rng)
+    if method.first_stage in first_stage.FIRST_STAGES:
+        synthetic = first_stage.FIRST_STAGES[method.first_stage](party.target(method), len(original), rng)
     else:
         hook = load_hook(method.first_stage, setting="prediction.first_stage")
         synthetic = checked_rows(hook(original.copy(), rng), original, setting="prediction.first_stage")
@@ -308,9 +297,7 @@ def mixed_rows(method: Method, inputs: Floats, synthetic: Floats, *, alpha: floa
 
 
 def checked_rows(rows: object, like: Floats, *, setting: str) -> Floats:
-    """What a user's first stage returned, if it is what was asked for. Raises SpecError: it has another shape, or
-    values that are not finite; values outside the unit cube are moved to its faces.
-    """
+    """What a user's first stage returned, on the unit cube. Raises SpecError: another shape, or not finite."""
     out = np.asarray(rows, np.float64)
     if out.shape != like.shape or not np.all(np.isfinite(out)):
         raise SpecError(f"{setting}: it must return finite rows of the shape it was given")

@@ -1,23 +1,15 @@
-r"""What a release of the published method does: what it may disclose, its blocks of records, and its parties.
+"""What a release of the published method does: what it may disclose, its blocks of records, and its parties.
 
-**Local information disclosure** (LID): how often a released row shows a value near the original it came from,
-``LID = Pr[ some column j has |x*_j - x_j| <= eta ]``, eta as a share of the width of the column's scale.
+Local information disclosure (LID) is the share of released rows with some column within eta of their originals. Its
+closed form holds for independent uniform columns and is no bound for matched rows (``docs/guarantees.md``), so a
+release measures LID on the rows that it would publish, for every alpha of a grid.
 
-*The closed form.* ``x* - x = (1 - alpha)(s - x)``. If s is uniform and independent of x, a column is near with
-probability at most ``p = 2 eta / (1 - alpha)``, and with d independent columns ``LID <= 1 - (1 - p)^d``. Solved for
-alpha: ``alpha = 1 - 2 eta / (1 - (1 - LID)^(1/d))``. (The published formula has the exponent -d, a misprint.)
+Everything that draws or sums floating-point numbers does so in blocks of `BLOCK_ROWS` records, counted over the records
+that the policies keep, in the order of the table; so what is released does not depend on partitions or workers. Rows
+are released in an order that says nothing of the table's: each block is shuffled by the key, every part of the release
+takes an even share of every block, and is shuffled again.
 
-*What it does not cover.* The published hybrid mixes x with its *nearest* synthetic row, which is not independent of
-x; then the closed form is no bound. So a release measures LID on the rows that it would publish, for every alpha of a
-grid, and takes the largest alpha within the target, at most that of the closed form; if there is none, nothing is
-published.
-
-**Blocks.** Everything that draws or sums floating-point numbers does so in blocks of `BLOCK_ROWS` records, counted over
-the records that the policies keep, in the order of the table; so what is released does not depend on partitions or
-workers. Rows are released in an order that says nothing of the table's: each block is shuffled by the key, every part
-of the release takes an even share of every block, and is shuffled again.
-
-**Parties.** Without a column that names the party, all records are one party's.
+Without a column that names the party, all records are one party's.
 """
 
 from __future__ import annotations
@@ -29,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.sizes import slices
+from dpdist.data.records import slices
 from dpdist.errors import CheckFailed
 from dpdist.families.prediction.columns import Columns, Scale
 from dpdist.families.prediction.second_stage import RegressionSpec
@@ -42,9 +34,7 @@ ALPHAS = tuple(i / 100 for i in range(101))
 
 
 def largest_alpha(lid: float, *, eta: float, columns: int) -> float | None:
-    """The alpha at which the closed form bounds the disclosure by `lid` (above 0, at most 1); None where even alpha = 0
-    discloses more. `eta` is a share of the width of the scale.
-    """
+    """The alpha at which the closed form bounds the disclosure by `lid`; None where even alpha = 0 discloses more."""
     if not 0 < lid <= 1 or not eta > 0 or columns < 1:
         raise ValueError("expected a LID in (0, 1], a positive eta and at least one column")
     alpha = 1 - 2 * eta * shown(-1 / math.expm1(math.log1p(-lid) / columns)) if lid < 1 else 1.0
@@ -83,10 +73,7 @@ class BlockLayout:
         return slices(partitions, self.block_rows)
 
     def parts(self, rows_per_part: int) -> list[list[Piece]]:
-        """For each part of the release, the rows that it takes of each shuffled block.
-
-        Parts have `rows_per_part` rows, but for the last; each takes rows evenly from all blocks.
-        """
+        """For each part of the release, the rows that it takes of each shuffled block: evenly from all of them."""
         sizes = self.sizes
         where = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes]) if sizes else np.empty(0)
         block = np.repeat(np.arange(len(sizes)), sizes)

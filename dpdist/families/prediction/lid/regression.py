@@ -7,11 +7,9 @@ wins; the first of equal ones), or by a classifier of the user's.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +17,12 @@ from numpy.typing import NDArray
 from dpdist.errors import SpecError
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid import ridge
-from dpdist.families.prediction.lid.method import Block, BlockLayout, joined
+from dpdist.families.prediction.lid.method import Block, joined
 from dpdist.families.prediction.lid.ridge import KernelRidge, NystroemSums, RadialKernel, Tuning
 from dpdist.families.prediction.second_stage import TUNING_ROWS, RegressionSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Floats, stable_order
 from dpdist.spec.kinds import load_hook
-
-if TYPE_CHECKING:
-    from dpdist.cluster.executor import Executor
-    from dpdist.cluster.tasks import Deferred
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,23 +57,8 @@ class Features:
         return np.clip((responses * self.classes).astype(np.int64), 0, self.classes - 1)
 
 
-# --- the sample that tuning and landmarks take ------------------------------------------------------------------------
-
 Sample = tuple[NDArray[np.uint64], Floats, Floats]
 """Words, features and targets of sampled records, the smallest words first."""
-
-
-def sampled(
-    executor: Executor, blocks: Sequence[Deferred], layout: BlockLayout, features: Features, key: KeyRef, *, size: int
-) -> Deferred:
-    """Task of the sample of all blocks: the `size` records with the smallest keyed words."""
-    task = executor.tasks("sample")
-    seen, source = task.constant("features", features), task.constant("key", key)
-    parts = [
-        task("sample", block_sample, seen, source, block, start, size)
-        for block, start in zip(blocks, layout.starts, strict=True)
-    ]
-    return task.tree("join", partial(join_samples, size=size), parts)
 
 
 def block_sample(features: Features, key: KeyRef, block: Block, start: int, size: int) -> Sample:
@@ -97,9 +76,7 @@ def join_samples(samples: Sequence[Sample], size: int) -> Sample:
 
 
 def tuning_of(regression: RegressionSpec, sample: Sample, relation: tuple[int, float | None] = (0, None)) -> Tuning:
-    """Width, penalty and correlation of the parties, as given or by cross-validation on the sample. `relation` is the
-    number of parties, 0 where there are none, and the correlation that is given.
-    """
+    """Width, penalty and correlation as given or cross-validated; `relation`: number of parties, given correlation."""
     parties, given = relation
     correlation = given if parties else 1.0
     if regression.width is not None and regression.penalty is not None and correlation is not None:
@@ -118,45 +95,13 @@ def tuning_of(regression: RegressionSpec, sample: Sample, relation: tuple[int, f
     )
 
 
-# --- the fit ----------------------------------------------------------------------------------------------------------
-
-
-def fitted(
-    executor: Executor,
-    blocks: Sequence[Deferred],
-    regression: RegressionSpec,
-    features: Features,
-    tuning: Tuning,
-    sample: Sample,
-    key: KeyRef,
-    *,
-    rows: int,
-) -> Deferred:
-    """Task of the `KernelRidge` of the responses on the features, without a hook. `sample` has at least as many records
-    as landmarks, or all; the key is for the groups; `rows` are the records of all blocks.
-    """
-    task = executor.tasks("regression")
-    seen = task.constant("features", features)
-    match regression.estimator_for(rows):
-        case "exact":
-            return task("fit", _fit_exact, seen, tuning, list(blocks))
-        case "distributed":
-            how = task.constant("how", (tuning, key, regression.group_rows, rows))
-            groups = [task("groups", _fit_groups, seen, how, block, number) for number, block in enumerate(blocks)]
-            return task("average", _average, groups)
-        case _:
-            landmarks = task.constant("landmarks", sample[1][: regression.landmarks])
-            sums = [task("sums", _nystroem_sums, seen, tuning, landmarks, block) for block in blocks]
-            return task("solve", _fit_nystroem, tuning, landmarks, task.tree("add", _total, sums))
-
-
-def _fit_exact(features: Features, tuning: Tuning, blocks: Sequence[Block]) -> KernelRidge:
+def fit_all(features: Features, tuning: Tuning, blocks: Sequence[Block]) -> KernelRidge:
     """One system of all records."""
     inputs, responses = joined([features.of(block) for block in blocks])
     return ridge.fit_exact(inputs, responses, kernel=tuning.kernel, penalty=tuning.penalty)
 
 
-def _fit_groups(
+def fit_groups(
     features: Features, how: tuple[Tuning, KeyRef, int, int], block: Block, number: int
 ) -> list[KernelRidge]:
     """The estimators of the groups of a block; records go to groups of nearly equal size by the key."""
@@ -174,26 +119,14 @@ def _fit_groups(
     ]
 
 
-def _average(groups: Sequence[Sequence[KernelRidge]]) -> KernelRidge:
-    """The mean of all groups' estimators."""
-    return ridge.average([part for group in groups for part in group])
-
-
-def _nystroem_sums(features: Features, tuning: Tuning, landmarks: Floats, block: Block) -> NystroemSums:
-    """Sums over the records of a block."""
+def landmark_sums(features: Features, tuning: Tuning, landmarks: Floats, block: Block) -> NystroemSums:
+    """The sums of the Nystroem estimator over the records of a block."""
     return ridge.nystroem_sums(*features.of(block), landmarks=landmarks, kernel=tuning.kernel)
 
 
-def _fit_nystroem(tuning: Tuning, landmarks: Floats, sums: NystroemSums) -> KernelRidge:
-    """The estimator from the sums over all records."""
+def fit_landmarks(tuning: Tuning, landmarks: Floats, sums: NystroemSums) -> KernelRidge:
+    """The Nystroem estimator from the sums over all records."""
     return ridge.fit_nystroem(sums, landmarks=landmarks, kernel=tuning.kernel, penalty=tuning.penalty)
-
-
-def _total(parts: Sequence[NystroemSums]) -> NystroemSums:
-    return reduce(operator.add, parts)
-
-
-# --- a regression of the user's ---------------------------------------------------------------------------------------
 
 
 def fit_hook(hook: str, features: Features, blocks: Sequence[Block]) -> Any:
@@ -205,9 +138,7 @@ def fit_hook(hook: str, features: Features, blocks: Sequence[Block]) -> Any:
 
 
 def predicted(model: Any, features: Features, inputs: Floats) -> Floats:
-    """The responses that a regression predicts for rows of the unit cube, float64[n], or those of the most likely
-    classes. Raises SpecError: it predicts other than one finite number, or code of a class, for each record.
-    """
+    """The predicted responses, float64[n], of rows of the unit cube. Raises SpecError: it predicts something else."""
     responses = np.asarray(model.predict(features(inputs)), np.float64)
     if features.classes:
         codes = responses.argmax(axis=1) if isinstance(model, KernelRidge) else responses

@@ -61,11 +61,7 @@ def _matern(r: Floats, dimension: int) -> Floats:
     return np.asarray((1 + s + s * s / 3) * exp(-s))
 
 
-PROFILES: dict[str, Callable[[Floats, int], Floats]] = {
-    "compact": _wendland,
-    "gaussian": _gaussian,
-    "matern": _matern,
-}
+PROFILES: dict[str, Callable[[Floats, int], Floats]] = {"compact": _wendland, "gaussian": _gaussian, "matern": _matern}
 """Kernels by name: of distances in units of the width, and the dimension. Matern has smoothness 5/2."""
 
 
@@ -170,17 +166,16 @@ def tune(
     penalties: Sequence[float] = PENALTIES,
     parties: int = 0,
     correlations: Sequence[float] = (1.0,),
-    folds: int = _FOLDS,
 ) -> Tuning:
-    """Width, penalty and correlation of the parties by cross-validation; row i is in fold ``i % folds``, so the order
+    """Width, penalty and correlation of the parties by cross-validation; row i is in fold ``i % 5``, so the order
     of the rows must say nothing.
 
     One eigendecomposition serves all penalties and folds of a width and a correlation. The kernel is one of
     `dpdist.families.prediction.lid.ridge.PROFILES`; a width is taken as it is, by default one of `WIDTHS`. Where there
     are parties, the last column of the inputs is a row's party. Raises ValueError: there are fewer rows than folds.
     """
-    if len(inputs) < folds:
-        raise ValueError(f"cross-validation needs at least {folds} rows")
+    if len(inputs) < _FOLDS:
+        raise ValueError(f"cross-validation needs at least {_FOLDS} rows")
     places = inputs[:, :-1] if parties else inputs
     unit = _median_distance(places) * reach(kernel, places.shape[1])
     widths = [width] if width is not None else [factor * unit for factor in WIDTHS]
@@ -188,7 +183,7 @@ def tune(
     for one in widths:
         for correlation in correlations:
             form = RadialKernel(name=kernel, width=one, parties=parties, correlation=correlation)
-            for penalty, error in _fold_errors(form, inputs, responses, penalties, folds):
+            for penalty, error in _fold_errors(form, inputs, responses, penalties):
                 if error < least:
                     best, least = Tuning(kernel=form, penalty=penalty, error=error), error
     if best is None:
@@ -197,13 +192,11 @@ def tune(
 
 
 def _fold_errors(
-    form: RadialKernel, inputs: Floats, responses: Floats, penalties: Sequence[float], folds: int
+    form: RadialKernel, inputs: Floats, responses: Floats, penalties: Sequence[float]
 ) -> Iterator[tuple[float, float]]:
-    """Each penalty and its mean squared error of the rows that are left out, to six digits: all of this decides between
-    few candidates, so that its last bits, which depend on the processor, say nothing.
-    """
+    """Each penalty and its mean squared error of the rows left out, to six digits: last bits decide nothing."""
     n, columns = len(inputs), (-1, *(1,) * (responses.ndim - 1))
-    members = [np.arange(held, n, folds) for held in range(folds)]
+    members = [np.arange(held, n, _FOLDS) for held in range(_FOLDS)]
     values, vectors = np.linalg.eigh(form(inputs, inputs))
     values = np.maximum(values, 0.0)
     turned = [vectors.T @ centred for centred in _centred(form, inputs, responses, members)]
@@ -221,9 +214,7 @@ def _fold_errors(
 def _centred(
     form: RadialKernel, inputs: Floats, responses: Floats, members: Sequence[NDArray[np.int64]]
 ) -> Iterator[Floats]:
-    """The responses as each fold sees them: less the mean of all; or of parties less the offsets of the other folds, as
-    a party of few rows would else be predicted by its own responses.
-    """
+    """The responses less their mean, as each fold sees them; of parties, less the offsets of the other folds."""
     codes = form.codes(inputs)
     for fold in members:
         others = np.delete(np.arange(len(inputs)), fold) if form.parties else slice(None)
@@ -283,10 +274,9 @@ def fit_group(inputs: Floats, responses: Floats, *, rows: int, kernel: RadialKer
     return fit_exact(inputs, responses, kernel=kernel, penalty=penalty * len(inputs) / rows)
 
 
-def average(parts: Sequence[KernelRidge]) -> KernelRidge:
-    """The estimator whose predictions are the mean of those of the parts. Raises ValueError: there is none, or their
-    kernels differ.
-    """
+def average(groups: Sequence[Sequence[KernelRidge]]) -> KernelRidge:
+    """The mean of groups of estimators. Raises ValueError: there is none, or their kernels differ."""
+    parts = [part for group in groups for part in group]
     if not parts or any(part.kernel != parts[0].kernel for part in parts):
         raise ValueError("estimators of one kernel are averaged, at least one")
     offset = np.apply_along_axis(math.fsum, 0, np.stack([part.offset for part in parts])) / len(parts)
@@ -335,10 +325,7 @@ def nystroem_sums(inputs: Floats, responses: Floats, *, landmarks: Floats, kerne
 
 
 def fit_nystroem(sums: NystroemSums, *, landmarks: Floats, kernel: RadialKernel, penalty: float) -> KernelRidge:
-    """The Nystroem estimator from the sums over all rows.
-
-    The landmarks' functions are orthonormalised first, which keeps the least squares well conditioned.
-    """
+    """The Nystroem estimator from the sums over all rows; the landmarks' functions are orthonormalised first."""
     offset = _offsets(kernel, sums.rows, sums.totals)
     own = kernel(landmarks, landmarks)
     lower = cholesky(own + _JITTER * len(own) * np.eye(len(own)))

@@ -1,32 +1,13 @@
-r"""The differentially private variant: noisy marginals, noisy rank correlations, noisy ridge statistics; alpha is 0.
+"""The differentially private variant: noisy marginals, noisy rank correlations, noisy ridge statistics; alpha is 0.
 
 Nothing original is released: inputs are drawn from a Gaussian copula with noisy marginals and noisy correlation, and
 responses come from a ridge regression on random Fourier features fitted to noisy sums.
 
-**Integers.** A record is reduced to public cells by comparisons. Its contribution to every statistic is a vector of
-integers from tables, and depends on nothing but the record and what was released before. So sums are exact, adding a
-record (add/remove) changes them by exactly that vector, and rounded Gaussian noise is post-processing of the continuous
-Gaussian mechanism. The statistics, in the order in which they are released:
-
-1. *Marginals*: one count for each column: L2 norm ``sqrt(columns)``.
-2. *Correlations*: the products of the ranks (u_i, in steps of 2^-8, ``|u_i| <= 1/2``) of each pair of the d inputs: L2
-   norm at most ``sqrt(d (d - 1) / 2) / 4``, attained in a corner.
-3. *Products* of the features, ``phi phi^T``, where they are measured: each entry of the upper triangle once, those off
-   the diagonal with noise ``sigma / sqrt(2)``. Divided by the noise, a record's contribution has norm ``|phi|^2 /
-   sigma <= 1 / sigma``. Features are rounded towards zero to steps of 2^-12, which keeps ``|phi| <= 1``.
-4. *Cross products* ``phi y`` with ``|y| <= 1``: norm at most 1.
-
-Products need not be measured: the model of the inputs, already released, implies them (`modelled_products`).
-
-**The penalty** is chosen on what was released, at no cost: it minimises an unbiased estimate of the risk [1]_, with the
-variance of the noise and that of the responses.
-
-**The budget.** All statistics carry Gaussian noise, so the release is one Gaussian mechanism whose squared inverse
-noise multiplier is the sum of those of the statistics; fixed shares divide that sum (`charge`).
-
-References
-----------
-.. [1] Stein, *Estimation of the mean of a multivariate normal distribution*, 1981.
+A record is reduced to public cells by comparisons. Its contribution to every statistic is a vector of integers from
+tables, and depends on nothing but the record and what was released before. So sums are exact, adding a record
+(add/remove) changes them by exactly that vector, and rounded Gaussian noise is post-processing of the continuous
+Gaussian mechanism. ``docs/guarantees.md`` has the statistics, their norms and the proofs. The release is one Gaussian
+mechanism whose squared inverse noise multiplier is the sum of those of the statistics; fixed shares divide that sum.
 """
 
 from __future__ import annotations
@@ -40,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import AccountingError
-from dpdist.families.base.calibration import GaussianPlan
+from dpdist.families.base.calibration import GaussianPlan, project
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.first_stage import Marginal, marginal_of_masses, nearest_correlation
 from dpdist.privacy.arrays import Counts, Floats
@@ -57,9 +38,6 @@ RANK_STEP = 2.0**-8
 FEATURE_STEP = 2.0**-12
 
 Cells = NDArray[np.int64]
-
-
-# --- records as cells -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,31 +69,16 @@ class PrivateColumn(OwnFields):
 
 
 def private_column(scale: Scale, *, cells: int) -> PrivateColumn:
-    """A column in at most so many cells; a discrete one of no more values has one for each. Raises ValueError: a
-    category has more values than cells: it cannot be binned.
-    """
+    """A column in at most so many cells; a discrete one of no more values has one for each."""
     count = scale.count
     if count is not None and (count <= cells or scale.nominal) and not scale.log:
         return PrivateColumn(scale=scale, cells=count, fine=1)
     return PrivateColumn(scale=scale, cells=cells, fine=FINE)
 
 
-# --- marginals --------------------------------------------------------------------------------------------------------
-
-
 def histogram(column: PrivateColumn, fine: Cells) -> Counts:
     """Records in each cell, int64[cells]."""
     return np.bincount(fine // column.fine, minlength=column.cells).astype(np.int64)
-
-
-def projected(counts: Floats, total: float) -> Floats:
-    """The non-negative numbers of this total that are nearest to `counts` (Euclidean distance)."""
-    if total <= 0:
-        return np.full(len(counts), 1.0 / len(counts), np.float64)
-    ordered = np.sort(counts)[::-1]
-    excess = (np.cumsum(ordered) - total) / np.arange(1, len(counts) + 1)
-    last = int(np.flatnonzero(ordered > excess)[-1])
-    return np.asarray(np.maximum(counts - excess[last], 0.0), np.float64)
 
 
 def noisy_total(histograms: Sequence[Counts]) -> float:
@@ -127,10 +90,7 @@ def noisy_total(histograms: Sequence[Counts]) -> float:
 
 def private_marginal(column: PrivateColumn, noisy: Counts, *, total: float) -> Marginal:
     """The marginal of a noisy histogram: post-processing."""
-    return marginal_of_masses(projected(noisy.astype(np.float64), total), discrete=column.is_discrete)
-
-
-# --- correlations -----------------------------------------------------------------------------------------------------
+    return marginal_of_masses(project(noisy, total=total), discrete=column.is_discrete)
 
 
 def rank_table(column: PrivateColumn, marginal: Marginal) -> Counts:
@@ -141,9 +101,7 @@ def rank_table(column: PrivateColumn, marginal: Marginal) -> Counts:
 
 
 def rank_products(ranks: Counts) -> Counts:
-    """Sums of the products of the ranks (int64[n, d]) of each pair of columns, int64[d (d - 1) / 2], in steps of
-    ``RANK_STEP**2``.
-    """
+    """Sums of products of ranks (int64[n, d]) of each pair, int64[d (d - 1) / 2], in steps of ``RANK_STEP**2``."""
     upper = np.triu_indices(ranks.shape[1], 1)
     values = ranks.astype(np.float64)  # products below 2^14: sums of 2^38 records are exact
     return (values.T @ values)[upper].astype(np.int64)
@@ -189,26 +147,16 @@ MARGINAL_SHARE, CORRELATION_SHARE, PRODUCT_SHARE = 0.35, 0.15, 0.25
 cross products have the rest. Marginals decide how each column looks, so theirs is the largest."""
 
 
-def charge(
-    *,
-    inputs: int,
-    epsilon: float,
-    delta: float,
-    marginal_share: float,
-    correlation_share: float,
-    product_share: float,
-    draws: int,
-    unit: int = 1,
-) -> Deviations:
+def charge(*, inputs: int, epsilon: float, delta: float, measured: bool, draws: int, unit: int = 1) -> Deviations:
     """Divide the budget of a whole release of so many `inputs`, the response left out, for units of so many records.
 
-    A share is 0 where a statistic is not measured; the cross products get the rest. `draws` is the noise drawn, at
-    most. Raises AccountingError: the budget is not valid, or too small for what the samplers lose.
+    Products of features may be `measured`; what is not leaves its share to the cross products. `draws` is the noise
+    drawn, at most. Raises AccountingError: the budget is not valid, or too small for what the samplers lose.
     """
-    correlation_share = correlation_share if inputs > 1 else 0.0
-    rest = 1 - marginal_share - correlation_share - product_share
-    shares = {"marginals": marginal_share, "correlations": correlation_share, "products": product_share}
-    shares = {name: share for name, share in {**shares, "cross products": rest}.items() if share > 0}
+    correlations, products = CORRELATION_SHARE if inputs > 1 else 0.0, PRODUCT_SHARE if measured else 0.0
+    shares = {"marginals": MARGINAL_SHARE, "correlations": correlations, "products": products}
+    shares["cross products"] = 1 - MARGINAL_SHARE - correlations - products
+    shares = {name: share for name, share in shares.items() if share > 0}
     whole = GaussianPlan.of(epsilon=epsilon, delta=delta, draws=draws, lost="samplers")
     multiplier = round_up(whole.sigma * ABOVE)
     one = {name: unit * multiplier / math.sqrt(share) for name, share in shares.items()}

@@ -164,9 +164,6 @@ class Design:
         return self.window.table()[column.cells_of(values)]
 
 
-# --- ridge ------------------------------------------------------------------------------------------------------------
-
-
 def feature_products(features: Counts) -> Counts:
     """``sum phi phi^T``, int64[size, size], in steps of ``FEATURE_STEP**2``."""
     values = features.astype(np.float64)  # products of 2^24 steps: sums of 2^29 records are exact
@@ -213,9 +210,6 @@ def _add(a: list[Counts], b: list[Counts]) -> list[Counts]:
     return [x + y for x, y in zip(a, b, strict=True)]
 
 
-# --- marginals --------------------------------------------------------------------------------------------------------
-
-
 def marginal_operator(columns: Columns, private: Sequence[PrivateColumn]) -> Operator:
     """Histograms of all columns: a list of int64[cells], the response last."""
     return Operator(name="marginals", chunk=partial(_histograms, columns, tuple(private)), combine=_add)
@@ -245,9 +239,6 @@ class NoisyMarginals(Stored):
         )
 
 
-# --- correlations -----------------------------------------------------------------------------------------------------
-
-
 def rank_operator(columns: Columns, private: Sequence[PrivateColumn], tables: Sequence[Counts]) -> Operator:
     """Sums of the products of ranks of each pair of inputs: int64[pairs]."""
     return Operator(name="ranks", chunk=partial(_ranks, columns, tuple(private), tuple(tables)), combine=operator.add)
@@ -271,9 +262,6 @@ class NoisyCorrelations(Stored):
         """Add the noise to exact products."""
         sigma = charge.correlation / RANK_STEP**2
         return cls(products + noise.gaussian_integers("prediction/correlation", len(products), sigma=sigma))
-
-
-# --- regression -------------------------------------------------------------------------------------------------------
 
 
 def ridge_operator(columns: Columns, private: Sequence[PrivateColumn], design: Design, *, products: bool) -> Operator:

@@ -1,0 +1,323 @@
+"""The tables of benchmarks.md, made from the results in ``tests/benchmarks/results``.
+
+    python docs/figures.py          # write the tables of benchmarks.md again
+    python docs/figures.py --check  # fail if they differ
+
+Each table of the page stands between ``<!-- table NAME -->`` and ``<!-- end -->``; ``TABLES`` makes it. The site's page
+*All results* shows every table of every file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "tests" / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "benchmarks.md"
+
+Rows = list[list[str]]
+
+
+class Table:
+    """One table of a file of results."""
+
+    def __init__(self, name: str) -> None:
+        file, _, key = name.partition(".")
+        found = json.loads((RESULTS / f"{file}.json").read_text())["tables"][key]
+        self.title, self.columns, self.rows = found["title"], found["columns"], found["rows"]
+
+    def where(self, **values: str) -> Table:
+        """Return the rows whose columns have values; column names are written with ``_`` for a space."""
+        kept = object.__new__(Table)
+        kept.title, kept.columns, kept.rows = self.title, self.columns, self.rows
+        for name, value in values.items():
+            at = self.columns.index(name.replace("_", " "))
+            kept.rows = [row for row in kept.rows if row[at] == value]
+        if not kept.rows:
+            raise KeyError(f"{self.title}: no row has {values}")
+        return kept
+
+    def starting(self, text: str) -> Table:
+        """Return the rows whose first cell begins with a text."""
+        kept = object.__new__(Table)
+        kept.title, kept.columns = self.title, self.columns
+        kept.rows = [row for row in self.rows if row[0].startswith(text)]
+        if not kept.rows:
+            raise KeyError(f"{self.title}: no row begins with {text}")
+        return kept
+
+    def only(self, *columns: str) -> Rows:
+        """Return the rows with these columns."""
+        places = [self.columns.index(name) for name in columns]
+        return [[row[at] for at in places] for row in self.rows]
+
+    def cell(self, column: str) -> str:
+        """Return a column of the only row."""
+        ((value,),) = self.only(column)
+        return value
+
+
+def bracketed(text: str) -> tuple[str, str]:
+    """Return what stands before and within brackets: ours, and the paper's."""
+    ours, _, theirs = text.partition(" (")
+    return ours, theirs.rstrip(")")
+
+
+def quality() -> Rows:
+    """Return quality beside other packages at the same (ε, δ)."""
+    columns = ("table", "ε", "method", "1-way", "2-way", "3-way", "gradient boosting", "CPU seconds", "MB")
+    return [list(columns), *(row for row in Table("peers.methods").only(*columns) if row[2] != "the real records")]
+
+
+def speed() -> Rows:
+    """Return seconds and memory by size, with ratios to the baseline of the same run."""
+    rows = [["rows in", "what", "seconds", "CPU seconds", "MB", "CPU, baseline = 1", "memory, baseline = 1"]]
+    plain: list[str] = []
+    for row in Table("baseline.million").rows:
+        plain = row if row[1] == "without privacy" else plain
+        rows.append([*row, *(f"{float(row[at]) / float(plain[at]):.2f}" for at in (3, 4))])
+    for what, seconds, cpu, driver, worker in Table("speed.release").rows[2:]:
+        size, _, how = what.partition(" rows")
+        rows.append(
+            [
+                size,
+                "dpdist" + (how if how.startswith(",") else ""),
+                seconds,
+                cpu,
+                f"{driver[:-3]}" + (f", a worker {worker[:-3]}" if worker else ""),
+                "",
+                "",
+            ]
+        )
+    return rows
+
+
+def coverage() -> Rows:
+    """Return the coverage of nominal 95 % intervals by table and ε."""
+    cells, declared = Table("coverage.cells"), Table("coverage.declared")
+    kinds = ("cells 1", "cells 2", "cells 3", "linear", "logistic")
+    rows = [
+        ["table", "ε", "one-way", "two-way", "three-way", "linear", "logistic", "declared linear", "declared logistic"]
+    ]
+    for table, epsilon in dict.fromkeys((row[0], row[1]) for row in cells.rows):
+        found = {row[2]: row[3] for row in cells.rows if row[:2] == [table, epsilon]}
+        name = table.partition(",")[0]
+        stated = declared.where(table=name, ε=epsilon).only("linear: coverage", "logistic: coverage")[0]
+        rows.append(
+            [name, epsilon, *(found.get(kind, "") for kind in kinds), *(text.partition(" ")[0] for text in stated)]
+        )
+    for row in Table("coverage.unseen").only("ε", "one-way", "two-way", "three-way", "regression"):
+        rows.append(["ACS persons", *row[:4], "", row[4], "", ""])
+    return rows
+
+
+def attacks() -> Rows:
+    """Return what the attacks of an evaluation find."""
+    columns = ("table", "release", "closest record", "density", "shadow models", "linkage", "inference")
+    return [list(columns), *Table("attacks.evaluate").only(*columns)]
+
+
+def household_attacks() -> Rows:
+    """Return what attacks on households find, as areas."""
+    table = Table("attacks.households")
+    rows = [["release", "targets", "closest parent", "density", "pairs"]]
+    for release, targets in dict.fromkeys((row[0], row[1]) for row in table.rows):
+        found = table.where(release=release, targets=targets)
+        rows.append([release, targets, *(found.where(attack=name).cell("AUC") for name in rows[0][2:])])
+    return rows
+
+
+def audit() -> Rows:
+    """Return lower bounds on ε beside the stated ones."""
+    columns = ("mechanism", "stated ε", "δ", "at least", "releases")
+    return [list(columns), *Table("audit.mechanisms").only(*columns)]
+
+
+def options() -> Rows:
+    """Return what each option costs or gains."""
+    rules, weights, levels = (
+        Table("rules.persons"),
+        Table("weights.population").where(release="synthesis"),
+        Table("levels.persons"),
+    )
+    households, seeds = Table("households.distances"), Table("seeds.models").where(records="10,000")
+    incomes = Table("histogram.adaptive").where(column="ACS 2024 income", ε="1")
+    units = Table("units.hospital").where(visits="100 M", load="7 to 10")
+    insurance, clients = Table("prediction.linked").where(table="Insurance"), Table("mixing.clients")
+    regression = Table("regression.tables").where(**{"table,_rows": "ACS 2013, 100,000"}, ε="1")
+    declared = (
+        Table("coverage.declared").where(table="Adult", ε="1").cell("two-way distance: with, without").split(", ")
+    )
+    bias = Table("seeds.bias").where(**{"kept_of_11": "6"})
+    rows = [
+        [
+            "rules",
+            "ACS persons, twelve rules: two-way distance",
+            *(rules.starting(name).cell("2-way") for name in ("without", "with twelve")),
+        ],
+        ["", "CPU seconds", *(rules.starting(name).cell("CPU seconds") for name in ("without", "with twelve"))],
+        [
+            "weights",
+            "ACS persons, at most 400: error of population totals, %",
+            *(weights.where(counts=name).cell("error, %") for name in ("once", "at most 400")),
+        ],
+        [
+            "hierarchies",
+            "ACS persons: distance of groups × states × sex",
+            *(levels.where(codes=name).cell("groups × states × sex") for name in ("values", "levels")),
+        ],
+        [
+            "a unit",
+            "100 M visits, ten a patient, six histograms: CPU ns a visit",
+            units.cell("CPU ns a visit: records"),
+            units.cell("patients"),
+        ],
+        [
+            "linked tables",
+            "ACS households, ε = 1: two-way distance of persons",
+            *households.starting("persons, two-way").only("apart", "ε = 1")[0],
+        ],
+        ["declared regressions", "Adult, ε = 1: two-way distance", declared[1], declared[0]],
+        ["model.regression", "ACS 2013, ε = 1: two-way distance", *regression.cell("all pairs").split(" → ")],
+        [
+            "model.structure: synthesis",
+            "10,000 records from seeds: two-way distance",
+            *(seeds.where(model=name).cell("2-way") for name in ("network", "synthesis")),
+        ],
+        [
+            "k",
+            "six attributes kept, k 50 → 2000: pass rate",
+            *(bias.where(k=value).cell("pass rate") for value in ("50", "2000")),
+        ],
+        [
+            "adaptive bins",
+            "ACS 2024 income, 64 bins, ε = 1: largest / mean error, %",
+            incomes.cell("64 bins: width"),
+            incomes.cell("64 bins: adaptive"),
+        ],
+        [
+            "clients",
+            "Adult, eight clients, correlated noise: accuracy, %",
+            *(clients.where(noise=name).cell("records: accuracy") for name in ("one curator", "correlated")),
+        ],
+        [
+            "",
+            "local noise",
+            *(clients.where(noise=name).cell("records: accuracy") for name in ("one curator", "local")),
+        ],
+        [
+            "matching",
+            "Insurance, nearest → independent, α = 0.5: share of rows linked",
+            insurance.cell("nearest, 0.5"),
+            insurance.cell("independent, 0.5"),
+        ],
+        [
+            "mechanism: pml",
+            "one histogram, α = 0.2, ε = 1: noise scale",
+            *reversed(bracketed(Table("histogram.pml_several").where(histograms="1", α="0.2").cell("ε = 1"))),
+        ],
+    ]
+    return [["option", "what is measured", "without", "with"], *rows]
+
+
+def papers() -> Rows:
+    """Return the papers' tables beside ours."""
+    rows = [["paper", "figure", "paper", "ours"]]
+    acs, game = Table("papers_acs.accuracy"), Table("papers_acs.game")
+    for trained in ("reals", "marginals", "ω = 10", "ω in 5-11"):
+        for model in ("tree", "random forest", "AdaBoost"):
+            ours, theirs = bracketed(acs.where(trained_on=trained).cell(f"{model}, accuracy"))
+            rows.append(["plausible deniability, Table 3", f"{model} trained on {trained}, accuracy, %", theirs, ours])
+    for against in ("marginals", "ω = 10"):
+        ours, theirs = bracketed(game.where(real_records_against=against).cell("random forest"))
+        rows.append(["Table 5", f"real records against {against}, forest, right guesses, %", theirs, ours])
+    balanced = Table("mixing.balanced")
+    for epsilon in ("10", "20", "∞"):
+        for order in ("4", "64"):
+            row = balanced.where(ε=epsilon, l=order)
+            rows.append(
+                [
+                    "DP-CDA, Table 4",
+                    f"Adult, ε = {epsilon}, l = {order}: tree, accuracy, %",
+                    row.cell("paper: accuracy"),
+                    row.cell("decoded: accuracy"),
+                ]
+            )
+    cnn = Table("mixing.cnn")
+    rows += [
+        ["DP-CDA, Table 3", f"MNIST, ε = {row[0]}, l = {row[1]}: network, accuracy, %", row[2], row[3]]
+        for row in cnn.rows
+    ]
+    prices = Table("prediction.prices")
+    for data in ("public D′", "original D", "D′ + D*, α = 0.2"):
+        rows.append(
+            ["two-stage, prices", f"{data}: MAPD, %", *reversed(prices.where(data=data).only("MAPD", "MAPD, paper")[0])]
+        )
+    rows.append(
+        [
+            "two-stage, prices",
+            "D*, α = 0.2: LID, %",
+            *reversed(prices.where(data="D*, α = 0.2").only("LID", "LID, paper")[0]),
+        ]
+    )
+    for column in ("SalePrice", "UNRATE"):
+        row = Table("histogram.entropy").where(column=column)
+        ours, theirs = bracketed(row.cell("H (paper)"))
+        rows.append(["REAEDP, Table S3", f"{column}: entropy, bits", theirs, ours])
+    return rows
+
+
+TABLES: dict[str, Callable[[], Rows]] = {
+    "quality": quality,
+    "speed": speed,
+    "coverage": coverage,
+    "attacks": attacks,
+    "households": household_attacks,
+    "audit": audit,
+    "options": options,
+    "papers": papers,
+}
+
+
+def markdown(rows: Sequence[Sequence[object]]) -> str:
+    """Return rows, the first with the names of columns, as a Markdown table."""
+    lines = ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def rendered(text: str) -> str:
+    """Return a page with its tables made again."""
+
+    def table(found: re.Match[str]) -> str:
+        return f"<!-- table {found[1]} -->\n\n{markdown(TABLES[found[1]]())}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- table (\w+) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)
+
+
+def results_page() -> str:
+    """Return the page of the site with every table of every file."""
+    lines = [
+        "# All results",
+        "",
+        "Every measured table, with the command and the machine. [Benchmarks](benchmarks.md) has the conclusions.",
+    ]
+    for path in sorted(RESULTS.glob("*.json")):
+        content: dict[str, Any] = json.loads(path.read_text())
+        lines += ["", f"## {path.stem.replace('_', ' ')}"]
+        for table in content["tables"].values():
+            about = f"`{table['command']}` (dpdist {content['version']}; {table['machine']})"
+            lines += ["", f"### {table['title']}", "", " ".join(filter(None, [table.get("note", ""), about])), ""]
+            lines += [markdown([table["columns"], *table["rows"]])]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    page = PAGE.read_text()
+    if "--check" in sys.argv[1:]:
+        sys.exit(rendered(page) != page and "docs/benchmarks.md differs from the results: python docs/figures.py")
+    PAGE.write_text(rendered(page))

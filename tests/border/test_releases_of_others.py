@@ -1,0 +1,245 @@
+"""Releases that are not the expected ones, and values of an earlier one."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import pickle
+from collections.abc import Iterator
+from contextlib import closing
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from cases import CASES, HISTOGRAM, Case
+from commands import Command
+from federations import NAMES, federation
+from published import ROWS, published
+from pydantic import BaseModel, ValidationError
+from releases import SCHEMA, table
+
+import dpdist
+from dpdist.errors import EmptyTable, ReleaseConflict, SpecError, VerificationFailed
+from dpdist.families.base.registry import make_plan
+from dpdist.families.mixing.federated import client
+from dpdist.families.mixing.federated.client_session import ClientSession
+from dpdist.ledger import Books
+from dpdist.lifecycle.run import Run, run_release
+from dpdist.publish.manifest import MANIFEST
+from dpdist.publish.part_format import cautions_of
+from dpdist.publish.verify import read_manifest, verify
+from dpdist.spec.contract import Contract
+from dpdist.spec.reader import load
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return published(tmp_path_factory.mktemp("plain"))
+
+
+def test_a_verification_says_which_release_it_is_about(plain: Path, dpdist: Command) -> None:
+    manifest, report = read_manifest(plain), verify(plain)
+    assert (report.name, report.dataset, report.attempt) == ("first", "people", manifest.attempt)
+    assert report.created == manifest.created.isoformat()
+    said = dpdist("verify", str(plain)).words
+    assert f"first (synthesis) of data set people, {report.created}, attempt {manifest.attempt}" in said
+    assert "2,500 records" in said
+    assert {"name", "dataset", "created", "attempt", "cautions"} <= dpdist("verify", str(plain), "--json").json.keys()
+
+
+def test_another_release_in_its_place_is_refused(plain: Path, dpdist: Command) -> None:
+    attempt = read_manifest(plain).attempt
+    verify(plain, name="first", attempt=attempt[:8])
+    assert dpdist("verify", str(plain), "--name", "first", "--attempt", attempt).code == 0
+    for words, found in ((("--name", "second"), "'first'"), (("--attempt", "00000000"), repr(attempt))):
+        ended = dpdist("verify", str(plain), *words)
+        assert ended.code == VerificationFailed.exit_code
+        assert f"this is another release: its {words[0][2:]} is {found}" in ended.err
+    with pytest.raises(SpecError, match="at least 8 characters"):
+        verify(plain, attempt=attempt[:4])
+
+
+def test_the_call_of_the_api_insists_too(plain: Path) -> None:
+    dpdist.verify(plain, name="first")
+    with pytest.raises(VerificationFailed, match="another release"):
+        dpdist.verify(plain, name="second")
+
+
+def _spec(folder: Path, **changes: Any) -> dict[str, Any]:
+    with closing(Books.open(f"sqlite:///{folder}/ledger.db")) as ledger:
+        ledger.create_dataset("people", epsilon="50", delta="1e-5")
+    return {
+        "kind": "synthesis",
+        "name": "first",
+        "dataset": "people",
+        "schema": SCHEMA,
+        "data": {"path": str(folder / "table.parquet"), "minimum_records": 5_000},
+        "output": {"path": str(folder / "release")},
+        "ledger": f"sqlite:///{folder}/ledger.db",
+        "work": str(folder / "work"),
+        "cluster": {"mode": "in-process"},
+        "privacy": {"epsilon": 8, "delta": 1e-7},
+    } | changes
+
+
+def test_a_table_with_fewer_records_than_declared_is_said(tmp_path: Path, dpdist: Command) -> None:
+    """A table of 100 records was released as "Records 5,000"."""
+    pq.write_table(table(100), tmp_path / "table.parquet")
+    (tmp_path / "spec.yaml").write_text(json.dumps(_spec(tmp_path)))
+    ended = dpdist("release", str(tmp_path / "spec.yaml"))
+    assert ended.code == 0
+    about = f"the table has about {read_manifest(tmp_path / 'release').parameters['learned']['records']:,} records"  # type: ignore[index,call-overload]
+    for said in (ended.words, dpdist("verify", str(tmp_path / "release")).words):
+        assert f"WARNING {about} (a noisy count), and its spec declares at least 5,000" in said
+        assert f"{about} (a noisy count), and 5,000 are released" in said
+    stored = json.loads((tmp_path / "release" / MANIFEST).read_text())
+    assert len(stored["cautions"]) == 2
+    assert verify(tmp_path / "release").cautions == tuple(stored["cautions"])
+
+
+def test_nothing_is_said_where_nothing_is_wrong(plain: Path) -> None:
+    assert verify(plain).cautions == ()
+    assert "cautions" not in json.loads((plain / MANIFEST).read_text())
+    spec, learned = {"data": {"minimum_records": ROWS}}, {"learned": {"records": ROWS - 1}}
+    assert len(cautions_of(spec, learned, ROWS)) == 1
+    assert cautions_of(spec | {"weight": {"by": "w"}}, learned, ROWS) == ()
+    for odd in ({}, {"learned": None}, {"learned": {"records": "x"}}):
+        assert cautions_of(spec, odd, ROWS) == ()
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.csv.gz", "table.parquet"])
+def test_a_file_of_no_bytes_is_refused_before_the_charge(tmp_path: Path, name: str) -> None:
+    """A CSV file of 0 bytes was a table of no records, of which noise was released."""
+    (tmp_path / name).touch()
+    data = {"path": str(tmp_path / name), "minimum_records": 5_000}
+    if name.endswith(".gz"):
+        with pyarrow.CompressedOutputStream(str(tmp_path / name), "gzip"):
+            pass
+    with pytest.raises(EmptyTable, match="0 bytes"):
+        run_release(load(_spec(tmp_path, data=data)))
+    with closing(Books.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+        assert ledger.show("people").attempts == ()
+
+
+STALE = "f" * 64
+
+
+def derived(value: object) -> set[str]:
+    """The names of the properties that an instance of this class may have computed and kept."""
+    return {
+        name for kind in type(value).__mro__ for name, one in vars(kind).items() if isinstance(one, cached_property)
+    }
+
+
+def own(value: object) -> set[str]:
+    """The names of the fields, some of which stand where a base class has a property."""
+    if isinstance(value, BaseModel):
+        return set(type(value).model_fields)
+    return {field.name for field in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
+
+
+def parts(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
+    """A value and all that its fields are made of, as far as it is written in this package."""
+    if isinstance(value, list | tuple | dict):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from parts(one, seen)
+    elif type(value).__module__.startswith("dpdist") and id(value) not in seen:
+        seen[id(value)] = value
+        yield value
+        for name in own(value):
+            yield from parts(getattr(value, name, None), seen)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_copies_and_pickles_hold_fields_alone(case: Case, tmp_path: Path) -> None:
+    spec = case.project(tmp_path)
+    session = ClientSession(spec=spec, name="north", order=8, sigma_over_clip=0.3, attempt="1")  # type: ignore[arg-type]
+    contract = Contract.model_validate(
+        {"schema": spec.table, "data": {"path": "p.csv"}, "minimum_records": 1, "epsilon": 1, "delta": "1e-8"}
+    )
+    found = list(parts([make_plan(spec), session, contract], {}))
+    assert {type(spec), Contract, ClientSession} <= {type(one) for one in found}
+    for one in found:
+        kept = derived(one) - own(one)
+        one.__dict__.update(dict.fromkeys(kept, STALE))
+        copies = [copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))]
+        if isinstance(one, BaseModel):
+            copies += [one.model_copy(), one.model_copy(deep=True), one.model_copy(update={})]
+            arrived = type(one).__new__(type(one))
+            arrived.__setstate__(BaseModel.__getstate__(one))  # from somebody whose pickles hold more
+            copies.append(arrived)
+        for made in copies:
+            assert not kept & set(vars(made)), type(one)
+        for name in kept:
+            del one.__dict__[name]
+
+
+def test_a_kept_fingerprint_is_never_believed(tmp_path: Path) -> None:
+    spec = HISTOGRAM.spec(tmp_path)
+    other = spec.model_copy(update={"name": "second"})
+    assert spec.fingerprint != other.fingerprint
+    other.__dict__["fingerprint"] = spec.fingerprint
+    for made in (other, copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
+        assert made.fingerprint == HISTOGRAM.spec(tmp_path, name="second").fingerprint
+
+
+def test_a_copy_with_other_values_is_validated(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="name"):
+        HISTOGRAM.spec(tmp_path).model_copy(update={"name": "no name: a sentence"})
+    with pytest.raises(ValidationError, match="nmae"):
+        HISTOGRAM.spec(tmp_path).model_copy(update={"nmae": "first"})
+
+
+def test_a_client_answers_no_other_spec_under_the_agreed_fingerprint(tmp_path: Path) -> None:
+    """A coordinator got a second message of the same block under the same noise: their difference bared the records."""
+    spec, attempt = federation(tmp_path), str(uuid4())
+    assert spec.fingerprint
+
+    def sent(to: str, asked: Any) -> ClientSession:
+        told = ClientSession(spec=asked, name=to, order=8, sigma_over_clip=0.3, attempt=attempt)
+        arrived: ClientSession = pickle.loads(pickle.dumps(told))
+        return arrived
+
+    members = {}
+    for name in NAMES:
+        members[name] = client.join(sent(name, spec)).value
+    for task in (client.read, client.confirm):
+        assert not task(sent("north", spec)).error
+    agreed = client.send(sent("north", spec), 0, 0, members)
+    assert not agreed.error
+    age, *rest = spec.table.attributes
+    wider = age.model_copy(update={"bounds": (0, 99)})
+    table = spec.table.model_copy(update={"attributes": (wider, *rest)})
+    other = spec.model_copy(update={"table": table})
+    other.__dict__["fingerprint"] = spec.fingerprint
+    for task in (client.join, client.read, client.confirm):
+        assert task(sent("north", other)).error.startswith("ReleaseConflict"), task
+    assert client.send(sent("north", other), 0, 0, members).error.startswith("ReleaseConflict")
+    again = client.send(sent("north", spec), 0, 0, members)
+    assert np.array_equal(again.value.steps, agreed.value.steps)
+
+
+def test_an_attempt_is_not_resumed_with_another_spec(tmp_path: Path) -> None:
+    spec = HISTOGRAM.project(tmp_path)
+    assert spec.fingerprint
+    with Run(spec) as run:
+        for name, step in run.steps.items():
+            if name != "publish":
+                step()
+    output = spec.output.model_copy(update={"values": "codes"})
+    other = spec.model_copy(update={"output": output})
+    other.__dict__["fingerprint"] = spec.fingerprint
+    for asked in (other, pickle.loads(pickle.dumps(other))):
+        with pytest.raises(ReleaseConflict):
+            dpdist.release(asked, attempt="resume")
+    assert not (tmp_path / "release" / "manifest.json").exists()
+    dpdist.release(spec, attempt="resume")
+    assert read_manifest(tmp_path / "release").spec_sha256 == HISTOGRAM.spec(tmp_path).fingerprint
+    with closing(Books.open(spec.ledger)) as ledger:
+        assert [one.state for one in ledger.show("people").attempts] == ["committed"]
