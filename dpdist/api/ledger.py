@@ -136,22 +136,12 @@ class Ledger:
         return Text("\n".join([*found.lines(), "the contract is kept"]))
 
     def show(self, name: str) -> Statement:
-        """A data set with its budget and its attempts.
-
-        Raises
-        ------
-        DatasetUnknown
-        """
+        """A data set with its budget and its attempts. Raises DatasetUnknown."""
         with self.opened() as ledger:
             return ledger.show(name)
 
     def budget(self, name: str) -> Text:
-        """What a data set has left, in words.
-
-        Raises
-        ------
-        DatasetUnknown
-        """
+        """What a data set has left, in words. Raises DatasetUnknown."""
         from dpdist.ledger.statement import budget_sentence
 
         with self.opened() as ledger:
@@ -172,13 +162,7 @@ class Ledger:
 
 
 def url_of(ledger: Ledger | str | None) -> str | None:
-    """The URL of a ledger that a call is given.
-
-    Raises
-    ------
-    SpecError
-        It is neither a ledger nor a URL.
-    """
+    """The URL of a ledger that a call is given. Raises SpecError: it is neither a ledger nor a URL."""
     if ledger is None or isinstance(ledger, Ledger):
         return None if ledger is None else ledger.url
     return Ledger(ledger).url

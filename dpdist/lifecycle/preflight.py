@@ -84,12 +84,7 @@ THREADS_CELLS = 1 << 29
 
 
 def executor_mode(spec: ReleaseSpec, table: Opened) -> str:
-    """The mode that a spec names, or else the one for the size of the table.
-
-    The size decides where the work is done, never what is released.
-
-    Returns {"in-process", "threads", "embedded", "address"}.
-    """
+    """The mode that a spec names, or else the one for the size of the table, which changes no bit of the release."""
     if spec.cluster.mode != "auto":
         return spec.cluster.mode
     if spec.worker_resources:  # clients of a federated release, each with a worker of its own

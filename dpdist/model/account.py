@@ -68,8 +68,7 @@ class GaussianAccount:
 
     def deviations(self, share: float, weights: Sequence[float]) -> NDArray[np.float64]:
         """Deviation of each of several statistics: ``1 / sigma_i^2 = share mu^2 weight_i / sum(weights)``. Weights are
-        rounded to powers of the root of two: each deviation has a sampler of its own, which takes milliseconds to set
-        up.
+        rounded to powers of the root of two: the sampler of each deviation takes milliseconds to set up.
         """
         rounded = np.array([math.sqrt(2.0 ** round(2 * math.log2(weight))) for weight in weights])
         portions = rounded / rounded.sum()

@@ -13,8 +13,6 @@ import numpy as np
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 
 L1_OF_NOISE = math.sqrt(2 / math.pi)  # mean of |Z| for a standard normal Z
-
-
 EMPTY = 0.2  # what a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts
 # cells of all pair tables of the model's codes, where those of the values do not fit a worker
 MOST_CODED_CELLS = MAX_PAIR_CELLS // 16
@@ -25,7 +23,6 @@ TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
 
 # shares of the triples' tables and of their picks, where there are any; raking's tables have so much less
 _TRIPLES, _TRIPLE_PICKS = 0.1, 0.01
-
 # where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured
 _NOTHING = 1e-5
 # raked records are balanced where the pool has so many rows a record: a larger sample of it is balanced by itself
@@ -34,15 +31,8 @@ _BALANCED_PART = 4
 _FEW = (0.1, 0.4)
 _ALL = 0.9  # one-way tables that would have a larger share have all
 
-_ONE_WAY_ONLY: dict[str, Any] = {
-    "one_way": 0.3,
-    "one_way_again": 0.7,
-    "tree": 0.0,
-    "pairs": 0.0,
-    "picks": 0.0,
-    "rounds": 0,
-    "balance": 0,
-}
+_ONE_WAY_ONLY: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks"), 0.0) | dict.fromkeys(("rounds", "balance"), 0)
+_ONE_WAY_ONLY |= {"one_way": 0.3, "one_way_again": 0.7}
 
 _RESOLVED = 10_000  # triples are measured where the records are so many deviations of the noise in their tables
 

@@ -1,12 +1,11 @@
-"""The attributes of the model, and the exact pair tables on their codes.
+"""The attributes of the model, the exact pair tables on their codes, and the rules on them.
 
 Rare values are merged and large attributes have a coarse copy. Where the pair tables of a domain do not fit a worker,
-one-way tables come first, and pairs of the codes that these leave are counted in a second pass (`SingleCounts`): the
-exact tables that noise is added to are the same, sums over merged values.
+one-way tables come first, and pairs of the codes that these leave are counted in a second pass (`SingleCounts`).
 
-Rules are put on the coarsest copies of their attributes that tell apart what they tell apart: combinations that have
-probability zero. Coarse copies are made so that they do (`code_classes`): copies of an age and of an income in twenty
-groups keep the rule that nobody under 15 has an income, in a table of 400 cells.
+Rules are put on the coarsest copies of their attributes that tell apart what they tell apart, and coarse copies are
+made so that they do (`code_classes`): copies of an age and of an income in twenty groups keep the rule that nobody
+under 15 has an income, in a table of 400 cells.
 """
 
 from __future__ import annotations
@@ -221,8 +220,7 @@ def model_codes(coding: Coding, codes: Codes) -> Codes:
 
 def admitted(rule: Forbidden, maps: Sequence[Counts], within: Sequence[Floats] | None = None) -> Floats | None:
     """What a rule admits of each combination of codes; None where its table is too large. `maps` has the code of each
-    value of the table's attributes, `within` its share in it; by default a combination is possible where any of its
-    values are.
+    value, `within` its share in it; by default a combination is possible where any of its values are.
     """
     if rule.table is None:
         return None

@@ -133,9 +133,8 @@ def _samples(
 
 
 def _systematic(weights: Counts, number: int, word: int) -> Counts:
-    """Positions of a systematic sample of `number` rows with replacement, by integer weights below 2**41: row i is
-    taken as often as multiples of the step fall into its stretch of the cumulative weights; the offset is the word's
-    share of a step.
+    """Positions of a systematic sample of `number` rows with replacement, by integer weights below 2**41: a row is
+    taken as often as multiples of the step, offset by the word's share of one, fall into its stretch of the sums.
     """
     cumulative = np.cumsum(weights)
     total = int(cumulative[-1])

@@ -219,9 +219,7 @@ def steps_of(tree: JunctionTree, beliefs: Sequence[Floats]) -> tuple[Step, ...]:
 
 
 def fitted_of(model: FactorModel, coding: Coding, pairs: Mapping[tuple[int, int], Floats] | None) -> Fitted:
-    """The model's conditionals along its drawing order, as integers. `pairs`: the model's marginals of all pairs, where
-    records are to be balanced.
-    """
+    """The model's conditionals along its drawing order, as integers; with marginals of all `pairs` for balancing."""
     steps = steps_of(model.tree, model.beliefs)
     values, rare, weights = [], [], []
     for m in coding.merging:

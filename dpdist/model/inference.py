@@ -1,13 +1,10 @@
-"""Exact inference on a junction tree: beliefs of the cliques, marginals of the factors and of all pairs.
+"""Exact inference on a junction tree, on probabilities: beliefs of the cliques, marginals of factors and of all pairs.
 
-It works on probabilities rather than logarithms. Factors are exponentials of small tables. A clique's table is built up
-attribute by attribute, in ascending cardinality, and each factor is multiplied in where its last attribute joins, so
-that few products run over the whole table; marginals come off in the opposite order.
-
+A clique's table is built up attribute by attribute, in ascending cardinality, and each factor is multiplied in where
+its last attribute joins, so that few products run over the whole table; marginals come off in the opposite order.
 Marginals of all pairs are found by messages P(attributes, separator) that carry the rows of many attributes at once:
 one matrix product an edge of the tree. A row's product does not depend on the other rows
-(`dpdist.privacy.portable.probability_product`), so that the grouping of attributes, which bounds the memory, changes no
-bit.
+(`dpdist.privacy.portable.probability_product`), so that the grouping of attributes changes no bit.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ towards those of the public table, as far as they do not contradict it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, ClassVar
@@ -201,6 +201,14 @@ class Learned(Stored):
     # ``account``, the name of each step and its share of mu^2
     report: dict[str, Any]
     measurements: Measurements  # the noisy tables
+
+    def named(self, names: Sequence[str], share: float) -> dict[str, Any]:
+        """The report, with names of the attributes and parts of an account of which the model has this share."""
+        found, pairs = self.report, self.report["pairs"]
+        account = [[step, of * share] for step, of in found["account"]]
+        coarse = [[f"{names[i]} (coarse)" if is_coarse else names[i] for i, is_coarse in pair] for pair in pairs]
+        triples = [[names[i] for i in triple] for triple in found.get("triples", ())]
+        return found | {"account": account, "pairs": coarse} | ({"triples": triples} if triples else {})
 
 
 def learn(

@@ -40,9 +40,8 @@ _BEFORE_TRIPLES = 2  # passes of the raking to pairs alone; more follow with the
 
 
 def with_margins(one_way: OneWay, all_pairs: AllPairs) -> OneWay:
-    """One-way counts with what the tables of all pairs say of them, by precision: a sum over the k values of the other
-    attribute has k times the variance of a cell. On small domains the pairs tell more than the one-way tables
-    themselves.
+    """One-way counts with what the tables of all pairs say of them, by precision: a sum over k values has k times the
+    variance of a cell. On small domains the pairs tell more than the one-way tables themselves.
     """
     precision = 1 / one_way.sigmas**2
     sums = [table * p for table, p in zip(one_way.counts, precision.tolist(), strict=True)]
@@ -63,9 +62,7 @@ def fitting_triples(tables: Tables) -> dict[Attributes, Counts]:
 
 
 class Pool:
-    """Rows of the model, and what their weights are fitted to; all of it public. `cardinalities`: of the table's
-    attributes. `records`: noisy number of records.
-    """
+    """Rows of the model, and what their weights are fitted to, for a noisy number of `records`; all of it public."""
 
     def __init__(self, columns: Codes, cardinalities: tuple[int, ...], choices: Choices, records: float) -> None:
         self._cardinalities, self._choices, self._records = cardinalities, choices, records

@@ -2,9 +2,8 @@
 
 The tables lie in a few blocks of attributes that cover all pairs (`dpdist.data.count.covering_blocks`), so that a row
 costs one look-up a block. Block by block, the table of the weights is fitted to all targets in it, and the rows are
-multiplied by the table's change. The threads of the machine share the rows: NumPy counts, takes and multiplies without
-the interpreter's lock. The pieces do not depend on the number of threads, and their results come in order, so that sums
-of them are the same on any machine.
+multiplied by the table's change. The threads of the machine share the rows; pieces of them do not depend on the number
+of threads, and their results come in order, so that sums of them are the same on any machine.
 """
 
 from __future__ import annotations
@@ -119,9 +118,7 @@ class WeightedRows:
         self._factors[b] = np.clip(self._factors[b] * change, *LIMITS)
 
     def shares(self, scopes: Iterable[Set]) -> dict[Set, Floats]:
-        """The share of the weights in each cell of the tables of some sets of attributes, of the shape of their domain.
-        Sets of up to three attributes.
-        """
+        """The share of the weights in each cell of the tables of some sets of up to three attributes."""
         found: dict[Set, Floats] = {}
         left = set(scopes)
 

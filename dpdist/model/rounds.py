@@ -47,8 +47,7 @@ def pick_sets(
     valid: Valid[A],
 ) -> list[A]:
     """Pick sets of attributes one after another by the exponential mechanism, among those that a public rule allows;
-    one record changes each of the `scores` by at most 1. To stop is a candidate with score 0. Only the picks that are
-    made are charged.
+    one record changes each score by at most 1. To stop is a candidate with score 0. Only picks made are charged.
     """
     picked: list[A] = []
     stop = len(sets)
@@ -69,9 +68,8 @@ def pick_sets(
 
 @dataclass
 class Learner:
-    """The state of the rounds; all of it public but the exact tables. `cells`: most cells of the model after this
-    round. It grows from round to round: otherwise one early pair could take what all later ones need. `marginals`: the
-    model's marginals of the pairs.
+    """The state of the rounds; all of it public but the exact tables. The model's `cells` grow from round to round:
+    otherwise one early pair could take what all later ones need. `marginals` are the model's, of the pairs.
     """
 
     tables: PairTables

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from bench_release import TABLE, TABLE_ROWS, release, timed
-from harness import arguments, command, machine, write_tables
+from harness import argument_parser, command, machine, write_tables
 
 RECORDS = 1_000_000
 
@@ -45,7 +45,7 @@ def baseline(source: Path) -> None:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = argument_parser(__doc__)
     parser.add_argument("--only", type=Path, help="run the baseline on a folder and end")
     parser.add_argument("--copies", type=int, nargs="*", default=[1], help="copies of the table")
     parser.add_argument("--repeats", type=int, default=3)

@@ -18,18 +18,16 @@ two random quantiles (2,000 pairs); *total variation* over the hundred ranges be
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import math
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from harness import DATA, argument_parser, write
 
 from dpdist.families.base.calibration import add_noise, project
 from dpdist.families.base.registry import make_plan
@@ -38,8 +36,6 @@ from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.privacy.noise import Noise
 from dpdist.spec.reader import load
 
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
 SHARE = 1 / 3
 ADULT = {"fnlwgt": 2, "capital-gain": 10, "hours": 12}
 """Places of columns in Adult."""
@@ -182,8 +178,7 @@ def methods(counts: np.ndarray, bins: int, epsilon: float) -> dict[str, Callable
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="file to write")
+    parser = argument_parser(__doc__)
     parser.add_argument("--keys", type=int, default=10, help="releases of each")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -201,9 +196,7 @@ def main() -> None:
                     row[f"{name}, seconds"] = round((time.process_time() - start) / options.keys, 4)
                 rows.append(row)
                 print(json.dumps(row), flush=True)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    write(options, rows)
 
 
 if __name__ == "__main__":

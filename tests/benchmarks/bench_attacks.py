@@ -16,15 +16,11 @@ Keys and splits are seeded, **not private**.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import DATA, ROOT, Clock, argument_parser, write
 
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
@@ -47,8 +43,6 @@ from dpdist.privacy.arrays import Codes
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
 FILES = {"acs2013": ["acs2013_sgf_100k.csv"], "adult": ["adult.data", "adult.test"]}
 
 
@@ -106,8 +100,7 @@ def releases(name: str, training: Codes, holdout: Codes) -> Iterator[tuple[str, 
 
 def main() -> None:
     """Attack; print a line for each section, write JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="file to write")
+    parser = argument_parser(__doc__)
     parser.add_argument("--tables", nargs="*", choices=list(FILES), default=list(FILES))
     parser.add_argument("--rows", type=int, help="records of each table, for a quick look")
     parser.add_argument("--seed", type=int, default=0)
@@ -116,17 +109,15 @@ def main() -> None:
     for name in options.tables:
         training, holdout, schema = people(name, options.rows)
         for release, released, kept, mechanism in releases(name, training, holdout):
-            start = time.perf_counter()
+            start = Clock()
             sections = attack_sections(released, training, kept, schema, seed=options.seed, mechanism=mechanism)
-            seconds = round(time.perf_counter() - start, 1)
+            seconds = round(start.seconds, 1)
             print(f"\n{name}, {release} ({size(released):,} records, {seconds} s)")
             for section in sections:
                 print(f"  [{section.state}] {section.title}: {section.verdict}", flush=True)
             found = {section.name: section.to_json() for section in sections}
             report.append({"table": name, "release": release, "seconds": seconds, "sections": found})
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report, indent=2))
+    write(options, report)
 
 
 if __name__ == "__main__":

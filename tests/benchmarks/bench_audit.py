@@ -6,16 +6,12 @@ Run ``python tests/benchmarks/bench_audit.py --json audit.json``; ``--runs`` set
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import time
 from collections.abc import Callable, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import Clock, argument_parser, write
 
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.claims import (
@@ -168,24 +164,20 @@ FAMILIES = {"plausible-deniability": synthesis, "histogram": histogram, "mixing"
 
 def main() -> None:
     """Print the table; write it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argument_parser(__doc__)
     parser.add_argument("--runs", type=int, default=20_000)
     parser.add_argument("--confidence", type=float, default=0.999)
     parser.add_argument("--only", nargs="*", choices=list(FAMILIES), default=list(FAMILIES))
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     findings, seconds = [], []
     chosen = [FAMILIES[name](arguments.runs, arguments.confidence) for name in arguments.only]
     for one in chain(*chosen):
-        start = time.perf_counter()
+        start = Clock()
         findings.append(one())
-        seconds.append(round(time.perf_counter() - start, 2))
+        seconds.append(round(start.seconds, 2))
         print(table_of(findings[-1:]).splitlines()[-1], flush=True)
     print("\n" + table_of(findings))
-    if arguments.json:
-        rows = [f.to_json() | {"seconds": s} for f, s in zip(findings, seconds, strict=True)]
-        body = {"machine": platform.processor(), "python": platform.python_version(), "audits": rows}
-        arguments.json.write_text(json.dumps(body, indent=2))
+    write(arguments, [f.to_json() | {"seconds": s} for f, s in zip(findings, seconds, strict=True)])
 
 
 if __name__ == "__main__":

@@ -10,14 +10,11 @@ of all candidates that passes. 1 is no bias; 0 means that such records are never
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import resource
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import argument_parser, write
 
 from dpdist.data.count import pair_counts
 from dpdist.families.base.network import Network
@@ -88,9 +85,8 @@ def measure(network: Network, seeds: Codes, omegas: tuple[int, ...], k: int, eps
 
 def main() -> None:
     """Measure and print; write JSON where asked."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds acs2024_workers.parquet")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--count", type=int, default=1 << 19)
     args = parser.parse_args()
     schema = Schema.from_yaml(SCHEMA)
@@ -107,18 +103,7 @@ def main() -> None:
                 f"omega {record['omega']}, k {k}, epsilon0 {epsilon0:g}: pass rate {record['pass_rate']:.3f}, two-way "
                 f"{record['two_way_distance']:.4f}; by decile {parts}"
             )
-    report = {
-        "benchmark": "bias",
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "seeds": len(seeds[0]),
-        "candidates": args.count,
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "results": results,
-    }
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write(args, results)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,7 @@ one thread, each in a process of its own.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -28,9 +25,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
+from harness import argument_parser, write
 
 from dpdist.cluster.cluster import Cluster
-from dpdist.data.count import covering_blocks, pair_counts
+from dpdist.data.count import pair_counts
 from dpdist.data.encode import TableEncoder
 from dpdist.data.operators import Operator, Split, pair_counts_operator, split_labels
 from dpdist.data.records import BATCH_ROWS
@@ -199,12 +197,11 @@ def _peak_memory() -> int:
 
 def main() -> None:
     """Print the rates and, with ``--json``, write them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of acs2024_workers.parquet")
     parser.add_argument("--rows", type=int, default=5_000_000, help="rows of the Parquet file (CSV: a fifth)")
     parser.add_argument("--cluster", type=int, default=0, help="also measure on so many worker processes")
     parser.add_argument("--peers", action="store_true", help="also count by DuckDB and by Polars")
-    parser.add_argument("--json", type=Path, help="write the measurements to this file")
     arguments = parser.parse_args()
     schema = Schema.from_yaml(SCHEMA)
     once = pq.read_table(arguments.data / "acs2024_workers.parquet")
@@ -226,19 +223,7 @@ def main() -> None:
             print(f"{name:<58} {shown}")
         else:
             print(f"{name:<58} {record}")
-    if arguments.json:
-        report = {
-            "benchmark": "counting",
-            "machine": platform.machine(),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "pyarrow": pa.__version__,
-            "rows": arguments.rows,
-            "attributes": len(schema.attributes),
-            "increments_per_row": len(covering_blocks(schema.cardinalities)),
-            "results": results,
-        }
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write(arguments, results)
 
 
 if __name__ == "__main__":

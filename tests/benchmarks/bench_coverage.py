@@ -29,12 +29,12 @@ from collections.abc import Iterator
 from functools import cached_property
 from itertools import combinations
 from math import prod
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from bench_synthesis import DATA, FILES, spec_of, table_of
+from bench_synthesis import FILES, spec_of, table_of
+from harness import DATA, argument_parser, write
 
 from dpdist.accuracy.coefficients import linear, logistic
 from dpdist.accuracy.intervals import CellErrors
@@ -301,8 +301,7 @@ def measure_persons(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="file to write")
+    parser = argument_parser(__doc__)
     parser.add_argument("--tables", nargs="*", choices=list(FILES), default=list(FILES))
     parser.add_argument("--epsilon", nargs="*", type=float, default=[0.25, 1, 4])
     parser.add_argument("--keys", type=int, default=5)
@@ -315,9 +314,7 @@ def main() -> None:
         for row in measure_persons(options) if options.persons else measure(name, options):
             print(json.dumps(row), flush=True)
             rows.append(row)
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    write(options, rows)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ attacks look at samples of a stated size and do not.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -21,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from bench_release import DATA, DPDIST, ROOT, Watch, timed
+from bench_release import DPDIST, Watch, timed
+from harness import DATA, ROOT, argument_parser, write
 
 
 def staged(arguments: list[str], folder: Path) -> dict[str, Any]:
@@ -98,8 +98,7 @@ def counting(folder: Path, rows: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path)
+    parser = argument_parser(__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rows", type=int, nargs="*", default=[])
     options = parser.parse_args()
@@ -110,9 +109,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             report["counting"].append(counting(Path(folder), rows))
     print(json.dumps(report, indent=2))
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report, indent=2))
+    write(options, report)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,12 @@ only where nobody chooses a release after seeing another, so no filter can admit
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
+
+from harness import argument_parser, write
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
@@ -74,7 +72,7 @@ def fixed(event: Event, epsilon: float, delta: float) -> int:
 
 def row(name: str, target: float, delta: float, cap: Portfolio) -> dict[str, Any]:
     """One kind of release."""
-    scale = accountant.calibrate(KINDS[name], epsilon=target, delta=delta, tolerance=1e-3)
+    scale = accountant.calibrate(KINDS[name], epsilon=target, delta=delta)
     event = KINDS[name](scale)
     shares = {one.name: admitted(one, one.cost(event)) for one in cap.filters}
     whole = {}
@@ -105,18 +103,15 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Print the table and write it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("--epsilon", default="4")
     parser.add_argument("--delta", default="1e-8")
     parser.add_argument("--each", type=float, nargs="+", default=[1.0, 0.1])
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     cap = Portfolio.standard(epsilon=Fraction(options.epsilon), delta=Fraction(options.delta))
     rows = [row(name, target, float(cap.delta) / 10, cap) for target in options.each for name in KINDS]
     print(table(rows))
-    if options.json:
-        result = {"python": platform.python_version(), "cap": [options.epsilon, options.delta], "rows": rows}
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    write(options, rows)
 
 
 if __name__ == "__main__":

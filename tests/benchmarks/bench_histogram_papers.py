@@ -9,22 +9,17 @@ number is add/remove, and PML, which is about replacement, is compared with diff
 
 from __future__ import annotations
 
-import argparse
 import csv
-import gzip
-import json
 import math
-import platform
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import yaml
+from harness import argument_parser, write
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from dpdist.data.numbers import NumberEncoder
 from dpdist.families.base.calibration import add_noise
@@ -42,7 +37,6 @@ Record = dict[str, Any]
 
 SPEC = Path(__file__).with_name("histogram_papers.yaml")
 NOISE = Noise(bytes(32))
-SIDE = 64  # pixels of the image
 
 
 def columns(spec: Record, data: Path) -> dict[str, Floats]:
@@ -281,211 +275,11 @@ def pml_figure(spec: Record) -> list[Record]:
     return records
 
 
-def attacks(spec: Record, values: dict[str, Floats]) -> list[Record]:
-    """Accuracy of telling two neighbours apart: likelihood ratio (membership) and nearest reference release (linkage).
-
-    The tables differ by one record in the bin that is hardest to hide; the best possible accuracy is
-    ``e^epsilon / (1 + e^epsilon)``.
-    """
-    records, wanted = [], spec["attacks"]
-    repeats = wanted["repeats"]
-    for column, numbers in values.items():
-        counts = histogram(numbers, wanted["bins"])
-        other = counts.copy()
-        other[np.argmin(counts)] += 1
-        for epsilon in wanted["epsilons"]:
-            name = f"attacks/{column}/{epsilon}"
-            releases = [noisy(t, "laplace", epsilon, repeats, f"{name}/{i}") for i, t in enumerate((counts, other))]
-            references = [
-                noisy(t, "laplace", epsilon, repeats, f"{name}/ref/{i}") for i, t in enumerate((counts, other))
-            ]
-            likelihood = [
-                np.abs(r - other).sum(axis=1) - np.abs(r - counts).sum(axis=1) for r in releases
-            ]  # the log ratio, times -scale
-            linked = [
-                np.linalg.norm(r - references[0], axis=1) <= np.linalg.norm(r - references[1], axis=1) for r in releases
-            ]
-            records.append(
-                {
-                    "column": column,
-                    "epsilon": epsilon,
-                    "membership_accuracy": 0.5 * float((likelihood[0] > 0).mean() + (likelihood[1] <= 0).mean()),
-                    "linkage_accuracy": 0.5 * float(linked[0].mean() + (~linked[1]).mean()),
-                    "bound": 1 / (1 + math.exp(-epsilon)),
-                }
-            )
-    return records
-
-
-def images(spec: Record, data: Path) -> list[Record]:
-    """The supplement's image noise: 64 x 64 pixels of 0 to 255, noise on every pixel, epsilon for each pixel."""
-    records, wanted, image = [], spec["images"], picture(data)
-    for mechanism in ("laplace", "gaussian"):
-        for epsilon in wanted["epsilons"]:
-            unit = measured(1, mechanism, epsilon, spec["delta"])
-            scores = []
-            for i in range(wanted["repeats"]):
-                name = f"image/{mechanism}/{epsilon}/{i}"
-                copy = add_noise(image, mechanism=unit.mechanism, scale=255 * unit.scales[0], noise=NOISE, name=name)
-                scores.append(similarity(image, np.clip(copy, 0, 255)))
-            psnr, mae, ssim = np.mean(scores, axis=0).tolist()
-            records.append({"mechanism": mechanism, "epsilon": epsilon, "psnr": psnr, "mae": mae, "ssim": ssim})
-    return records
-
-
-def picture(data: Path) -> Counts:
-    """Four handwritten digits (MNIST), 32 x 32 each with their margins."""
-    content = gzip.decompress((data / "mnist_t10k_images.idx3.gz").read_bytes())
-    digits = np.frombuffer(content, np.uint8, offset=16).reshape(-1, 28, 28)[:4]
-    framed = np.pad(digits, ((0, 0), (2, 2), (2, 2))).astype(np.int64)
-    return framed.reshape(2, 2, 32, 32).transpose(0, 2, 1, 3).reshape(SIDE, SIDE)
-
-
-def similarity(a: NDArray[Any], b: NDArray[Any]) -> tuple[float, float, float]:
-    """Peak signal-to-noise ratio in dB, mean absolute error, and structural similarity (Gaussian window of 1.5)."""
-    difference = (a - b).astype(np.float64)
-    psnr = 10 * math.log10(255**2 / max(float(np.mean(difference**2)), 1e-12))
-    c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
-
-    def mean(image: NDArray[Any]) -> Floats:
-        return np.asarray(ndimage.gaussian_filter(image.astype(np.float64), 1.5, truncate=3.5))
-
-    one, other = mean(a), mean(b)
-    variances = mean(a * a) - one**2 + mean(b * b) - other**2
-    ssim = (2 * one * other + c1) * (2 * (mean(a * b) - one * other) + c2)
-    ssim /= (one**2 + other**2 + c1) * (variances + c2)
-    return psnr, float(np.abs(difference).mean()), float(ssim.mean())
-
-
-def pass_rates(spec: Record, data: Path) -> list[Record]:
-    """REAEDP's Figure 1 with the real test: pass rate against gamma, on ACS 2024, four to eight of eleven resampled."""
-    from bench_privacy_test import SCHEMA, learn, read
-
-    from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesizer, candidate_batch
-    from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
-    from dpdist.spec.schema import Schema
-
-    wanted = spec["pass_rates"]
-    candidates = wanted["candidates"]
-    schema = Schema.from_yaml(SCHEMA)
-    codes = read(schema, data / "acs2024_workers.parquet")
-    ascending = sorted(range(len(codes)), key=schema.cardinalities.__getitem__)
-    synthesizer = SeedSynthesizer(learn(schema, codes, ascending), (4, 5, 6, 7, 8))
-    code = synthesizer.prefix_code
-    index = SeedIndex(code, seed_keys(code, [column[::640] for column in codes]))
-    records = []
-    for k in wanted["k"]:
-        for gamma in wanted["gamma"]:
-            test = PrivacyTest(k=k, gamma=gamma, epsilon0=0.1)
-            passed = candidate_batch(NOISE, synthesizer, index, test, 0, candidates)
-            records.append({"k": k, "gamma": gamma, "pass_rate": len(passed) / candidates})
-    return records
-
-
-def plot(results: dict[str, list[Record]], folder: Path) -> None:
-    """One PNG per experiment; needs matplotlib."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def draw(
-        name: str,
-        records: Sequence[Record],
-        axes: tuple[str, str],
-        fields: dict[str, str],
-        split: Callable[[Record], str],
-        *,
-        log: str = "xy",
-        note: str = "",
-    ) -> None:
-        figure, axis = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
-        for number, label in enumerate(dict.fromkeys(map(split, records))):
-            chosen = [r for r in records if split(r) == label]
-            for style, (field, title) in zip(("o-", "s--", "^:"), fields.items(), strict=False):
-                text = ", ".join(part for part in (label, title) if part)
-                xs, ys = [r[axes[0]] for r in chosen], [r[field] for r in chosen]
-                color = f"C{number if label else list(fields).index(field)}"
-                hollow = {"markersize": 8, "fillstyle": "none"} if style.startswith("^") else {"markersize": 4}
-                axis.plot(xs, ys, style, color=color, label=text, **hollow)
-        axis.set(xlabel=axes[0].replace("_", " "), ylabel=axes[1], title=note or name)
-        axis.set_xscale("log" if "x" in log else "linear")
-        axis.set_yscale("log" if "y" in log else "linear")
-        axis.legend(fontsize=7)
-        axis.grid(alpha=0.3)
-        figure.savefig(folder / f"{name}.png", dpi=120)
-        pyplot.close(figure)
-
-    distance = "total variation distance"
-    for column in dict.fromkeys(r["column"] for r in results["errors"]):
-        chosen = [r for r in results["errors"] if r["column"] == column]
-        for name, fixed, x in (("epsilon", "bins", "epsilon"), ("bins", "epsilon", "bins")):
-            value = max((r[fixed] for r in chosen), key=[r[fixed] for r in chosen].count)
-            kept = sorted((r for r in chosen if r[fixed] == value), key=lambda r: r[x])
-            draw(
-                f"errors-{name}-{column.lower()}",
-                kept,
-                (x, distance),
-                {"total_variation": ""},
-                lambda r: r["baseline"],
-                note=f"{column}: error against {x} ({fixed} {value}, add/remove)",
-            )
-    for share in dict.fromkeys(r["share"] for r in results["pml"]):
-        draw(
-            f"pml-{share:g}",
-            [r for r in results["pml"] if r["share"] == share],
-            ("epsilon", distance),
-            {"total_variation_pml": "PML", "total_variation_dp": "DP"},
-            lambda r: f"k = {r['bins']}",
-            note=f"PML against DP (replacement), alpha = {share:g}/k, n = 1000",
-        )
-    for order in dict.fromkeys(r["order"] for r in results["sensitivity"]):
-        draw(
-            f"sensitivity-{order:g}",
-            [r for r in results["sensitivity"] if r["order"] == order],
-            ("records", "bits"),
-            {"sensitivity": "exact", "published_bound": "published", "largest_change_found": "largest found"},
-            lambda r: "",
-            note=f"Entropy of order {order:g}: change by one record (replacement)",
-        )
-    names = {"membership_accuracy": "membership", "linkage_accuracy": "linkage", "bound": "bound"}
-    attacked = "Attacks on a histogram of 30 bins (add/remove)"
-    draw("attacks", results["attacks"], ("epsilon", "accuracy"), names, lambda r: r["column"], log="x", note=attacked)
-    if "pass_rates" in results:
-        title = "Privacy test, ACS 2024, four to eight of eleven resampled"
-        rates = results["pass_rates"]
-        draw(
-            "pass-rates",
-            rates,
-            ("gamma", "pass rate"),
-            {"pass_rate": ""},
-            lambda r: f"k = {r['k']}",
-            log="",
-            note=title,
-        )
-    for field, title in (("psnr", "PSNR, dB"), ("mae", "mean absolute error"), ("ssim", "SSIM")):
-        noised = f"64 x 64 image, noise on every pixel: {title}"
-        draw(
-            f"images-{field}",
-            results["images"],
-            ("epsilon", title),
-            {field: ""},
-            lambda r: r["mechanism"],
-            log="x",
-            note=noised,
-        )
-
-
 def main() -> None:
-    """Print Table S3 and the claims of the figures; with ``--json`` and ``--plots``, write all of it."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print Table S3 and the claims of the figures; with ``--json``, write all of it."""
+    parser = argument_parser(__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--json", type=Path, help="write the results to this file")
-    parser.add_argument("--plots", type=Path, help="write the figures to this folder")
     parser.add_argument("--spec", type=Path, default=SPEC, help="what to run")
-    parser.add_argument("--pass-rates", action="store_true", help="also run the privacy test, for some ten seconds")
     arguments = parser.parse_args()
     spec = yaml.safe_load(arguments.spec.read_text())
     values = columns(spec, arguments.data)
@@ -494,11 +288,7 @@ def main() -> None:
         "errors": errors(spec, values),
         "sensitivity": sensitivities(spec),
         "pml": pml_figure(spec),
-        "attacks": attacks(spec, values),
-        "images": images(spec, arguments.data),
     }
-    if arguments.pass_rates:
-        results["pass_rates"] = pass_rates(spec, arguments.data)
     for r in results["table_s3"]:
         print(
             f"{r['column']:<10} n {r['records']}  H {r['entropy']:.4f}  noisy {r['entropy_noisy_mean']:.4f}  "
@@ -518,13 +308,7 @@ def main() -> None:
     widest = results["pml"][int(np.argmax(gaps))]["epsilon"]
     print(f"PML below DP in {sum(g > 0 for g in gaps)} of {len(gaps)} settings, widest gap at epsilon {widest}")
     print(f"simulated distances within {apart:.2%} of their expectation")
-    over = max(r["membership_accuracy"] - r["bound"] for r in results["attacks"])
-    print(f"membership accuracy minus its bound: at most {over:+.4f}")
-    if arguments.plots:
-        plot(results, arguments.plots)
-    if arguments.json:
-        machine = {"machine": platform.machine(), "python": sys.version.split()[0], "numpy": np.__version__}
-        arguments.json.write_text(json.dumps({**machine, **results}, indent=2) + "\n")
+    write(arguments, results)
 
 
 if __name__ == "__main__":

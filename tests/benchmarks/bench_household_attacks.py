@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from bench_households import SPEC, declare
+from harness import Clock
 
 from dpdist.cluster.executor import InProcess
 from dpdist.data.released import ReleasedTable
@@ -43,9 +43,9 @@ def main() -> None:
         folder = Path(name)
         split(asked.data, folder, asked.seed)
         for number, epsilon in enumerate(asked.epsilon):
-            start = time.process_time()
+            start = Clock()
             path = release(folder, epsilon, asked.at_most)
-            drawn = time.process_time() - start
+            drawn = start.cpu
             released, real, holdout = read(folder, path)
             if not number:
                 report("the table", real, real, holdout, asked)

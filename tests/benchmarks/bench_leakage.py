@@ -12,13 +12,11 @@ against differential privacy. *levels*: the counts of a binary tree in one relea
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import argument_parser, write
 
 from dpdist.privacy.leakage import common_scale, noiseless_leakage, scale_for
 
@@ -107,8 +105,7 @@ def levels() -> list[dict[str, float]]:
 
 def main() -> None:
     """Print and, with ``--json``, write the figures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path)
+    parser = argument_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=10_000)
     options = parser.parse_args()
     report = {"figure": figure(options.repeats), "several": several(), "levels": levels()}
@@ -118,8 +115,7 @@ def main() -> None:
             print(panel, one["bins"], f"{one['alpha']:.3g}", one["epsilon"], text)
     for row in report["several"] + report["levels"]:
         print({name: round(value, 4) for name, value in row.items()})
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=2))
+    write(options, report)
 
 
 if __name__ == "__main__":

@@ -10,21 +10,18 @@ gives each value of a group the same share. *60,000 codes* is a made-up table wi
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import resource
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from harness import DATA, argument_parser, write
 
 import dpdist
 
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")) / "acs2024_persons.parquet"
+TABLE = DATA / "acs2024_persons.parquet"
 CELL = ["OCCP", "AREA", "SEX"]
 OTHERS = ["AGEP", "RAC1P", "MAR", "ESR", "COW", "DIS"]
 GROUPS = [0, 10, 500, 800, 1005, 1305, 1600, 2001, 2100, 2205, 2600, 3000, 3601, 3700, 4000, 4200, 4330, 4700, 5000]
@@ -34,7 +31,7 @@ GROUPS += [6005, 6200, 6800, 7000, 7700, 9005, 9800, 9920]
 
 def table() -> pd.DataFrame:
     """The persons, with areas that are unique among states."""
-    frame = pd.read_parquet(DATA, columns=["STATE", "PUMA", "OCCP", "SEX", *OTHERS])
+    frame = pd.read_parquet(TABLE, columns=["STATE", "PUMA", "OCCP", "SEX", *OTHERS])
     frame["AREA"] = frame.pop("STATE") * 100_000 + frame.pop("PUMA")
     return frame.fillna(0).astype(np.int64)
 
@@ -99,8 +96,7 @@ def made_up(records: int = 200_000) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="file to write")
+    parser = argument_parser(__doc__)
     parser.add_argument("--keys", type=int, default=3)
     options = parser.parse_args()
     frame, rows = table(), []
@@ -130,9 +126,7 @@ def main() -> None:
         )
         rows.append(row)
         print(json.dumps(row), flush=True)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    write(options, rows)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,9 @@ their rate in the class. Models are trained on what is released and tested on re
 
 from __future__ import annotations
 
-import argparse
 import gzip
-import json
 import math
 import os
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -30,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from harness import DATA, Clock, argument_parser, write
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, roc_auc_score
 from sklearn.tree import DecisionTreeClassifier
@@ -53,7 +51,6 @@ from dpdist.families.mixing.spec import MixingSpec
 from dpdist.privacy.noise import Noise
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
 DELTA = 1e-5
 NO_NOISE = 1e-9
 CLIENTS = 8
@@ -312,7 +309,7 @@ task: Task  # set before the processes fork
 def cell(arguments: tuple[float, int, int]) -> dict[str, Any]:
     """Mean and deviation of the scores over some releases at one (epsilon, order)."""
     epsilon, order, runs = arguments
-    begin = time.perf_counter()
+    begin = Clock()
     try:
         made = task.plan(epsilon, order)
     except SpecError as error:
@@ -320,7 +317,7 @@ def cell(arguments: tuple[float, int, int]) -> dict[str, Any]:
     charged = math.inf if epsilon == math.inf else made.epsilon
     results = [task.scores(made, run) for run in range(runs)]
     out = {"epsilon": epsilon, "order": order, "sigma_over_clip": made.sigma_over_clip, "charged": charged}
-    return out | summary(results) | {"seconds": time.perf_counter() - begin}
+    return out | summary(results) | {"seconds": begin.seconds}
 
 
 def summary(results: list[Scores]) -> dict[str, Any]:
@@ -350,10 +347,9 @@ def show(result: dict[str, Any]) -> str:
 def main() -> None:
     """Print the tables and, with ``--json``, write them."""
     global task
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argument_parser(__doc__)
     known = ", ".join([*TASKS, "federated"])
     parser.add_argument("tasks", nargs="*", default=["adult", "adult-equal", "mnist", "federated"], help=known)
-    parser.add_argument("--json", type=Path, help="write the measurements to this file")
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--orders", type=int, nargs="+", default=ORDERS)
     parser.add_argument("--epsilons", type=float, nargs="+", default=(1.0, 10.0, 20.0))
@@ -376,8 +372,7 @@ def main() -> None:
                 rows.append(result)
                 print(show(result), flush=True)
         tables[name] = {"real": real, "majority": majority, "published_best": PUBLISHED_BEST, "cells": rows}
-    if arguments.json:
-        arguments.json.write_text(json.dumps(tables, indent=2) + "\n")
+    write(arguments, tables)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python tests/benchmarks/bench_papers_acs.py --json bench/papers_acs.json [--rows 20000 --records 5000] [--paper
     FILE] [--table acs2024]
 
-Its Table 3 (classifiers of income: accuracy, and agreement with a classifier trained on real records), Table 4 (linear
-models beside differentially private training), Table 5 (the distinguishing game) and the share of candidates that
+Its Table 3 (classifiers of income: accuracy, and agreement with a classifier trained on real records), Table 5 (the
+distinguishing game) and the share of candidates that
 pass the privacy test for k and omega. Models at (epsilon, delta) = (1, 1e-9), k = 50, gamma = 4, epsilon0 = 1.
 
 Four fifths of the records (100,000 of 2013, 1,334,000 of 2024) make the releases, one fifth tests. The paper had
@@ -20,14 +20,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dp_erm as erm
 import numpy as np
+from harness import DATA, ROOT, Clock, argument_parser, write
 
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator, split_labels
@@ -51,8 +49,6 @@ from dpdist.privacy.noise import Noise
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
 FILES = {"acs2013": "acs2013_sgf_100k.csv", "acs2024": "acs2024_workers.parquet"}
 OMEGAS: dict[str, list[int]] = {
     "omega = 11": [11],
@@ -66,7 +62,6 @@ TARGET = "incc"
 TABLE3 = ("tree", "random forest", "AdaBoost")
 PASSING = {**{f"omega = {w}": [w] for w in range(10, 4, -1)}, **{n: w for n, w in OMEGAS.items() if len(w) > 1}}
 KS = (10, 25, 50, 100, 250, 500, 1000, 2000)
-PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
 
 
 def release_spec(rows: int, records: int, table: str = "acs2013", **settings: Any) -> PlausibleDeniabilitySpec:
@@ -108,7 +103,7 @@ def releases(train: Codes, records: int, seed: int, table: str = "acs2013") -> I
 
 
 class Tables:
-    """Tables 3, 4 and 5, a row for each release."""
+    """Tables 3 and 5, a row for each release."""
 
     def __init__(self, train: Codes, test: Codes, schema: Schema, records: int, seed: int) -> None:
         self._seed, view = seed, view_of(schema)
@@ -119,7 +114,6 @@ class Tables:
         self._encoder = Encoder.of(view, places, train)
         self._truth = labels_of(test, view, self._target)
         self._reference = {name: self._fitted(name, self._real) for name in CLASSIFIERS}
-        self._penalties: dict[str, float] = {}
 
     def _fitted(self, name: str, records: Codes) -> ModelPredictions:
         kind = CLASSIFIERS[name]
@@ -136,31 +130,6 @@ class Tables:
                 "accuracy": proportion(right, len(self._truth)).to_json(),
                 "agreement": model.agreement(self._reference[name]),
             }
-        return found
-
-    def linear(self, records: Codes, *, epsilon: float | None = None) -> dict[str, Any]:
-        """Accuracy of both linear models trained on records; with an epsilon also of differentially private "
-        "training."""
-        x, test = (erm.unit_rows(self._encoder.indicators(table)) for table in (records, self._test))
-        y = erm.signs(labels_of(records, self._view, self._target), 1)
-        truth = erm.signs(self._truth, 1)
-        rng = np.random.default_rng([self._seed, 2])
-        found: dict[str, Any] = {}
-        for loss in (erm.LOGISTIC, erm.HUBER_SVM):
-
-            def accuracy(f: np.ndarray) -> float:
-                return float((np.sign(test @ f) == truth).mean())
-
-            penalty = self._penalties.setdefault(loss.name, PENALTIES[1])
-            found[loss.name] = {"plain": accuracy(erm.minimise(loss, x, y, penalty=penalty))}
-            if epsilon is None:
-                continue
-            best = {"output": 0.0, "objective": 0.0}
-            for penalty in PENALTIES:  # the best penalty of each, in favour of the baselines
-                for way, train in (("output", erm.output_perturbation), ("objective", erm.objective_perturbation)):
-                    runs = [accuracy(train(loss, x, y, epsilon=epsilon, penalty=penalty, rng=rng)) for _ in range(5)]
-                    best[way] = max(best[way], float(np.mean(runs)))
-            found[loss.name] |= best
         return found
 
     def game(self, records: Codes) -> dict[str, Any]:
@@ -226,14 +195,6 @@ def markdown(report: dict[str, Any], paper: dict[str, Any]) -> str:
         cells = [both(value, "table3", name, k, what) for value, (k, what) in zip(values, kinds, strict=True)]
         rows.append([name, *cells])
     lines = table(["trained on", *(f"{name}, {what}" for name, what in kinds)], rows)
-    losses = [loss.name for loss in (erm.LOGISTIC, erm.HUBER_SVM)]
-    ways = {"plain": "reals", "output": "reals, output perturbation", "objective": "reals, objective perturbation"}
-    listed = [("reals", way, label) for way, label in ways.items()] + [(name, "plain", name) for name in ROWS[1:]]
-    rows = [
-        [label, *(both(report["table4"][name][loss][way], "table4", name, loss, way) for loss in losses)]
-        for name, way, label in listed
-    ]
-    lines += table(["trained on", *losses], rows)
     games = list(distinguish.CLASSIFIERS)
     rows = [[name, *(both(report["table5"][name][g]["value"], "table5", name, g) for g in games)] for name in ROWS]
     lines += table(["real records against", *games], rows)
@@ -249,15 +210,14 @@ def markdown(report: dict[str, Any], paper: dict[str, Any]) -> str:
 
 def split(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     """All tables, and the pass rates of the first split."""
-    start = time.perf_counter()
+    start = Clock()
     train, test, schema = people(options.rows, seed, options.table)
     tables = Tables(train, test, schema, options.records, seed)
-    report: dict[str, Any] = {"rows": len(train[0]), "table3": {}, "table4": {}, "table5": {}}
+    report: dict[str, Any] = {"rows": len(train[0]), "table3": {}, "table5": {}}
     for name, records in releases(train, options.records, seed, options.table):
         report["table3"][name] = tables.classifiers(records)
-        report["table4"][name] = tables.linear(records, epsilon=1.0 if name == "reals" else None)
         report["table5"][name] = tables.game(records)
-        print(f"{time.perf_counter() - start:7.1f} s  {name}", flush=True)
+        print(f"{start.seconds:7.1f} s  {name}", flush=True)
     if seed == options.seed:
         report["pass_rates"] = pass_rates(train, options.candidates, seed, options.table)
     return report
@@ -273,8 +233,7 @@ def averaged(reports: list[Any]) -> Any:
 
 def main() -> None:
     """Make the releases and the tables; print Markdown, write JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="file to write")
+    parser = argument_parser(__doc__)
     parser.add_argument("--table", choices=list(FILES), default="acs2013")
     parser.add_argument("--rows", type=int, help="records of the table, for a quick look")
     parser.add_argument("--records", type=int, default=40_000, help="released records")
@@ -288,9 +247,7 @@ def main() -> None:
         reports.append(split(options, seed))
         report = averaged(reports) | {"splits": len(reports), "records": options.records, "each": reports}
         paper = json.loads(options.paper.read_text()) if options.paper else {}
-        if options.json:  # after every split, because a split takes minutes
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            options.json.write_text(json.dumps(report | {"paper": paper or None}, indent=2))
+        write(options, report | {"paper": paper or None})  # after every split, because a split takes minutes
     print(markdown(report, paper))
 
 

@@ -11,15 +11,14 @@ from 560,000 records, here there are 80,000. Keys and splits are seeded, **not p
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from bench_papers_acs import KS, PASSING, passing, people, release_spec, releases
 from bench_quality import learn
+from harness import argument_parser, write
 from sklearn.ensemble import RandomForestClassifier
 
 from dpdist.data.count import pair_counts
@@ -149,8 +148,7 @@ def unique(codes: Codes) -> float:
 
 def main() -> None:
     """Print and, with ``--json``, write all figures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path)
+    parser = argument_parser(__doc__)
     parser.add_argument("--rows", type=int, help="records of the table, for a quick look")
     parser.add_argument("--records", type=int, default=40_000)
     parser.add_argument("--candidates", type=int, default=30_000)
@@ -165,10 +163,8 @@ def main() -> None:
         "pass_rates": pass_rates(train, options.candidates),
         "distances": distances(train, options.records, schema, 0),
     }
-    text = json.dumps(report, indent=2)
-    print(text)
-    if options.json:
-        options.json.write_text(text)
+    print(json.dumps(report, indent=2))
+    write(options, report)
 
 
 if __name__ == "__main__":

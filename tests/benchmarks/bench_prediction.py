@@ -1,8 +1,7 @@
 """What two-stage synthetic data are worth to those who predict with them, and how fast they are made.
 
 Run ``python tests/benchmarks/bench_prediction.py simulation --json simulation.json`` with scikit-learn installed; the
-other tasks are ``stages``, ``mismatch``, ``pricing``, ``tables``, ``linked``, ``private``, ``scale`` and
-``estimators``. Tables are read from ``../shared/data`` or the folder that DPDIST_DATA names; ``--only`` chooses some.
+other tasks are ``pricing``, ``tables``, ``linked`` and ``private``; ``--only`` chooses some tables.
 
 *published*: the paper's simulated regression with its first stages; *shifted*: the same, predicted where x3 has
 another mean; *paper-prices* and *paper-tables*: its five brands, and its five tables with its columns, sizes and
@@ -10,10 +9,8 @@ requirements. *simulation*: 1,000 private records, three inputs, y = g(x) + nois
 and trains on them, on the synthetic records, or on both. g is Wendland's function
 ``(1 - r)^6_+ (35 r^2 + 18 r + 3)``, the noise has variance 0.2, the inputs are Gaussian (mean 0.4, deviation 0.15,
 correlation 0.5) on the unit cube.
-*stages*: the same with four models for each first stage and alpha. *mismatch*: the public records have another mean.
 *pricing*: five simulated brands with log-log demand and known elasticities, and canned tuna where ``tuna.csv`` (of the
-R package bayesm) is there. *tables*: five public tables. *classes*: the income class of Adult. *parties*: several
-parties in one table. *linked*: how often a
+R package bayesm) is there. *tables*: five public tables.  *linked*: how often a
 released row is nearest to the row it was mixed from. *private*: the differentially private variant beside the
 published method and plausible-deniability synthesis. Errors are against what was never used; on tables on the scale
 of the response.
@@ -21,24 +18,21 @@ of the response.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from harness import argument_parser, write
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from prediction_classes import classes
 from prediction_models import FILES
 from prediction_paper_tables import paper_prices, paper_tables
-from prediction_parties import parties
 from prediction_pricing import pricing
 from prediction_private import private
 from prediction_published import published, shifted
-from prediction_simulated import mismatch, simulation, stages
-from prediction_speed import estimators, scale
+from prediction_simulated import simulation
 from prediction_tables import linkage, tables
 
 
@@ -50,32 +44,23 @@ def main() -> None:
         "paper-prices": (paper_prices, 10),
         "paper-tables": (paper_tables, 20),
         "simulation": (simulation, 20),
-        "stages": (stages, 20),
-        "mismatch": (mismatch, 10),
         "pricing": (pricing, 3),
         "tables": (tables, 3),
-        "classes": (classes, 3),
-        "parties": (parties, 20),
         "linked": (linkage, 3),
         "private": (private, 3),
-        "estimators": (estimators, 3),
-        "scale": (scale, 1_000_000),
     }
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("task", nargs="?", choices=[*tasks, "all"], default="all")
-    parser.add_argument("--size", type=int, help="trials, or records for the task scale")
+    parser.add_argument("--size", type=int, help="trials")
     parser.add_argument("--only", nargs="+", choices=["simulation", *FILES], help="for those of several tables")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     chosen = tasks if options.task == "all" else {options.task: tasks[options.task]}
     out = {}
     for name, (task, size) in chosen.items():
-        some = (options.only,) if options.only and name in ("tables", "parties", "linked", "private") else ()
+        some = (options.only,) if options.only and name in ("tables", "linked", "private") else ()
         out[name] = task(options.size or size, *some)
-    text = json.dumps(out, indent=2)
-    print(text)
-    if options.json:
-        options.json.write_text(text)
+    print(json.dumps(out, indent=2))
+    write(options, out)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from bench_synthesis import Distances, table_of
+from harness import argument_parser, write
 from wide_tables import schema_of_codes, write_codes
 
 from dpdist.families.base.registry import make_plan, stages_of
@@ -97,8 +98,7 @@ def rounded(figures: dict[str, float]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="file to write")
+    parser = argument_parser(__doc__)
     parser.add_argument("--epsilon", nargs="*", type=float, default=[0.1, 1])
     parser.add_argument("--cases", nargs="*", default=["years", "states"])
     parser.add_argument("--keys", type=int, default=1)
@@ -109,9 +109,7 @@ def main() -> None:
         for row in measure(options, Path(folder)):
             print(json.dumps(row), flush=True)
             rows.append(row)
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    write(options, rows)
 
 
 if __name__ == "__main__":

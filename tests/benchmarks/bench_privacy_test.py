@@ -10,10 +10,7 @@ without noise to rows that are taken for public, whose candidates are compared w
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
-import resource
 import runpy
 import time
 from collections.abc import Sequence
@@ -23,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from harness import argument_parser, write
 
 from dpdist.data.count import coarsen, configuration_index, pair_counts
 from dpdist.families.base.network import Network, thresholds_from_weights
@@ -155,9 +153,8 @@ def distances(made: Codes, codes: Codes, schema: Schema) -> tuple[float, float]:
 
 def main() -> None:
     """Measure and print; write JSON where asked."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds acs2024_workers.parquet")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--count", type=int, default=1 << 20)
     parser.add_argument("--own", action="store_true", help="only the mixture")
     args = parser.parse_args()
@@ -179,17 +176,7 @@ def main() -> None:
             )
     mixtures = [own(schema, codes, count, 10_000) for count in (50_000, 200_000)]
     print(json.dumps(mixtures, indent=2))
-    report = {
-        "own": mixtures,
-        "benchmark": "privacy_test",
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "results": results,
-    }
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write(args, {"own": mixtures, "results": results})
 
 
 if __name__ == "__main__":

@@ -11,16 +11,13 @@ sample drawn from the input itself. Keys and splits are seeded, **not private**,
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import time
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import DATA, ROOT, Clock, argument_parser, write
 
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.data.inputs import table_source
@@ -43,8 +40,6 @@ from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.spec.reader import load
 
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
 FILES = {
     "acs2013": [DATA / "acs2013_sgf_100k.csv"],
     "acs2024": [DATA / "acs2024_workers.parquet"],
@@ -129,9 +124,9 @@ def measure(table: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]
         distances, seconds = [], []
         for seed in range(options.seeds):
             noise = Noise(np.random.default_rng([seed, 1]).bytes(32))
-            start = time.perf_counter()
+            start = Clock()
             network = learn(chosen, codes, noise, seed, noisy=noisy)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(start.seconds)
             made = pair_counts(generate(network, noise, records), spec.table.cardinalities)
             distances.append(distance(made, truth))
         yield {
@@ -150,8 +145,7 @@ def measure(table: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="file to write")
+    parser = argument_parser(__doc__)
     parser.add_argument("--tables", nargs="*", choices=list(FILES), default=list(FILES))
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--delta", type=float, default=1e-9)
@@ -164,9 +158,7 @@ def main() -> None:
             rows.append(row)
             shown = f"{row['distance']:.4f} ± {row['deviation']:.4f}  {row['seconds']} s"
             print(f"{table:8} {row['model']:32} {shown}", flush=True)
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(rows, indent=2))
+    write(options, rows)
 
 
 if __name__ == "__main__":

@@ -16,15 +16,14 @@ splits are seeded, **not private**, so that runs can be repeated.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from bench_quality import FILES, distance, generate, learn, release_spec
+from harness import argument_parser, write
 
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.data.inputs import table_source
@@ -136,8 +135,7 @@ def measure(table: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="file to write")
+    parser = argument_parser(__doc__)
     parser.add_argument("--tables", nargs="*", choices=list(FILES), default=list(FILES))
     parser.add_argument("--epsilons", nargs="*", type=float, default=[0.1, 0.3, 1.0, 4.0])
     parser.add_argument("--rows", type=int, help="so many records of each table, at random; default: all")
@@ -150,9 +148,7 @@ def main() -> None:
         for row in measure(table, options):
             rows.append(row)
             print({name: value for name, value in row.items() if name not in ("ordered", "deviation")}, flush=True)
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(rows, indent=2))
+    write(options, rows)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -26,9 +25,8 @@ from types import MappingProxyType
 from typing import Any
 
 import psutil
+from harness import DATA, ROOT, argument_parser, write
 
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
 TABLE = DATA / "acs2024_workers.parquet"
 TABLE_ROWS = 1_326_858
 DPDIST = (sys.executable, "-m", "dpdist")
@@ -126,8 +124,7 @@ def grown(copies: int, executor: str = "") -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path)
+    parser = argument_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="runs of each mode")
     parser.add_argument("--copies", type=int, nargs="*", default=[], help="copies of the table")
     parser.add_argument("--executors", action="store_true", help="also compare executors")
@@ -147,9 +144,7 @@ def main() -> None:
     for copies, executor in runs + [(75, name) for name in EXECUTORS if options.executors]:
         report["grown"].append(grown(copies, executor))
         print(json.dumps(report["grown"][-1]), flush=True)
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    write(options, report)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,13 @@ total variation over attributes and over all pairs, to the table. Keys are seede
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import time
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import DATA, ROOT, argument_parser, write
 
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.data.inputs import table_source
@@ -33,8 +31,6 @@ from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.rules import broken_by
 from dpdist.spec.schema import Schema
 
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
 SPEC = ROOT / "deploy" / "releases" / "acs2024-persons.yaml"
 
 
@@ -65,8 +61,7 @@ def measure(spec: ReleaseSpec, table: Codes, truth: PairCounts, rules: Schema, k
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="file to write")
+    parser = argument_parser(__doc__)
     parser.add_argument("--keys", type=int, default=4)
     parser.add_argument("--records", type=int, default=1_000_000)
     options = parser.parse_args()
@@ -81,9 +76,7 @@ def main() -> None:
         for one in (without, spec):
             rows.append(measure(one, table, truth, spec.table, key))
             print(json.dumps(rows[-1]), flush=True)
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    write(options, rows)
 
 
 if __name__ == "__main__":

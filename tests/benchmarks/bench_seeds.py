@@ -9,15 +9,14 @@ private**.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_synthesis import ROOT, Distances, table_of
+from bench_synthesis import Distances, table_of
+from harness import ROOT, argument_parser, write
 
 from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
@@ -52,17 +51,14 @@ def measure(keys: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="file to write")
+    parser = argument_parser(__doc__)
     parser.add_argument("--keys", type=int, default=2)
     options = parser.parse_args()
     rows = []
     for row in measure(options.keys):
         print(json.dumps(row), flush=True)
         rows.append(row)
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    write(options, rows)
 
 
 if __name__ == "__main__":

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Iterator
 from itertools import combinations
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import DATA, ROOT, argument_parser, write
 
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
@@ -36,8 +35,6 @@ from dpdist.privacy.noise import Noise
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
 FILES = {
     "acs2013": ["acs2013_sgf_100k.csv"],
     "acs2024": ["acs2024_workers.parquet"],
@@ -141,8 +138,7 @@ def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="file to write")
+    parser = argument_parser(__doc__)
     parser.add_argument("--tables", nargs="*", choices=list(FILES), default=list(FILES))
     parser.add_argument("--kinds", nargs="*", default=["synthesis", "plausible-deniability"])
     parser.add_argument("--epsilon", nargs="*", type=float, default=[0.1, 1, 3, 8])
@@ -154,9 +150,7 @@ def main() -> None:
         for row in measure(name, options):
             print(json.dumps(row), flush=True)
             rows.append(row)
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    write(options, rows)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ release with units runs once more, and a worker is killed while it bounds. The k
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -25,6 +24,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+from harness import argument_parser, write
 
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
@@ -176,13 +176,12 @@ def run(kind: str, folder: Path, visits: int, *, unit: bool, memory: str, kill: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--visits", type=lambda text: int(float(text)), default=1_000_000)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--kinds", nargs="+", default=["histogram", "synthesis"])
     parser.add_argument("--memory", default="3GiB")
     parser.add_argument("--kill", action="store_true")
-    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     write_visits(given.folder, given.visits)
     found = []
@@ -193,8 +192,7 @@ def main() -> None:
         if given.kill:
             found.append(run(kind, given.folder, given.visits, unit=True, memory=given.memory, kill=True))
             print(json.dumps(found[-1]), flush=True)
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=2))
+    write(given, found)
 
 
 if __name__ == "__main__":

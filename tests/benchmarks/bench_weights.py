@@ -9,22 +9,19 @@ state. Records that count once are scaled to the public total. Delta is 1e-9.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import resource
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from harness import DATA, ROOT, argument_parser, write
 
 import dpdist
 from dpdist.spec.reader import load
 
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")) / "acs2024_persons.parquet"
+TABLE = DATA / "acs2024_persons.parquet"
 SPEC = ROOT / "deploy" / "releases" / "acs2024-persons.yaml"
 CELL = ["STATE", "AGEP", "SEX"]
 TOTAL = 39_859_108
@@ -33,7 +30,7 @@ TOTAL = 39_859_108
 
 def settings(kind: str, at_most: int | None, epsilon: float) -> dict[str, Any]:
     """A release of all attributes, or of the totals alone."""
-    spec = load(SPEC, {"data.path": str(DATA)})
+    spec = load(SPEC, {"data.path": str(TABLE)})
     tree = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     tree["privacy"] = {"epsilon": epsilon, "delta": 1e-9}
     if kind == "histogram":
@@ -70,12 +67,11 @@ def errors(found: pd.Series, truth: pd.Series) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="file to write")
+    parser = argument_parser(__doc__)
     parser.add_argument("--keys", type=int, default=3)
     parser.add_argument("--epsilon", type=float, default=1.0)
     options = parser.parse_args()
-    frame = pd.read_parquet(DATA, columns=[*CELL, "PWGTP"])
+    frame = pd.read_parquet(TABLE, columns=[*CELL, "PWGTP"])
     truth = frame.groupby(CELL)["PWGTP"].sum()
     index = pd.MultiIndex.from_product([sorted(set(frame[name])) for name in CELL], names=CELL)
     truth, rows = truth.reindex(index).fillna(0), []
@@ -101,9 +97,7 @@ def main() -> None:
                     row = {"kind": kind, "at_most": at_most, "key": key, "cpu": round(cpu, 1)} | errors(found, truth)
                     rows.append(row)
                     print(json.dumps(row), flush=True)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    write(options, rows)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from harness import DATA, argument_parser, write
 from wide_tables import PERSONS, made_up, schema_of_codes, schema_of_persons, write_codes
 
 from dpdist.data.inputs import table_source
@@ -31,10 +32,6 @@ from dpdist.data.table import open_table
 from dpdist.families.base.graph import run_pass
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.reader import load
-
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
-
 
 NETWORK: dict[str, Any] = {
     "kind": "plausible-deniability",
@@ -124,8 +121,7 @@ def measure(attributes: int | None, options: argparse.Namespace) -> dict[str, An
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="file to write")
+    parser = argument_parser(__doc__)
     parser.add_argument("--attributes", nargs="*", type=int, default=[24, 60, 200])
     parser.add_argument("--persons", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--rows", type=int, default=100_000)
@@ -136,9 +132,7 @@ def main() -> None:
     for attributes in [*([None] if options.persons else []), *options.attributes]:
         rows.append(measure(attributes, options))
         print(json.dumps(rows[-1]), flush=True)
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    write(options, rows)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,13 @@ import dpdist
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
-RESULTS = Path(__file__).parent / "results"
 
 
-def arguments(text: str | None, **options: Any) -> argparse.ArgumentParser:
+def argument_parser(text: str | None) -> argparse.ArgumentParser:
     """Return a parser with ``--json``, described by the first line of a script's docstring."""
-    parser = argparse.ArgumentParser(description=(text or "").splitlines()[0], **options)
+    title = (text or "").splitlines()[0]
+    parser = argparse.ArgumentParser(description=title)
+    parser.set_defaults(title=title.rstrip("."))
     parser.add_argument("--json", type=Path, help="file to write")
     return parser
 
@@ -62,11 +63,11 @@ def command() -> str:
     return " ".join(["python", os.path.relpath(script, ROOT), *rest])
 
 
-def write(options: argparse.Namespace, rows: Any, title: str = "") -> None:
+def write(options: argparse.Namespace, rows: Any) -> None:
     """Write rows to the file of ``--json``: a table if they are flat mappings, as they are otherwise."""
     if not options.json:
         return
-    about = {"title": title or options.json.stem, "command": command(), "machine": machine()}
+    about = {"title": options.title, "command": command(), "machine": machine()}
     if isinstance(rows, Sequence) and rows and all(isinstance(row, Mapping) for row in rows):
         columns = list(dict.fromkeys(name for row in rows for name in row))
         tables = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes, Floats
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
 ALPHAS = (0.0, 0.2, 0.5, 0.8, 1.0)
 FILES = {
     "insurance": "insurance.csv",

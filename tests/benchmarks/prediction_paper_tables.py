@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow.csv as pa_csv
-from prediction_models import DATA, FILES, Ridge, Rows, both, errors, mean_sd
+from harness import DATA
+from prediction_models import FILES, Ridge, Rows, both, errors, mean_sd
 from prediction_pricing import mean_absolute_percentage_deviation, optimal_markup, optimal_profit_ratio
 from prediction_published import hypercube, near
 

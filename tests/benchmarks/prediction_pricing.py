@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow.csv as pa_csv
+from harness import DATA
 from numpy.typing import ArrayLike
-from prediction_models import ALPHAS, DATA, Synthesis, key, numbers_plan
+from prediction_models import ALPHAS, Synthesis, key, numbers_plan
 
 from dpdist.privacy.arrays import Floats
 

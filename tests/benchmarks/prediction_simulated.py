@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from typing import Any
 
 import numpy as np
+from harness import Clock
 from prediction_models import (
-    ALL,
     ALPHAS,
-    MODELS,
     Nothing,
     Rows,
     Synthesis,
@@ -21,7 +18,6 @@ from prediction_models import (
     numbers_plan,
 )
 
-from dpdist.evaluation.utility.regression import delta_mse, mse
 from dpdist.families.prediction.first_stage import FIRST_STAGES
 from dpdist.families.prediction.plan import LidPlan
 from dpdist.families.prediction.stages import SyntheticInputs
@@ -96,10 +92,10 @@ def simulation(trials: int) -> dict[str, Any]:
         rng, noise = np.random.default_rng(trial), key(trial)
         private, public, x = simulated(1000, rng), simulated(200, rng), inputs(1000, rng)
         test = (x, g(x))
-        start = time.perf_counter()
+        start = Clock()
         codes = [*private[0].T, private[1]]
         made = Synthesis(simulated_plan(0.2), codes, noise)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(start.seconds)
         synthetic = responded(made.rows())
         single = single_stage(0.2, private, noise)
         for name, train in {
@@ -143,64 +139,4 @@ def simulation(trials: int) -> dict[str, Any]:
         "nw_by_alpha": table(watson),
         "lid_by_alpha_eta_0.01": table(lids),
         "seconds_of_a_synthesis": mean_sd(seconds),
-    }
-
-
-STAGE_RUNS = (
-    *((stage, stage, "nearest") for stage in ("lhs", "uniform", "weibull", "cauchy")),
-    ("lhs, independent rows", "lhs", "independent"),
-    ("uniform, independent rows", "uniform", "independent"),
-)
-
-
-def stages(trials: int) -> dict[str, Any]:
-    """Errors of four models trained on synthetic records, alone and with the public ones, by first stage and alpha.
-
-    Errors are against g, on inputs of the private distribution and on uniform inputs of the whole cube.
-    """
-    found: dict[str, dict[str, dict[str, list[float]]]] = {}
-
-    def add(what: str, name: str, alpha: float, error: float) -> None:
-        found.setdefault(what, {}).setdefault(name, {}).setdefault(f"{alpha:g}", []).append(error)
-
-    for trial in range(trials):
-        rng, noise = np.random.default_rng(trial), key(trial)
-        private, public, x = simulated(1000, rng), simulated(200, rng), inputs(1000, rng)
-        cube = rng.random((1000, 3))
-        codes = [*private[0].T, private[1]]
-        teacher = Synthesis(simulated_plan(0.2), codes, noise).model
-        for name, first_stage, matching in STAGE_RUNS:
-            made = Synthesis(simulated_plan(0.2, first_stage, matching), codes, noise, until=SyntheticInputs)
-            for alpha in ALPHAS:
-                synthetic = responded(made.rows(alpha=alpha, model=teacher))
-                for label in ("published KRR", "NW", "AdaBoost", "RF"):
-                    for what, train in (("synthetic", synthetic), ("both", both(public, synthetic))):
-                        model = MODELS[label]()
-                        model.fit(*train)
-                        add(f"{label}, {what}", name, alpha, mse(g(x), model.predict(x)))
-                        if what == "synthetic":
-                            add(f"{label}, {what}, whole cube", name, alpha, mse(g(cube), model.predict(cube)))
-        print(f"trial {trial}", file=sys.stderr, flush=True)
-    return {"trials": trials} | {
-        what: {name: {alpha: mean_sd(v) for alpha, v in row.items()} for name, row in rows.items()}
-        for what, rows in found.items()
-    }
-
-
-def mismatch(trials: int) -> dict[str, Any]:
-    """What the synthetic records add to public records of another mean."""
-    out: dict[str, dict[str, list[float]]] = {}
-    for trial in range(trials):
-        rng, noise = np.random.default_rng(trial), key(trial)
-        private, x = simulated(1000, rng), inputs(1000, rng)
-        made = responded(Synthesis(simulated_plan(0.2), [*private[0].T, private[1]], noise).rows())
-        for mean in (0.2, 0.3, 0.4, 0.5, 0.6, 0.7):
-            public = simulated(200, rng, mean)
-            alone = errors(public, (x, g(x)))
-            more = errors(both(public, made), (x, g(x)))
-            for model in ALL:
-                out.setdefault(f"{mean:g}", {}).setdefault(model, []).append(delta_mse(alone[model], more[model]))
-    return {
-        "trials": trials,
-        "delta_mse": {mean: {m: mean_sd(v) | {"least": min(v)} for m, v in row.items()} for mean, row in out.items()},
     }

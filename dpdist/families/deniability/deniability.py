@@ -80,9 +80,7 @@ class SeedSynthesis(ABC):
         return PrefixCode(kept, tuple(self.cardinalities[i] for i in kept), self.lengths)
 
     def counts(self, index: SeedIndex, candidates: CandidateRecords) -> Counts:
-        """Number of seeds, among those of an index, that the test counts of each candidate: int64[lengths, n]. The
-        ranges of the seeds add up.
-        """
+        """Seeds of an index that the test counts of each candidate, int64[lengths, n]; ranges of the seeds add up."""
         return index.counts(candidates.codes)
 
     @abstractmethod
@@ -141,9 +139,7 @@ class SeedSynthesizer(SeedSynthesis):
 
 
 def seed_ranks(noise: Noise, start: int, stop: int, *, seeds: int) -> NDArray[np.int64]:
-    """Places, in the sorted list of all `seeds` seeds, of the seeds of candidates `start` to `stop` - 1. Raises
-    CheckFailed: there are no seeds.
-    """
+    """Places of the candidates' seeds in the sorted list of all `seeds` seeds. Raises CheckFailed: there are none."""
     if seeds < 1:
         raise CheckFailed("there is no seed: raise split.seeds, or use a table with more records")
     return noise.integers("candidates/seed", stop - start, high=seeds, start=start)

@@ -100,9 +100,7 @@ class DeclaredModel:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OwnSynthesizer(SeedSynthesis):
-    """Seed-based synthesis from a model of the user's own. Raises SpecError: gamma is too near one, or the model says
-    no number of draws.
-    """
+    """Synthesis from a model of the user's own. Raises SpecError: gamma is near one, or `draws` is no number."""
 
     model: OwnModel
     schema: Schema
@@ -148,9 +146,7 @@ class OwnSynthesizer(SeedSynthesis):
         return result
 
     def buckets(self, records: Codes, seeds: Codes) -> Counts:
-        """Bucket of the probability that a seed gives a record, broadcast as `OwnModel.log_prob` does. Raises
-        SpecError: `log_prob` returns another shape.
-        """
+        """Bucket of the probability that a seed gives a record, broadcast. Raises SpecError: of another shape."""
         shape = np.broadcast_shapes(records[0].shape, seeds[0].shape)
         with np.errstate(divide="ignore"):
             values = np.asarray(self.model.log_prob(records, seeds), np.float64)

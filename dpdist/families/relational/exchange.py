@@ -223,9 +223,8 @@ def _kinds(layout: Layout, first: dict[Pair, Floats]) -> tuple[int, Mask, Floats
 def exchanged(
     layout: Layout, targets: Targets, first: list[Counts], members: list[Counts], rows: int, noise: Noise, name: str
 ) -> Counts:
-    """Which of some parents are released. `first`: rows of the first table. `members` (shape (parents, places)): each
-    attribute of all members. `rows`: parents that are released. Returns ndarray of int64, shape (rows,): numbers of the
-    parents.
+    """Numbers of the parents that are released, int64[rows]. `first` are the rows of the first table, `members` each
+    attribute of all members, of shape (parents, places).
     """
     after = first[len(layout.parent)]  # the code of the size: one less
     ends = np.concatenate([[0], np.cumsum(after)])

@@ -14,7 +14,6 @@ import argparse
 import json
 import math
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -36,6 +35,7 @@ from quality import Quality
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench_wide import spec_of
+from harness import DATA, argument_parser, write
 from wide_tables import PERSONS, schema_of_persons
 
 from dpdist.data.inputs import table_source
@@ -48,7 +48,6 @@ from dpdist.spec.schema import Schema
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
 CACHE = Path(os.environ.get("DPDIST_COMPARE_CACHE", Path.home() / ".cache" / "dpdist-compare"))
 FILES = {
     "acs2013": ["acs2013_sgf_100k.csv"],
@@ -295,8 +294,7 @@ def compare(name: str, options: argparse.Namespace, end: float) -> Iterator[dict
 
 def main() -> None:
     """Compare; print one line per method, write JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="file to write")
+    parser = argument_parser(__doc__)
     parser.add_argument("--tables", nargs="*", choices=list(FILES), default=list(FILES))
     parser.add_argument("--methods", nargs="*", choices=[*OURS, *PEERS], default=[*OURS, *PEERS])
     parser.add_argument("--epsilon", nargs="*", type=float, default=[0.1, 1.0, 3.0, 8.0])
@@ -313,10 +311,7 @@ def main() -> None:
         for row in compare(name, options, end):
             rows.append(row)
             print(json.dumps(row), flush=True)
-            if options.json:  # each time: a run that is stopped keeps what it has
-                body = {"cores": os.cpu_count(), "python": platform.python_version(), "rows": rows}
-                options.json.parent.mkdir(parents=True, exist_ok=True)
-                options.json.write_text(json.dumps(body, indent=2))
+            write(options, rows)  # each time: a run that is stopped keeps what it has
 
 
 if __name__ == "__main__":
