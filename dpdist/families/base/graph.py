@@ -42,26 +42,10 @@ def table_pass(
 ) -> Deferred:
     """Graph of one pass over a table: read, encode, split, select, summarise.
 
-    Parameters
-    ----------
-    executor : Executor
-    table : Records
-    operator : Operator
-        What to compute; see `together` for several.
-    name : str
-        Stage name, the beginning of every task's name.
-    split : Split, optional
-        The split of the records.
-    label : int, optional
-        The part of the split to use; None for all records.
-    batch_rows : int
-        Rows read at a time.
-
-    Returns
-    -------
-    Deferred of (summary, RowReport)
-        The report covers all rows, whatever the label. Pass it to `dpdist.data.report.check` before the summary is
-        used: values under the policy ``refuse`` are counted as if they were the first of the domain.
+    `together` computes several operators at once; the names of tasks begin with `name`. `label` is the part of the
+    split to use, None for all records. Returns a Deferred of (summary, RowReport): the report covers all rows, whatever
+    the label. Pass it to `dpdist.data.report.check` before the summary is used: values under the policy ``refuse`` are
+    counted as if they were the first of the domain.
     """
     _check(split, label)
     task = executor.tasks(name)
@@ -73,17 +57,9 @@ def table_pass(
     return task("finish", _finish, operator, total)
 
 
-def run_pass(
-    table: Records,
-    operator: Operator,
-    *,
-    split: Split | None = None,
-    label: int | None = None,
-    batch_rows: int = BATCH_ROWS,
-) -> Result:
+def run_pass(table: Records, operator: Operator, **how: Any) -> Result:
     """One pass in this process; parameters and result as for `table_pass`."""
-    here = InProcess()
-    result: Result = table_pass(here, table, operator, name="pass", split=split, label=label, batch_rows=batch_rows)
+    result: Result = table_pass(InProcess(), table, operator, name="pass", **how)
     return result
 
 
