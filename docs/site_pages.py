@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages that no file holds."""
     for name, content in (
-        ("index.md", (ROOT / "README.md").read_text().replace("](docs/", "](")),
+        ("index.md", landing_page()),
         ("changelog.md", (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")),
         ("results.md", figures.results_page()),
         ("reference/spec.md", spec_page()),
@@ -39,6 +39,30 @@ def on_files(files: Any, config: Any) -> Any:
         text = json.dumps(json_schema_of(kind), indent=1)
         files.append(File.generated(config, f"schemas/{kind}.json", content=text))
     return files
+
+
+CARDS = """
+![A private table becomes a model, a release and a reader's answer; the budget is charged first](docs/assets/flow.svg)
+
+<div class="grid cards" markdown>
+
+-   **A statistical office** publishes records that anybody can tabulate, with the error of each table.
+    [Begin here](docs/how-to/statistical-office.md)
+-   **A hospital** gives researchers patients with their visits, and protects each patient with all of them.
+    [Begin here](docs/how-to/hospital.md)
+-   **A bank** releases each quarter within one budget.
+    [Begin here](docs/how-to/bank.md)
+-   **A developer** calls three functions, or writes a family.
+    [Begin here](docs/python.md)
+
+</div>
+"""
+
+
+def landing_page() -> str:
+    """Return the first page: the README, with how data flow and cards after its first sentence."""
+    title, sentence, rest = (ROOT / "README.md").read_text().split("\n\n", 2)
+    return "\n\n".join([title, sentence, CARDS.strip(), rest]).replace("](docs/", "](")
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
