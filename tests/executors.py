@@ -15,7 +15,7 @@ from distributed import LocalCluster
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.opening import open_cluster
 from dpdist.cluster.tasks import Deferred, DirectTasks, Tasks
-from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.release import ClusterSpec, ReleaseSpec
 
 
 class Executors:
@@ -29,15 +29,15 @@ class Executors:
         """The executor of a kind, with the workers that the release needs by name."""
         resources = spec.worker_resources
         if (mode, resources) not in self._open:
-            opened = self._stack.enter_context(open_cluster(mode=mode, **self._options(mode, resources)))
+            opened = self._stack.enter_context(open_cluster(self._where(mode, resources), resources=resources))
             self._open[mode, resources] = opened
         return self._open[mode, resources]
 
-    def _options(self, mode: str, resources: tuple[str, ...]) -> dict[str, Any]:
+    def _where(self, mode: str, resources: tuple[str, ...]) -> ClusterSpec:
         if mode == "embedded":
-            return {"workers": 2, "resources": resources, "timeout": 60}
+            return ClusterSpec(workers=2, timeout=60)
         if mode != "address":
-            return {}
+            return ClusterSpec.model_validate({"mode": mode})
         local = LocalCluster(
             n_workers=0,
             threads_per_worker=1,
@@ -51,7 +51,8 @@ class Executors:
             options = {**local.new_spec["options"], "resources": {name: 1} if resources else {}}
             local.worker_spec[name] = {**local.new_spec, "options": options}
         local.scale(len(local.worker_spec))
-        return {"address": local.scheduler_address, "workers": len(local.worker_spec), "timeout": 60}
+        workers = len(local.worker_spec)
+        return ClusterSpec(mode="address", address=local.scheduler_address, workers=workers, timeout=60)
 
     def close(self) -> None:
         """Close them all."""

@@ -15,7 +15,6 @@ from dpdist.api.given import executor_for, key_of, specified
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.planned import PlannedRelease
 from dpdist.errors import printable
-from dpdist.families.base.attempt import Progress, silent
 from dpdist.spec.reader import AnySpecification
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from dpdist.cluster.cluster import Cluster
     from dpdist.data.inputs import Input
     from dpdist.evaluation.run import Evaluated
+    from dpdist.families.base.attempt import Progress
     from dpdist.lifecycle.run import AttemptMode, Run
     from dpdist.publish.account import ReleaseAccount
     from dpdist.publish.verify import VerifyReport
@@ -66,12 +66,13 @@ def plan(
     AccountingError, GuaranteeRefused
         There is no valid guarantee, or none that the spec asks for.
     """
-    from dpdist.data.files import check_columns
     from dpdist.families.base.registry import make_plan
 
     loaded = _loaded(spec, data, ledger, settings)
     names = column_names(data) if data is not None and paths_of(data) is None else None
     if names is not None:
+        from dpdist.data.files import check_columns
+
         check_columns("data", names, loaded.table, extra=loaded.data.extra_columns)
     return PlannedRelease(make_plan(loaded))
 
@@ -322,6 +323,8 @@ def _shown(progress: bool | Progress) -> Iterator[Progress]:
         with bars() as drawn:
             yield drawn
     else:
+        from dpdist.families.base.attempt import silent
+
         yield progress or silent
 
 

@@ -38,23 +38,10 @@ def is_partitioned(data: object) -> bool:
 
 
 def as_input(data: Any, *, executor: Executor | None, extra_columns: ExtraColumns = "refuse") -> Input:
-    """A table that is no path as an input of a release or an evaluation.
+    """A table that is no path (see `EXPECTED`) as an input of a release or an evaluation.
 
-    Parameters
-    ----------
-    data : table
-        See `EXPECTED`.
-    executor : Executor or None
-        Where the partitions of a Dask DataFrame are computed.
-    extra_columns : {"refuse", "ignore"}
-        What to do with columns that the schema does not name.
-
-    Raises
-    ------
-    SpecError
-        It is none of these.
-    ColumnMismatch
-        A column holds values of several types.
+    The partitions of a Dask DataFrame are computed by `executor`. Raises SpecError: it is none of these;
+    ColumnMismatch: a column holds values of several types.
     """
     from dpdist.data.arrow import PartitionedTable, TableInMemory
 

@@ -57,22 +57,8 @@ def discovered(
 ) -> str:
     """A schema file drafted from a private table, by a discovery that is charged and published first.
 
-    Repeated, it ends what was interrupted, and costs nothing more.
-
-    Parameters
-    ----------
-    source : Path
-        The table.
-    folder : str
-        Of the discovery; its last part is the name of the release.
-    columns : sequence of str
-        ``NAME``, ``NAME=integer``, ``NAME=number`` or ``NAME=LOW..HIGH``.
-    budget : (epsilon, delta)
-
-    Raises
-    ------
-    DpdistError
-        As `dpdist.release`.
+    Repeated, it ends what was interrupted, and costs nothing more. `columns` are ``NAME``, ``NAME=integer``,
+    ``NAME=number`` or ``NAME=LOW..HIGH``, `budget` is epsilon and delta. Raises DpdistError: as `dpdist.release`.
     """
     from dpdist.api.calls import release
 

@@ -19,14 +19,8 @@ if TYPE_CHECKING:
 def typed(table: pa.Table, schema: Schema, form: PartFormat, *, labels: bool = False) -> pa.Table:
     """Released records as Arrow: texts become dictionaries of all declared values, ordered where the attribute is.
 
-    Parameters
-    ----------
-    table : pyarrow.Table
-        As it is read from the parts.
-    schema, form : Schema, PartFormat
-        Of the manifest.
-    labels : bool
-        Whether declared labels take the place of values.
+    `table` is as it is read from the parts, `schema` and `form` are those of the manifest; with `labels`, declared
+    labels take the place of values.
     """
     if form.layout == "statistics" or form.values == "codes":
         return table
@@ -58,15 +52,10 @@ def _typed(values: pa.Array | pa.ChunkedArray, column: Column, attribute: Attrib
 
 
 def to_pandas(table: pa.Table, schema: Schema, form: PartFormat, *, labels: bool = False) -> DataFrame:
-    """Released records as a pandas DataFrame.
+    """Released records as a pandas DataFrame, by the parameters of `typed`.
 
     Categorical and ordinal attributes become categoricals of all declared values, ordered where they are ordinal.
     Integers that may be missing are nullable (``Int64``).
-
-    Parameters
-    ----------
-    table, schema, form, labels
-        As for `typed`.
     """
     import pandas as pd
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from dpdist.api.display import Text
 from dpdist.errors import SpecError
-from dpdist.ledger import Books
 
 if TYPE_CHECKING:
+    from dpdist.ledger import Books
     from dpdist.ledger.custodian import Statement
     from dpdist.ledger.records import Rational
     from dpdist.spec.contract import Contract
@@ -44,6 +44,8 @@ class Ledger:
     @contextmanager
     def opened(self, *, create: bool = False) -> Iterator[Books]:
         """The ledger of `dpdist.ledger`, opened for the time of a block."""
+        from dpdist.ledger import Books
+
         ledger = Books.open(self.url, create=create)
         try:
             yield ledger
@@ -134,22 +136,12 @@ class Ledger:
         return Text("\n".join([*found.lines(), "the contract is kept"]))
 
     def show(self, name: str) -> Statement:
-        """A data set with its budget and its attempts.
-
-        Raises
-        ------
-        DatasetUnknown
-        """
+        """A data set with its budget and its attempts. Raises DatasetUnknown."""
         with self.opened() as ledger:
             return ledger.show(name)
 
     def budget(self, name: str) -> Text:
-        """What a data set has left, in words.
-
-        Raises
-        ------
-        DatasetUnknown
-        """
+        """What a data set has left, in words. Raises DatasetUnknown."""
         from dpdist.ledger.statement import budget_sentence
 
         with self.opened() as ledger:
@@ -170,13 +162,7 @@ class Ledger:
 
 
 def url_of(ledger: Ledger | str | None) -> str | None:
-    """The URL of a ledger that a call is given.
-
-    Raises
-    ------
-    SpecError
-        It is neither a ledger nor a URL.
-    """
+    """The URL of a ledger that a call is given. Raises SpecError: it is neither a ledger nor a URL."""
     if ledger is None or isinstance(ledger, Ledger):
         return None if ledger is None else ledger.url
     return Ledger(ledger).url

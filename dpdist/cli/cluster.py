@@ -92,13 +92,11 @@ def secret_manifests(
     prefix: str = "dpdist",
     days: int = 365,
 ) -> list[Manifest]:
-    """Manifests of secrets, of some of `KINDS`, and of their namespace.
+    """Manifests of secrets, of some of `KINDS`, and of their namespace, which admits restricted pods only.
 
     The environment holds ``DPDIST_LEDGER``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``; for the key-encryption
-    key see `dpdist.ledger.keys`. A namespace is made with them, and closed to pods that are not restricted; None leaves
-    it to kubectl. Names begin with `prefix`; certificates are valid for `days`. The key-encryption key is immutable:
-    Kubernetes refuses another one over it. Raises SpecError: a kind is unknown, or the environment does not hold what
-    it needs; KeyUnavailable: its key-encryption key cannot be used.
+    key, which is immutable, see `dpdist.ledger.keys`. Certificates are valid for `days`. Raises SpecError: a kind is
+    unknown, or the environment does not hold what it needs; KeyUnavailable: its key-encryption key cannot be used.
     """
     from dpdist.cluster.certificates import ROLES, make_certificates
 

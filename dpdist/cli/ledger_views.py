@@ -75,13 +75,7 @@ def read(ledger: str) -> str:
 
 
 def server(listen: str, ledger: str) -> ThreadingHTTPServer:
-    """A server of the metrics of a ledger, not yet serving.
-
-    Raises
-    ------
-    SpecError
-        The address is not one on which this machine can listen.
-    """
+    """A server of the metrics of a ledger, not yet serving. Raises SpecError: this machine cannot listen there."""
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     from dpdist.ledger.statement import CONTENT_TYPE

@@ -22,7 +22,7 @@ from dpdist.errors import ClusterUnreachable, SpecError
 if TYPE_CHECKING:
     from distributed import Client, Security
 
-    from dpdist.spec.release import SecuritySpec
+    from dpdist.spec.release import ClusterSpec, SecuritySpec
 
 WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
 """Environment of embedded workers. Dask's own default also sets MALLOC_TRIM_THRESHOLD_=65536, which returns every
@@ -35,39 +35,21 @@ that stopped responding. The scheduler watches the workers (``distributed.schedu
 
 
 @contextmanager
-def open_cluster(
-    *,
-    mode: str = "embedded",
-    address: str | None = None,
-    workers: int | None = None,
-    memory_limit: str = "auto",
-    timeout: float = 30,
-    security: SecuritySpec | None = None,
-    resources: Sequence[str] = (),
-    scheduler_file: str | None = None,
-) -> Iterator[Executor]:
+def open_cluster(where: ClusterSpec, *, mode: str | None = None, resources: Sequence[str] = ()) -> Iterator[Executor]:
     """Open an executor for the time of a release. Raises ClusterUnreachable: no scheduler answers at the address, or no
     worker is behind it.
 
     Parameters
     ----------
-    mode : {"in-process", "threads", "embedded", "address"}
-    address : str, optional
-        Scheduler address for ``mode="address"``.
-    workers : int, optional
-        Number of embedded worker processes, by default one per core; with ``mode="address"`` the number to wait
-        for.
-    memory_limit : str
-        Memory limit of each embedded worker.
-    timeout : float
-        Seconds to wait for the scheduler, for a first worker, and then for `workers`; then fewer suffice.
-    security : SecuritySpec, optional
-        Certificates for ``mode="address"`` with TLS; without it those of Dask's own configuration.
+    where : ClusterSpec
+        The scheduler or the embedded workers; `timeout` is for the scheduler, for a first worker, and then for
+        `workers`; then fewer suffice.
+    mode : {"in-process", "threads", "embedded", "address"}, optional
+        Takes the place of its mode; ``auto`` is embedded here.
     resources : sequence of str
         Dask resources of the embedded workers, one worker for each; takes the place of `workers`.
-    scheduler_file : str, optional
-        File that a Dask scheduler wrote, instead of `address`.
     """
+    mode = mode or where.mode
     if mode == "in-process":
         yield InProcess()
     elif mode == "threads":
@@ -75,12 +57,7 @@ def open_cluster(
     else:
         for name in ("", ".client", ".scheduler", ".worker", ".nanny"):
             logging.getLogger(f"distributed{name}").setLevel(logging.CRITICAL)
-        opened = (
-            _at_address(address, scheduler_file, workers=workers, timeout=timeout, security=security)
-            if mode == "address"
-            else _embedded(workers=workers, memory_limit=memory_limit, timeout=timeout, resources=resources)
-        )
-        with opened as connected:
+        with _at_address(where) if mode == "address" else _embedded(where, resources) as connected:
             yield _logged(Cluster(connected))
 
 
@@ -102,27 +79,16 @@ def executor_of(client: Client) -> Cluster:
 
 
 @contextmanager
-def _at_address(
-    address: str | None,
-    scheduler_file: str | None,
-    *,
-    workers: int | None,
-    timeout: float,
-    security: SecuritySpec | None,
-) -> Iterator[Client]:
+def _at_address(where: ClusterSpec) -> Iterator[Client]:
     """A client of the scheduler at an address, once there are workers."""
     from distributed import Client
 
-    place = address or scheduler_file
-    if place is None:
-        raise SpecError("cluster.address: expected the address of a Dask scheduler")
-    if scheduler_file is not None and not os.path.exists(scheduler_file):
-        raise ClusterUnreachable(
-            f"cluster.scheduler_file: there is no file {scheduler_file}: start the scheduler first"
-        )
-    where = {"address": address} if address else {"scheduler_file": scheduler_file}
+    place, timeout = where.address or where.scheduler_file, where.timeout
+    if where.scheduler_file is not None and not os.path.exists(where.scheduler_file):
+        raise ClusterUnreachable(f"cluster.scheduler_file: there is no file {place}: start the scheduler first")
+    found = {"address": place} if where.address else {"scheduler_file": place}
     try:
-        client = Client(**where, timeout=timeout, security=_security(security), set_as_default=False)
+        client = Client(**found, timeout=timeout, security=_security(where.security), set_as_default=False)
     except (OSError, TimeoutError, ValueError, TypeError):
         raise ClusterUnreachable(
             f"no Dask scheduler answers at {place}, or it speaks TLS with other certificates: check "
@@ -138,17 +104,17 @@ def _at_address(
                 f"the Dask scheduler at {place} has no workers: start one, or use cluster.mode=embedded"
             ) from None
         with suppress(TimeoutError):  # memory and batches are laid out for those that are there
-            client.wait_for_workers(workers or 1, timeout=timeout)
+            client.wait_for_workers(where.workers or 1, timeout=timeout)
         yield client
 
 
 @contextmanager
-def _embedded(*, workers: int | None, memory_limit: str, timeout: float, resources: Sequence[str]) -> Iterator[Client]:
+def _embedded(where: ClusterSpec, resources: Sequence[str]) -> Iterator[Client]:
     """A client of worker processes that end with it."""
     from distributed import Client, LocalCluster
 
     require_guard()
-
+    timeout = where.timeout
     settings = {
         "distributed.worker.daemon": False,
         "distributed.comm.timeouts.connect": f"{max(timeout, 10):g}s",  # to the scheduler, in this process
@@ -157,10 +123,10 @@ def _embedded(*, workers: int | None, memory_limit: str, timeout: float, resourc
     with (
         dask.config.set(settings),
         LocalCluster(
-            n_workers=0 if resources else workers or int(CPU_COUNT),
+            n_workers=0 if resources else where.workers or int(CPU_COUNT),
             threads_per_worker=1,
             processes=True,
-            memory_limit=memory_limit,
+            memory_limit=where.memory_limit,
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
             security=True,  # certificates made for this cluster: no other process of the machine can connect

@@ -44,7 +44,8 @@ class EncodedBatch:
     report: RowReport  # counts of defects
     beside: pa.Array | None = None  # ids of the units, or weights, if any: they stay in the task that reads them
     copies: NDArray[np.int64] | None = None  # how often each record counts, 0 for those not kept; None for once
-    labels: NDArray[np.uint8] | None = None  # part of a split that each record is in, where the file is -1 and none
+    # part of a split that each record is in; records without an address (file -1) are in no other split
+    labels: NDArray[np.uint8] | None = None
 
 
 class Located(Protocol):
@@ -147,12 +148,14 @@ def slices(sizes: Iterable[int], rows: int) -> list[list[tuple[int, int, int]]]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordsInMemory(Partitions):
-    """Records that are encoded already, as one file of rows."""
+    """Records that are encoded already, as rows of one file; no policy drops one."""
 
     schema: Schema
     codes: Codes  # a column for each attribute
     partitions: Sequence[tuple[int, int]]  # first row and the row after the last, of each partition
     report: RowReport | None = None  # what the policies met, which the first batch has; None for nothing
+    labels: NDArray[np.uint8] | None = None  # see `EncodedBatch`
+    file: int = 0
     fingerprint: str = ""  # of no files
 
     @classmethod
@@ -163,7 +166,7 @@ class RecordsInMemory(Partitions):
         return cls(schema, codes, even_parts(len(codes[0]), partitions), report)
 
     def __sizeof__(self) -> int:
-        return sum(column.nbytes for column in self.codes)
+        return sum(column.nbytes for column in self.codes) + (0 if self.labels is None else self.labels.nbytes)
 
     @property
     def rows(self) -> int:
@@ -178,7 +181,8 @@ class RecordsInMemory(Partitions):
             columns, report = [column[start:end] for column in self.codes], self.report
             if report is None or start:
                 report = RowReport.empty(self.schema, end - start if report is None else 0)
-            yield EncodedBatch(0, start, columns, None, report)
+            labels = None if self.labels is None else self.labels[start:end]
+            yield EncodedBatch(self.file, start, columns, None, report, labels=labels)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -41,7 +41,7 @@ SAMPLE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Tables:
+class EvaluatedTables:
     """The private tables of an evaluation, not yet opened."""
 
     against: Input
@@ -190,7 +190,7 @@ class Inputs:
 
 def open_inputs(
     released: ReleasedTable,
-    tables: Tables,
+    tables: EvaluatedTables,
     *,
     executor: Executor,
     seed: int,

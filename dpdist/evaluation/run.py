@@ -18,7 +18,7 @@ from dpdist.data.released import ReleasedTable
 from dpdist.data.report import RowReport
 from dpdist.data.source import TableSource, find_files
 from dpdist.errors import DataError, DataNotFound, DpdistError, SpecError
-from dpdist.evaluation.inputs import Inputs, Tables, open_inputs, weight_of
+from dpdist.evaluation.inputs import EvaluatedTables, Inputs, open_inputs, weight_of
 from dpdist.evaluation.page.files import Pages, is_remote, pages_at
 from dpdist.evaluation.page.page import WORDS
 from dpdist.evaluation.page.sections import PageSection
@@ -32,13 +32,12 @@ from dpdist.evaluation.report import (
 )
 from dpdist.evaluation.request import Request, Table
 from dpdist.families.base.attempt import Progress, silent
-from dpdist.families.base.family import AsReleased
-from dpdist.families.base.linked import LinkedRows
+from dpdist.families.base.family import AsReleased, LinkedRows
 from dpdist.families.base.registry import FAMILIES
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import open_release
 from dpdist.spec.data import ParentTable
-from dpdist.spec.release import DEFAULT_LEDGER
+from dpdist.spec.release import DEFAULT_LEDGER, ClusterSpec
 from dpdist.spec.unit import UnitSpec
 
 if TYPE_CHECKING:
@@ -165,7 +164,7 @@ def linked_rows(manifest: Manifest, spec: ReleaseSpec | None) -> LinkedRows | No
     return None if family is None or family.linked is None else family.linked(manifest, spec)
 
 
-def tables_of(request: Request, attributes: tuple[str, ...] = ()) -> Tables:
+def tables_of(request: Request, attributes: tuple[str, ...] = ()) -> EvaluatedTables:
     """The tables of a request; of linked tables, `attributes` are those that the parents have."""
     spec = request.spec
     parent = None if spec is None else spec.data.parent
@@ -184,7 +183,7 @@ def tables_of(request: Request, attributes: tuple[str, ...] = ()) -> Tables:
         whole = table_source(spec)
         return Files(replace(whole, paths=paths, parent=above, extra_columns="ignore", storage_options=options))
 
-    return Tables(
+    return EvaluatedTables(
         source(request.against or (spec.data.paths if spec is not None else ()), own),
         source(request.holdout, request.holdout_parents or own) if request.holdout else None,
         source(spec.data.paths) if spec is not None else None,
@@ -283,11 +282,10 @@ def opened_cluster(request: Request, table: Input) -> Iterator[Executor]:
         raise SpecError("--cluster is auto, threads, embedded or the address of a scheduler, such as tcp://host:8786")
     spec = request.spec.cluster if request.spec is not None else None
     if "://" in mode:
-        security = spec.security if spec is not None else None
-        with open_cluster(mode="address", address=mode, security=security) as cluster:
-            yield cluster
-        return
-    with open_cluster(mode=mode) as cluster:
+        where = ClusterSpec(mode="address", address=mode, security=spec.security if spec is not None else None)
+    else:
+        where = ClusterSpec(mode="threads" if mode == "threads" else "embedded")
+    with open_cluster(where) as cluster:
         yield cluster
 
 

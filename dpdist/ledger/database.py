@@ -94,7 +94,7 @@ class Database:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
         found = _revision(connection)
         if found is None:  # no other process was faster
-            tables.metadata.create_all(connection)
+            tables.complete().create_all(connection)
             connection.execute(sa.insert(tables.version).values(version_num=tables.REVISION))
         return found or tables.REVISION
 

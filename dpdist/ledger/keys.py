@@ -14,6 +14,8 @@ import json
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -97,19 +99,14 @@ def write_key_file(uri: str, *, attempt: str, wrapped: bytes, kek_file: str = ""
     cannot be written; StorageUnavailable, OutOfDisk: the storage does not answer or is full.
     """
     content = _beginning(attempt) + json.dumps(base64.b64encode(wrapped).decode()).encode() + b"}"
-    try:
+    what = f"the key file of attempt {attempt} cannot be written to {_shown(uri)}"
+    with _translated(what, "check that the folder or bucket exists and may be written, then resume"):
         fs, path = filesystem(*split_address(uri))
         if _is_local(fs):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             local.write(path, content, exclusive=False, mode=0o600)
         else:
             fs.pipe_file(path, content)
-    except Exception as error:  # every storage has its own
-        _raise_passing(error, f"the key file of attempt {attempt} cannot be written to {_shown(uri)}")
-        raise KeyUnavailable(
-            f"the key file of attempt {attempt} cannot be written to {_shown(uri)} ({type(error).__name__}): "
-            "check that the folder or bucket exists and may be written, then resume"
-        ) from None
     return KeyRef(attempt, uri, kek_file)
 
 
@@ -136,26 +133,22 @@ def erase_key_file(uri: str, *, attempt: str, patient: bool = True) -> bool:
     answer.
     """
     forget_keys(attempt)
-    try:
-        where, options = split_address(uri)
-        fs, path = filesystem(where, options | ({} if patient or not is_s3(uri) else {"config_kwargs": IMPATIENT}))
+    where, options = split_address(uri)
+    options |= {} if patient or not is_s3(uri) else {"config_kwargs": IMPATIENT}
+    what = f"the key file of attempt {attempt} at {_shown(uri)} cannot be deleted"
+    with (
+        _translated(what, "delete it by hand, or repeat the commit once the storage answers"),
+        suppress(FileNotFoundError),
+    ):
+        fs, path = filesystem(where, options)
         if _is_local(fs):
             return _erase_local(path, attempt)
         fs.invalidate_cache(path)  # a stale listing must not hide the file
         _require_key_file(fs.cat_file(path, end=_HEAD_BYTES), uri, attempt)
         fs.pipe_file(path, bytes(fs.info(path)["size"]))
         fs.rm_file(path)
-    except FileNotFoundError:
-        return False
-    except KeyUnavailable:
-        raise
-    except Exception as error:  # every storage has its own
-        _raise_passing(error, f"the key file of attempt {attempt} at {_shown(uri)} cannot be deleted")
-        raise KeyUnavailable(
-            f"the key file of attempt {attempt} at {_shown(uri)} cannot be deleted ({type(error).__name__}): "
-            "delete it by hand, or repeat the commit once the storage answers"
-        ) from None
-    return True
+        return True
+    return False
 
 
 def _erase_local(path: str, attempt: str) -> bool:
@@ -207,30 +200,31 @@ def forget_keys(attempt: str | None = None) -> None:
 
 
 def _read_key_file(ref: KeyRef) -> bytes:
-    try:
-        fs, path = filesystem(*split_address(ref.uri))
-        record = json.loads(fs.cat_file(path))
+    with _translated(f"the key file of attempt {ref.attempt} at {_shown(ref.uri)} cannot be read"):
+        try:
+            fs, path = filesystem(*split_address(ref.uri))
+            record = json.loads(fs.cat_file(path))
+        except FileNotFoundError:
+            raise KeyUnavailable(
+                f"the key of attempt {ref.attempt} is not at {_shown(ref.uri)}: it is erased when the attempt is "
+                "committed, void or replaced by a new attempt"
+            ) from None
         if record["format"] != FORMAT or record["attempt"] != ref.attempt:
             raise KeyUnavailable(f"the file at {_shown(ref.uri)} is not the key file of attempt {ref.attempt}")
         return base64.b64decode(record["wrapped"], validate=True)
-    except FileNotFoundError:
-        raise KeyUnavailable(
-            f"the key of attempt {ref.attempt} is not at {_shown(ref.uri)}: it is erased when the attempt is "
-            "committed, void or replaced by a new attempt"
-        ) from None
+
+
+@contextmanager
+def _translated(what: str, advice: str = "") -> Iterator[None]:
+    """Raise the errors of a storage as KeyUnavailable; what passes, as an error that lets the run be resumed."""
+    try:
+        yield
     except KeyUnavailable:
         raise
-    except Exception as error:
-        _raise_passing(error, f"the key file of attempt {ref.attempt} at {_shown(ref.uri)} cannot be read")
-        raise KeyUnavailable(
-            f"the key file of attempt {ref.attempt} at {_shown(ref.uri)} cannot be read ({type(error).__name__})"
-        ) from None
-
-
-def _raise_passing(error: Exception, what: str) -> None:
-    """Raise what passes, a storage that is away or full, as an error that lets the run be resumed."""
-    if (passing := resource_error(error, what)) is not None:
-        raise passing from None
+    except Exception as error:  # every storage has its own
+        if (passing := resource_error(error, what)) is not None:
+            raise passing from None
+        raise KeyUnavailable(f"{what} ({type(error).__name__}){advice and f': {advice}'}") from None
 
 
 def _is_local(fs: Any) -> bool:

@@ -84,12 +84,7 @@ THREADS_CELLS = 1 << 29
 
 
 def executor_mode(spec: ReleaseSpec, table: Opened) -> str:
-    """The mode that a spec names, or else the one for the size of the table.
-
-    The size decides where the work is done, never what is released.
-
-    Returns {"in-process", "threads", "embedded", "address"}.
-    """
+    """The mode that a spec names, or else the one for the size of the table, which changes no bit of the release."""
     if spec.cluster.mode != "auto":
         return spec.cluster.mode
     if spec.worker_resources:  # clients of a federated release, each with a worker of its own
@@ -108,14 +103,5 @@ def opened_executor(spec: ReleaseSpec, table: Opened) -> Iterator[Executor]:
         return
     from dpdist.cluster.opening import open_cluster
 
-    with open_cluster(
-        mode=mode,
-        address=cluster.address,
-        scheduler_file=cluster.scheduler_file,
-        workers=cluster.workers,
-        memory_limit=cluster.memory_limit,
-        timeout=cluster.timeout,
-        security=cluster.security,
-        resources=spec.worker_resources,
-    ) as executor:
+    with open_cluster(cluster, mode=mode, resources=spec.worker_resources) as executor:
         yield executor

@@ -68,8 +68,7 @@ class GaussianAccount:
 
     def deviations(self, share: float, weights: Sequence[float]) -> NDArray[np.float64]:
         """Deviation of each of several statistics: ``1 / sigma_i^2 = share mu^2 weight_i / sum(weights)``. Weights are
-        rounded to powers of the root of two: each deviation has a sampler of its own, which takes milliseconds to set
-        up.
+        rounded to powers of the root of two: the sampler of each deviation takes milliseconds to set up.
         """
         rounded = np.array([math.sqrt(2.0 ** round(2 * math.log2(weight))) for weight in weights])
         portions = rounded / rounded.sum()
@@ -107,9 +106,8 @@ class GaussianAccount:
         return pick_scale(cost=self.mu * math.sqrt(share / picks) / ABOVE)
 
     def pick(self, name: str, candidates: Candidates, *, scale: float, allowed: Callable[[int], bool]) -> int:
-        """The index that the exponential mechanism picks among those that a public rule allows.
-
-        One record changes each score of the candidates by at most 1; `scale` is theirs.
+        """The index that the exponential mechanism picks among those that a public rule allows. One record changes each
+        score of the candidates by at most 1; `scale` is theirs.
         """
         self._spend(name, pick_cost(scale=scale) ** 2, draws_of_pick(len(candidates)))
         return self.noise.pick(f"{self.prefix}{name}", candidates, allowed=allowed)

@@ -13,8 +13,6 @@ import numpy as np
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 
 L1_OF_NOISE = math.sqrt(2 / math.pi)  # mean of |Z| for a standard normal Z
-
-
 EMPTY = 0.2  # what a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts
 # cells of all pair tables of the model's codes, where those of the values do not fit a worker
 MOST_CODED_CELLS = MAX_PAIR_CELLS // 16
@@ -25,7 +23,6 @@ TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
 
 # shares of the triples' tables and of their picks, where there are any; raking's tables have so much less
 _TRIPLES, _TRIPLE_PICKS = 0.1, 0.01
-
 # where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured
 _NOTHING = 1e-5
 # raked records are balanced where the pool has so many rows a record: a larger sample of it is balanced by itself
@@ -34,15 +31,8 @@ _BALANCED_PART = 4
 _FEW = (0.1, 0.4)
 _ALL = 0.9  # one-way tables that would have a larger share have all
 
-_ONE_WAY_ONLY: dict[str, Any] = {
-    "one_way": 0.3,
-    "one_way_again": 0.7,
-    "tree": 0.0,
-    "pairs": 0.0,
-    "picks": 0.0,
-    "rounds": 0,
-    "balance": 0,
-}
+_ONE_WAY_ONLY: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks"), 0.0) | dict.fromkeys(("rounds", "balance"), 0)
+_ONE_WAY_ONLY |= {"one_way": 0.3, "one_way_again": 0.7}
 
 _RESOLVED = 10_000  # triples are measured where the records are so many deviations of the noise in their tables
 
@@ -118,26 +108,18 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
         cells=int(min(max(6 * records, 150_000), 600_000)),
         balance=0 if number > 1000 or is_wide(cardinalities) else 150,  # it holds tables of all pairs of values
     )
-    found = _with_shares(with_pool(found, records=records, parts=parts), cardinalities, records=records)
+    rows, parts = int(min(max(4 * records, 200_000), 1_000_000)), min(max(parts, 1), 8)  # whole parts use it in turn
+    found = replace(found, pool_parts=parts, pool_rows=rows // parts)
+    found = _with_shares(found, cardinalities, records=records)
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
     if raking and found.rounds and noise < 0.06 and number <= 300:
         found = replace(found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546)
-        if _rows_of_pool(records) < _BALANCED_PART * records:
+        if rows < _BALANCED_PART * records:
             found = replace(found, balance=0)
         # the weights of the pool make up for what the model misses; further fits, without a pool, take longer
         found = replace(found, rounds=4, iterations=(12, 24, 30, 45, 45, 90))
         found = _with_triples(found, cardinalities, records=records)
     return found
-
-
-def with_pool(choices: Choices, *, records: int, parts: int) -> Choices:
-    """With a pool for a table of so many records; its parts serve the whole parts of the release in turn."""
-    parts = min(max(parts, 1), 8)
-    return replace(choices, pool_parts=parts, pool_rows=_rows_of_pool(records) // parts)
-
-
-def _rows_of_pool(records: int) -> int:
-    return int(min(max(4 * records, 200_000), 1_000_000))
 
 
 def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:

@@ -28,9 +28,8 @@ OTHERS = 40  # records of the table beside the canary
 
 
 def with_canary(schema: Schema, copies: int, others: int = OTHERS) -> tuple[Codes, Codes, Codes]:
-    """A table of two kinds of records, so many copies of one that differs in every attribute, and all together.
-
-    Half of the others have the first value of every attribute, half the second where there are three.
+    """A table of two kinds of records, so many copies of one that differs in every attribute, and all together. Half of
+    the others have the first value of every attribute, half the second where there are three.
     """
     table: Codes = [(np.arange(others) % min(max(a.cardinality - 1, 1), 2)).astype(a.dtype) for a in schema.attributes]
     canary: Codes = [np.full(copies, a.cardinality - 1, a.dtype) for a in schema.attributes]
@@ -74,12 +73,18 @@ def _evidence(
         triples = measure_triples(fitting_triples(exact), model, choices=choices, account=account)
     else:
         triples = Triples((), (), 0.0)
+    away = 0.0
+    if accuracy_mu:
+        number = released.pairs.total
+        away = of_accuracy(measure_accuracy(exact, released, records=number, mu=accuracy_mu, noise=noise), half)
+    raked = measured.all_pairs
+    cells = () if raked is None else zip(raked.tables, raked.sigmas.tolist(), strict=True)
     parts = [
         math.fsum((float(table[-1]) - half) / sigma**2 for table, sigma in one_way),
         _of_picked(measured, half),
-        _of_all_pairs(measured, half),
+        math.fsum((float(table[-1, -1]) - half) / sigma**2 for table, sigma in cells),
         math.fsum((float(table[-1]) - half) / triples.sigma**2 for table in triples.tables),
-        _of_accuracy(exact, released, accuracy_mu, half, noise) if accuracy_mu else 0.0,
+        away,
     ]
     return np.array([math.fsum(parts), *parts, len(pairs), first, measured.all_pairs is not None], np.float64)
 
@@ -94,19 +99,6 @@ def _of_picked(measured: Measured, half: float) -> float:
             precision = m.weight / records**2
             found += (float(m.share[tuple(last[a] for a in m.attributes)]) * records - half) * precision
     return found
-
-
-def _of_all_pairs(measured: Measured, half: float) -> float:
-    """The same of the tables of all pairs."""
-    if measured.all_pairs is None:
-        return 0.0
-    cells = zip(measured.all_pairs.tables, measured.all_pairs.sigmas.tolist(), strict=True)
-    return math.fsum((float(table[-1, -1]) - half) / sigma**2 for table, sigma in cells)
-
-
-def _of_accuracy(exact: Tables, released: Tables, mu: float, half: float, noise: Noise) -> float:
-    """The same of the measured accuracy: the canary's cells are empty in the released records."""
-    return of_accuracy(measure_accuracy(exact, released, records=released.pairs.total, mu=mu, noise=noise), half)
 
 
 def of_accuracy(found: Accuracy, half: float) -> float:

@@ -1,12 +1,11 @@
-"""The attributes of the model, and the exact pair tables on their codes.
+"""The attributes of the model, the exact pair tables on their codes, and the rules on them.
 
 Rare values are merged and large attributes have a coarse copy. Where the pair tables of a domain do not fit a worker,
-one-way tables come first, and pairs of the codes that these leave are counted in a second pass (`SingleCounts`): the
-exact tables that noise is added to are the same, sums over merged values.
+one-way tables come first, and pairs of the codes that these leave are counted in a second pass (`SingleCounts`).
 
-Rules are put on the coarsest copies of their attributes that tell apart what they tell apart: combinations that have
-probability zero. Coarse copies are made so that they do (`code_classes`): copies of an age and of an income in twenty
-groups keep the rule that nobody under 15 has an income, in a table of 400 cells.
+Rules are put on the coarsest copies of their attributes that tell apart what they tell apart, and coarse copies are
+made so that they do (`code_classes`): copies of an age and of an income in twenty groups keep the rule that nobody
+under 15 has an income, in a table of 400 cells.
 """
 
 from __future__ import annotations
@@ -214,19 +213,14 @@ class SingleCounts:
 
 
 def model_codes(coding: Coding, codes: Codes) -> Codes:
-    """The codes of the model's attributes."""
-    return [table[codes[i]] for i, table in zip(coding.source, _small(coding), strict=True)]
-
-
-def _small(coding: Coding) -> list[np.ndarray]:
-    """The maps in the least integers that hold them."""
-    return [m.astype(np.min_scalar_type(c - 1)) for m, c in zip(coding.maps, coding.cardinalities, strict=True)]
+    """The codes of the model's attributes, in the least integers that hold them."""
+    found = zip(coding.source, coding.maps, coding.cardinalities, strict=True)
+    return [m.astype(np.min_scalar_type(size - 1))[codes[i]] for i, m, size in found]
 
 
 def admitted(rule: Forbidden, maps: Sequence[Counts], within: Sequence[Floats] | None = None) -> Floats | None:
     """What a rule admits of each combination of codes; None where its table is too large. `maps` has the code of each
-    value of the table's attributes, `within` its share in it; by default a combination is possible where any of its
-    values are.
+    value, `within` its share in it; by default a combination is possible where any of its values are.
     """
     if rule.table is None:
         return None

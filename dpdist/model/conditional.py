@@ -38,10 +38,7 @@ class _Clique:
 
 
 class Conditional:
-    """The law of the last attributes of a table given the first ones.
-
-    `fitted`: without an adjustment. `given`: how many of the table's attributes are given.
-    """
+    """The law of the last attributes of a table given the first `given` ones, without an adjustment."""
 
     def __init__(self, fitted: Fitted, given: int) -> None:
         if fitted.adjustment is not None:
@@ -183,10 +180,7 @@ def _chosen(weights: Floats, uniforms: Floats) -> Counts:
 
 
 def _merged(factors: list[_Factor]) -> list[_Factor]:
-    """Factors with the same product, of which none is about attributes that are all in another one.
-
-    So that few of them are multiplied with the largest table.
-    """
+    """Factors of the same product, none of which is on attributes of another: few meet the largest table."""
     found: list[_Factor] = []
     for scope, factor in sorted(factors, key=lambda one: one[1].size, reverse=True):
         at = next((k for k, (other, _) in enumerate(found) if set(scope) <= set(other)), None)

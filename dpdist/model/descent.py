@@ -181,9 +181,8 @@ def _first(share: Floats) -> Floats:
 
 
 def _proportional(share: Floats, weight: float, known: Floats | None) -> Floats:
-    """What takes a picked pair from the model's marginal to the measured table, as far as that exceeds the noise.
-
-    It is a step of iterative proportional fitting, and the last one where the new pairs form a tree.
+    """What takes a picked pair from the model's marginal to the measured table, as far as that exceeds the noise. It is
+    a step of iterative proportional fitting, and the last one where the new pairs form a tree.
     """
     if known is None:
         return np.zeros(share.shape)
@@ -192,9 +191,8 @@ def _proportional(share: Floats, weight: float, known: Floats | None) -> Floats:
 
 
 def _ahead(objective: _Objective, found: _Point, step: Floats) -> _Point:
-    """The point a step ahead, half a step where that leads too far uphill, or none.
-
-    Steps of pairs that share a clique overshoot together. Descent from there is still shorter than from no step.
+    """The point a step ahead, half a step where that leads too far uphill, or none. Steps of pairs that share a clique
+    overshoot together. Descent from there is still shorter than from no step.
     """
     for part in (1.0, 0.5) if step.any() else ():
         at = found.potentials + part * step

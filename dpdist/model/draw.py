@@ -25,10 +25,7 @@ LARGEST_PART = 1 << 20  # most rows of a part: rows times `UNIT` stay below 2**6
 
 
 def parts_of(records: int, rows_per_part: int) -> list[int]:
-    """Rows of each part; the last may have fewer.
-
-    Raises SpecError: there would be more than a million.
-    """
+    """Rows of each part; the last may have fewer. Raises SpecError: there would be more than a million."""
     whole, rest = divmod(records, rows_per_part)
     if whole > 1_000_000:
         raise SpecError(f"output.rows_per_part: {records:,} records would be {whole:,} parts; put more rows in each")
@@ -136,9 +133,8 @@ def _samples(
 
 
 def _systematic(weights: Counts, number: int, word: int) -> Counts:
-    """Positions of a systematic sample of `number` rows with replacement, by integer weights below 2**41: row i is
-    taken as often as multiples of the step fall into its stretch of the cumulative weights; the offset is the word's
-    share of a step.
+    """Positions of a systematic sample of `number` rows with replacement, by integer weights below 2**41: a row is
+    taken as often as multiples of the step, offset by the word's share of one, fall into its stretch of the sums.
     """
     cumulative = np.cumsum(weights)
     total = int(cumulative[-1])
@@ -170,24 +166,16 @@ def rounded_groups(groups: Unsigned, cumulative: Cumulative, noise: Noise, name:
     systematically. With r rows in a group and an offset u, uniform on [0, 1), row j of the group in random order gets
     the value whose interval of cumulative probabilities holds ``(j + u) / r``.
     """
-    order, present, sizes = _shuffled_groups(groups, len(cumulative), noise, name)
+    rows, sizes = len(groups), np.bincount(groups, minlength=len(cumulative))
+    present = np.flatnonzero(sizes)
+    # 32 random bits order the rows of a group; equal ones keep their order
+    bits = noise.words(f"{name}/order", -(-rows // 2)).astype("<u8", copy=False).view("<u4")[:rows]
+    order = stable_order(groups, bits)
     offsets = noise.integers(f"{name}/offset", len(cumulative), high=UNIT)[present]
     # rows j < (cumulative * size - offset) / UNIT, rounded up, have a value up to this one
-    ends = -((offsets[:, None] - cumulative[present] * sizes[:, None]) >> UNIT_BITS)
+    ends = -((offsets[:, None] - cumulative[present] * sizes[present, None]) >> UNIT_BITS)
     counts = np.diff(np.maximum(ends, 0), axis=1, prepend=0)
     size = cumulative.shape[1]
-    values = np.empty(len(groups), np.min_scalar_type(size - 1))
+    values = np.empty(rows, np.min_scalar_type(size - 1))
     values[order] = np.repeat(np.tile(np.arange(size, dtype=values.dtype), len(present)), counts.ravel())
     return values
-
-
-def _shuffled_groups(groups: Unsigned, number: int, noise: Noise, name: str) -> tuple[Counts, Counts, Counts]:
-    """Rows ordered by group, at random within each; the groups that occur, and their sizes.
-
-    32 random bits order the rows of a group; equal ones keep their order.
-    """
-    rows = len(groups)
-    sizes = np.bincount(groups, minlength=number)
-    present = np.flatnonzero(sizes)
-    bits = noise.words(f"{name}/order", -(-rows // 2)).astype("<u8", copy=False).view("<u4")[:rows]
-    return stable_order(groups, bits), present, sizes[present]

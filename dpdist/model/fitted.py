@@ -44,9 +44,8 @@ class Adjustment:
 
 
 def power_of_two(logs: Counts) -> Counts:
-    """``2**(30 + logs / 2**20)`` in integer arithmetic, with `logs` clipped to [-30, 10].
-
-    The fraction's two halves of 10 bits are looked up in tables of exact roots of 2.
+    """``2**(30 + logs / 2**20)`` in integer arithmetic, with `logs` clipped to [-30, 10]. The fraction's two halves of
+    10 bits are looked up in tables of exact roots of 2.
     """
     low, high = _powers(20), _powers(10)
     clipped = np.clip(logs, -30 << LOG_BITS, 10 << LOG_BITS)
@@ -198,7 +197,6 @@ class Fitted:
 
 def cumulative_of(weights: Floats) -> Cumulative:
     """Cumulative integers of rows of weights, each rounded to the nearest unit; rows without weight take the mean row.
-
     `weights` (shape (configurations, values)): not negative; some are positive.
     """
     sums = weights.sum(1, keepdims=True)
@@ -221,10 +219,7 @@ def steps_of(tree: JunctionTree, beliefs: Sequence[Floats]) -> tuple[Step, ...]:
 
 
 def fitted_of(model: FactorModel, coding: Coding, pairs: Mapping[tuple[int, int], Floats] | None) -> Fitted:
-    """The model's conditionals along its drawing order, as integers.
-
-    `pairs`: the model's marginals of all pairs, where records are to be balanced.
-    """
+    """The model's conditionals along its drawing order, as integers; with marginals of all `pairs` for balancing."""
     steps = steps_of(model.tree, model.beliefs)
     values, rare, weights = [], [], []
     for m in coding.merging:

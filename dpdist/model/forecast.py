@@ -41,9 +41,8 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
 
 
 ROUNDED = 1.5  # weights are rounded to powers of the root of two: a part of a share changes by so much at most
-_PRIORITIES = 1 << 10
 # the largest ratio of the priorities of pairs, and of the weights of an attribute with and without a rare value
-_OF_RARE = 4
+_PRIORITIES, _OF_RARE = 1 << 10, 4
 
 
 def refuse_undrawable(choices: Choices, cardinalities: Sequence[int]) -> None:

@@ -1,13 +1,10 @@
-"""Exact inference on a junction tree: beliefs of the cliques, marginals of the factors and of all pairs.
+"""Exact inference on a junction tree, on probabilities: beliefs of the cliques, marginals of factors and of all pairs.
 
-It works on probabilities rather than logarithms. Factors are exponentials of small tables. A clique's table is built up
-attribute by attribute, in ascending cardinality, and each factor is multiplied in where its last attribute joins, so
-that few products run over the whole table; marginals come off in the opposite order.
-
+A clique's table is built up attribute by attribute, in ascending cardinality, and each factor is multiplied in where
+its last attribute joins, so that few products run over the whole table; marginals come off in the opposite order.
 Marginals of all pairs are found by messages P(attributes, separator) that carry the rows of many attributes at once:
 one matrix product an edge of the tree. A row's product does not depend on the other rows
-(`dpdist.privacy.portable.probability_product`), so that the grouping of attributes, which bounds the memory, changes no
-bit.
+(`dpdist.privacy.portable.probability_product`), so that the grouping of attributes changes no bit.
 """
 
 from __future__ import annotations
@@ -37,10 +34,7 @@ _Slot = tuple[Set | int, tuple[int, ...]]  # a factor of a clique, and the shape
 
 
 class Inference:
-    """Beliefs of the cliques from factors on sets of attributes.
-
-    `sets`: scopes of the factors; each lies in a clique.
-    """
+    """Beliefs of the cliques from factors on sets of attributes; each of the `sets` lies in a clique."""
 
     def __init__(self, tree: JunctionTree, sets: Sequence[Set]) -> None:
         self.tree, self.sets = tree, tuple(sets)
@@ -133,10 +127,7 @@ class _Message:
 
 
 class PairMarginals:
-    """Pair marginals of given beliefs; what cliques pass on is computed once.
-
-    `beliefs`: probabilities of the cliques.
-    """
+    """Pair marginals of given beliefs of the cliques; what cliques pass on is computed once."""
 
     def __init__(self, tree: JunctionTree, beliefs: list[Floats]) -> None:
         self._tree, self._beliefs, self._cards = tree, beliefs, tree.cardinalities
@@ -174,9 +165,8 @@ class PairMarginals:
         yield group
 
     def _add(self, group: frozenset[int], found: dict[tuple[int, int], Floats]) -> None:
-        """Pairs that share no clique, whose smaller attribute is in the group.
-
-        The message from j to k has the attributes on j's side of the edge that k does not have.
+        """Pairs that share no clique, whose smaller attribute is in the group. The message from j to k has the
+        attributes on j's side of the edge that k does not have.
         """
         messages: dict[tuple[int, int], _Message | None] = {}
         for j in reversed(self._tree.order):
@@ -239,7 +229,6 @@ class PairMarginals:
 
     def _carry(self, j: int, separator: Set, to: Set, message: Floats) -> Floats:
         """P(rows, to) from P(rows, separator), through clique j, which makes `to` independent of the rows given it.
-
         What the separator and `to` share is kept as a batch of products.
         """
         cards = self._cards

@@ -192,10 +192,7 @@ class JunctionTree:
         return [k for k in self.order if self.parent[k] == j]
 
     def home(self, attributes: Set) -> int:
-        """The smallest clique that holds all of these attributes.
-
-        Raises KeyError: no clique does.
-        """
+        """The smallest clique that holds all of these attributes. Raises KeyError: no clique does."""
         wanted = set(attributes)
         fitting = [j for j, clique in enumerate(self.cliques) if wanted <= set(clique)]
         if not fitting:

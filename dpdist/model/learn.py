@@ -8,13 +8,12 @@ towards those of the public table, as far as they do not contradict it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpdist.accuracy.tables import Attributes, Tables
 from dpdist.data.count import PairCounts
@@ -89,14 +88,20 @@ def measure(
     least = max(0 if prior is None else choices.prior_cells, learner.least_cells if learner.zeros else 0)
     for r in range(choices.rounds):
         progress(r + 2, steps)
-        carried = _round(learner, choices, r, least=least, picks=picks, carried=carried)
+        carried += choices.pairs / choices.rounds
+        learner.cells = least + (choices.cells - least) * (r + 1) // choices.rounds  # more than in the round before
+        if carried and learner.round(f"round/{r}", share=carried, pick_share=picks, most=choices.per_round):
+            learner.refit(choices.iterations[min(r + 1, len(choices.iterations) - 1)])
+            carried = 0.0
     if learner.model is None:
         learner.refit(choices.iterations[-1])
     if choices.rake and not isinstance(counts, SingleCounts):
         if _worth_raking(learner, counts, choices):
             return Measured(learner, _all_pairs(counts, choices, account))
         _more_rounds(learner, choices, carried)
-    _spend_rest(learner, counts, choices)
+    if (share := _left(account, choices)) > REST:  # for which no pair was picked
+        learner.measure_again(counts, share)
+        learner.refit(choices.iterations[-1])
     return Measured(learner, None)
 
 
@@ -108,43 +113,17 @@ def _all_pairs(counts: PairCounts, choices: Choices, account: GaussianAccount) -
     return AllPairs(tuple(noisy), sigmas)
 
 
-def _round(learner: Learner, choices: Choices, r: int, *, least: int, picks: float, carried: float) -> float:
-    """One of the rounds, in which the model may have more cells than in those before, and a fit if it measured.
-
-    Returns what the next round has more, where none was picked.
-    """
-    share = choices.pairs / choices.rounds + carried
-    learner.cells = least + (choices.cells - least) * (r + 1) // choices.rounds
-    if share and learner.round(f"round/{r}", share=share, pick_share=picks, most=choices.per_round):
-        learner.refit(choices.iterations[min(r + 1, len(choices.iterations) - 1)])
-        return 0.0
-    return share
-
-
 def _left(account: GaussianAccount, choices: Choices) -> float:
     """What is left of the shares that the choices have, but for rounding."""
     return (account.left - max(1 - choices.spends, 0.0)) * (1 - 2.0**-30)
 
 
-def _spend_rest(learner: Learner, counts: PairCounts | SingleCounts, choices: Choices) -> None:
-    """Measure the one-way tables once more with what no pair was picked for."""
-    if (share := _left(learner.account, choices)) > REST:
-        learner.measure_again(counts, share)
-        learner.refit(choices.iterations[-1])
-
-
-def _own_pairs(learner: Learner) -> NDArray[np.int64]:
-    """Numbers of the pairs without coarse copies."""
-    fine = set(learner.coding.fine)
-    return np.array([k for k, pair in enumerate(learner.tables.pairs) if set(pair) <= fine], np.int64)
-
-
 def _worth_raking(learner: Learner, counts: PairCounts, choices: Choices) -> bool:
-    """Whether the model misses more than a part of the noise of a table of all pairs: a noisy mean distance tells.
-
-    Two fifths of it; half as much where triples would be measured, which only a pool can follow.
+    """Whether the model misses more than a part of the noise of a table of all pairs: a noisy mean distance tells. Two
+    fifths of it; half as much where triples would be measured, which only a pool can follow.
     """
-    own = _own_pairs(learner)
+    fine = set(learner.coding.fine)
+    own = np.array([k for k, pair in enumerate(learner.tables.pairs) if set(pair) <= fine], np.int64)
     distances = learner.tables.distances(learner.expected())[own]
     # the sum of P distances has sensitivity P; divided by P afterwards
     total = np.array([int(distances.sum())], np.int64)
@@ -222,6 +201,14 @@ class Learned(Stored):
     # ``account``, the name of each step and its share of mu^2
     report: dict[str, Any]
     measurements: Measurements  # the noisy tables
+
+    def named(self, names: Sequence[str], share: float) -> dict[str, Any]:
+        """The report, with names of the attributes and parts of an account of which the model has this share."""
+        found, pairs = self.report, self.report["pairs"]
+        account = [[step, of * share] for step, of in found["account"]]
+        coarse = [[f"{names[i]} (coarse)" if is_coarse else names[i] for i, is_coarse in pair] for pair in pairs]
+        triples = [[names[i] for i in triple] for triple in found.get("triples", ())]
+        return found | {"account": account, "pairs": coarse} | ({"triples": triples} if triples else {})
 
 
 def learn(

@@ -40,9 +40,8 @@ _BEFORE_TRIPLES = 2  # passes of the raking to pairs alone; more follow with the
 
 
 def with_margins(one_way: OneWay, all_pairs: AllPairs) -> OneWay:
-    """One-way counts with what the tables of all pairs say of them, by precision: a sum over the k values of the other
-    attribute has k times the variance of a cell. On small domains the pairs tell more than the one-way tables
-    themselves.
+    """One-way counts with what the tables of all pairs say of them, by precision: a sum over k values has k times the
+    variance of a cell. On small domains the pairs tell more than the one-way tables themselves.
     """
     precision = 1 / one_way.sigmas**2
     sums = [table * p for table, p in zip(one_way.counts, precision.tolist(), strict=True)]
@@ -63,10 +62,7 @@ def fitting_triples(tables: Tables) -> dict[Attributes, Counts]:
 
 
 class Pool:
-    """Rows of the model, and what their weights are fitted to; all of it public.
-
-    `cardinalities`: of the table's attributes. `records`: noisy number of records.
-    """
+    """Rows of the model, and what their weights are fitted to, for a noisy number of `records`; all of it public."""
 
     def __init__(self, columns: Codes, cardinalities: tuple[int, ...], choices: Choices, records: float) -> None:
         self._cardinalities, self._choices, self._records = cardinalities, choices, records
@@ -112,9 +108,8 @@ class Pool:
             rake(self._rows, self._targets, sweeps=self._choices.sweeps)
 
     def rake_to_triples(self, exact: Mapping[Attributes, Counts], account: GaussianAccount) -> tuple[Attributes, ...]:
-        """Pick triples that the weighted pool misses, measure them, and fit the weights to them too.
-
-        `exact`: tables of the candidates, flat. Confidential. Returns tuple of (int, int, int): what was picked.
+        """Pick triples that the weighted pool misses, measure them, and fit the weights to them too. `exact`: tables of
+        the candidates, flat. Confidential. Returns tuple of (int, int, int): what was picked.
         """
         shares = self._rows.shares(exact)
         expected = {triple: shares[triple].ravel() * self._records for triple in exact}

@@ -2,9 +2,8 @@
 
 The tables lie in a few blocks of attributes that cover all pairs (`dpdist.data.count.covering_blocks`), so that a row
 costs one look-up a block. Block by block, the table of the weights is fitted to all targets in it, and the rows are
-multiplied by the table's change. The threads of the machine share the rows: NumPy counts, takes and multiplies without
-the interpreter's lock. The pieces do not depend on the number of threads, and their results come in order, so that sums
-of them are the same on any machine.
+multiplied by the table's change. The threads of the machine share the rows; pieces of them do not depend on the number
+of threads, and their results come in order, so that sums of them are the same on any machine.
 """
 
 from __future__ import annotations
@@ -119,10 +118,7 @@ class WeightedRows:
         self._factors[b] = np.clip(self._factors[b] * change, *LIMITS)
 
     def shares(self, scopes: Iterable[Set]) -> dict[Set, Floats]:
-        """The share of the weights in each cell of the tables of some sets of attributes, of the shape of their domain.
-
-        Sets of up to three attributes.
-        """
+        """The share of the weights in each cell of the tables of some sets of up to three attributes."""
         found: dict[Set, Floats] = {}
         left = set(scopes)
 
@@ -163,7 +159,6 @@ Aim = tuple[tuple[int, ...], Floats, tuple[int, ...]]
 
 def shrink(noisy: Floats, model: Floats, sigma: float) -> Floats:
     """James-Stein estimate of counts, from noisy counts towards a model's, in blocks of cells by falling model count.
-
     Where the cells of a block differ from the model by more than the noise explains, the noisy counts are kept;
     elsewhere the model's. Blocks have 16, 32, 64, ... cells. The result is not negative.
     """
@@ -202,9 +197,8 @@ def rake(
 
 
 def targets_in(block: tuple[int, ...], targets: Mapping[tuple[int, ...], Floats]) -> list[Aim]:
-    """The targets within a block: those of its triples, then of its pairs, then of its attributes.
-
-    Sums over a triple's noisy cells have more noise than the tables of its pairs, which therefore come later.
+    """The targets within a block: those of its triples, then of its pairs, then of its attributes. Sums over a triple's
+    noisy cells have more noise than the tables of its pairs, which therefore come later.
     """
     found = []
     for size in (3, 2, 1):
@@ -219,9 +213,8 @@ def targets_in(block: tuple[int, ...], targets: Mapping[tuple[int, ...], Floats]
 
 
 def block_change(table: Floats, aims: Sequence[Aim], power: float) -> Floats:
-    """Factors that take a block's table towards the targets in it, one after another.
-
-    A step goes a part of the way: the ratio to the power of that part, by its Pade approximant of order 1.
+    """Factors that take a block's table towards the targets in it, one after another. A step goes a part of the way:
+    the ratio to the power of that part, by its Pade approximant of order 1.
     """
     before, table = table, table.copy()
     for places, target, shape in aims:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import combinations
 from typing import TypeVar
 
@@ -48,14 +47,17 @@ def pick_sets(
     valid: Valid[A],
 ) -> list[A]:
     """Pick sets of attributes one after another by the exponential mechanism, among those that a public rule allows;
-    one record changes each of the `scores` by at most 1. To stop is a candidate with score 0. Only the picks that are
-    made are charged.
+    one record changes each score by at most 1. To stop is a candidate with score 0. Only picks made are charged.
     """
     picked: list[A] = []
     stop = len(sets)
     candidates = Candidates(np.append(scores, 0), scale=scale)
     while len(picked) < most:
-        follows = partial(_follows, sets, valid(picked))
+        rule = valid(picked)
+
+        def follows(index: int, rule: Callable[[A], bool] = rule) -> bool:
+            return index == stop or rule(sets[index])
+
         choice = account.pick(f"{name}/pick/{len(picked)}", candidates, scale=scale, allowed=follows)
         if choice == stop:
             break
@@ -64,17 +66,10 @@ def pick_sets(
     return picked
 
 
-def _follows(sets: tuple[A, ...], rule: Callable[[A], bool], index: int) -> bool:
-    """Whether a candidate may be picked; the last one, to stop, always."""
-    return index == len(sets) or rule(sets[index])
-
-
 @dataclass
 class Learner:
-    """The state of the rounds; all of it public but the exact tables.
-
-    `cells`: most cells of the model after this round. It grows from round to round: otherwise one early pair could take
-    what all later ones need. `marginals`: the model's marginals of the pairs.
+    """The state of the rounds; all of it public but the exact tables. The model's `cells` grow from round to round:
+    otherwise one early pair could take what all later ones need. `marginals` are the model's, of the pairs.
     """
 
     tables: PairTables

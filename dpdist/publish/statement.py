@@ -36,7 +36,8 @@ def check_statement(manifest: Manifest) -> float | None:
     try:
         guarantees = [_as_stated(item) for item in manifest.guarantees]
         _check_unit(manifest, guarantees)
-        event = _event(manifest.parameters.get("event"))
+        stated: Any = manifest.parameters.get("event")
+        event = None if stated is None else from_json(stated)
         require_few(event)
         with within(EVENT_SECONDS, f"{MANIFEST}: recomputing the guarantee from its events"):
             epsilons = [one for item in guarantees for one in _checked(item, guarantees, event)]
@@ -77,10 +78,6 @@ def require_few(event: Event | None) -> None:
         raise AccountingError(f"a release has at most {EVENTS:,} privacy events: measure fewer statistics apart")
 
 
-def _event(data: Any) -> Event | None:
-    return None if data is None else from_json(data)
-
-
 def _checked(item: Guarantee, guarantees: list[Guarantee], event: Event | None) -> Iterator[float]:
     """The epsilons that were recomputed for a guarantee."""
     if isinstance(item, PlausibleDeniability):
@@ -106,13 +103,8 @@ def _checked(item: Guarantee, guarantees: list[Guarantee], event: Event | None) 
         raise VerificationFailed(
             f"{MANIFEST}: the guarantee is stated for {item.adjacency}, its events are of {adjacency}: {_ADVICE}"
         )
-    seeds = any(isinstance(other, PlausibleDeniability) for other in guarantees)
-    if (
-        isinstance(item, DifferentialPrivacy)
-        and seeds
-        and item.covers.startswith("the whole release")
-        and not _has_seeds(event)
-    ):
+    whole = isinstance(item, DifferentialPrivacy) and item.covers.startswith("the whole release")
+    if whole and any(isinstance(other, PlausibleDeniability) for other in guarantees) and not _has_seeds(event):
         raise VerificationFailed(f"{MANIFEST}: the guarantee of the whole release leaves out its seeds: {_ADVICE}")
     found_epsilon = accountant.epsilon(event, delta=item.delta)
     _compare("epsilon", item.epsilon, found_epsilon, f" at delta {upwards(item.delta)}")

@@ -54,7 +54,7 @@ def test_public_facts_are_told_without_a_record(
     def read(*_: object, **__: object) -> None:
         raise AssertionError("a record was read")
 
-    for room in ("data.table.Table", "data.arrow.ArrowRecords", "data.arrow.HeldRecords"):
+    for room in ("data.table.Table", "data.arrow.ArrowRecords", "data.records.RecordsInMemory"):
         monkeypatch.setattr(f"dpdist.{room}.batches", read)
     for columns in (GOOD, BROKEN):
         found = SCHEMA.check(given(tmp_path, columns))

@@ -164,7 +164,7 @@ def test_a_test_key_needs_the_operator(
     said = budget_sentence(Books.open("sqlite:///ledger.db"), "people")
     assert said.startswith("no budget covers the noise of 1 release with a test key; epsilon 0.9 of 1 left")
     with pytest.raises(typer.Exit):
-        verify("out", ledger="sqlite:///ledger.db", required=True)
+        verify(release="out", public_key=None, endpoint_url=None, ledger="sqlite:///ledger.db", required=True)
     shown = capsys.readouterr()
     assert shown.out.startswith("out: NOT PRIVATE, made with a fixed test key")
     assert "--require-signature: out: it was made with a fixed test key" in shown.err

@@ -440,7 +440,7 @@ def test_a_release_as_an_object_and_errors_show_no_escape(place: Path) -> None:
 
 def test_commands_print_by_one_function() -> None:
     sources = {path.name: path.read_text() for path in (Path(dpdist.__file__).parent / "cli").glob("*.py")}
-    assert sources.pop("output.py").count("typer.echo(") == 1
+    assert sources.pop("shared.py").count("typer.echo(") == 1
     assert not [name for name, text in sources.items() if "typer.echo(" in text or "click.echo(" in text]
 
 

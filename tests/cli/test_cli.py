@@ -51,16 +51,21 @@ def test_help_is_at_once() -> None:
     assert not {"dask", "distributed", "numpy", "pyarrow", "sqlalchemy", "pydantic", "scipy"} & set(heavy)
 
 
-def test_a_small_release_imports_no_scheduler(spec_file: Path) -> None:
-    """Nor what reads a release or judges it: its first stage waits for imports."""
-    code = (
-        "import sys; from dpdist.cli import main\nimport atexit; atexit.register(lambda: print(*sys.modules)); main()"
-    )
-    options = ["release", str(spec_file), "--set", "cluster={mode: in-process}", "--json"]
+@pytest.mark.parametrize(
+    ("command", "unused"),
+    [
+        ("plan", {"pyarrow", "dpdist.data.table", "dpdist.lifecycle.run"}),
+        ("release", {"alembic", "pyarrow.dataset", "dpdist.inference"}),
+    ],
+)
+def test_a_command_imports_what_it_needs(command: str, unused: set[str], spec_file: Path) -> None:
+    """Its first stage waits for imports; a release in this process needs no scheduler."""
+    code = "import sys, atexit; from dpdist.cli import main; atexit.register(lambda: print(*sys.modules)); main()"
+    options = [command, str(spec_file), "--set", "cluster={mode: in-process}", "--json"]
     done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True, check=True)
     imported = set(done.stdout.splitlines()[-1].split())
-    assert "dpdist.lifecycle.run" in imported
-    assert not {"dask", "distributed", "pandas", "alembic", "pyarrow.dataset", "dpdist.inference"} & imported
+    assert "dpdist.families.base.registry" in imported
+    assert not {"dask", "distributed", "pandas", "sqlalchemy.dialects.postgresql", *unused} & imported
 
 
 def test_from_ledger_to_verified_release(spec_file: Path, tmp_path: Path) -> None:

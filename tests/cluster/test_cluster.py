@@ -22,13 +22,15 @@ from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.opening import open_cluster
 from dpdist.cluster.tasks import DaskTasks
 from dpdist.errors import ClusterUnreachable, ResourceError
+from dpdist.spec.release import ClusterSpec
 
 SCRIPT = """
 import json, os
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.opening import open_cluster
+from dpdist.spec.release import ClusterSpec
 if __name__ == "__main__":
-    with open_cluster(workers=1) as cluster:
+    with open_cluster(ClusterSpec(workers=1)) as cluster:
         found = cluster._client.submit(lambda: dict(os.environ)).result()
     print(json.dumps(found))
 """
@@ -50,7 +52,7 @@ def one_worker() -> Iterator[tuple[LocalCluster, Executor]]:
         LocalCluster(
             n_workers=1, processes=False, dashboard_address="127.0.0.1:0", host="127.0.0.1", protocol="tcp"
         ) as local,
-        open_cluster(mode="address", address=local.scheduler_address, timeout=5) as executor,
+        open_cluster(ClusterSpec(mode="address", address=local.scheduler_address, timeout=5)) as executor,
     ):
         yield local, executor
 
@@ -108,7 +110,7 @@ def test_the_words_of_a_server_are_not_repeated() -> None:
 
 def test_workers_that_do_not_start_in_time() -> None:
     """In less time than any process takes."""
-    opening = open_cluster(resources=["a"], timeout=0.01)
+    opening = open_cluster(ClusterSpec(timeout=0.01), resources=["a"])
     with (
         pytest.raises(ClusterUnreachable, match=r"1 workers did not start in 0\.01 s: raise cluster\.timeout"),
         opening,

@@ -149,7 +149,7 @@ def encoded(schema: Schema, table: tuple[int, ...]) -> Encoded:
     columns["age"] = pa.array([RECORDS[i][1] for i in table], pa.int64())
     made = TableEncoder(schema).encode(pa.record_batch(columns))
     batch = EncodedBatch(0, 0, made.codes, made.keep, made.report)
-    return Encoded(schema, made.codes, [(0, len(table))], made.report, batch)
+    return Encoded(schema, made.codes, [(0, len(table))], made.report, batch=batch)
 
 
 @dataclass(frozen=True)

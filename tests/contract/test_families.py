@@ -479,7 +479,7 @@ def _early(attempt: Attempt[Any, Any]) -> ReleasedRecords:
 def _changing(attempt: Attempt[Any, Any]) -> ReleasedRecords:
     """Releases what depends on the layout of the table."""
     released = tally(attempt)
-    return ReleasedRecords(released.parts[: len(attempt.table.partitions)])
+    return ReleasedRecords(released.parts[: len(attempt.table.on(attempt.executor).partitions)])
 
 
 def _telling(attempt: Attempt[Any, Any]) -> ReleasedRecords:

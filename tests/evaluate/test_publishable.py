@@ -43,6 +43,7 @@ from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import open_release
 from dpdist.spec.overrides import change
+from dpdist.spec.release import ClusterSpec
 from dpdist.storage.store import Store
 from tests.evaluate.conftest import Made
 
@@ -157,7 +158,7 @@ def publish(own: Made, asked: Request | None = None) -> None:
     """What an evaluation does before it trains models."""
     asked = asked or request(own)
     store, manifest = open_release(own.release)
-    with open_cluster(mode="threads") as cluster:
+    with open_cluster(ClusterSpec(mode="threads")) as cluster:
         inputs = open_inputs(
             ReleasedTable(store, manifest),
             tables_of(asked),
@@ -289,7 +290,7 @@ def test_a_table_that_changes_while_it_is_read_costs_nothing(own: Made, monkeypa
     path = own.folder / "changing.parquet"
     shutil.copy2(own.table, path)
     store, manifest = open_release(own.release)
-    with open_cluster(mode="threads") as cluster:
+    with open_cluster(ClusterSpec(mode="threads")) as cluster:
         inputs = open_inputs(
             ReleasedTable(store, manifest),
             tables_of(replace(request(own), against=(str(path),))),

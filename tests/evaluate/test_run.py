@@ -38,6 +38,7 @@ from dpdist.families.base.graph import run_pass, table_pass
 from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import open_release, read_release
 from dpdist.spec.reader import load
+from dpdist.spec.release import ClusterSpec
 from tests.evaluate.conftest import Made
 
 SMALL: dict[str, Any] = {"train": 60, "test": 60, "attacks": False}
@@ -116,7 +117,7 @@ def test_a_long_verdict_stands_beside_its_word(state: str) -> None:
 
 def test_distances_are_those_of_the_files(made: Made) -> None:
     """Counted by tasks over parts and partitions, against dictionaries of what a reader finds."""
-    with open_cluster(mode="threads") as cluster:
+    with open_cluster(ClusterSpec(mode="threads")) as cluster:
         inputs = opened(made, cluster)
         counts = inputs.marginals()
     both = [of.to_pydict() for of in (read_release(made.release), pq.read_table(made.table))]
@@ -135,7 +136,7 @@ def test_distances_are_those_of_the_files(made: Made) -> None:
 
 @pytest.mark.parametrize("batch_rows", [1, 97, 100_000])
 def test_a_pass_by_tasks_is_a_pass_in_this_process(made: Made, batch_rows: int) -> None:
-    with open_cluster(mode="threads") as cluster:
+    with open_cluster(ClusterSpec(mode="threads")) as cluster:
         inputs = opened(made, cluster)
         operator = pair_counts_operator(inputs.schema.cardinalities)
         whole, report = run_pass(inputs.released, operator)
@@ -145,7 +146,7 @@ def test_a_pass_by_tasks_is_a_pass_in_this_process(made: Made, batch_rows: int) 
 
 
 def test_samples_are_random_bounded_and_repeatable(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_cluster(mode="threads") as cluster:
+    with open_cluster(ClusterSpec(mode="threads")) as cluster:
         inputs = opened(made, cluster)
         everything = inputs.samples()
         monkeypatch.setattr("dpdist.evaluation.inputs.LARGEST_SAMPLE", 1_000)

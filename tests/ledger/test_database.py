@@ -208,18 +208,8 @@ def test_a_full_disk_is_an_error_that_can_be_resumed(tmp_path: Path) -> None:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
         for number in range(10_000):
-            connection.execute(
-                sa.insert(tables.dataset).values(
-                    name=f"{number}",
-                    epsilon_cap="1",
-                    delta_cap="0",
-                    guarantees="[]",
-                    filters="[]",
-                    created="",
-                    length=1,
-                    head="",
-                )
-            )
+            columns = dict.fromkeys(("epsilon_cap", "delta_cap", "guarantees", "filters", "created", "head"), "1")
+            connection.execute(sa.insert(tables.dataset).values(name=f"{number}", length=1, **columns))
 
     with pytest.raises(OutOfDisk, match="disk full; free some space and resume"):
         ledger.database.write(fill)

@@ -178,12 +178,7 @@ def test_renyi_moments_are_never_below_the_privacy_loss_distribution() -> None:
         (ApproximateDP(0.0, 1e-10), 0.0),
         (ApproximateDP(0.7, 1e-10), 0.7),
         (Composed((ApproximateDP(0.2, 1e-10), DiscreteLaplace(10.0))), 0.3),
-        (
-            Parallel(
-                (DiscreteLaplace(10.0), DiscreteLaplace(5.0), Composed(())),
-            ),
-            0.2,
-        ),
+        (Parallel((DiscreteLaplace(10.0), DiscreteLaplace(5.0), Composed(()))), 0.2),
         (Parallel(()), 0.0),
         (RandomSplit(((0.1, DiscreteLaplace(1.0)), (0.9, None))), math.log(0.9 + 0.1 * math.e)),
         (RandomSplit(((1.0, DiscreteLaplace(1.0)),)), 1.0),

@@ -176,9 +176,6 @@ def test_parallel_parts_cost_the_worst_at_every_epsilon() -> None:
 
 
 def test_a_stage_with_a_large_failure_probability_is_accounted() -> None:
-    from dpdist.privacy import accountant
-    from dpdist.privacy.events import ApproximateDP, Composed, RandomSplit
-
     stage = Composed((ApproximateDP(2.0, 0.0), ApproximateDP(0.0, 1e-4)))
     whole = RandomSplit(((0.5, stage), (0.5, None)))
     assert math.log((1 + math.exp(2)) / 2) * 0.99 < accountant.epsilon(whole, delta=1e-3) <= 2

@@ -1,3 +1,5 @@
+"""From codes to Parquet files: values, bytes, records of parts, Arrow arrays."""
+
 from __future__ import annotations
 
 import hashlib
@@ -18,16 +20,26 @@ from dpdist.errors import OutputUnwritable
 from dpdist.privacy.noise import Noise
 from dpdist.publish import parts
 from dpdist.publish.part_format import PartFormat, PartRecord
-from dpdist.publish.parts import arrow_schema, columns, decode, parquet_bytes, part_name, write_part
+from dpdist.publish.parts import (
+    arrow_schema,
+    columns,
+    decode,
+    lists,
+    numbers,
+    parquet_bytes,
+    part_name,
+    texts,
+    write_part,
+)
 from dpdist.spec.groups import Edges
 from dpdist.spec.schema import Attribute, Category, Count, Schema
 from dpdist.storage.store import Store
 
 NOISE = Noise(bytes(32))
 
-texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6)
+short_texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6)
 integers = st.integers(-(2**40), 2**40)
-missing = st.sampled_from(["refuse", "drop"]) | st.builds(Category, category=texts.map(lambda t: f"missing {t}"))
+missing = st.sampled_from(["refuse", "drop"]) | st.builds(Category, category=short_texts.map(lambda t: f"missing {t}"))
 
 
 @st.composite
@@ -35,7 +47,7 @@ def attributes(draw: st.DrawFn, name: str) -> Attribute:
     """Any attribute whose texts all differ, so that what is written can be turned back."""
     policy = draw(missing)
     if draw(st.booleans()):
-        pool = texts if draw(st.booleans()) else integers
+        pool = short_texts if draw(st.booleans()) else integers
         values = tuple(draw(st.lists(pool, min_size=1, max_size=9, unique_by=str)))
         kind = draw(st.sampled_from(["categorical", "ordinal"]))
         labels = draw(st.none() | labels_of(len(values)))
@@ -65,12 +77,12 @@ def attributes(draw: st.DrawFn, name: str) -> Attribute:
 
 
 def labels_of(count: int) -> st.SearchStrategy[tuple[str, ...]]:
-    return st.lists(texts, min_size=count, max_size=count, unique=True).map(tuple)
+    return st.lists(short_texts, min_size=count, max_size=count, unique=True).map(tuple)
 
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[Schema, list[np.ndarray], PartFormat]:
-    names = draw(st.lists(texts, min_size=1, max_size=4, unique=True))
+    names = draw(st.lists(short_texts, min_size=1, max_size=4, unique=True))
     schema = Schema(attributes=tuple(draw(attributes(name)) for name in names))
     rows = draw(st.integers(0, 30))
     codes = [
@@ -332,3 +344,30 @@ sys.exit(len(os.listdir("/proc/self/task")) - before)
 def test_reading_from_memory_starts_no_thread_that_outlives_python() -> None:
     """A thread of Arrow that frees the bytes while Python exits aborts the process, once in five runs under load."""
     assert subprocess.run([sys.executable, "-c", NO_THREAD], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.int64, np.uint32, np.float64])
+@pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 1000])
+def test_numbers(dtype: type, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    values = rng.integers(0, 200, rows).astype(dtype)
+    missing = rng.random(rows) < 0.3
+    assert numbers(values).equals(pa.array(values))
+    made = numbers(values, missing=missing)
+    made.validate(full=True)
+    assert made.equals(pa.array(values, mask=missing))
+    assert numbers(values[::2]).equals(pa.array(values[::2]))
+
+
+@pytest.mark.parametrize("values", [[], [""], ["a", "", "bß€", "\x00"], ["x" * 1000] * 3])
+def test_texts(values: list[str]) -> None:
+    made = texts(values)
+    made.validate(full=True)
+    assert made.equals(pa.array(values, pa.string()))
+
+
+def test_lists() -> None:
+    for values in ([], [np.arange(3)], [np.arange(0), np.array([5], np.int32), np.arange(4)]):
+        made = lists(values)
+        made.validate(full=True)
+        assert made.equals(pa.array([value.tolist() for value in values], pa.list_(pa.int64())))

@@ -1,3 +1,5 @@
+"""Stores: whole files, names that stay inside, errors that say what to do, and a store in memory."""
+
 from __future__ import annotations
 
 import errno
@@ -16,7 +18,7 @@ import pytest
 from dpdist.errors import DataNotFound, DpdistError, OutOfDisk, OutputUnwritable, SpecError, StorageUnavailable
 from dpdist.storage import store as store_module
 from dpdist.storage.s3 import ATTEMPTS
-from dpdist.storage.store import Store
+from dpdist.storage.store import MemoryStore, Store
 
 SECRET = "planted-secret-key"
 
@@ -458,3 +460,39 @@ class TestSweep:
             sweeper.join()
         assert store.read_bytes("one") == b"149"
         assert not list((tmp_path / "release").rglob(".*"))
+
+
+@pytest.fixture(params=["folder", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return MemoryStore() if request.param == "memory" else Store(tmp_path / "store")
+
+
+def test_files_are_written_read_and_deleted(store: Store) -> None:
+    store.check_writable()
+    assert not store.exists("a")
+    store.write_bytes("a", b"first")
+    store.write_bytes("a", b"second")
+    inner = store / "data"
+    assert inner.write_exclusive("b", b"won") == b"won"
+    assert inner.write_exclusive("b", b"lost") == b"won"
+    assert store.read_bytes("data/b") == b"won"
+    assert store.exists("a")
+    assert not store.exists("data")
+    assert store.sizes() == {"a": 6, "data/b": 3}
+    assert inner.names() == ("b",)
+    store.delete("a")
+    store.delete("a")
+    assert store.names() == ("data/b",)
+
+
+def test_what_is_missing_or_leads_out_is_refused(store: Store) -> None:
+    with pytest.raises(DataNotFound):
+        store.read_bytes("missing")
+    for name in ("../a", ".hidden", "/a"):
+        with pytest.raises(SpecError):
+            store.write_bytes(name, b"")
+
+
+def test_a_store_in_memory_belongs_to_one_process() -> None:
+    with pytest.raises(TypeError, match="one process"):
+        pickle.dumps(MemoryStore())

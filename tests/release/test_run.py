@@ -30,6 +30,7 @@ from dpdist.ledger.statement import account_facts
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy.calibrate import least_scale
 from dpdist.publish.verify import read_manifest, read_release, verify
+from dpdist.spec.release import ClusterSpec
 
 
 def states(spec: PlausibleDeniabilitySpec) -> list[str]:
@@ -486,7 +487,7 @@ def test_a_rewritten_input_with_its_old_time_is_another_input(tmp_path: Path) ->
 
 
 def test_another_user_of_the_machine_cannot_join_the_embedded_cluster() -> None:
-    with open_cluster(mode="embedded", workers=1) as cluster:
+    with open_cluster(ClusterSpec(workers=1)) as cluster:
         address = cluster.address
         assert address is not None
         assert address.startswith("tls://127.0.0.1:")

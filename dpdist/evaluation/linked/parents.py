@@ -19,8 +19,8 @@ from dpdist.data.released import Decoder, ReleasedTable
 from dpdist.data.report import RowReport
 from dpdist.evaluation.utility.rules import broken_operator
 from dpdist.families.base.bounding import ShardPiece, blocks_of, joined, sharded
+from dpdist.families.base.family import LinkedRows
 from dpdist.families.base.graph import no_codes, table_pass
-from dpdist.families.base.linked import LinkedRows
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Counts
 

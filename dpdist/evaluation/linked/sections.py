@@ -13,7 +13,7 @@ from dpdist.data.released import ReleasedTable
 from dpdist.data.report import RowReport, check
 from dpdist.errors import DataError
 from dpdist.evaluation.binning import View, view_of
-from dpdist.evaluation.inputs import Tables, require_records
+from dpdist.evaluation.inputs import EvaluatedTables, require_records
 from dpdist.evaluation.linked import attacks
 from dpdist.evaluation.linked.closeness import wide
 from dpdist.evaluation.linked.parents import ParentRecords, by_numbers, real_parents, released_parents
@@ -25,8 +25,8 @@ from dpdist.evaluation.utility.holdout import holdout_section
 from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, marginals_of, triples_operator
 from dpdist.evaluation.utility.rules import rules_section
 from dpdist.families.base.attempt import Progress
+from dpdist.families.base.family import LinkedRows
 from dpdist.families.base.graph import run_pass
-from dpdist.families.base.linked import LinkedRows
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.spec.schema import Schema
 
@@ -56,7 +56,13 @@ class LinkedInputs:
 
 
 def open_linked(
-    released: ReleasedTable, linked: LinkedRows, tables: Tables, *, executor: Executor, seed: int, progress: Progress
+    released: ReleasedTable,
+    linked: LinkedRows,
+    tables: EvaluatedTables,
+    *,
+    executor: Executor,
+    seed: int,
+    progress: Progress,
 ) -> LinkedInputs:
     """Read both tables, whole parents at a time. Raises DataError: a table does not fit the release's schema, or its
     files changed meanwhile; SpecError: the hold-out is the table itself.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any, ClassVar
 
 from dpdist.accuracy.intervals import CellErrors, sentence
@@ -85,7 +85,4 @@ def _part_tables(codes: Codes, operator: Operator) -> Any:
 
 
 def _sum(operator: Operator, parts: list[Any]) -> Any:
-    total = parts[0]
-    for part in parts[1:]:
-        total = operator.combine(total, part)
-    return total
+    return reduce(operator.combine, parts)

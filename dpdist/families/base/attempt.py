@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -26,11 +26,11 @@ from dpdist.publish.part_format import FileRecord, PartFormat, PartRecord
 from dpdist.publish.parts import decode, part_name, write_part
 from dpdist.spec.schema import Schema
 from dpdist.storage.store import Store
+from dpdist.storage.stored import Stored
 
 log = logging.getLogger("dpdist")
 
-Progress = Callable[[str, int, int], None]
-"""Called with (stage, finished steps, all steps)."""
+Progress = Callable[[str, int, int], None]  # called with (stage, finished steps, all steps)
 
 ResultT = TypeVar("ResultT")
 
@@ -40,20 +40,7 @@ def drawing_key(attempt: str) -> str:
     return hashlib.sha256(b"dpdist drawing key\0" + attempt.encode()).hexdigest()
 
 
-class Storable(Protocol):
-    """A result that is computed once, stored in the work folder and read back."""
-
-    FILE: ClassVar[str]
-
-    def to_bytes(self) -> bytes:
-        """The result as bytes, the same on every machine."""
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """The result from its bytes."""
-
-
-StorableT = TypeVar("StorableT", bound=Storable)
+StorableT = TypeVar("StorableT", bound=Stored)
 
 
 def silent(stage: str, done: int, total: int) -> None:

@@ -10,15 +10,9 @@ from dpdist.families.base.plan import Plan
 from dpdist.privacy.formatting import number_of
 
 GIB = 1 << 30
-MEMORY = (1, 2, 4, 8, 16, 32, 64)
-"""GiB of a worker that are proposed."""
-
-MOST_WORKERS = 64
-"""Workers that are proposed at most: a billion rows are read in seconds by as many, and starting takes the rest."""
-
-DRIVER = 2
-"""GiB of the driver, if it needs no more: the chart's default."""
-
+MEMORY = (1, 2, 4, 8, 16, 32, 64)  # GiB of a worker that are proposed
+MOST_WORKERS = 64  # that are proposed: they read a billion rows in seconds, and starting takes the rest
+DRIVER = 2  # GiB of the driver, if it needs no more: the chart's default
 _WAVES = 8  # partitions of each worker, so that none waits long for the last
 _REASONABLE = 16  # GiB of a worker that are proposed to hold codes from pass to pass
 _FILL = 0.6  # share of a worker's memory that may be filled; Dask spills and pauses above

@@ -12,21 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
+import numpy as np
+
 from dpdist.errors import SpecError
 from dpdist.families.base.plan import Plan
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.testing import Canaries, Claim
+from dpdist.spec.conditions import Mask
 from dpdist.spec.overrides import override, parse_overrides
 from dpdist.spec.release import ReleaseSpec
-from dpdist.spec.schema import Schema
+from dpdist.spec.schema import Attribute, Schema
 from dpdist.spec.strict_yaml import load_yaml, write_yaml
+from dpdist.spec.unit import UnitSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from dpdist.data.operators import Operator
     from dpdist.families.base.attempt import Attempt
-    from dpdist.families.base.linked import LinkedRows
     from dpdist.publish.manifest import Manifest
     from dpdist.spec.described import Described
 
@@ -45,11 +48,10 @@ class Stage(Generic[SpecT, PlanT]):
     run: Callable[[Attempt[SpecT, PlanT]], object]
 
 
+# the kind of a statistic (``count``, ``entropy``, ``mean``), of what, and its true values
 Truth: TypeAlias = tuple[str, str, Floats]
-"""What kind of statistic it is (``count``, ``entropy``, ``mean``), of what, and its true values."""
-
+# the schema by which real records are read, and what turns their codes into columns like the released ones
 AsReleased: TypeAlias = tuple[Schema, Callable[[Codes], Codes]]
-"""The schema by which real records are read, and what turns their codes into columns like the released ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,16 +105,6 @@ class Solution(Protocol):
         """The solution for people."""
 
 
-def no_claims(plan: Any) -> tuple[Claim, ...]:
-    """Nothing to audit."""
-    return ()
-
-
-def no_canaries(plan: Any) -> tuple[Canaries, ...]:
-    """Nothing that can be audited in one run."""
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Family(Generic[SpecT, PlanT]):
     """A family of releases."""
@@ -124,9 +116,9 @@ class Family(Generic[SpecT, PlanT]):
     # plan to the stages of a release, in order. The last one leaves `Attempt.parts`
     stages: Callable[[PlanT], Sequence[Stage[SpecT, PlanT]]]
     # plan to the stated guarantees that an audit attacks, each with the stages or functions that a release runs
-    claims: Callable[[PlanT], tuple[Claim, ...]] = no_claims
+    claims: Callable[[PlanT], tuple[Claim, ...]] = lambda plan: ()
     # plan to the mechanisms that can be audited in one run
-    canaries: Callable[[PlanT], tuple[Canaries, ...]] = no_canaries
+    canaries: Callable[[PlanT], tuple[Canaries, ...]] = lambda plan: ()
     # spec and `SolveRequest` to what ``dpdist plan --solve`` shows. Without it nothing is solved
     solve: Callable[[SpecT, SolveRequest], Solution] | None = None
     # for families that release statistics: plan and the manifest's parameters to the operator that computes them on a
@@ -170,19 +162,50 @@ def imported(path: str) -> Callable[..., Any]:
 
 
 def family_in(package: str, kind: str, spec: str, **more: str) -> Family[Any, Any]:
-    """A family in modules of a package, each of them imported when it is first needed.
-
-    Parameters
-    ----------
-    package : str
-        The package; it has ``plan:plan``, ``stages:stages`` and ``claims:claims``.
-    kind : str
-        The `kind` of its specs.
-    spec : str
-        Class of its specs, as ``module:class`` in the package.
-    **more : str
-        Other members of `Family`, as ``module:function``.
+    """A family in modules of a package, each of them imported when it is first needed. The package has ``plan:plan``,
+    ``stages:stages`` and ``claims:claims``; the class of its specs is ``module:class`` in it, and other members of
+    `Family` are ``module:function``.
     """
     paths = {name: f"{name}:{name}" for name in ("plan", "stages", "claims")} | more
     members: dict[str, Any] = {name: imported(f"{package}.{path}") for name, path in paths.items()}
     return Family(kind=kind, spec=f"{package}.{spec}", **members)
+
+
+@dataclass(frozen=True, eq=False)
+class LinkedRows:
+    """Where the parents' and the members' attributes are."""
+
+    unit: UnitSpec  # the parents: the column of their ids, and how many members of each are used
+    read: Schema  # by which the joined real rows are read
+    order: int | None  # the attribute of `read` that orders the members of a parent; it is not compared
+    parent: tuple[int, ...]  # attributes of `read`
+    members: tuple[int, ...]
+    kinds: tuple[tuple[str, int, Mask], ...]  # of members: name, attribute of `read` and its codes of the kind
+
+    ids = 2  # columns of a released row before its attributes: the parent's number and the member's place
+
+    @property
+    def schema(self) -> Schema:
+        """Of the released rows, without number and place."""
+        kept = tuple(attribute for i, attribute in enumerate(self.read.attributes) if i != self.order)
+        return Schema(attributes=kept, rules=self.read.rules)
+
+    @property
+    def parents_schema(self) -> Schema:
+        """Of a row for each parent: its attributes, the number of its members and of those of each kind."""
+        most = self.unit.at_most
+        size = Attribute(name="(members)", kind="integer", bounds=(1, most))
+        kinds = [Attribute(name=f"(of {name})", kind="integer", bounds=(0, most)) for name, _, _ in self.kinds]
+        return Schema(attributes=(*(self.read.attributes[i] for i in self.parent), size, *kinds))
+
+    def place(self, attribute: int) -> int:
+        """Where an attribute of `read` is in `schema`."""
+        return attribute - (self.order is not None and attribute > self.order)
+
+    def compared(self, codes: Codes) -> Codes:
+        """Codes of `read` as codes of `schema`."""
+        return [column for i, column in enumerate(codes) if i != self.order]
+
+    def of_kinds(self, codes: Codes) -> list[np.ndarray]:
+        """For each kind which rows, codes of `schema`, are of it."""
+        return [mask[codes[self.place(attribute)]] for _, attribute, mask in self.kinds]

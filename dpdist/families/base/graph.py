@@ -12,7 +12,6 @@ per value); each later pass over these runs at memory speed. On Dask, building c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.tasks import Deferred
 from dpdist.data.operators import Operator, Split, split_labels
-from dpdist.data.records import BATCH_ROWS, Batches, EncodedBatch, HeldRecords, Records
+from dpdist.data.records import BATCH_ROWS, Batches, EncodedBatch, HeldRecords, Records, RecordsInMemory
 from dpdist.data.report import RowReport
 from dpdist.ledger.keys import load_noise
 from dpdist.privacy.arrays import Codes
@@ -43,26 +42,10 @@ def table_pass(
 ) -> Deferred:
     """Graph of one pass over a table: read, encode, split, select, summarise.
 
-    Parameters
-    ----------
-    executor : Executor
-    table : Records
-    operator : Operator
-        What to compute; see `together` for several.
-    name : str
-        Stage name, the beginning of every task's name.
-    split : Split, optional
-        The split of the records.
-    label : int, optional
-        The part of the split to use; None for all records.
-    batch_rows : int
-        Rows read at a time.
-
-    Returns
-    -------
-    Deferred of (summary, RowReport)
-        The report covers all rows, whatever the label. Pass it to `dpdist.data.report.check` before the summary is
-        used: values under the policy ``refuse`` are counted as if they were the first of the domain.
+    `together` computes several operators at once; the names of tasks begin with `name`. `label` is the part of the
+    split to use, None for all records. Returns a Deferred of (summary, RowReport): the report covers all rows, whatever
+    the label. Pass it to `dpdist.data.report.check` before the summary is used: values under the policy ``refuse`` are
+    counted as if they were the first of the domain.
     """
     _check(split, label)
     task = executor.tasks(name)
@@ -74,17 +57,9 @@ def table_pass(
     return task("finish", _finish, operator, total)
 
 
-def run_pass(
-    table: Records,
-    operator: Operator,
-    *,
-    split: Split | None = None,
-    label: int | None = None,
-    batch_rows: int = BATCH_ROWS,
-) -> Result:
+def run_pass(table: Records, operator: Operator, **how: Any) -> Result:
     """One pass in this process; parameters and result as for `table_pass`."""
-    here = InProcess()
-    result: Result = table_pass(here, table, operator, name="pass", split=split, label=label, batch_rows=batch_rows)
+    result: Result = table_pass(InProcess(), table, operator, name="pass", **how)
     return result
 
 
@@ -97,7 +72,7 @@ def encoded(
     label: int | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> HeldRecords:
-    """The table as graphs of `EncodedPartition`, to be persisted in worker memory; parameters as for `table_pass`.
+    """The table as graphs of `RecordsInMemory`, to be persisted in worker memory; parameters as for `table_pass`.
     Without a `label` all records are kept, with their labels.
     """
     _check(split, label)
@@ -109,40 +84,12 @@ def encoded(
 def partition_codes(executor: Executor, table: HeldRecords, *, name: str, label: int | None = None) -> list[Deferred]:
     """Graphs of the `Codes` of one part of the split in each partition of an `encoded` table."""
     task = executor.tasks(name)
-    return [task("select", EncodedPartition.of_label, part, label) for part in table.partitions]
+    return [task("select", _codes_of, part, label) for part in table.partitions]
 
 
 def _check(split: Split | None, label: int | None) -> None:
     if label is not None and (split is None or not 0 <= label < len(split.shares)):
         raise ValueError("a label is the number of a part of the split")
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class EncodedPartition:
-    """The encoded records of a partition, in the order of the rows; rows that a policy drops are gone."""
-
-    schema: Schema
-    codes: Codes  # list of ndarray of unsigned int, shape (rows,)
-    # ndarray of uint8, shape (rows,), or None: label of each record; None without a split, or when only one label was
-    # kept
-    labels: NDArray[np.uint8] | None
-    report: RowReport  # what the policies met in the partition, all labels together
-
-    def __sizeof__(self) -> int:
-        return sum(column.nbytes for column in self.codes) + (0 if self.labels is None else self.labels.nbytes)
-
-    def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
-        """The records, which have labels instead of addresses; the first batch has the report."""
-        report = self.report
-        for start in range(0, max(len(self.codes[0]), 1), batch_rows):
-            rows = slice(start, start + batch_rows)
-            labels = None if self.labels is None else self.labels[rows]
-            yield EncodedBatch(-1, start, [column[rows] for column in self.codes], None, report, labels=labels)
-            report = RowReport.empty(self.schema)
-
-    def of_label(self, label: int | None) -> Codes:
-        """The codes of one label."""
-        return _select(self.codes, self.labels, None, label)[0]
 
 
 def pass_partition(
@@ -159,8 +106,8 @@ def pass_partition(
 
 def encode_partition(
     table: Batches, partition: int, split: Split | None, label: int | None, batch_rows: int
-) -> EncodedPartition:
-    """Read a partition and keep the records of one label, or all with their labels."""
+) -> RecordsInMemory:
+    """Read a partition and keep the records of one label, or all with their labels, in the order of the rows."""
     report = RowReport.empty(table.schema)
     pieces, labels_of_pieces = [no_codes(table.schema)], [np.empty(0, np.uint8)]
     for batch, labels in _labelled_batches(table, partition, split, batch_rows):
@@ -171,7 +118,12 @@ def encode_partition(
         report += batch.report
     columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
     labelled = np.concatenate(labels_of_pieces) if split is not None and label is None else None
-    return EncodedPartition(table.schema, columns, labelled, report)
+    return RecordsInMemory(table.schema, columns, [(0, len(columns[0]))], report, labelled, file=-1)
+
+
+def _codes_of(part: RecordsInMemory, label: int | None) -> Codes:
+    """The codes of one label of an encoded partition."""
+    return _select(part.codes, part.labels, None, label)[0]
 
 
 def _combine(operator: Operator, parts: list[Result]) -> Result:

@@ -150,8 +150,7 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 _BLOCK = 1 << 14
 
-WEIGHT_BITS = 48
-"""The integer weights of one distribution sum to at most 2^48, so that 64-bit arithmetic is exact."""
+WEIGHT_BITS = 48  # integer weights of one distribution sum to at most 2^48, so that 64-bit arithmetic is exact
 
 
 def thresholds_from_weights(weights: ArrayLike) -> NDArray[np.uint64]:
@@ -159,11 +158,10 @@ def thresholds_from_weights(weights: ArrayLike) -> NDArray[np.uint64]:
     rows.
 
     Weights are non-negative and finite, each row with a positive sum (at most 2^48 for integers), else ValueError.
-    Integer weights k give ``T_v = floor(2^64 · (k_0 + ... + k_v) / (k_0 + ... + k_last))`` in exact integer arithmetic.
-    Floating-point weights are first rounded to integers, row by row: each is multiplied by the power of two that lets
-    the row's sum fill, and not exceed, 48 bits, and rounded half to even; a positive weight stays at least one. Both
-    steps give the same result on any machine and preserve the support, save that a row whose last weights are zero
-    leaves 2^-64 to the last value (2^64 is not a 64-bit threshold).
+    Integer weights k give ``T_v = floor(2^64 · (k_0 + ... + k_v) / (k_0 + ... + k_last))`` exactly. Floating-point
+    weights are first scaled, row by row, by the power of two that lets the sum fill 48 bits, and rounded half to even;
+    a positive weight stays at least one. Both steps are the same on any machine and preserve the support, save that a
+    row whose last weights are zero leaves 2^-64 to the last value (2^64 is not a 64-bit threshold).
     """
     table = np.asarray(weights)
     if table.ndim != 2 or table.shape[1] == 0 or table.dtype.kind not in "iuf":

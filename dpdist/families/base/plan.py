@@ -100,20 +100,8 @@ class Plan(OwnFields):
     @cached_property
     def guarantees(self) -> tuple[Guarantee, ...]:
         """What the release promises, the first thing first."""
-        return (
-            DifferentialPrivacy(
-                epsilon=self.epsilon,
-                delta=self.delta,
-                adjacency="add/remove",
-                covers="the whole release",
-                **self.spec.protected,
-            ),
-        )
-
-    @property
-    def covers(self) -> str:
-        """What `epsilon` and `delta` are about."""
-        return "the whole release"
+        of = {"epsilon": self.epsilon, "delta": self.delta, **self.spec.protected}
+        return (DifferentialPrivacy(adjacency="add/remove", covers="the whole release", **of),)
 
     @property
     def refusal(self) -> str | None:
@@ -184,7 +172,6 @@ class Plan(OwnFields):
             "guarantees": [guarantee.to_json() for guarantee in self.guarantees],
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
             "delta": self.delta,
-            "covers": self.covers,
             "parameters": self.public_parameters(),
             "needs": asdict(self.needs()),
             "facts": [fact.to_json() for fact in self.facts()],

@@ -23,7 +23,6 @@ from dpdist.privacy.noise import Noise
 from dpdist.storage.store import MemoryStore
 
 EXECUTOR = InProcess()
-"""The executor of rehearsals."""
 
 
 class Rehearsal(Attempt[Any, Any]):
@@ -66,7 +65,7 @@ def rehearse(
         work=MemoryStore(),
         output=MemoryStore(),
         progress=silent,
-        before_noise=_uncharged,
+        before_noise=lambda: None,  # no ledger is asked: the records are nobody's
     )
     for stage in stages:
         result = attempt.run(stage)
@@ -84,7 +83,3 @@ def released_codes(attempt: Rehearsal) -> Codes:
 def key_from(noise: Noise) -> KeyRef:
     """The key of a rehearsal whose randomness is that of `noise`."""
     return KeyRef.fixed(noise.words("rehearsal", 4).tobytes().hex())
-
-
-def _uncharged() -> None:
-    """No ledger is asked: the records are nobody's."""

@@ -71,13 +71,8 @@ def stacked(*tables: Codes) -> Codes:
     return [np.concatenate(columns) for columns in zip(*tables, strict=True)]
 
 
-# --- the model --------------------------------------------------------------------------------------------------------
-
-
 def structure_claim(schema: Schema, plan: StructurePlan, *, delta: float) -> Claim:
-    """The noisy statistics of structure learning, on as few records as the plan allows; epsilon is stated at
-    `delta`.
-    """
+    """The noisy statistics of structure learning on as few records as the plan allows, stated at `delta`."""
     sizes = schema.cardinalities
     one = pair_counts(alike(sizes, 1), sizes)
     others = PairCounts(sizes, one.cells * (plan.minimum_records - 1))
@@ -126,9 +121,7 @@ def _noisy_cells(counts: Counts, structure: Structure, plan: ParameterPlan, plac
 
 
 def regressed_structure(schema: Schema, regressed: Sequence[int]) -> Structure:
-    """Independent attributes, but for the regressed ones: each is the child of the attribute before it, and they are
-    the last.
-    """
+    """Independent attributes, then the regressed ones: each is the child of the attribute before it."""
     order = sorted(range(len(schema.attributes)), key=lambda i: (i in regressed, i))
     before = {i: (parent,) for parent, i in pairwise(order) if i in regressed}
     parents = tuple(before.get(i, ()) for i in range(len(order)))
@@ -153,9 +146,6 @@ def tables_canaries(schema: Schema, plan: ParameterPlan, *, delta: float) -> Can
     return Canaries(
         name=f"count tables ({plan.noise}), one run", scores=scores, count=count, epsilon=epsilon, delta=delta
     )
-
-
-# --- the seeds --------------------------------------------------------------------------------------------------------
 
 
 def even_network(schema: Schema) -> Network:
@@ -230,13 +220,8 @@ def resemblance(synthesizer: SeedSynthesis, codes: Codes, canary: Codes) -> Floa
     return np.array([*agree, *values], np.float64)
 
 
-# --- whole releases ---------------------------------------------------------------------------------------------------
-
-
 def release_claim(plan: PlausibleDeniabilityPlan, others: Codes, canary: Codes) -> Claim:
-    """A whole release of a table with and without one record, the `canary`; the spec of the plan fits so small
-    a table.
-    """
+    """A whole release of a table with and without one record, the `canary`; the plan's spec fits so small a table."""
     absent, present = (partial(_everything, plan, canary, codes) for codes in (others, stacked(others, canary)))
     return Claim(name="whole release", absent=absent, present=present, epsilon=plan.epsilon, delta=plan.delta)
 
@@ -260,9 +245,6 @@ def _everything(plan: PlausibleDeniabilityPlan, canary: Codes, codes: Codes, noi
     own = split_tables(count_tables(canary, structure=learned, bucket_maps=maps), learned)
     cells = [(table * cell).sum() for table, cell in zip(noisy.tables, own, strict=True)]
     return np.array([1.0, *values, *cells, *alike_canary])
-
-
-# --- a plan -----------------------------------------------------------------------------------------------------------
 
 
 def claims(plan: PlausibleDeniabilityPlan) -> tuple[Claim, ...]:

@@ -80,9 +80,7 @@ class SeedSynthesis(ABC):
         return PrefixCode(kept, tuple(self.cardinalities[i] for i in kept), self.lengths)
 
     def counts(self, index: SeedIndex, candidates: CandidateRecords) -> Counts:
-        """Number of seeds, among those of an index, that the test counts of each candidate: int64[lengths, n]. The
-        ranges of the seeds add up.
-        """
+        """Seeds of an index that the test counts of each candidate, int64[lengths, n]; ranges of the seeds add up."""
         return index.counts(candidates.codes)
 
     @abstractmethod
@@ -141,9 +139,7 @@ class SeedSynthesizer(SeedSynthesis):
 
 
 def seed_ranks(noise: Noise, start: int, stop: int, *, seeds: int) -> NDArray[np.int64]:
-    """Places, in the sorted list of all `seeds` seeds, of the seeds of candidates `start` to `stop` - 1. Raises
-    CheckFailed: there are no seeds.
-    """
+    """Places of the candidates' seeds in the sorted list of all `seeds` seeds. Raises CheckFailed: there are none."""
     if seeds < 1:
         raise CheckFailed("there is no seed: raise split.seeds, or use a table with more records")
     return noise.integers("candidates/seed", stop - start, high=seeds, start=start)
@@ -190,10 +186,9 @@ class PrivacyTest:
         counts: NDArray[np.int64],
         start: int,
     ) -> NDArray[np.bool_]:
-        """Whether each of n candidates, from number `start` on, passes the test: bool[n].
-
-        `counts`, int64[lengths, n], are the numbers of all seeds that share each kept prefix length with a candidate,
-        ascending; or int64[1, n], the plausible seeds (`SeedSynthesis.counts`, summed over the ranges).
+        """Whether each of n candidates, from number `start` on, passes the test: bool[n]. `counts`, int64[lengths, n],
+        are the numbers of all seeds that share each kept prefix length with a candidate, ascending; or int64[1, n], the
+        plausible seeds (`SeedSynthesis.counts`, summed over the ranges).
         """
         needed = self.thresholds(noise, start, start + counts.shape[1])
         return plausible_seeds(synthesizer, candidates, counts, gamma=self.gamma) >= needed
@@ -222,9 +217,8 @@ def log_probabilities(synthesizer: SeedSynthesizer, codes: Codes) -> NDArray[np.
 def plausible_seeds(
     synthesizer: SeedSynthesis, candidates: CandidateRecords, counts: NDArray[np.int64], *, gamma: float
 ) -> NDArray[np.int64]:
-    """Number of seeds whose probability of giving the candidate is in the bucket of its own seed's: int64[n].
-
-    `counts` are those of `PrivacyTest.passes`; bucket i is (gamma^-(i+1), gamma^-i].
+    """Number of seeds whose probability of giving the candidate is in the bucket of its own seed's: int64[n]. `counts`
+    are those of `PrivacyTest.passes`; bucket i is (gamma^-(i+1), gamma^-i].
     """
     result: NDArray[np.int64] = counts[0]
     if len(counts) == 1:  # one omega: all seeds that can give the candidate do so with one probability; or own model

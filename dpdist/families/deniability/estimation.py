@@ -48,11 +48,9 @@ def estimate_network(
     noise: Noise,
     estimate: Literal["mean", "sample"] = "mean",
 ) -> Network:
-    """The network that the noisy tables support.
-
-    `estimate` is the posterior mean, or one draw from the posterior (PD section 3.4). Streams of the noise:
-    ``parameters/fit/<attribute index>`` (records simulated to weigh parent configurations) and
-    ``parameters/posterior/<attribute index>``.
+    """The network that the noisy tables support. `estimate` is the posterior mean, or one draw from the posterior (PD
+    section 3.4). Streams of the noise: ``parameters/fit/<attribute index>`` (records simulated to weigh parent
+    configurations) and ``parameters/posterior/<attribute index>``.
     """
     maps = tuple(a.bucket_map for a in schema.attributes)
     tables = pool([table.astype(np.float64) for table in noisy.tables], noisy.variances, structure, maps)
@@ -142,9 +140,8 @@ def pool(
 
 
 def project(values: AnyFloats, totals: AnyFloats) -> AnyFloats:
-    """The nearest non-negative rows with the given positive sums, in Euclidean distance: float64[rows, n].
-
-    Each entry becomes ``max(0, value - tau)`` with the row's own tau (Held, Wolfe, Crowder 1974; Duchi et al. 2008).
+    """The nearest non-negative rows with the given positive sums, in Euclidean distance: float64[rows, n]. Each entry
+    becomes ``max(0, value - tau)`` with the row's own tau (Held, Wolfe, Crowder 1974; Duchi et al. 2008).
     """
     ordered = -np.sort(-values, axis=1)
     tau = (np.cumsum(ordered, axis=1) - totals[:, None]) / np.arange(1, values.shape[1] + 1)
@@ -167,7 +164,8 @@ def shrink(predicted: AnyFloats, noisy: AnyFloats, variance: float) -> AnyFloats
     excess = np.bincount(flat, weights=(difference**2 - variance).reshape(-1))
     sampling = np.bincount(flat, weights=predicted.reshape(-1)) / np.maximum(count, 1)
     kernel = np.array([0.5, 1.0, 0.5])
-    signal = (np.maximum(_smooth(excess, kernel), 0) + sampling) / (_smooth(count, kernel) + 1)
+    around, number = np.convolve(excess, kernel)[1:-1], np.convolve(count, kernel)[1:-1]
+    signal = (np.maximum(around, 0) + sampling) / (number + 1)
     weight = signal / np.maximum(signal + variance, _TINY)
     return np.asarray(predicted + weight[group] * difference)
 
@@ -192,10 +190,6 @@ def _normalised(counts: AnyFloats, marginal: AnyFloats) -> AnyFloats:
     """Rows that sum to one; the marginal where a row is empty."""
     sums = counts.sum(axis=-1, keepdims=True)
     return np.asarray(np.where(sums > _TINY**2, counts / np.maximum(sums, _TINY**2), marginal / marginal.sum()))
-
-
-def _smooth(values: NDArray[Any], kernel: AnyFloats) -> AnyFloats:
-    return np.asarray(np.convolve(values, kernel)[1:-1])
 
 
 def _total(tables: Sequence[AnyFloats], variances: Sequence[float]) -> float:

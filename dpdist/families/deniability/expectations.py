@@ -1,9 +1,8 @@
 """What is publicly expected of a table, and of a release before it reads a record: pass rates and two-way errors.
 
-Two references. Without knowledge, **Zipf**: independent attributes whose i-th most frequent value has a share
-proportional to 1/i. With a **public table** of the same schema, such as last year's, its own frequencies. Neither
-comes from the table that is released. Real attributes depend on each other, which puts more records in fewer
-combinations than independence does.
+A reference is **Zipf**, independent attributes whose i-th most frequent value has a share proportional to 1/i, or a
+**public table** of the same schema, such as last year's. Neither comes from the table that is released. Real attributes
+depend on each other, which puts more records in fewer combinations than independence does.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ class Combinations:
 
     def bias(self, *, seeds: float, k: int, epsilon0: float) -> tuple[Floats, Floats]:
         """Total variation distance between released and true: of each attribute, float64[m], and of each pair, in
-        lexicographic order. A combination is released with a probability proportional to its share times its pass
-        probability.
+        order. A combination is released in proportion to its share times its pass probability.
         """
         weights = self.shares * self.passing(seeds=seeds, k=k, epsilon0=epsilon0)
         moved = weights / max(weights.sum(), 1e-300) - self.shares
@@ -87,9 +85,7 @@ class Reference:
 
     @classmethod
     def table(cls, path: str | Path, schema: Schema, **source: Any) -> Reference:
-        """The frequencies in the first rows (some four million) of a public table. Raises DataError: the table cannot
-        be read, or does not follow the schema.
-        """
+        """The frequencies in the first four million rows or so of a public table. Raises DataError: as `open_table`."""
         table = open_table(TableSource(paths=(str(path),), extra_columns="ignore", **source), schema)
         found: list[Codes] = []
         rows = 0
@@ -183,9 +179,8 @@ class Expectations:
 
     @cached_property
     def _noise(self) -> tuple[float, float]:
-        """Noise in a cell of the count tables, and in a structure statistic, at a stage epsilon of 1 on one record.
-
-        The first is inverse to epsilon, the second to epsilon and to the records of T, nearly.
+        """Noise in a cell of the count tables, and in a structure statistic, at a stage epsilon of 1 on one record. The
+        first is inverse to epsilon, the second to epsilon and to the records of T, nearly.
         """
         model = plan_model(change(self.spec, {"privacy.model.epsilon": self.target, **self.budget}), 1.0)
         cell = model.parameters.standard_deviation * self.target

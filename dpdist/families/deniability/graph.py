@@ -57,9 +57,7 @@ def shard_count(code: PrefixCode, *, records: int, memory: int) -> int:
 
 
 def sharded_seeds(executor: Executor, parts: Sequence[Deferred], code: PrefixCode, *, shards: int) -> list[Deferred]:
-    """Graphs of one `SeedIndex` for each range of keys, in the order of the keys; `parts` are the seeds of each
-    partition.
-    """
+    """Graphs of one `SeedIndex` for each range of keys, ascending; `parts` are the seeds of each partition."""
     task = executor.tasks("seeds")
     keys = [task("keys", seed_keys, code, part) for part in parts]
     histogram = task.tree("sum", _add_all, [task("histogram", key_histogram, code, key) for key in keys])

@@ -45,20 +45,16 @@ class OwnModel(Protocol):
     draws: int  # uniform numbers that `sample` takes for each record
 
     def sample(self, seeds: Codes, uniforms: Floats) -> Codes:
-        """One record for each of n seeds.
-
-        `seeds`: codes of the seeds, one array for each attribute, in the order of the schema. `uniforms`: independent
-        and uniform on [0, 1), multiples of 2**-53: all that is random. A record is a function of its own seed and row
-        of uniforms.
+        """One record for each of n seeds. `seeds`: codes of the seeds, one array for each attribute, in the order of
+        the schema. `uniforms`: independent and uniform on [0, 1), multiples of 2**-53: all that is random. A record is
+        a function of its own seed and row of uniforms.
         """
         ...
 
     def log_prob(self, records: Codes, seeds: Codes) -> Floats:
         """ln of the probability that `sample` gives a record from a seed, element by element; minus infinity where it
-        cannot.
-
-        The arrays of `records` have one shape and those of `seeds` another; the result has the shape to which NumPy
-        broadcasts them. Each element is a function of its own record and seed.
+        cannot. The arrays of `records` have one shape and those of `seeds` another; the result has the shape to which
+        NumPy broadcasts them. Each element is a function of its own record and seed.
         """
         ...
 
@@ -104,9 +100,7 @@ class DeclaredModel:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OwnSynthesizer(SeedSynthesis):
-    """Seed-based synthesis from a model of the user's own. Raises SpecError: gamma is too near one, or the model says
-    no number of draws.
-    """
+    """Synthesis from a model of the user's own. Raises SpecError: gamma is near one, or `draws` is no number."""
 
     model: OwnModel
     schema: Schema
@@ -152,9 +146,7 @@ class OwnSynthesizer(SeedSynthesis):
         return result
 
     def buckets(self, records: Codes, seeds: Codes) -> Counts:
-        """Bucket of the probability that a seed gives a record, broadcast as `OwnModel.log_prob` does. Raises
-        SpecError: `log_prob` returns another shape.
-        """
+        """Bucket of the probability that a seed gives a record, broadcast. Raises SpecError: of another shape."""
         shape = np.broadcast_shapes(records[0].shape, seeds[0].shape)
         with np.errstate(divide="ignore"):
             values = np.asarray(self.model.log_prob(records, seeds), np.float64)

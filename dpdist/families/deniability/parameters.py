@@ -88,9 +88,7 @@ def split_tables(vector: NDArray[Any], structure: Structure) -> tuple[NDArray[An
 
 
 def split_sums(vector: NDArray[Any], structure: Structure) -> tuple[NDArray[Any], ...]:
-    """The sums of `count_tables`, of each attribute: one parent after another, one for each bucket; none where the
-    attribute is not regressed.
-    """
+    """The sums of `count_tables` of each attribute: for each parent, for each bucket; none without a regression."""
     return tuple(np.split(vector[sum(structure.cells) :], np.cumsum(structure.sums)[:-1]))
 
 
@@ -114,9 +112,7 @@ class ParameterPlan:
     event: Event  # the charge, for any division of the total
 
     def scales(self, cells: Sequence[int]) -> tuple[float, ...]:
-        """Laplace scale or Gaussian deviation of each table, from the public numbers of cells. Raises ValueError: not
-        one positive number of cells per table.
-        """
+        """Laplace scale or Gaussian deviation of each table. Raises ValueError: not a positive number of cells each."""
         if len(cells) != self.tables or min(cells) < 1:
             raise ValueError(f"expected a positive number of cells for each of {self.tables} tables")
         weights = np.array(cells, np.float64) ** _ALLOCATION[self.noise]
@@ -130,9 +126,8 @@ class ParameterPlan:
         return scales
 
     def regression_scales(self, scale: float, *, parents: int, reach: int) -> tuple[float, float]:
-        """Laplace scales or Gaussian deviations of the counts of a regressed attribute and of its sums, which together
-        cost what a table with this `scale` does: one record moves one count by 1, and one sum of each of so many
-        parents by `reach` at most.
+        """Scales of the counts of a regressed attribute and of its sums, which together cost what a table with this
+        `scale` does: a record moves one count by 1, and one sum of each of the parents by `reach` at most.
         """
         power = 1 if self.noise == "laplace" else 2
         times = (1 / (1 - SUMS_SHARE), parents / SUMS_SHARE)

@@ -36,12 +36,8 @@ from dpdist.privacy.formatting import Fact
 from dpdist.privacy.guarantee import Covers, DifferentialPrivacy, Guarantee, PlausibleDeniability
 from dpdist.spec.overrides import change
 
-SMALLEST_BATCH = 1 << 12
-"""Candidates in a batch, at least."""
-
-MEMORY_FOR_SEEDS = 0.1
-"""Share of a worker's memory that the index of the seeds may take; larger ones are cut into ranges."""
-
+SMALLEST_BATCH = 1 << 12  # candidates in a batch, at least
+MEMORY_FOR_SEEDS = 0.1  # share of a worker's memory for the index of the seeds; larger ones are cut into ranges
 _LARGEST_FACTOR = 8.0
 
 
@@ -115,26 +111,24 @@ class PlausibleDeniabilityPlan(Plan):
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
         spec = self.spec
-        out: dict[str, Any] = {}
+        seeds, test = self.seeds, spec.privacy.deniability
+        out: dict[str, Any] = super().public_parameters()
         out["shares"] = {name: str(share) for name, share in spec.split.shares._asdict().items()}
-        out["minimum_records"] = spec.data.minimum_records
+        out["parameters"] = self.model.parameters.to_json()
         if self.model.structure is not None:
             out["structure"] = self.model.structure.to_json()
-        out["parameters"] = self.model.parameters.to_json()
         if spec.model.regression:
             out["regression"] = list(spec.model.regression)
-        if self.seeds is not None:
-            test = spec.privacy.deniability
+        if seeds is not None:
             out["deniability"] = {
                 "k": test.k,
                 "gamma": test.gamma,
                 "epsilon0": test.threshold_noise,
                 "test": test.test,
                 "omega": list(spec.omegas),
-                "seeds_at_least": self.seeds.minimum if self.seeds.count is not None else None,
-                "passing_mass_at_least": self.seeds.passing_mass,
+                "seeds_at_least": seeds.minimum if seeds.count is not None else None,
+                "passing_mass_at_least": seeds.passing_mass,
             }
-        out["event"] = self.event.to_json()
         return out
 
     def needs(self) -> Needs:
@@ -148,14 +142,6 @@ class PlausibleDeniabilityPlan(Plan):
             task_bytes=8 * self.model.parameters.cells_at_most + 40 * (self.row_bytes + 1) * LARGEST_BATCH,
             held_bytes=rows * (self.row_bytes + 1),
             seconds=core_seconds(read=3 * self.values, drawn=self.candidates_at_least * width),
-        )
-
-    @property
-    def covers(self) -> str:
-        """What epsilon and delta are about."""
-        declared = "the whole release, if its model is as declared"
-        return {"dp-declared": declared, "pd-per-record": "the model; the seeds are covered per record"}.get(
-            self.kind, "the whole release"
         )
 
     def errors(self) -> list[Fact]:

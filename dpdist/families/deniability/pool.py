@@ -61,9 +61,8 @@ class PoolPlan:
 
 
 def pool_plan(schema: Schema, *, records: int, kept: int, epsilon: float, delta: float) -> PoolPlan:
-    """Plan a pool within the budget of the stage, for so many expected `records` of the split P and so many `kept`
-    combinations of values. Raises AccountingError: the budget is not valid; SpecError: there are too many combinations
-    for a pool.
+    """Plan a pool for so many expected `records` of the split P and `kept` combinations of values. Raises
+    AccountingError: the budget is not valid; SpecError: there are too many combinations.
     """
     cards = schema.cardinalities
     whole = GaussianPlan.of(epsilon=epsilon, delta=delta, label="all noisy tables, distances and picks")
@@ -117,10 +116,7 @@ class RecordPool(Stored):
         )
 
     def draw(self, prefix: Codes, words: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Rows that agree with prefixes, by weight; any row where none does, or where those that do weigh nothing.
-
-        A row is a function of its prefix and word alone.
-        """
+        """Rows that agree with prefixes, by weight, or any where none weighs; a function of prefix and word alone."""
         keys = _keys(prefix, [self.cardinalities[i] for i in self.order[: self.kept]])
         low, high = (self.cumulative[self.starts[keys + side]] for side in (0, 1))
         nothing = high <= low
@@ -142,9 +138,7 @@ def _keys(columns: Sequence[NDArray[Any]], sizes: Sequence[int]) -> NDArray[np.i
 
 
 def learn_pool(counts: PairCounts, plan: PoolPlan, *, order: Sequence[int], kept: int, noise: Noise) -> RecordPool:
-    """Measure, fit and draw the pool from the exact counts of the split P, confidential; candidates keep the first
-    `kept` attributes of the `order`.
-    """
+    """Measure, fit and draw the pool from the counts of the split P; candidates keep `kept` of the `order`."""
     from dpdist.model.account import GaussianAccount
     from dpdist.model.draw import draw_part
     from dpdist.model.learn import learn

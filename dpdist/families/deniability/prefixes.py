@@ -73,9 +73,7 @@ class PrefixCode:
         return -(-self.group_codes[0] // HISTOGRAM_BINS)
 
     def words(self, codes: Codes) -> NDArray[np.int64]:
-        """Keys of n records (all attributes in schema order), int64[groups, n]: words in lexicographic order of
-        significance.
-        """
+        """Keys of n records (attributes in schema order), int64[groups, n]: words, the most significant first."""
         words = np.zeros((len(self.groups), len(codes[0])), np.int64)
         for word, group in zip(words, self.groups, strict=True):
             for position in group:

@@ -86,7 +86,6 @@ def regression_table(
 
 def predicted(sums: AnyFloats, variance: float, *, mean: float, expected: AnyFloats, sizes: Sequence[int]) -> Floats:
     """The deviation m(b) from the mean in each parent configuration, float64[configurations]; see `regression_table`.
-
     Ridge regression on ``X'u = X'X beta + noise``: the coefficients have a prior variance that the sums themselves
     suggest, so that sums which are all noise give no deviation.
     """

@@ -1,10 +1,8 @@
 """Choosing the parents of every attribute from pairwise dependence: acyclic, greedy and deterministic.
 
-Exact entropies and distances of all pairs of attributes come from counts, and correlations from these statistics, noisy
-or exact. Two searches. `cfs_parents` is the published one: correlation-based feature selection, attribute by attribute
-(PD section 3.3). `dependence_parents` chooses the edge that lowers most the expected error of all two-way marginals:
-the dependence that the network does not yet carry, plus the noise that larger count tables bring. Both see released
-statistics only, so whatever they do costs no privacy.
+Two searches. `cfs_parents` is the published one, attribute by attribute (PD section 3.3). `dependence_parents` chooses
+the edge that lowers most the expected error of all two-way marginals: the dependence that the network does not yet
+carry, plus the noise that larger count tables bring. Both see released statistics only, which costs no privacy.
 """
 
 from __future__ import annotations
@@ -82,9 +80,8 @@ def total_variation_sensitivity(n: int) -> float:
 
 
 def symmetrical_uncertainty(values: Sequence[float], schema: Schema) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Symmetrical uncertainty u(x_i, b_j) and u(b_i, b_j), clipped to [0, 1]; zero on the diagonal.
-
-    ``u(x, y) = 2 (H(x) + H(y) - H(x, y)) / (H(x) + H(y))`` (PD section 3.3).
+    """Symmetrical uncertainty u(x_i, b_j) and u(b_i, b_j), clipped to [0, 1]; zero on the diagonal. ``u(x, y) = 2 (H(x)
+    + H(y) - H(x, y)) / (H(x) + H(y))`` (PD section 3.3).
     """
     seen = []
     for coarse in (False, True):
@@ -253,9 +250,8 @@ class _Paths:
 def _add_best_edges(
     parents: Parents, paths: _Paths, noise: Callable[[int, Sequence[int]], float], admissible: Admissible
 ) -> None:
-    """Add the edge that lowers the error most, in place, while there is one.
-
-    Gains hardly ever grow, so an edge whose recomputed gain still leads the stale ones is the best.
+    """Add the edge that lowers the error most, in place, while there is one. Gains hardly ever grow, so an edge whose
+    recomputed gain still leads the stale ones is the best.
     """
 
     def gain(i: int, j: int) -> float:
@@ -279,9 +275,7 @@ def _add_best_edges(
 
 
 def topological_order(parents: Sequence[Sequence[int]], priority: Sequence[Any]) -> tuple[int, ...]:
-    """The attributes, parents first; among those that are free, the one with the least (priority, index) first. Raises
-    ValueError: the parents form a cycle.
-    """
+    """The attributes, parents first, else by least (priority, index). Raises ValueError: the parents form a cycle."""
     missing = [len(chosen) for chosen in parents]
     children: list[list[int]] = [[] for _ in parents]
     for i, chosen in enumerate(parents):

@@ -207,8 +207,6 @@ class _Solver:
         )
         return SeedSolution(plan=made, picked=picked, alternatives=(baseline, *others), reference=self.reference.source)
 
-    # --- shares -------------------------------------------------------------------------------------------------------
-
     def _shares(self) -> Iterator[Shares]:
         if self.spec.split.records == "all":
             yield ALL_RECORDS
@@ -248,8 +246,6 @@ class _Solver:
             stage *= self.target / whole
             multiplier *= whole / self.target
         return stage * 0.995
-
-    # --- the whole ----------------------------------------------------------------------------------------------------
 
     def _alternative(self, seeds: SeedsChoice, shares: Shares, stage: float, **known: Any) -> Alternative:
         settings = self._settings(seeds, shares, known.get("model", stage))

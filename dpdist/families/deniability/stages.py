@@ -96,9 +96,7 @@ def learn_parents(attempt: DeniabilityAttempt) -> Structure:
 
 
 def learn_parameters(attempt: DeniabilityAttempt) -> Network:
-    """The network: noisy count tables of P, and the conditional distributions they support. Raises DataError: the table
-    breaks its declared policies.
-    """
+    """The network: noisy count tables of P, and the conditional distributions. Raises DataError: a policy is broken."""
     spec, plan, structure = attempt.spec, attempt.plan.model.parameters, attempt.result(Structure)
     assert isinstance(plan, ParameterPlan)
 
@@ -117,9 +115,7 @@ def learn_parameters(attempt: DeniabilityAttempt) -> Network:
 
 
 def learn_model(attempt: DeniabilityAttempt) -> RecordPool:
-    """The pool of model records that agree with what candidates keep. Raises DataError: the table breaks its declared
-    policies.
-    """
+    """The pool of model records that agree with what candidates keep. Raises DataError: a policy is broken."""
     spec, plan = attempt.spec, attempt.plan.model.parameters
     assert isinstance(plan, PoolPlan)
 
@@ -135,9 +131,7 @@ def learn_model(attempt: DeniabilityAttempt) -> RecordPool:
 
 
 def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
-    """Indexes of the seeds, held by the workers; their number is confirmed first. Raises CheckFailed: too few seeds for
-    the declared minimum.
-    """
+    """Indexes of the seeds, held by the workers. Raises CheckFailed: too few seeds for the declared minimum."""
     spec, plan, executor = attempt.spec, attempt.plan.seeds, attempt.executor
     synthesizer = _synthesizer(attempt)
     if plan is None:
@@ -170,9 +164,7 @@ def _synthesizer(attempt: DeniabilityAttempt) -> SeedSynthesis:
 
 
 def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:
-    """The first R candidates that pass, in parts of a fixed number of rows. Raises CheckFailed: too few candidates
-    pass, or fewer than declared.
-    """
+    """The first R candidates that pass, in parts of fixed size. Raises CheckFailed: too few pass, or than declared."""
     spec, plan, executor, seeds = attempt.spec, attempt.plan, attempt.executor, attempt.result(IndexedSeeds)
     records, size = spec.synthesis.records, plan.batch_size(executor.slots)
     test = PrivacyTest.of(spec.privacy.deniability)

@@ -1,16 +1,10 @@
 """Structure learning: which attributes are the parents of which, from noisy pairwise statistics of the split T.
 
-Three steps. `structure_plan` fixes the noise and its charge before a record is read. `measure_structure` turns all
-pairwise counts into a few noisy statistics. `learn_structure` chooses the parents from them; it is
-post-processing. Three scores:
-
-``cfs``
-    Noisy entropies, symmetrical uncertainty and the merit score, as published (PD section 3.3).
-``mutual-information``
-    The same noisy entropies; the parents that lower the expected error of the two-way marginals.
-``total-variation``
-    The distance of each pair of bucketised attributes from independence, whose sensitivity 3/n is some
-    ``log2(n)/3`` times smaller than an entropy's; then as ``mutual-information``.
+`structure_plan` fixes the noise and its charge before a record is read, `measure_structure` turns all pairwise counts
+into a few noisy statistics, and `learn_structure` chooses the parents from them, which is post-processing. The scores
+are ``cfs`` (PD section 3.3), ``mutual-information`` (the same entropies; the parents that lower the expected error of
+the two-way marginals) and ``total-variation``: the distance of each pair of bucketised attributes from independence,
+whose sensitivity 3/n is some ``log2(n)/3`` times smaller than an entropy's.
 """
 
 from __future__ import annotations
@@ -93,10 +87,9 @@ class StructurePlan:
 def structure_plan(
     schema: Schema, *, minimum_records: int, epsilon: float, delta: float, score: Score = "cfs"
 ) -> StructurePlan:
-    """Plan the noisy statistics of structure learning within the budget of the stage (add/remove).
-
-    `minimum_records` is a public lower bound of the number of records in T; check it with a noisy count before use.
-    Raises SpecError: the schema has one attribute; AccountingError: the budget or the number of records is not valid.
+    """Plan the noisy statistics of structure learning within the budget of the stage (add/remove). `minimum_records` is
+    a public lower bound of the number of records in T; check it with a noisy count before use. Raises SpecError: the
+    schema has one attribute; AccountingError: the budget or the number of records is not valid.
     """
     if len(schema.attributes) < 2:
         raise SpecError("model.structure: one attribute has no structure to learn; set it to `independent`")
@@ -182,9 +175,7 @@ class Structure:
 
     @property
     def sums(self) -> tuple[int, ...]:
-        """Number of sums of scores of each attribute, one for each bucket of its parents; 0 but where it is
-        regressed.
-        """
+        """Number of sums of scores of each attribute, one for each bucket of its parents; 0 if it is not regressed."""
         return tuple(
             sum(self.bucket_counts[p] for p in chosen) if i in self.regressed else 0
             for i, chosen in enumerate(self.parents)

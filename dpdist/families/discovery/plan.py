@@ -24,23 +24,13 @@ _BY_CHANCE = 1e-6  # probability that an empty bin counts as one with records
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoveryPlan(EventPlan):
-    """Everything a discovery will do and cost, before it reads a record.
-
-    Attributes
-    ----------
-    mechanism, scale :
-        The noise of each count.
-    named_from : int
-        A value is named if its noisy count is at least this.
-    seen_from : int
-        Bins with noisy counts of at least this are taken to have records: what is drafted depends on it, and no
-        guarantee does.
-    """
+    """Everything a discovery will do and cost, before it reads a record."""
 
     spec: DiscoverySpec
-    mechanism: Mechanism
+    mechanism: Mechanism  # mechanism, scale: the noise of each count
     scale: float
-    named_from: int
+    named_from: int  # a value is named if its noisy count is at least this
+    # bins with noisy counts of at least this are taken to have records: no guarantee depends on it, but what is drafted
     seen_from: int
 
     @cached_property
@@ -55,14 +45,9 @@ class DiscoveryPlan(EventPlan):
 
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
-        return super().public_parameters() | {
-            "columns": len(self.spec.columns),
-            "mechanism": self.mechanism,
-            "scale": self.scale,
-            "deviation": self.deviation,
-            "named_from": self.named_from,
-            "seen_from": self.seen_from,
-        }
+        names = ("mechanism", "scale", "deviation", "named_from", "seen_from")
+        own = {name: getattr(self, name) for name in names}
+        return super().public_parameters() | own | {"columns": len(self.spec.columns)}
 
     def needs(self) -> Needs:
         """Memory and tasks: the values of a partition at their longest, were they all different."""

@@ -47,7 +47,7 @@ MAX_CURVES = 1 << 31
 COUNT_SHARE = 0.05
 """Share of the budget of the number of curves, where it is private."""
 
-_EXTREMES = (1e-60, 1e60)  # of penalties and norms, so that no product overflows or vanishes
+_LEAST, _MOST = 1e-60, 1e60  # of penalties and norms, so that no product overflows or vanishes
 _ROWS = 1 << 13  # curves at a time
 _VALUE_BITS = 30  # a clipped value has at most so many bits
 _MATRIX_BITS = 44
@@ -110,11 +110,9 @@ def curve_operator(basis: Basis, *, clip: float, columns: Sequence[int]) -> Oper
 def long_curve_operator(
     basis: Basis, *, clip: float, columns: tuple[int, int, int], times: Sequence[float]
 ) -> Operator:
-    """Sum of clipped curves, one per run of records with the same id.
-
-    `columns` are the places of id, time and value; `times` those of the data, in the order of the basis. A summary
-    holds the sum of the curves that are certainly whole, and the records of its first and last id, which may go on in
-    the neighbouring batches.
+    """Sum of clipped curves, one per run of records with the same id; `columns` are the places of id, time and value,
+    `times` in the order of the basis. A summary holds the sum of the curves that are certainly whole, and the records
+    of its first and last id, which may go on in the neighbouring batches.
     """
     grid = np.asarray(times, np.float64)
     whole = partial(_whole_curves, basis=basis, clip=clip)
@@ -251,12 +249,11 @@ def plan_mean(
     penalty: float,
     clip: float,
     curves: int,
-    epsilon: float,
-    delta: float,
+    budget: tuple[float, float],
     adjacency: Adjacency,
     unit: int = 1,
 ) -> CurvePlan:
-    """The least Gaussian noise for the mean of curves, by the analytic calibration.
+    """The least Gaussian noise for the mean of curves within a budget (epsilon, delta).
 
     `penalty`, rho, is above 0: a larger one smooths more and needs less noise. `clip`, tau, is in the unit of the
     curves. `curves` is public: their number (replacement), or a lower bound of it (add/remove). Under add/remove
@@ -264,17 +261,14 @@ def plan_mean(
     (add/remove). Raises SpecError: a penalty, clip or number out of range; AccountingError: the budget is not valid
     (delta above 0).
     """
-    least, most = _EXTREMES
-    if not least <= min(penalty, clip) <= max(penalty, clip) <= most:
-        raise SpecError(
-            f"penalty and clip of curves must be from {least:g} to {most:g}, got {penalty!r} and {clip!r}: "
-            "choose another unit"
-        )
+    if not _LEAST <= min(penalty, clip) <= max(penalty, clip) <= _MOST:
+        allowed = f"from {_LEAST:g} to {_MOST:g}"
+        raise SpecError(f"penalty and clip of curves are {allowed}, not {penalty!r} and {clip!r}: choose another unit")
     if not 1 <= curves <= MAX_CURVES:
         raise SpecError(f"the public number of curves must be from 1 to {MAX_CURVES:,}, got {curves}")
     terms = basis.eigenvalues.size
     sampler = sampler_delta(terms + 1)
-    whole = GaussianPlan.of(epsilon=epsilon, delta=max(delta - sampler, 0.0)).sigma
+    whole = GaussianPlan.of(epsilon=budget[0], delta=max(budget[1] - sampler, 0.0)).sigma
     matrix, matrix_unit = _integer_matrix(basis, penalty)
     norm = round_up(float(np.linalg.norm(matrix * matrix_unit / np.sqrt(basis.weights), 2)) * (1 + 1e-9), bits=20)
     sensitivity = changed_cells(adjacency) * clip * norm * unit

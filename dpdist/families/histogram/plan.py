@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
@@ -25,9 +25,10 @@ from dpdist.families.histogram.measurement import LeakagePlan, Measurement, plan
 from dpdist.families.histogram.spec import CHECK_SHARE, HistogramSpec
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.event import Event
-from dpdist.privacy.events import ApproximateDP, Composed, LaplaceLeakage, NestedLeakage, Replacement
+from dpdist.privacy.events import ApproximateDP, Composed, Replacement
 from dpdist.privacy.formatting import Fact, mebibytes
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee
+from dpdist.privacy.pieces import flat
 from dpdist.publish.part_format import PartFormat
 from dpdist.spec.release import parse_bytes
 
@@ -51,7 +52,16 @@ class HistogramPlan(Plan):
     # the check of ``data.minimum_records`` that entropies need (add/remove; under replacement the number is public)
     count: CountCheck | None = None
     curves: CurvePlan | None = None
-    event: Event = field()  # the charge
+
+    @cached_property
+    def event(self) -> Event:
+        """The charge: of the leakage, of the curves, or of all stages together."""
+        if self.leakage is not None:
+            return self.leakage.event
+        stages = (self.curves, self.count, self.binning, self.entropies, self.measurement)
+        parts = tuple(part.event for part in stages if part is not None)
+        event = parts[0] if len(parts) == 1 else Composed(parts)
+        return Replacement(event) if self.spec.privacy.adjacency == "replacement" else event
 
     @property
     def kind(self) -> str:
@@ -61,7 +71,8 @@ class HistogramPlan(Plan):
     @cached_property
     def delta(self) -> float:
         """Delta at which the guarantee is stated: the spec's, or what the sampler loses."""
-        return self.spec.privacy.delta or math.fsum(_sampler_deltas(self.event))
+        parts = () if self.is_exact else flat([self.event])
+        return self.spec.privacy.delta or math.fsum(part.delta for part in parts if isinstance(part, ApproximateDP))
 
     @property
     def is_exact(self) -> bool:
@@ -115,21 +126,14 @@ class HistogramPlan(Plan):
 
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
-        spec = self.spec
-        out: dict[str, Any] = {"adjacency": spec.privacy.adjacency, "minimum_records": spec.data.minimum_records}
+        spec, entropies, curves = self.spec, self.entropies, self.curves
+        out = super().public_parameters() | {"adjacency": spec.privacy.adjacency}
         if self.counts is not None:
+            rows = zip(spec.queries, self.cells, self.noise, self.deviations, strict=True)
             out["histograms"] = [
-                {
-                    "columns": list(query.columns),
-                    "buckets": query.buckets,
-                    "cells": cells,
-                    "mechanism": kind if scale is not None else "none",
-                    "scale": scale,
-                    "deviation": sd,
-                }
-                for query, cells, (kind, scale), sd in zip(
-                    spec.queries, self.cells, self.noise, self.deviations, strict=True
-                )
+                {"columns": list(query.columns), "buckets": query.buckets, "cells": cells, "scale": scale}
+                | {"mechanism": "none" if scale is None else kind, "deviation": sd}
+                for query, cells, (kind, scale), sd in rows
             ]
         if self.measurement is not None:
             for entry, share in zip(out["histograms"], self.measurement.shares, strict=True):
@@ -138,34 +142,21 @@ class HistogramPlan(Plan):
             out["bins"] = self.binning.public_parameters()
         if self.leakage is not None:
             out["leakage"] = self.leakage.guarantee.to_json()
-        if self.entropies is not None:
+        if entropies is not None:
+            bounds = zip(spec.entropy_targets, entropies.scales, entropies.bounds, strict=True)
             out["entropies"] = [
-                {
-                    "histogram": number,
-                    "order": order,
-                    "mechanism": self.entropies.mechanism,
-                    "scale": scale,
-                    "sensitivity": both.sensitivity,
-                    "published_bound": both.published_bound,
-                }
-                for (number, order), scale, both in zip(
-                    spec.entropy_targets, self.entropies.scales, self.entropies.bounds, strict=True
-                )
+                {"histogram": number, "order": order, "mechanism": entropies.mechanism, "scale": scale}
+                | {"sensitivity": both.sensitivity, "published_bound": both.published_bound}
+                for (number, order), scale, both in bounds
             ]
-        if self.curves is not None:
-            plan = self.curves
+        if curves is not None:
             out["curves"] = {
                 "kernel": spec.curves.kernel.model_dump() if spec.curves else None,
-                "penalty": plan.penalty,
-                "clip": plan.clip,
+                **{name: getattr(curves, name) for name in ("penalty", "clip", "truncation", "sigma", "count_sigma")},
                 "clip_norm": "L2",
-                "terms": plan.basis.eigenvalues.size,
-                "truncation": plan.truncation,
-                "sensitivity_of_sum": plan.sensitivity,
-                "sigma": plan.sigma,
-                "count_sigma": plan.count_sigma,
+                "terms": curves.basis.eigenvalues.size,
+                "sensitivity_of_sum": curves.sensitivity,
             }
-        out["event"] = self.event.to_json()
         return out
 
     def needs(self) -> Needs:
@@ -221,9 +212,8 @@ class HistogramPlan(Plan):
         """The noise of each statistic."""
         spec, facts = self.spec, []
         if self.counts is not None:
-            for query, cells, (kind, scale), sd in zip(
-                spec.queries, self.cells, self.noise, self.deviations, strict=True
-            ):
+            rows = zip(spec.queries, self.cells, self.noise, self.deviations, strict=True)
+            for query, cells, (kind, scale), sd in rows:
                 noisy = "no noise" if scale is None else f"{kind} noise, {sd:.4g} per cell"
                 buckets = " (buckets)" if query.buckets else ""
                 text = f"{' x '.join(query.columns)}{buckets}: {cells:,} cells, {noisy}"
@@ -231,9 +221,8 @@ class HistogramPlan(Plan):
         if self.binning is not None:
             facts += self.binning.facts()
         if self.entropies is not None:
-            for (number, order), sd, both in zip(
-                spec.entropy_targets, self.entropies.deviations, self.entropies.bounds, strict=True
-            ):
+            targets = zip(spec.entropy_targets, self.entropies.deviations, self.entropies.bounds, strict=True)
+            for (number, order), sd, both in targets:
                 name = "Shannon" if order == 1 else f"Renyi (order {order:g})"
                 published = "published bound" if order == 1 else "the published bound is false:"
                 text = (
@@ -257,8 +246,6 @@ def plan(spec: HistogramSpec) -> HistogramPlan:
     and that was not asked for by name.
     """
     made = _plan(spec)
-    if spec.privacy.adjacency == "replacement" and made.leakage is None:
-        made = replace(made, event=Replacement(made.event))
     workers, needed = spec.cluster.memory_limit, made.needs().task_bytes
     if workers != "auto" and needed > parse_bytes(workers):
         raise SpecError(
@@ -272,8 +259,7 @@ def _plan(spec: HistogramSpec) -> HistogramPlan:
     privacy = spec.privacy
     _refuse_private_number(spec)
     if spec.curves is not None:
-        curves = _plan_curves(spec)
-        return HistogramPlan(spec=spec, curves=curves, event=curves.event)
+        return HistogramPlan(spec=spec, curves=_plan_curves(spec))
     names, attributes = spec.table.names, spec.table.attributes
     queries = tuple(Query(tuple(map(names.index, query.columns)), coarse=query.buckets) for query in spec.queries)
     counts = CountPlan(
@@ -292,7 +278,7 @@ def _plan(spec: HistogramSpec) -> HistogramPlan:
             chains=[_chain(counts, chain) for chain in spec.counts.hierarchies],
             accept_no_noise=privacy.accept_no_noise,
         )
-        return HistogramPlan(spec=spec, counts=counts, leakage=leakage, event=leakage.event)
+        return HistogramPlan(spec=spec, counts=counts, leakage=leakage)
     return _filled(_plan_counts(spec, counts))
 
 
@@ -315,10 +301,8 @@ def _chain(counts: CountPlan, chain: Sequence[int]) -> tuple[tuple[int, int], ..
 
 
 def _refuse_private_number(spec: HistogramSpec) -> None:
-    """Refuse policies that drop records where the number of records is taken for public.
-
-    Entropies and curves under replacement compare it exactly with the declared one. A policy that drops records would
-    make it the number of those that a description fits.
+    """Refuse policies that drop records where entropies and curves compare the number of records, taken for public,
+    with the declared one: it would be the number of those that a description fits.
     """
     dropping = spec.table.dropping
     exact = spec.privacy.adjacency == "replacement" and (spec.entropies is not None or spec.curves is not None)
@@ -370,13 +354,7 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
         unit=spec.records_of_a_unit,
     )
     return HistogramPlan(
-        spec=spec,
-        counts=counts,
-        binning=binning,
-        measurement=measurement,
-        entropies=entropies,
-        count=check,
-        event=_composed(check, binning, entropies, measurement),
+        spec=spec, counts=counts, binning=binning, measurement=measurement, entropies=entropies, count=check
     )
 
 
@@ -388,12 +366,6 @@ def _check(records: int, epsilon: float, delta: float, unit: int) -> CountCheck:
             f"{error} ({float(CHECK_SHARE):.0%} of the budget); or choose privacy.adjacency: replacement if the number "
             "of records is public"
         ) from None
-
-
-def _composed(*stages: CountCheck | BinningPlan | EntropyPlan | Measurement | None) -> Event:
-    """The charge of the stages of a plan."""
-    parts = [part.event for part in stages if part is not None]
-    return parts[0] if len(parts) == 1 else Composed(tuple(parts))
 
 
 def _filled(whole: HistogramPlan) -> HistogramPlan:
@@ -410,7 +382,6 @@ def _filled(whole: HistogramPlan) -> HistogramPlan:
             entropies=None if entropies is None else entropies.with_less_noise(factor),
             measurement=measurement.with_less_noise(factor),
         )
-        less = replace(less, event=_composed(less.count, less.binning, less.entropies, less.measurement))
         if less.epsilon <= budget.epsilon:
             low, whole = factor, less
         else:
@@ -427,19 +398,7 @@ def _plan_curves(spec: HistogramSpec) -> CurvePlan:
         penalty=curves.penalty,
         clip=curves.clip,
         curves=spec.data.minimum_records,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
+        budget=(privacy.epsilon, privacy.delta),
         adjacency=privacy.adjacency,
         unit=spec.records_of_a_unit,
     )
-
-
-def _sampler_deltas(event: Event) -> list[float]:
-    """Deltas of the failures in an event that is otherwise purely differentially private."""
-    if isinstance(event, Composed):
-        return [delta for part in event.events for delta in _sampler_deltas(part)]
-    if isinstance(event, Replacement):
-        return _sampler_deltas(event.event)
-    if isinstance(event, LaplaceLeakage | NestedLeakage):
-        return [event.failure]
-    return [event.delta] if isinstance(event, ApproximateDP) else []

@@ -16,12 +16,7 @@ from numpy.typing import NDArray
 from dpdist.families.histogram.binning import Bins, Chosen
 from dpdist.families.histogram.counts import CountPlan, parent_cells
 from dpdist.families.histogram.entropy import renyi
-from dpdist.families.histogram.postprocess import (
-    common_total,
-    fit_hierarchy,
-    non_negative_integers,
-    synthetic_counts,
-)
+from dpdist.families.histogram.postprocess import common_total, fit_hierarchy, non_negative_integers, synthetic_counts
 from dpdist.families.histogram.spec import CountsSpec
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise

@@ -56,23 +56,17 @@ def planned(spec: MixingSpec, *, order: int, sigma_over_clip: float) -> MixingPl
             f"mixing.order: {order} records are more than are confirmed of class {', '.join(map(repr, small))}; lower "
             "the order, or leave the class out of mixing.classes"
         )
-    classes = tuple(
-        ClassPlan(
-            value=value,
-            code=code,
-            check=check,
-            mixtures=ClassMixtures(minimum=minimum, order=order, records=records, unit=unit),
-        )
-        for (value, (minimum, records)), code, check in zip(
-            divided.sizes.items(), spec.class_codes, divided.checks, strict=True
-        )
-    )
+    classes = []
+    parts = zip(divided.sizes.items(), spec.class_codes, divided.checks, strict=True)
+    for (value, (minimum, records)), code, check in parts:
+        mixtures = ClassMixtures(minimum=minimum, order=order, records=records, unit=unit)
+        classes.append(ClassPlan(value=value, code=code, check=check, mixtures=mixtures))
     kind = MixingPlan if spec.federated is None else FederatedPlan
     made = kind(
         spec=spec,
         encoding=divided.encoding,
         moments=divided.moments,
-        classes=classes,
+        classes=tuple(classes),
         order=order,
         sigma_over_clip=sigma_over_clip,
     )

@@ -78,14 +78,8 @@ class LidPlan(TwoStagePlan):
     def guarantees(self) -> tuple[Guarantee, ...]:
         """The bound on local information disclosure."""
         disclosure, names = self.method.disclosure, self._names
-        return (
-            LID(
-                bound=disclosure.lid,
-                eta=disclosure.eta,
-                columns=tuple(names[i] for i in disclosure.columns),
-                original=tuple(names[i] for i in self.method.kept),
-            ),
-        )
+        columns, original = (tuple(names[i] for i in places) for places in (disclosure.columns, self.method.kept))
+        return (LID(bound=disclosure.lid, eta=disclosure.eta, columns=columns, original=original),)
 
     @property
     def _names(self) -> list[str]:

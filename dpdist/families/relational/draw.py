@@ -63,7 +63,8 @@ def _members(
     members = [np.zeros((parents, c), np.int64) for _ in layout.members]
     for column, values in zip(members, first[start + layout.counts :], strict=True):
         column[:, 0] = values
-    left = _kinds_left(layout, first, sizes)
+    counts = first[start : start + layout.counts]  # of each kind; of none in the last column
+    left = np.stack([*counts, sizes - np.sum(counts, axis=0) if counts else sizes], axis=1)
     law, bad = Conditional(model, len(layout.given)), np.zeros(parents, bool)
     for place in range(1, c):
         rows = np.flatnonzero(sizes > place)
@@ -82,14 +83,6 @@ def _members(
             column[rows, place] = values
         bad[rows[broken]] = True
     return members, bad
-
-
-def _kinds_left(layout: Layout, first: list[Counts], sizes: Counts) -> Counts:
-    """How many members of each kind a parent has, of none in the last column; shape (parents, kinds + 1)."""
-    start = len(layout.parent) + 1
-    counts = first[start : start + layout.counts]
-    rest = sizes - np.sum(counts, axis=0) if counts else sizes
-    return np.stack([*counts, rest], axis=1)
 
 
 def _redrawn(
@@ -140,14 +133,12 @@ def _replaced(
             column[rows] = column[source]
         return first, members
     size = len(layout.parent)
-    alone = Forbidden(Rule(impossible="more than one member"), (size,), (layout.at_most,), ({size: _more(layout)},))
+    alone = Forbidden(
+        Rule(impossible="more than one member"), (size,), (layout.at_most,), ({size: np.arange(layout.at_most) > 0},)
+    )
     record = a_record((*layout.first_rules, alone), len(first))
     for column, value in zip(first, record, strict=True):
         column[:] = value
     for column, value in zip(members, record[size + 1 + layout.counts :], strict=True):
         column[:, 0] = value
     return first, members
-
-
-def _more(layout: Layout) -> NDArray[np.bool_]:
-    return np.arange(layout.at_most) > 0

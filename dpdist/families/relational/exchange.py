@@ -62,10 +62,7 @@ def own_attributes(layout: Layout) -> tuple[range, range]:
 
 
 def measure_margins(counts: PairCounts, own: range, *, mu: float, noise: Noise, name: str) -> Margins:
-    """Measure the tables of one and two of some attributes.
-
-    `counts`: confidential. `mu`: for one row of the table.
-    """
+    """Measure the tables of one and two of some attributes. `counts`: confidential. `mu`: for one row of the table."""
     account, pairs = GaussianAccount(mu, noise, f"margins/{name}/"), list(combinations(own, 2))
     share = ONE_WAY if pairs else 1 - 2.0**-30
     singles, sigmas = account.measure("one-way", [counts.single(i) for i in own], share=share)
@@ -78,10 +75,9 @@ def measure_margins(counts: PairCounts, own: range, *, mu: float, noise: Noise, 
 def expected_tables(
     model: Fitted, own: range, margins: Margins, records: float, kinds: tuple[int, Mask, Floats] | None = None
 ) -> dict[Pair, Floats]:
-    """Shares of the cells of all pairs: the model's, and where margins were measured, those shrunk towards it.
-
-    `model`: with the expected shares of all pairs. `records`: noisy number of rows. `kinds`: an attribute, which of its
-    values are of each kind, and the shares of the kinds, where they are known better.
+    """Shares of the cells of all pairs: the model's, and where margins were measured, those shrunk towards it. `model`:
+    with the expected shares of all pairs. `records`: noisy number of rows. `kinds`: an attribute, which of its values
+    are of each kind, and the shares of the kinds, where they are known better.
     """
     tables, start, cards = {}, 0, model.domain
     for i, j in combinations(range(len(cards)), 2):
@@ -227,10 +223,8 @@ def _kinds(layout: Layout, first: dict[Pair, Floats]) -> tuple[int, Mask, Floats
 def exchanged(
     layout: Layout, targets: Targets, first: list[Counts], members: list[Counts], rows: int, noise: Noise, name: str
 ) -> Counts:
-    """Which of some parents are released.
-
-    `first`: rows of the first table. `members` (shape (parents, places)): each attribute of all members. `rows`:
-    parents that are released. Returns ndarray of int64, shape (rows,): numbers of the parents.
+    """Numbers of the parents that are released, int64[rows]. `first` are the rows of the first table, `members` each
+    attribute of all members, of shape (parents, places).
     """
     after = first[len(layout.parent)]  # the code of the size: one less
     ends = np.concatenate([[0], np.cumsum(after)])

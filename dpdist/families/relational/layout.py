@@ -158,11 +158,9 @@ class Layout(OwnFields):
     def context_of(
         self, first: Sequence[NDArray[np.integer]], places: Counts, left: Sequence[Counts], previous: Codes
     ) -> list[NDArray[np.integer]]:
-        """What is known of members when they are drawn.
-
-        `first`: the row of each member's parent in the first table. `places`: from 1: the place of each, where the
-        first member has 0. `left`: for each kind, how many are left, itself among them. `previous`: the attributes of
-        the member before.
+        """What is known of members when they are drawn. `first`: the row of each member's parent in the first table.
+        `places`: from 1: the place of each, where the first member has 0. `left`: for each kind, how many are left,
+        itself among them. `previous`: the attributes of the member before.
         """
         own, parent = self.schema.attributes, len(self.parent)
         start = parent + 1 + self.counts

@@ -25,42 +25,24 @@ from dpdist.spec.overrides import change
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.storage.stored import tree_of
 
-GIVEN_WEIGHT = 0.1
-"""Weight of pairs of attributes that are given when a member is drawn: they only keep the fit of the others right."""
-
-ALIKE_CELLS = 100
-"""Cells of a table of one attribute of the first and of the previous member that counts as much as others, at most."""
-
-MEMBER_CELLS = 300_000
-"""Most cells of the members' model: each member is drawn by a sum over those of a clique that are not given."""
-
-
-MARGIN_SHARE = 0.5
-"""Share of mu^2 of the margins, half for either table: the models' fit alone leaves the margins of members far off."""
-
-PARENT_SHARE = 0.4
-"""Share of what is left that the parents' model has; the members' table has more columns."""
+GIVEN_WEIGHT = 0.1  # of pairs of given attributes: they only keep the fit of the others right
+ALIKE_CELLS = 100  # at most, of a table of an attribute of the first and the previous member that counts as others do
+MEMBER_CELLS = 300_000  # of the members' model: each is drawn by a sum over those of a clique that are not given
+MARGIN_SHARE = 0.5  # of mu^2, half for either table: the models' fit alone leaves the margins of members far off
+PARENT_SHARE = 0.4  # of what is left, for the parents' model; the members' table has more columns
 
 
 @dataclass(frozen=True, kw_only=True)
 class RelationalPlan(EventPlan):
-    """Everything a release of two linked tables will do and cost, before it reads a record.
-
-    Attributes
-    ----------
-    first, others : Choices
-        Of the models of the two tables, each with its mu for one row.
-    margins : (float, float)
-        The mu of the margins of each table, for one row.
-    """
+    """Everything a release of two linked tables will do and cost, before it reads a record."""
 
     noise_name: ClassVar[str] = "Deviation of a count of members"
 
     spec: RelationalSpec
     event: Event
-    first: Choices
+    first: Choices  # first, others: of the models of the two tables, each with its mu for one row
     others: Choices
-    margins: tuple[float, float]
+    margins: tuple[float, float]  # mu of the margins of each table, for one row
 
     @cached_property
     def released(self) -> Schema:
@@ -123,11 +105,8 @@ class RelationalPlan(EventPlan):
         unit = self.spec.unit
         assert unit is not None
         used = f"the first {unit.at_most} members of each {unit.name} (column {unit.by!r}) are used"
-        return [
-            self._bound(
-                "Unit", f"{used}, and none without an id", "unit", unit.at_most, within=range(2, MOST_MEMBERS + 1)
-            )
-        ]
+        within = range(2, MOST_MEMBERS + 1)
+        return [self._bound("Unit", f"{used}, and none without an id", "unit", unit.at_most, within)]
 
     def details(self) -> list[Fact]:
         """What each table costs."""
@@ -188,12 +167,8 @@ def plan(spec: RelationalSpec) -> RelationalPlan:
     A parent more changes one row of the first table and up to ``at_most - 1`` rows of the second. What is mu-GDP for a
     row is (c - 1) mu-GDP for c - 1 of them; the squares of both sum to that of the release.
 
-    Raises
-    ------
-    SpecError
-        All pair tables do not fit a worker, or there are too many parts.
-    AccountingError
-        No amount of noise meets the budget.
+    Raises SpecError: all pair tables do not fit a worker, or there are too many parts; AccountingError: no amount of
+    noise meets the budget.
     """
     layout, privacy = spec.layout, spec.privacy
     tables = (layout.first.cardinalities, layout.others.cardinalities)
@@ -216,12 +191,7 @@ def plan(spec: RelationalSpec) -> RelationalPlan:
     refuse_undrawable(others, layout.others.cardinalities)
     margin = mu * math.sqrt(MARGIN_SHARE / 2)
     return RelationalPlan(
-        spec=spec,
-        event=whole.event,
-        delta=privacy.delta,
-        first=first,
-        others=others,
-        margins=(margin, margin / last),
+        spec=spec, event=whole.event, delta=privacy.delta, first=first, others=others, margins=(margin, margin / last)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dpdist.errors import SpecError
-from dpdist.families.base.linked import LinkedRows
+from dpdist.families.base.family import LinkedRows
 from dpdist.families.relational.spec import RelationalSpec
 from dpdist.spec.reader import load_public
 from dpdist.spec.schema import MAX_CARDINALITY, Attribute, Schema
@@ -20,10 +20,8 @@ from dpdist.privacy.testing import Claim
 
 
 def linked(manifest: Manifest, spec: RelationalSpec | None) -> LinkedRows:
-    """How rows of this release are parents with members. Raises SpecError: the spec is that of another release.
-
-    The manifest does not say how the column that orders the members was declared. Without the spec it is read as
-    integers from 0.
+    """How rows of this release are parents with members. The manifest does not say how the column that orders them was
+    declared: without the spec it is read as integers. Raises SpecError: the spec is that of another release.
     """
     found = _respecified(manifest)
     if spec is not None:

@@ -61,15 +61,18 @@ def link_shard(layout: Layout, pieces: list[ShardPiece], reports: list[RowReport
 
 
 def count_both(attempt: Attempt[RelationalSpec, RelationalPlan]) -> tuple[PairCounts, PairCounts]:
-    """Pair counts of both tables, by one pass over the records. Confidential.
-
-    Raises DataError: the table breaks its declared policies.
+    """Pair counts of both tables, by one pass over the records. Confidential. Raises DataError: the table breaks its
+    declared policies.
     """
     executor, layout, table = attempt.executor, attempt.spec.layout, attempt.located
+=======
+    """Pair counts of both tables, by one pass over the records. Confidential. Raises DataError: a policy is broken."""
+    executor, layout, table = attempt.executor, attempt.spec.layout, attempt.located
+>>>>>>> /tmp/tmp76vtj18xstages.py
     shards = sharded(executor, table, link_shard, layout, key=attempt.key)
     task = executor.tasks("linking")
     reports = [task("report", operator.itemgetter(2), shard) for shard in shards]
-    report = task.tree("sum", _total, reports, fan_in=_FAN_IN)
+    report = task.tree("sum", partial(reduce, operator.add), reports, fan_in=_FAN_IN)
     passes = [
         _counted(executor, schema, [task(name, operator.itemgetter(k), shard) for shard in shards], table, name)
         for k, (name, schema) in enumerate((("parents", layout.first), ("members", layout.others)))
@@ -84,10 +87,6 @@ def count_both(attempt: Attempt[RelationalSpec, RelationalPlan]) -> tuple[PairCo
 def _counted(executor: Executor, schema: Schema, parts: Sequence[Deferred], table: Located, name: str) -> Deferred:
     held = HeldRecords(schema, parts, table.rows, table.fingerprint)
     return table_pass(executor, held, pair_counts_operator(schema.cardinalities), name=f"counting-{name}")
-
-
-def _total(reports: list[RowReport]) -> RowReport:
-    return reduce(operator.add, reports)
 
 
 RelationalAttempt = Attempt[RelationalSpec, RelationalPlan]
@@ -105,10 +104,7 @@ def stages(plan: RelationalPlan) -> Sequence[Stage[RelationalSpec, RelationalPla
 
 
 def learn_models(attempt: RelationalAttempt) -> None:
-    """Count both tables in one pass and learn a model of each; they are stored.
-
-    Raises DataError: the table breaks its declared policies.
-    """
+    """Count both tables in one pass and learn a model of each, stored. Raises DataError: a policy is broken."""
     plan, layout = attempt.plan, attempt.spec.layout
     counts = cache(lambda: count_both(attempt))
 
@@ -133,19 +129,8 @@ def learn_models(attempt: RelationalAttempt) -> None:
     others = attempt.stored(LearnedMembers, lambda: LearnedMembers(**vars(make(1))))
     tables = (("parents", first, layout.first), ("members", others, layout.others))
     attempt.public["learned"] = {
-        name: _reported(learned, schema, share)
+        name: learned.named(schema.names, share)
         for (name, learned, schema), share in zip(tables, plan.shares, strict=True)
-    }
-
-
-def _reported(learned: Learned, schema: Schema, share: float) -> dict[str, object]:
-    """What was learned, with names of columns, and parts of the whole account."""
-    names = schema.names
-    return learned.report | {
-        "account": [[step, of * share] for step, of in learned.report["account"]],
-        "pairs": [
-            [f"{names[i]} (coarse)" if coarse else names[i] for i, coarse in pair] for pair in learned.report["pairs"]
-        ],
     }
 
 

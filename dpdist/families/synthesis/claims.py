@@ -54,9 +54,8 @@ def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
 
 
 def _with_regressions(plan: SynthesisPlan, tables: Callable[[Noise], ArrayLike], codes: Codes, noise: Noise) -> Floats:
-    """The evidence of the tables and, joined with it, that of regressions measured beside made-up released records.
-
-    The guarantee holds whatever was released. In the made-up table no two terms depend on each other.
+    """The evidence of the tables and, joined with it, that of regressions measured beside made-up released records. The
+    guarantee holds whatever was released. In the made-up table no two terms depend on each other.
     """
     found, regressions, schema = np.asarray(tables(noise)), plan.spec.parsed_regressions, plan.spec.table
     rows, rng = _FOR_EACH * max(len(r.names) for r in regressions), np.random.default_rng(0)

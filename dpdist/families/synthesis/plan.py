@@ -32,38 +32,21 @@ from dpdist.privacy.formatting import Fact, number_of
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.storage.stored import tree_of
 
-_LOST = 0.01
-"""Part of delta that the draws of triples' tables may miss their distributions by."""
-
+_LOST = 0.01  # part of delta that the draws of triples' tables may miss their distributions by
 _PAIR = 1.6e-3  # seconds of one core that learning takes, for each pair of attributes (docs/benchmarks.md)
-
-TARGET_WEIGHT = 2.0
-"""Weight of the pairs of a target attribute."""
+TARGET_WEIGHT = 2.0  # of the pairs of a target attribute
 
 
 @dataclass(frozen=True, kw_only=True)
 class SynthesisPlan(EventPlan):
-    """Everything a synthesis will do and cost, before it reads a record.
-
-    Attributes
-    ----------
-    spec : WholeSynthesisSpec
-    event : Event
-        The charge: one Gaussian mechanism, and what the samplers may miss.
-    choices : Choices
-        Of the model, with its part of mu.
-    accuracy_mu : float
-        The measurement of the records' accuracy is so many mu-GDP; 0 where nothing is measured.
-    regression_mu : float
-        The same of the declared regressions.
-    """
+    """Everything a synthesis will do and cost, before it reads a record."""
 
     noise_name: ClassVar[str] = "Expected error of two-way tables (as --accuracy has it)"
 
     spec: WholeSynthesisSpec
-    choices: Choices
-    accuracy_mu: float = 0.0
-    regression_mu: float = 0.0
+    choices: Choices  # of the model, with its part of mu
+    accuracy_mu: float = 0.0  # the measurement of the records' accuracy is so many mu-GDP; 0 where nothing is measured
+    regression_mu: float = 0.0  # the same of the declared regressions
 
     @property
     def parts(self) -> Sequence[int]:
@@ -183,14 +166,8 @@ class SynthesisPlan(EventPlan):
 
 
 def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
-    """Plan a synthesis.
-
-    Raises
-    ------
-    SpecError
-        All pair tables do not fit a worker, or the parts are too large.
-    AccountingError
-        No amount of noise meets the budget.
+    """Plan a synthesis. Raises SpecError: all pair tables do not fit a worker, or the parts are too large;
+    AccountingError: no amount of noise meets the budget.
     """
     sizes = spec.table.cardinalities
     if spec.model.prior is not None:
@@ -225,12 +202,7 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     if accuracy_mu:
         check_deviation("privacy.accuracy_share", max(deviations(sizes, mu=accuracy_mu).values()))
     return SynthesisPlan(
-        spec=spec,
-        event=whole.event,
-        delta=delta,
-        choices=choices,
-        accuracy_mu=accuracy_mu,
-        regression_mu=regression_mu,
+        spec=spec, event=whole.event, delta=delta, choices=choices, accuracy_mu=accuracy_mu, regression_mu=regression_mu
     )
 
 

@@ -1,10 +1,4 @@
-"""A public table as a prior: the model of this table starts from a model of that one, at no cost.
-
-The public table is learned as if it were private, with next to no noise and a public key: the same rounds pick
-pairs and fit a model on this table's coding. Its pairs and potentials are what the private rounds begin with; they
-measure where this table differs. Noisy one-way counts are drawn towards those of the public table, as far as they do
-not contradict it (James and Stein).
-"""
+"""A public table as a prior: reading it, and refusing what is no public one (`dpdist.model.learn.measure`)."""
 
 from __future__ import annotations
 
@@ -25,9 +19,7 @@ from dpdist.storage.s3 import is_s3
 
 
 def refuse_own_table(spec: WholeSynthesisSpec) -> None:
-    """Refuse a prior that is the released table, or a part of it, by its address; opens nothing. Raises SpecError: it
-    is.
-    """
+    """Refuse a prior that is the released table, or a part of it, by its address, unopened. Raises SpecError: it is."""
     prior = spec.model.prior
     if prior is None or not spec.data.paths:
         return
@@ -75,9 +67,7 @@ def read_prior(spec: WholeSynthesisSpec) -> PairCounts | None:
 
 
 def prior_digest(spec: WholeSynthesisSpec) -> str | None:
-    """SHA-256 of the pair counts of the public table that a spec names, None where it names none: an attempt is bound
-    to it. Raises as `read_prior`.
-    """
+    """SHA-256 of the counts of the public table, which binds an attempt; None without one. Raises as `read_prior`."""
     prior = read_prior(spec)
     return None if prior is None else _digest(prior)
 

@@ -20,6 +20,7 @@ counts as a deviation in its direction.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,20 +44,16 @@ _STEEP = 40.0  # beyond it a logistic function is 0 or 1 to all digits that matt
 
 
 def sensitivity(coefficients: int) -> int:
-    """The most that one record moves the measured score of so many coefficients by, in L2 norm, rounded up.
-
-    That is `GRID` and, for each value, an integer's step: half of it covers the rounding, the other half what floating
-    point leaves of the clipping.
+    """The most that one record moves the measured score of so many coefficients by, in L2 norm, rounded up. That is
+    `GRID` and, for each value, an integer's step: half of it covers the rounding, the other half what floating point
+    leaves of the clipping.
     """
     return GRID + math.isqrt(coefficients - 1) + 1
 
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """What is measured of one regression in one step. Public.
-
-    Raises ValueError: a number is not finite, or `LARGEST` or more.
-    """
+    """What is measured of one regression in a step. Public. Raises ValueError: a number is infinite, or too large."""
 
     is_logistic: bool
     where: Condition  # records that do not meet it count nothing
@@ -114,15 +111,11 @@ def shortened(norms: Floats) -> Floats:
 
 def scores_operator(scores: Sequence[Score]) -> Operator:
     """The totals of some scores, one after another, in one pass."""
-    return Operator(name="scores", chunk=partial(_totals, tuple(scores)), combine=_add)
+    return Operator(name="scores", chunk=partial(_totals, tuple(scores)), combine=operator.add)
 
 
 def _totals(scores: tuple[Score, ...], codes: Codes) -> Counts:
     return np.concatenate([score.total(codes) for score in scores])
-
-
-def _add(a: Counts, b: Counts) -> Counts:
-    return a + b
 
 
 STEPS = (0.2, 0.3, 0.5)  # the parts of the regressions' share of mu^2 that the steps take
@@ -153,10 +146,8 @@ class ScoreStep:
 
 
 class Steps:
-    """The steps of one regression from the released records; all of it public.
-
-    `codes`: released records. `records`: the noisy number of records of the table. Raises SpecError: the released
-    records do not determine the coefficients.
+    """The steps of one regression from the released records; all of it public. `codes`: released records. `records`:
+    the noisy number of records of the table. Raises SpecError: the released records do not determine the coefficients.
     """
 
     def __init__(self, regression: Regression, codes: Codes, *, records: float) -> None:
@@ -236,10 +227,7 @@ class Steps:
         self.steps.append(ScoreStep(score, found, self._hessian, noise, back @ (spread + unseen) @ back.T, size))
 
     def result(self) -> tuple[Floats, Floats]:
-        """The coefficients of the terms as they were asked for, and their covariance.
-
-        Raises SpecError: the steps do not become smaller.
-        """
+        """The coefficients of the terms and their covariance. Raises SpecError: the steps do not become smaller."""
         d, later = len(self.start), self.steps[1:]
         precision = np.array([1 / step.noise for step in later])
         weights, rest = precision / precision.sum(), self._rest()
@@ -330,9 +318,7 @@ def _standardised(term: Term, codes: Codes) -> tuple[Term, float, float]:
 
 
 def _rounded(numbers: Floats) -> Floats:
-    """Numbers to 24 bits: the last bits of linear algebra depend on the processor, and reach nothing that is used or
-    published.
-    """
+    """Numbers to 24 bits: the last bits of linear algebra depend on the processor, and are not used."""
     return numbers.astype(np.float32).astype(np.float64)
 
 

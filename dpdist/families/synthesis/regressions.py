@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -20,8 +20,9 @@ from dpdist.model.account import GaussianAccount
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.regression import Regression
-from dpdist.storage.stored import tree_of, value_of
+from dpdist.storage.stored import Stored, tree_of, value_of
 
+T = TypeVar("T")
 MOST_COEFFICIENTS = 64  # of one regression, with the constant
 
 Count = Callable[[Sequence[Score]], Counts]  # the totals of scores over the private table, one after another
@@ -68,7 +69,7 @@ class MeasuredRegression:
 
 
 @dataclass(frozen=True)
-class Regressions:
+class Regressions(Stored):
     """The measured regressions of a release: drawn once, stored, read back. Public."""
 
     FILE: ClassVar[str] = "regressions.json"
@@ -88,10 +89,8 @@ class Regressions:
 def measure_regressions(
     regressions: Sequence[Regression], released: Codes, count: Count, *, records: float, mu: float, noise: Noise
 ) -> Regressions:
-    """Measure regressions of a private table.
-
-    `released`: released records: public. `count`: a pass over the private table. `records`: the noisy number of records
-    of the table: released before. `mu`: all of it together is mu-GDP.
+    """Measure regressions of a private table. `released`: released records: public. `count`: a pass over the private
+    table. `records`: the noisy number of records of the table: released before. `mu`: all of it together is mu-GDP.
     """
     account = GaussianAccount(mu, noise, "regressions/")
     every = [_UnderWay(regression) for regression in regressions]
@@ -121,30 +120,29 @@ class _UnderWay:
     steps: Steps | None = None
     scores: list[MeasuredScore] = field(default_factory=list)
 
-    def start(self, released: Codes, *, records: float) -> None:
-        """The coefficients of the released records, or why they have none."""
+    def _tried(self, step: Callable[[], T]) -> T | None:
+        """What a step gives; None, and the reason is kept, where it cannot be taken."""
         try:
-            self.steps = Steps(self.regression, released, records=records)
-        except SpecError as error:
-            self.reason = str(error)
-
-    def wanted(self, deviation: float) -> Score | None:
-        """What the next step measures; None where it cannot be taken."""
-        try:
-            return None if self.steps is None else self.steps.next(deviation)
+            return step()
         except SpecError as error:
             self.reason = str(error)
             return None
 
+    def start(self, released: Codes, *, records: float) -> None:
+        """The coefficients of the released records."""
+        self.steps = self._tried(lambda: Steps(self.regression, released, records=records))
+
+    def wanted(self, deviation: float) -> Score | None:
+        """What the next step measures."""
+        steps = self.steps
+        return None if steps is None else self._tried(lambda: steps.next(deviation))
+
     def take(self, score: Score, noisy: Counts, deviation: float) -> None:
-        """Take a step, or keep why it cannot be taken."""
-        transform = tuple(_numbers(row) for row in score.transform)
+        """Take a step."""
+        transform, steps = tuple(_numbers(row) for row in score.transform), self.steps
         self.scores.append(MeasuredScore(_numbers(score.at), transform, tuple(noisy.tolist()), deviation))
-        try:
-            if self.steps is not None:
-                self.steps.take(score, noisy, deviation)
-        except SpecError as error:
-            self.reason = str(error)
+        if steps is not None:
+            self._tried(lambda: steps.take(score, noisy, deviation))
 
     def result(self) -> MeasuredRegression:
         """What was measured."""
@@ -152,13 +150,11 @@ class _UnderWay:
         if self.steps is None:
             return found
         means, scales = _numbers(self.steps.means), _numbers(self.steps.scales)
-        found = replace(found, means=means, scales=scales, scores=tuple(self.scores))
-        if self.reason:
+        ended = None if self.reason else self._tried(self.steps.result)
+        found = replace(found, means=means, scales=scales, scores=tuple(self.scores), reason=self.reason)
+        if ended is None:
             return found
-        try:
-            coefficients, covariance = self.steps.result()
-        except SpecError as error:
-            return replace(found, reason=str(error))
+        coefficients, covariance = ended
         return replace(
             found, coefficients=_numbers(coefficients), covariance=tuple(_numbers(row) for row in covariance)
         )

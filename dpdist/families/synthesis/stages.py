@@ -51,10 +51,7 @@ def stages(plan: SynthesisPlan) -> Sequence[Stage[WholeSynthesisSpec, SynthesisP
 
 
 def learn_model(attempt: SynthesisAttempt) -> Learned:
-    """Count all pairs in one pass, and learn the model from them; it is stored.
-
-    Raises DataError: the table breaks its declared policies.
-    """
+    """Count all pairs in one pass, and learn the model, which is stored. Raises DataError: a policy is broken."""
 
     def make() -> Learned:
         prior = read_prior(attempt.spec)  # before the ledger is told that the table is read
@@ -88,15 +85,8 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
 
     learned = attempt.stored(Learned, make)
     spec = attempt.spec
-    names, of_all = spec.table.names, 1 - spec.privacy.accuracy_share - spec.regression_share
-    attempt.public["learned"] = learned.report | {
-        "account": [[name, share * of_all] for name, share in learned.report["account"]],
-        "pairs": [
-            [f"{names[i]} (coarse)" if coarse else names[i] for i, coarse in pair] for pair in learned.report["pairs"]
-        ],
-    }
-    if "triples" in learned.report:
-        attempt.public["learned"]["triples"] = [[names[i] for i in triple] for triple in learned.report["triples"]]
+    share = 1 - spec.privacy.accuracy_share - spec.regression_share
+    attempt.public["learned"] = learned.named(spec.table.names, share)
     return learned
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpdist.evaluation.linked.parents import ParentRecords
-from dpdist.families.base.linked import LinkedRows
+from dpdist.families.base.family import LinkedRows
 from dpdist.spec.schema import Schema
 from dpdist.spec.unit import UnitSpec
 

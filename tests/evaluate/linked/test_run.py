@@ -22,7 +22,7 @@ from dpdist.data.inputs import Files
 from dpdist.data.released import ReleasedTable
 from dpdist.data.source import TableSource
 from dpdist.errors import SpecError
-from dpdist.evaluation.inputs import Tables
+from dpdist.evaluation.inputs import EvaluatedTables
 from dpdist.evaluation.linked import parents as module
 from dpdist.evaluation.linked.sections import LinkedInputs, open_linked
 from dpdist.evaluation.request import Request
@@ -86,7 +86,7 @@ def opened(made: Made, *, parents: bool = False, spec: ReleaseSpec | None = None
     return open_linked(
         released,
         linked,
-        Tables(Files(source)),
+        EvaluatedTables(Files(source)),
         executor=InProcess(),
         seed=0,
         progress=lambda *_: None,

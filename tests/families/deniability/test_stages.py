@@ -147,15 +147,3 @@ def test_a_rehearsal_leaves_the_results_of_its_stages(spec: PlausibleDeniability
 def test_a_rehearsal_refuses_what_a_release_refuses(spec: PlausibleDeniabilitySpec) -> None:
     with pytest.raises(CheckFailed, match=r"data\.minimum_records"):
         rehearse(plan(spec), stages.stages(plan(spec)), alike(SIZES, 500), key=key_from(NOISE))
-
-
-def test_stages_find_what_was_stored(spec: PlausibleDeniabilitySpec, tmp_path: Path) -> None:
-    """Statistics, tables and the network are stored once; a later attempt with the same folder counts nothing."""
-    from attempts import attempt_of, run_stages
-
-    first = run_stages(attempt_of(spec, tmp_path / "attempt"))
-    assert set(first.work.names()) == {"structure-statistics.json", "parameter-tables.npz", "network.bin"}
-    second = attempt_of(spec, tmp_path / "attempt")
-    assert run_stages(second).parts == first.parts
-    assert {"counting", "learning parameters"}.isdisjoint(second.operator["seconds"])
-    assert second.result(StructureStatistics) == first.result(StructureStatistics)

@@ -274,15 +274,7 @@ def test_a_schema_of_census_persons_is_drafted_and_charged_once(
     with closing(Books.open(ledger)) as opened:
         opened.create_dataset("acs", epsilon="1", delta="1e-8")
     columns = [f"--column={name}" if kind == "text" else f"--column={name}={kind}" for name, kind in ACS.items()]
-    asked = [
-        "schema",
-        "discover",
-        str(shared_data("acs2024_persons.parquet")),
-        out,
-        *columns,
-        "--ledger",
-        ledger,
-    ]
+    asked = ["schema", "discover", str(shared_data("acs2024_persons.parquet")), out, *columns, "--ledger", ledger]
     asked += ["--dataset=acs", "--epsilon=0.75", "--delta=1e-9"]
     answer = dpdist(*asked)
     assert answer.code == 0, answer.err

@@ -212,11 +212,7 @@ def test_the_whole_output_is_within_the_charge_and_beyond_that_of_the_counts(mon
     """Chosen bins and noisy counts in them, by their exact probabilities, on tables of three codes."""
     monkeypatch.setattr("dpdist.families.histogram.binning.BINS_SHARE", Fraction(1, 2))
     schema = {"attributes": [{"name": "x", "kind": "integer", "bounds": [1, 3]}]}
-    plan = planned(
-        schema=schema,
-        histograms=[{"columns": ["x"], "adaptive": {"x": 2}}],
-        privacy={"epsilon": 1.8},
-    )
+    plan = planned(schema=schema, histograms=[{"columns": ["x"], "adaptive": {"x": 2}}], privacy={"epsilon": 1.8})
     assert plan.binning is not None
     assert plan.measurement is not None
     reach = 16
@@ -448,30 +444,6 @@ def test_labels_and_codes_name_bins(people: tuple[Path, dict[str, np.ndarray]], 
     first = done.public["chosen_bins"][0]["first_codes"]
     assert cells[-1] == "1000"
     assert cells[-2] == f"{first[2]} .. 999"
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"privacy": {"epsilon": 1, "delta": 1e-9, "adjacency": "replacement", "mechanism": "gaussian"}},
-        {"entropies": {"of": [0, 2], "orders": [1, 2], "share": 0.3}, "counts": {"total": "common", "entropies": [1]}},
-    ],
-)
-def test_partitions_and_resumed_runs_change_no_bit(
-    changes: dict[str, Any], people: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
-) -> None:
-    folder, _ = people
-    tables, stated = [], []
-    for partitions in (1, 4, 16):
-        made = attempt(folder, tmp_path / str(partitions), partitions=partitions, **changes)
-        tables.append(released(made))
-        assert released(made).equals(tables[-1])
-        stated.append(made.public["chosen_bins"])
-    assert all(table.equals(tables[0]) for table in tables)
-    assert all(bins == stated[0] for bins in stated)
-    other = attempt(folder, tmp_path / "other", key="ff" * 32, **changes)
-    assert not released(other).equals(tables[0])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,12 +29,8 @@ from dpdist.privacy.noise import Noise
 NOISE = Noise(bytes(range(32)))
 IMPOSSIBLE = 1e-20
 TIMES = np.linspace(0, 1, 80)
-KERNELS = [
-    KernelSpec(),
-    KernelSpec(name="gaussian", length=0.2),
-    KernelSpec(name="matern", length=0.3),
-]
-BUDGET = {"epsilon": 1.0, "delta": 1e-5}
+KERNELS = [KernelSpec(), KernelSpec(name="gaussian", length=0.2), KernelSpec(name="matern", length=0.3)]
+BUDGET: dict[str, Any] = {"budget": (1.0, 1e-5)}
 RNG = np.random.default_rng(5)
 
 
@@ -261,8 +258,8 @@ class TestRelease:
             ({"clip": -1.0}, SpecError, "penalty and clip"),
             ({"clip": math.inf}, SpecError, "penalty and clip"),
             ({"curves": 0}, SpecError, "public number of curves"),
-            ({"delta": 0.0}, AccountingError, "delta > 0"),
-            ({"epsilon": 0.0}, AccountingError, "epsilon"),
+            ({"budget": (1.0, 0.0)}, AccountingError, "delta > 0"),
+            ({"budget": (0.0, 1e-5)}, AccountingError, "epsilon"),
         ],
     )
     def test_refused(self, change: dict[str, object], error: type[Exception], message: str) -> None:

@@ -336,14 +336,6 @@ def test_a_table_that_breaks_its_policies_is_refused_before_noise_is_drawn(tmp_p
     assert (drawn, told) == ([], [True])
 
 
-def test_a_resumed_attempt_releases_the_same_bytes(people, tmp_path):
-    first = attempt(people, tmp_path, scaling="standardised")
-    released(first)
-    again = attempt(people, tmp_path, scaling="standardised", partitions=2)
-    released(again)
-    assert [part.sha256 for part in again.parts] == [part.sha256 for part in first.parts]
-
-
 def test_classes_share_mixtures_equally() -> None:
     minima = {"low": {"minimum": 12_000}, "high": {"minimum": 5_000}}
     shared = 1_201

@@ -87,13 +87,7 @@ def test_a_block_is_finished_piece_by_piece_in_little_more_memory_than_its_vecto
     mixtures = np.tile(MIXER.mixtures(NOISE, rows(), 0, 1_000), (400, 1))
     made = restoration(mixture_sums(mixtures), ENCODING, order=32, sigma=0.02)
     finishing = Finishing(
-        encoding=ENCODING,
-        restoration=made,
-        decode=decode,
-        classes=(0, 1),
-        place=1,
-        label_sigma=0.0,
-        name="mixing/1",
+        encoding=ENCODING, restoration=made, decode=decode, classes=(0, 1), place=1, label_sigma=0.0, name="mixing/1"
     )
     how = (finishing, KeyRef.fixed(bytes(range(32)).hex()))
     tracemalloc.start()

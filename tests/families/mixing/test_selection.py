@@ -77,11 +77,7 @@ def test_what_is_planned_is_told(made: SelectionPlan) -> None:
 
 @pytest.mark.parametrize(
     ("order", "message"),
-    [
-        ({"candidates": [4]}, "at least 2"),
-        ({"candidates": [4, 4]}, "twice"),
-        ({"candidates": [4, 4000]}, "from 1 to"),
-    ],
+    [({"candidates": [4]}, "at least 2"), ({"candidates": [4, 4]}, "twice"), ({"candidates": [4, 4000]}, "from 1 to")],
 )
 def test_searches_that_make_no_sense_are_refused(order: Any, message: str) -> None:
     with pytest.raises(ValidationError, match=message):

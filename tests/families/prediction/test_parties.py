@@ -16,8 +16,7 @@ import pytest
 from attempts import attempt_of, run_stages
 from families.prediction.test_ridge import estimators, sample_of
 
-from dpdist.cluster.cluster import Cluster
-from dpdist.cluster.executor import Executor, InProcess
+from dpdist.cluster.executor import Executor
 from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.prediction.columns import Scale
@@ -26,7 +25,7 @@ from dpdist.families.prediction.lid.inputs import InputDistribution, disclosed, 
 from dpdist.families.prediction.lid.method import Disclosure, Method
 from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.lid.ridge import RadialKernel
-from dpdist.families.prediction.plan import LidPlan, plan
+from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.prediction.stages import SyntheticInputs, TableBlocks
 from dpdist.ledger.keys import KeyRef
@@ -249,26 +248,6 @@ def released(made: Attempt[Any, Any]) -> pa.Table:
 def columns(found: pa.Table, site: str) -> dict[str, np.ndarray]:
     mine = found.filter(pc.equal(found["site"], site))
     return {name: np.asarray(mine[name]) for name in ("dose", "outcome", "age")}
-
-
-@pytest.mark.parametrize("estimator", ["exact", "distributed", "nystroem"])
-def test_the_release_is_the_same_for_any_executor_and_partitions(folder: Path, tmp_path: Path, estimator: str) -> None:
-    settings = {"regression": {"estimator": estimator, "group_rows": 60, "landmarks": 50}}
-    executors: list[tuple[Executor, int]] = [(InProcess(), 1), (Cluster(), 1), (Cluster(), 4)]
-    made = [
-        attempt(folder, tmp_path / str(n), executor=executor, partitions=partitions, **settings)
-        for n, (executor, partitions) in enumerate(executors)
-    ]
-    for one in made:
-        one.plan = blocks_of(one.plan, 110)
-    first, *others = [released(one) for one in made]
-    assert first.num_rows == ROWS
-    assert all(other.equals(first) for other in others)
-
-
-def blocks_of(plan: LidPlan, rows: int) -> LidPlan:
-    """A plan with blocks of so many rows."""
-    return replace(plan, method=replace(plan.method, block_rows=rows))
 
 
 def test_every_party_has_its_records_inputs_and_regression(folder: Path, tmp_path: Path) -> None:

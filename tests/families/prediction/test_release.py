@@ -265,21 +265,6 @@ def test_a_users_own_stages(table: Path, tmp_path: Path) -> None:
             released(attempt(table, tmp_path / "d", **classes))
 
 
-@pytest.mark.parametrize("products", ["measured", "modelled"])
-def test_the_private_release_is_the_same_for_any_executor_and_partitions(
-    table: Path, tmp_path: Path, products: str
-) -> None:
-    features = {"products": products}
-    first, *others = [
-        released(attempt(table, tmp_path / str(n), executor=executor, partitions=k, dp=True, features=features))
-        for n, (executor, k) in enumerate(EXECUTORS)
-    ]
-    assert all(other.equals(first) for other in others)
-    assert first.num_rows == 700
-    assert not set(first["income"].to_pylist()) & set(people()["income"].to_pylist())
-    assert set(first["age"].to_pylist()) <= set(range(18, 91))
-
-
 def test_the_private_release_reflects_the_table(tmp_path: Path) -> None:
     pq.write_table(people(20_000), tmp_path / "people.parquet")
     made = released(attempt(tmp_path / "people.parquet", tmp_path / "run", dp=True, records=5000))
@@ -288,16 +273,6 @@ def test_the_private_release_reflects_the_table(tmp_path: Path) -> None:
     assert np.mean(np.asarray(made["spend"])) == pytest.approx(np.mean(np.asarray(source["spend"])), abs=15)
     slopes = [np.polyfit(np.asarray(t["age"]), np.asarray(t["spend"]), 1)[0] for t in (source, made)]
     assert slopes[1] == pytest.approx(slopes[0], rel=0.15)
-
-
-def test_the_private_release_stores_its_noise_once(table: Path, tmp_path: Path) -> None:
-    first = released(attempt(table, tmp_path, dp=True))
-    stored = {p.name: p.read_bytes() for p in (tmp_path / "work").iterdir()}
-    assert {"marginals.npz", "correlations.npz", "regression.npz"} <= set(stored)
-    again = attempt(table, tmp_path, dp=True)
-    again.output = Store(str(tmp_path / "again"))
-    assert released(again).equals(first)
-    assert {p.name: p.read_bytes() for p in (tmp_path / "work").iterdir()} == stored
 
 
 def test_values_outside_the_domain_are_refused_before_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

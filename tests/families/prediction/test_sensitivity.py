@@ -42,12 +42,7 @@ def planned(products: str, response: str, columns: int) -> PrivatePlan:
         "data": {"path": "x", "minimum_records": 300},
         "output": {"path": "y"},
         "privacy": {"guarantee": "dp", "epsilon": 2, "delta": 1e-6},
-        "prediction": {
-            "response": response,
-            "records": 10,
-            "log": {"pay": 10.0},
-            "features": {"products": products},
-        },
+        "prediction": {"response": response, "records": 10, "log": {"pay": 10.0}, "features": {"products": products}},
     }
     found = plan(TwoStageSpec.model_validate(tree))
     assert isinstance(found, PrivatePlan)

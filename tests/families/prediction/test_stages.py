@@ -43,14 +43,7 @@ from dpdist.families.prediction.lid.inputs import (
     mixed_rows,
     near_counts,
 )
-from dpdist.families.prediction.lid.method import (
-    ALPHAS,
-    BlockLayout,
-    Disclosure,
-    Method,
-    largest_alpha,
-    shuffled,
-)
+from dpdist.families.prediction.lid.method import ALPHAS, BlockLayout, Disclosure, Method, largest_alpha, shuffled
 from dpdist.families.prediction.spec import FIRST_STAGE_NAMES
 from dpdist.privacy.noise import Noise
 from dpdist.spec.kinds import load_hook

@@ -216,25 +216,6 @@ def test_the_accuracy_is_measured_within_the_account(tmp_path: Path) -> None:
     assert Accuracy.from_json(attempt.public["accuracy"]).released == 5_000
 
 
-def test_an_attempt_that_ends_before_the_measurement_counts_again(tmp_path: Path) -> None:
-    spec = project(tmp_path)
-    whole = run_stages(attempt_of(spec, tmp_path / "whole"))
-    run_stages(attempt_of(spec, tmp_path / "once"), until="accuracy")
-    again = run_stages(attempt_of(spec, tmp_path / "once", partitions=2))
-    assert again.result(ReleaseAccuracy) == whole.result(ReleaseAccuracy)
-    assert [part.sha256 for part in again.parts] == [part.sha256 for part in whole.parts]
-
-
-def test_a_resumed_attempt_reads_the_model_back(tmp_path: Path) -> None:
-    spec = project(tmp_path)
-    before = run_stages(attempt_of(spec, tmp_path / "once"), until="write")
-    whole = run_stages(attempt_of(spec, tmp_path / "whole"))
-    (tmp_path / "table.parquet").unlink()
-    again = run_stages(attempt_of(spec, tmp_path / "once", table=before.table))  # nothing is read again
-    assert [part.sha256 for part in again.parts] == [part.sha256 for part in whole.parts]
-    assert again.public == before.public
-
-
 @pytest.mark.parametrize("executor", [InProcess(), Cluster()], ids=["in-process", "threads"])
 def test_a_pool_that_is_held_is_not_drawn_again(
     executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -270,17 +251,6 @@ def test_a_pool_is_of_the_model_that_was_stored_first(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Attempt, "drawing_key", first.drawing_key)
     second = run_stages(attempt_of(spec, tmp_path / "second", key="ff" * 32))
     assert [part.sha256 for part in second.parts] == [part.sha256 for part in first.parts]
-
-
-def test_no_noise_before_the_charge(tmp_path: Path) -> None:
-    class NotCharged(Exception):
-        pass
-
-    def charge() -> None:
-        raise NotCharged
-
-    with pytest.raises(NotCharged):
-        run_stages(attempt_of(project(tmp_path), tmp_path / "a", before_noise=charge))
 
 
 def test_a_release(tmp_path: Path) -> None:

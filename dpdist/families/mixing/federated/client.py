@@ -46,9 +46,7 @@ class ClientAnswer:
     error: str = ""  # name of the type, and what it means in general; empty if there was no error
 
 
-def answering(
-    function: Callable[Concatenate[ClientSession, Parameters], Result],
-) -> Callable[..., ClientAnswer]:
+def answering(function: Callable[Concatenate[ClientSession, Parameters], Result]) -> Callable[..., ClientAnswer]:
     """A task that answers with the value of a function, or with the type of its error; the text is stored."""
 
     @functools.wraps(function)

@@ -263,13 +263,7 @@ def largest_step(mixer: Mixer, correlated: CorrelatedNoise) -> int:
 
 
 def check_message(
-    message: Message,
-    *,
-    client: str,
-    public_key: str,
-    round: str,
-    shape: tuple[int, int],
-    largest: int = _LARGEST_STEP,
+    message: Message, *, client: str, public_key: str, round: str, shape: tuple[int, int], largest: int = _LARGEST_STEP
 ) -> None:
     """Refuse a message that is foreign, malformed or not signed by its client.
 

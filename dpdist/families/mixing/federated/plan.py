@@ -1,7 +1,7 @@
 """The plan of a federated release: what each client does and is charged, and what the average carries.
 
-The charge is that of one client. Clients hold disjoint records, so it is also that of all of them together. It does not
-depend on which clients take part: fewer of them share the same protection with more noise each.
+The charge is that of one client, and so of all, who hold disjoint records. It does not depend on which clients take
+part: fewer of them share the same protection with more noise each.
 """
 
 from __future__ import annotations

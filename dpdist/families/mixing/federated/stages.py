@@ -268,11 +268,8 @@ def _confirm(calls: ClientCalls, members: dict[str, Joined]) -> ConfirmedClients
 
 
 def collect(attempt: FederatedAttempt) -> Mixtures:
-    """The averages of the clients' noisy mixtures, and how to restore their spread.
-
-    They are read back block by block in the threads of this process, and never all at once.
-
-    Raises RoundFailed: a client sent nothing, or what does not fit.
+    """The averages of the clients' noisy mixtures, which this process reads back block by block, and how to restore
+    their spread. Raises RoundFailed: a client sent nothing, or what does not fit.
     """
     spec, plan, begun, here = attempt.spec, attempt.plan, attempt.result(Round), Cluster()
     attempt.before_noise()
@@ -324,9 +321,8 @@ def _assembled(attempt: FederatedAttempt, begun: Round, place: int, block: int, 
     for name, message in messages.items():
         check_message(message, client=name, public_key=keys[name], round=round, shape=shape, largest=largest)
         _note(attempt, message, f"received-{place}-{block}-{name}.sha256")
-    mixtures = average(list(messages.values()), mixer)
     buffer = io.BytesIO()
-    np.save(buffer, mixtures)
+    np.save(buffer, average(list(messages.values()), mixer))
     return buffer.getvalue()
 
 

@@ -61,11 +61,7 @@ def _matern(r: Floats, dimension: int) -> Floats:
     return np.asarray((1 + s + s * s / 3) * exp(-s))
 
 
-PROFILES: dict[str, Callable[[Floats, int], Floats]] = {
-    "compact": _wendland,
-    "gaussian": _gaussian,
-    "matern": _matern,
-}
+PROFILES: dict[str, Callable[[Floats, int], Floats]] = {"compact": _wendland, "gaussian": _gaussian, "matern": _matern}
 """Kernels by name: of distances in units of the width, and the dimension. Matern has smoothness 5/2."""
 
 

@@ -1,11 +1,9 @@
-"""Values of a contract that are integers in quotes, and what renames them: read as before, or no part.
-
-`clip` once refused a table for one value below the domain, and a column of floats was refused for one null.
-"""
+"""What may be asked under a contract: assumptions, readings, merged integers."""
 
 from __future__ import annotations
 
 import random
+from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
@@ -14,9 +12,110 @@ from pydantic import ValidationError
 
 from dpdist.data.encode import TableEncoder, check_type
 from dpdist.data.report import check
-from dpdist.errors import DpdistError
+from dpdist.errors import DpdistError, SpecError
+from dpdist.spec.contract import Contract
+from dpdist.spec.overrides import parse_overrides
 from dpdist.spec.part import departures
+from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
+from dpdist.spec.strict import Exact, Section
+from dpdist.spec.strict_yaml import parse_yaml
+
+SCHEMA = {
+    "attributes": [
+        {"name": "ill", "kind": "categorical", "values": ["yes", "no"]},
+        {"name": "sex", "kind": "categorical", "values": ["f", "m"]},
+    ]
+}
+TERMS = {
+    "schema": SCHEMA,
+    "data": {"path": "people.csv"},
+    "minimum_records": 1000,
+    "number_of_records": 1000,
+    "guarantees": ["pml"],
+    "epsilon": 1,
+    "delta": "1e-6",
+    "pml": "0.7",
+}
+
+
+def _departures(alpha: float, columns: list[str], **declared: float) -> list[str]:
+    privacy: dict[str, Any] = {"mechanism": "pml", "adjacency": "replacement", "epsilon": 0.7, "alpha": alpha}
+    spec = load(
+        {
+            "kind": "histogram",
+            "name": "counts",
+            "dataset": "people",
+            "schema": SCHEMA,
+            "data": {"path": "people.csv", "minimum_records": 1000},
+            "output": {"path": "out"},
+            "privacy": privacy | {"accept_no_noise": True},
+            "histograms": [{"columns": columns}],
+        }
+    )
+    return Contract.model_validate({**TERMS, "alpha": declared}).departures(spec, event=None)
+
+
+def test_alpha_is_the_contracts() -> None:
+    """One ill person in 1000 was published exactly, by a spec that assumes that half of all are ill."""
+    assert _departures(0.5, ["ill"])
+    assert _departures(0.5, ["ill"], ill=0.0005, sex=0.4)
+    assert not _departures(0.4, ["sex"], ill=0.0005, sex=0.4)
+    assert _departures(0.2, ["ill", "sex"], ill=0.4, sex=0.4)  # they may depend on each other
+
+
+@pytest.mark.parametrize("declared", [{"age": 0.5}, {"ill": 0.0}, {"ill": 1.5}])
+def test_alpha_of_a_contract_is_a_probability_of_an_attribute(declared: dict[str, float]) -> None:
+    with pytest.raises((SpecError, ValueError), match="alpha"):
+        Contract.model_validate({**TERMS, "alpha": declared})
+
+
+class _Budget(Section):
+    epsilon: Exact
+
+
+@pytest.mark.parametrize("digits", ["\u09ea", "\u0665", "\uff11", "1/\u0663"])  # the first, a 4, looks like an 8
+def test_digits_of_other_scripts_are_no_number(digits: str) -> None:
+    tree = parse_yaml(f"epsilon: {digits}")
+    with pytest.raises(ValueError, match="expected a number"):
+        _Budget.model_validate(tree)
+    assert parse_overrides([f"privacy.epsilon={digits}"]) == {"privacy.epsilon": digits}
+
+
+@pytest.mark.parametrize("hidden", ["\u3164", "\u2800", "\u034f", "\ufe0f", "\uffa0", "\U000e0100"])
+def test_letters_without_a_shape_are_refused(hidden: str) -> None:
+    with pytest.raises(SpecError, match=r"line 2, b: the character U\+"):
+        parse_yaml(f"a: 1\nb: text{hidden}")
+
+
+@pytest.mark.parametrize("escape", ["\\ud800", "\\0"])
+def test_escapes_that_are_no_text_are_refused_before_anything_is_charged(escape: str) -> None:
+    with pytest.raises(SpecError, match=r"line 2: an escape stands for U\+"):
+        parse_yaml(f'a: 1\nvalues: ["a", "{escape}"]')
+    with pytest.raises(SpecError, match=r"--set data\.path: line 1: an escape"):
+        parse_overrides([f'data.path="a{escape}"'])
+    assert parse_yaml('"\\U0001F600"') == "\U0001f600"
+
+
+@pytest.mark.parametrize("number", ["08", "-09", "0o17"])
+def test_what_only_yaml_1_2_takes_for_a_number_is_refused(number: str) -> None:
+    with pytest.raises(SpecError, match=r"line 1: code: .* quote the text"):
+        parse_yaml(f"code: {number}")
+
+
+class _Numbers(_Budget):
+    epsilon: Exact = Fraction(1)
+    records: int = 1
+    limit: float | None = None
+
+
+@pytest.mark.parametrize("setting", ["epsilon", "records", "limit"])
+def test_a_number_in_quotes_has_no_underscores(setting: str) -> None:
+    """``"1_0"`` was ten."""
+    with pytest.raises(ValueError, match="expected a number"):
+        _Numbers.model_validate(parse_yaml(f'{setting}: "1_0"'))
+    assert parse_overrides([f'{setting}="1_0"']) == {setting: "1_0"}
+
 
 DIGITS = {"name": "c", "kind": "ordinal", "values": ["1", "2", "3"], "out_of_domain": "clip", "missing": "drop"}
 MIXED = {"name": "c", "kind": "categorical", "values": ["7", "no", "?"], "missing": "drop", "missing_values": ["9.0"]}
