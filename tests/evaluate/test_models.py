@@ -99,10 +99,7 @@ def test_a_forest_may_gain_by_the_release() -> None:
 
 def test_too_few_records_say_nothing() -> None:
     small = make_trial(records(60, 0), records(60, 2), None, train=1_000, test=1_000, seed=0)
-    for section in (
-        training_section(small, VIEW, 2, progress=silent),
-        attribute_section(small, VIEW, progress=silent),
-    ):
+    for section in (training_section(small, VIEW, 2, progress=silent), attribute_section(small, VIEW, progress=silent)):
         assert section.state == "info"
         assert "too" in section.verdict or "needs" in section.verdict
 

@@ -160,11 +160,7 @@ def publish(own: Made, asked: Request | None = None) -> None:
     store, manifest = open_release(own.release)
     with open_cluster(ClusterSpec(mode="threads")) as cluster:
         inputs = open_inputs(
-            ReleasedTable(store, manifest),
-            tables_of(asked),
-            executor=cluster,
-            seed=0,
-            progress=lambda *_: None,
+            ReleasedTable(store, manifest), tables_of(asked), executor=cluster, seed=0, progress=lambda *_: None
         )
         with charged(asked, inputs) as publication:
             assert publication is not None

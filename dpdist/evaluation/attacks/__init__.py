@@ -41,12 +41,7 @@ def attack_sections(
     called with ("attacks", finished attacks, all attacks).
     """
     tables = AttackTables(
-        released=released,
-        training=training,
-        holdout=holdout,
-        schema=schema,
-        seed=seed,
-        sizes=sizes or Sizes(),
+        released=released, training=training, holdout=holdout, schema=schema, seed=seed, sizes=sizes or Sizes()
     )
     attacks: list[Callable[[AttackTables], PageSection]] = [attack.section for attack in _ATTACKS]
     attacks.insert(2, partial(membership.section, mechanism=mechanism))
