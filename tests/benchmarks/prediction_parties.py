@@ -25,7 +25,7 @@ from scipy.stats import ks_2samp
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
-from dpdist.evaluation.utility.regression import mse
+from dpdist.evaluation.utility.learning import mse
 from dpdist.families.base.graph import run_pass
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.regression import Features

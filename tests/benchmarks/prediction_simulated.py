@@ -21,7 +21,7 @@ from prediction_models import (
     numbers_plan,
 )
 
-from dpdist.evaluation.utility.regression import delta_mse, mse
+from dpdist.evaluation.utility.learning import delta_mse, mse
 from dpdist.families.prediction.first_stage import FIRST_STAGES
 from dpdist.families.prediction.plan import LidPlan
 from dpdist.families.prediction.stages import SyntheticInputs

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from prediction_models import key, mean_sd, ridge
 from prediction_simulated import g, inputs, simulated
 
-from dpdist.evaluation.utility.regression import mse
+from dpdist.evaluation.utility.learning import mse
 from dpdist.families.prediction.second_stage import RegressionSpec
 
 

@@ -12,10 +12,8 @@ from dpdist.errors import SpecError
 from dpdist.evaluation.attacks.records import independent
 from dpdist.evaluation.binning import view_of
 from dpdist.evaluation.report import made_for
-from dpdist.evaluation.utility.learning import _judged_losses, attribute_section, training_section
-from dpdist.evaluation.utility.models import fit
-from dpdist.evaluation.utility.regression import regression_section
-from dpdist.evaluation.utility.trial import Trial, default_target, make_trial, named_target
+from dpdist.evaluation.utility.learning import _judged_losses, attribute_section, regression_section, training_section
+from dpdist.evaluation.utility.models import Trial, default_target, fit, make_trial, named_target
 from dpdist.families.base.attempt import silent
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
