@@ -123,22 +123,13 @@ _NORMAL_95 = 1.96
 
 @dataclass(frozen=True, eq=False)
 class _Products:
-    """Scores of the attributes, and the pairs of scores whose products are perturbed.
+    """Scores of the attributes, and the pairs of scores whose products are perturbed."""
 
-    Attributes
-    ----------
-    scores : list of ndarray
-        For each attribute, values x scores: mean 0, variance 1.
-    first, second : ndarray of int
-        Columns of the scores side by side.
-    deviations : ndarray
-        Of the mean of each product.
-    """
-
-    scores: list[Floats]
+    scores: list[Floats]  # for each attribute, values x scores: mean 0, variance 1
+    # first, second: int: columns of the scores side by side
     first: np.ndarray
     second: np.ndarray
-    deviations: Floats
+    deviations: Floats  # of the mean of each product
 
     def of(self, codes: Codes) -> Floats:
         """Records x products."""

@@ -33,18 +33,11 @@ SHOWN = 10
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What was made again.
-
-    Attributes
-    ----------
-    parts, records : int
-    rewritten : tuple of str
-        Parts with the same records in other bytes: another version of pyarrow wrote them.
-    """
+    """What was made again."""
 
     parts: int
     records: int
-    rewritten: tuple[str, ...]
+    rewritten: tuple[str, ...]  # parts with the same records in other bytes: another version of pyarrow wrote them
 
 
 def recompute(
@@ -130,18 +123,10 @@ def _differ(found: pa.ChunkedArray, expected: pa.ChunkedArray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Drawn records.
+    """Drawn records."""
 
-    Attributes
-    ----------
-    table : pyarrow.Table
-        With the columns of the release.
-    note : str
-        What to know about them; empty where nothing is.
-    """
-
-    table: pa.Table
-    note: str
+    table: pa.Table  # with the columns of the release
+    note: str  # what to know about them; empty where nothing is
 
 
 def draw_table(release: Published, records: int, *, where: str | None = None, seed: int = 0) -> Drawn:

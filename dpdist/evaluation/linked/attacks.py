@@ -50,16 +50,10 @@ _TIE = 2.0**-20
 
 @dataclass(frozen=True)
 class AttackResult:
-    """What one attack found.
-
-    Attributes
-    ----------
-    attack : Attack
-    guess : Estimate
-        Share of right guesses of an adversary who knows how many targets are members, and takes the highest scores.
-    """
+    """What one attack found."""
 
     attack: Attack
+    # share of right guesses of an adversary who knows how many targets are members, and takes the highest scores
     guess: Estimate
 
     @classmethod
@@ -228,22 +222,13 @@ def wide(parents: ParentRecords) -> NDArray[np.unsignedinteger]:
 
 @dataclass(frozen=True, eq=False)
 class Near:
-    """The parents of a table that are near to each target.
+    """The parents of a table that are near to each target."""
 
-    Attributes
-    ----------
-    least : ndarray of float64
-        Attributes, of the parent and of all its members, in which the nearest one differs. A member that only one of
-        both has differs in all of its attributes.
-    density : ndarray of float64
-        Mean of 16**-d over all, d the attributes in which each one differs.
-    others : int
-        Parents of the table.
-    """
-
+    # float64: attributes, of the parent and of all its members, in which the nearest one differs. A member that only
+    # one of both has differs in all of its attributes.
     least: Floats
-    density: Floats
-    others: int
+    density: Floats  # float64: mean of 16**-d over all, d the attributes in which each one differs
+    others: int  # parents of the table
 
     def __or__(self, more: Near) -> Near:
         """Those of two tables together."""

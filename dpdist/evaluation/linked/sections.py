@@ -33,26 +33,14 @@ from dpdist.spec.schema import Schema
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LinkedInputs:
-    """Released parents and the real ones; confidential.
-
-    Attributes
-    ----------
-    released, real : ParentRecords
-    holdout : Parents or None
-    broken : ndarray of int64
-        Released records that break each rule.
-    rows : int
-        Released records.
-    reports : dict of str to RowReport
-        What the policies met in ``real`` and ``holdout``.
-    """
+    """Released parents and the real ones; confidential."""
 
     released: ParentRecords
     real: ParentRecords
     holdout: ParentRecords | None
-    broken: Counts
-    rows: int
-    reports: dict[str, RowReport]
+    broken: Counts  # int64: released records that break each rule
+    rows: int  # released records
+    reports: dict[str, RowReport]  # what the policies met in ``real`` and ``holdout``
 
 
 def open_linked(
