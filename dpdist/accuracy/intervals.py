@@ -132,14 +132,9 @@ def _from_pairs(pairs: _Curve, order: int) -> tuple[float, float, float, float]:
 
 @dataclass(frozen=True, eq=False)
 class Interval:
-    """Intervals of cells, as counts of the private table.
+    """Intervals of cells, as counts of the private table."""
 
-    Attributes
-    ----------
-    estimate, deviation, low, high : ndarray of float64
-        The centre, its standard error, and the ends; no end is below zero.
-    """
-
+    # estimate, deviation, low, high: float64: the centre, its standard error, and the ends; no end is below zero
     estimate: Floats
     deviation: Floats
     low: Floats

@@ -37,48 +37,25 @@ _PAIRS_WEIGHT = 2.0
 
 @dataclass(frozen=True)
 class Order:
-    """What was measured of the tables of so many attributes.
+    """What was measured of the tables of so many attributes."""
 
-    Attributes
-    ----------
-    attributes : int
-        1, 2 or 3.
-    tables : int
-    sums : tuple of int
-        For each class the noisy sum of ``|count - released count|`` over its cells in all tables.
-    deviation : float
-        Of the noise of each sum.
-    cells, mass : tuple of int
-        For each class the number of its cells, and of the released records in them.
-    """
-
-    attributes: int
+    attributes: int  # 1, 2 or 3
     tables: int
-    sums: tuple[int, ...]
-    deviation: float
+    sums: tuple[int, ...]  # for each class the noisy sum of ``|count - released count|`` over its cells in all tables
+    deviation: float  # of the noise of each sum
+    # cells, mass: for each class the number of its cells, and of the released records in them
     cells: tuple[int, ...]
     mass: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The measured accuracy of released records. Public.
+    """The measured accuracy of released records. Public."""
 
-    Attributes
-    ----------
-    records : int
-        Noisy number of records of the table; released counts are compared at this scale.
-    released : int
-        Number of released records.
-    orders : tuple of Order
-    pairs : tuple of int
-        Noisy L1 distance of each pair's table, in the order of `itertools.combinations`; empty where not measured.
-    pairs_deviation : float
-    """
-
-    records: int
-    released: int
+    records: int  # noisy number of records of the table; released counts are compared at this scale
+    released: int  # number of released records
     orders: tuple[Order, ...]
+    # noisy L1 distance of each pair's table, in the order of `itertools.combinations`; empty where not measured
     pairs: tuple[int, ...] = ()
     pairs_deviation: float = 0.0
 

@@ -70,18 +70,10 @@ def triples_of(cardinalities: Sequence[int]) -> tuple[Attributes, ...]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tables:
-    """The tables of one, two and three attributes that are compared; of the private table they are confidential.
+    """The tables of one, two and three attributes that are compared; of the private table they are confidential."""
 
-    Attributes
-    ----------
-    pairs : PairCounts
-        With the one-way tables.
-    triples : ndarray of int64
-        Those of `triples_of`, one after another.
-    """
-
-    pairs: PairCounts
-    triples: Counts
+    pairs: PairCounts  # with the one-way tables
+    triples: Counts  # int64: those of `triples_of`, one after another
 
     def __repr__(self) -> str:
         return "Tables(<counts hidden>)"

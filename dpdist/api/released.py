@@ -168,7 +168,7 @@ class Release:
 
     def sample(self, records: int, *, where: str | None = None, seed: int = 0) -> pa.Table:
         """New records from the published model, given a condition; it costs nothing. See docs/inference.md."""
-        from dpdist.inference.draw import draw_table
+        from dpdist.inference.records import draw_table
 
         return draw_table(self._published, records, where=where, seed=seed).table
 

@@ -161,8 +161,8 @@ class Synthesizer:
         SpecError
             The model is not fitted, `n` is below 1, or a number is no integer.
         """
-        from dpdist.inference.draw import draw_table
         from dpdist.inference.published import Published
+        from dpdist.inference.records import draw_table
 
         if not hasattr(self, "release_"):
             raise SpecError("sample: the synthesizer is not fitted yet; call fit first")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dpdist.families.base.plan import Plan
     from dpdist.inference.published import Published
-    from dpdist.inference.recompute import Recomputed
+    from dpdist.inference.records import Recomputed
     from dpdist.publish.account import ReleaseAccount
     from dpdist.publish.verify import VerifyReport
 
@@ -104,7 +104,7 @@ def verify(
     release, options = place.release, place.options
     again = None
     if recompute:
-        from dpdist.inference.recompute import recompute as make_again
+        from dpdist.inference.records import recompute as make_again
 
         again = make_again(release, place.key, storage_options=options)
     found = ledger if ledger is not None or required else known_to_default(release, options)
@@ -166,7 +166,7 @@ def draw(
     as_json: AsJson = False,
 ) -> None:
     """Draw new records from the model of a release, as many as wanted and given a condition; it costs nothing."""
-    from dpdist.inference.draw import draw_table
+    from dpdist.inference.records import draw_table
 
     drawn = draw_table(place.open(), records, where=where, seed=seed)
     if drawn.note:

@@ -13,7 +13,7 @@ from typing import Any
 from dpdist.cluster.executor import Executor
 from dpdist.cluster.tasks import Deferred
 from dpdist.data.inputs import Input
-from dpdist.data.operators import Look, Split, gather_operator, pair_counts_operator, through, together
+from dpdist.data.operators import Look, Split, gather_operator, through
 from dpdist.data.records import Records
 from dpdist.data.released import ReleasedTable
 from dpdist.data.report import RowReport, check
@@ -22,7 +22,7 @@ from dpdist.data.weighted import WeightedRecords
 from dpdist.errors import DataError, EmptyTable, SpecError
 from dpdist.evaluation.binning import View, view_of
 from dpdist.evaluation.page.sections import PageSection
-from dpdist.evaluation.utility.marginals import Marginals, Subset, chosen_triples, marginals_of, triples_operator
+from dpdist.evaluation.utility.marginals import Marginals, Subset, chosen_triples, marginals_operator
 from dpdist.evaluation.utility.rules import broken_operator, rules_section
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.bounding import bounded
@@ -111,7 +111,7 @@ class Inputs:
         """
         sizes = self.view.sizes
         chosen = chosen_triples(sizes, seed=self.seed) if triples is None else triples
-        operator = through(self.view.codes, together([pair_counts_operator(sizes), triples_operator(sizes, chosen)]))
+        operator = through(self.view.codes, marginals_operator(sizes, chosen))
         seen, halves = through(self.look, operator), Split(_key(self.seed, "halves"), (Fraction(1, 2), Fraction(1, 2)))
         graphs = [
             table_pass(self.executor, self.released, operator, name="released-marginals"),
@@ -126,8 +126,7 @@ class Inputs:
         self._checked("real", report)
         if self.against.fingerprint != self.real.fingerprint:
             raise DataError("the real table changed while it was read: leave its files alone and run it again")
-        of = [marginals_of(pairs, cells, chosen) for pairs, cells in (released, first, second)]
-        return {"released": of[0], "real": of[1] + of[2], "first half": of[1], "second half": of[2]}
+        return {"released": released, "real": first + second, "first half": first, "second half": second}
 
     def rules(self) -> PageSection:
         """How many records break the rules of the schema; the real ones were counted with the marginals."""

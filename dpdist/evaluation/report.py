@@ -18,18 +18,18 @@ import numpy as np
 
 from dpdist.errors import OutputUnwritable, SpecError
 from dpdist.evaluation import attacks
-from dpdist.evaluation.attacks.mechanisms import mechanism_of_release
 from dpdist.evaluation.attacks.records import drawn
+from dpdist.evaluation.attacks.shadow import mechanism_of_release
 from dpdist.evaluation.binning import View
 from dpdist.evaluation.inputs import Inputs, require_records
 from dpdist.evaluation.page.files import Folder, Pages
 from dpdist.evaluation.page.page import About, render
 from dpdist.evaluation.page.sections import PageSection, does_not_apply
 from dpdist.evaluation.request import Request
-from dpdist.evaluation.utility import correlations, learning, regression, similarity
+from dpdist.evaluation.utility import correlations, learning, similarity
 from dpdist.evaluation.utility.coverage import coverage_section
 from dpdist.evaluation.utility.holdout import holdout_section
-from dpdist.evaluation.utility.trial import Trial, make_trial, named_target
+from dpdist.evaluation.utility.models import Trial, make_trial, named_target
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import MANIFEST, Manifest
 
@@ -76,7 +76,7 @@ def record_sections(
     numbers = [i for i, axis in enumerate(view.axes) if axis.edges is not None]
     if numbers:
         number = target if target in numbers else _response(inputs.manifest, view, numbers)
-        sections.append(regression.regression_section(trial, view, number, progress=progress))
+        sections.append(learning.regression_section(trial, view, number, progress=progress))
     if request.attacks:
         sections += attack_sections(inputs, samples)
     return sections

@@ -42,25 +42,15 @@ _NAMES = {1: "one-way cells", 2: "two-way cells", 3: "three-way cells"}
 
 @dataclass(frozen=True)
 class Covered:
-    """How often intervals covered.
-
-    Attributes
-    ----------
-    of : str
-    number : int
-        Of estimates.
-    coverage, naive : float
-        Shares of the nominal 95 % intervals that held the truth: those of the release, and those that take its records
-        for a simple random sample.
-    width : float
-        Median length, in lengths of the intervals of a simple random sample as large as the table.
-    """
+    """How often intervals covered."""
 
     of: str
-    number: int
+    number: int  # of estimates
+    # coverage, naive: shares of the nominal 95 % intervals that held the truth: those of the release, and those that
+    # take its records for a simple random sample
     coverage: float
     naive: float
-    width: float
+    width: float  # median length, in lengths of the intervals of a simple random sample as large as the table
 
 
 class Rehearsed(Published):

@@ -35,20 +35,12 @@ NO_ACCURACY = "the release has no measured accuracy (privacy.accuracy_share was 
 
 @dataclass(frozen=True, eq=False)
 class Declared:
-    """A regression that the spec declared: what was measured of the private table.
-
-    Attributes
-    ----------
-    question : str
-    coefficients : ndarray of float64
-        The constant first, then the terms in the question's order; empty where `reason` says why.
-    covariance : ndarray of float64
-    reason : str
-    """
+    """A regression that the spec declared: what was measured of the private table."""
 
     question: str
+    # float64: the constant first, then the terms in the question's order; empty where `reason` says why
     coefficients: Floats
-    covariance: Floats
+    covariance: Floats  # float64
     reason: str
 
     @classmethod
@@ -64,13 +56,7 @@ class Declared:
 
 @dataclass(frozen=True, eq=False)
 class Published:
-    """A release with a published model.
-
-    Parameters
-    ----------
-    store : Store
-    manifest : Manifest
-    """
+    """A release with a published model."""
 
     store: Store
     manifest: Manifest

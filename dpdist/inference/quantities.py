@@ -29,25 +29,13 @@ _QUANTITY = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class Quantity:
-    """A count, a share, a mean or a quantile.
-
-    Attributes
-    ----------
-    text : str
-    kind : str
-    condition : Condition
-        Of which records.
-    numbers : Numbers or None
-        Of which attribute; None of counts and shares.
-    level : float
-        Of a quantile.
-    """
+    """A count, a share, a mean or a quantile."""
 
     text: str
     kind: Literal["count", "share", "mean", "quantile"]
-    condition: Condition
-    numbers: Numbers | None = None
-    level: float = math.nan
+    condition: Condition  # of which records
+    numbers: Numbers | None = None  # of which attribute; None of counts and shares
+    level: float = math.nan  # of a quantile
 
     @property
     def attributes(self) -> tuple[int, ...]:

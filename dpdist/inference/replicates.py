@@ -42,26 +42,13 @@ _LARGEST = 0.9
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Replicates:
-    """Released records with replicate weights.
-
-    Attributes
-    ----------
-    release : Published
-    codes : Codes
-        The released records.
-    weight : float
-        Of each record: all together are the noisy number of records of the table.
-    ratios : ndarray of float32
-        Records x replicates: a replicate's weight over `weight`.
-    step : float
-        Variances are divided by its square: 1 minus Fay's coefficient.
-    """
+    """Released records with replicate weights."""
 
     release: Published
-    codes: Codes
-    weight: float
-    ratios: AnyFloats
-    step: float
+    codes: Codes  # the released records
+    weight: float  # of each record: all together are the noisy number of records of the table
+    ratios: AnyFloats  # float32: records x replicates: a replicate's weight over `weight`
+    step: float  # variances are divided by its square: 1 minus Fay's coefficient
 
     def __repr__(self) -> str:
         return f"Replicates({len(self.ratios):,} records, {self.number} replicates, fay={self.fay:g})"

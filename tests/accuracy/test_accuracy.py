@@ -12,13 +12,7 @@ import pytest
 
 from dpdist.accuracy import measured
 from dpdist.accuracy.intervals import CellErrors, sentence
-from dpdist.accuracy.measured import (
-    Accuracy,
-    at_scale,
-    classes_of,
-    deviations,
-    measure_accuracy,
-)
+from dpdist.accuracy.measured import Accuracy, at_scale, classes_of, deviations, measure_accuracy
 from dpdist.accuracy.tables import Tables, _blocks, tables_operator, triples_of
 from dpdist.data.count import covering_blocks, pair_counts, table_counts
 from dpdist.data.operators import pair_counts_operator

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import AdaBoostRegressor, RandomForestRegressor
 
-from dpdist.evaluation.utility.regression import mse
+from dpdist.evaluation.utility.learning import mse
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.prediction.columns import Scale

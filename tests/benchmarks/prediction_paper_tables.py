@@ -14,7 +14,7 @@ from prediction_models import FILES, Ridge, Rows, both, errors, mean_sd
 from prediction_pricing import mean_absolute_percentage_deviation, optimal_markup, optimal_profit_ratio
 from prediction_published import hypercube, near
 
-from dpdist.evaluation.utility.regression import delta_mse
+from dpdist.evaluation.utility.learning import delta_mse
 from dpdist.families.prediction.lid.inputs import match, mix
 from dpdist.privacy.arrays import Floats
 

@@ -16,7 +16,7 @@ from prediction_models import ALPHAS, NadarayaWatson, Rows, both, mean_sd
 from sklearn.ensemble import AdaBoostRegressor, RandomForestRegressor
 from sklearn.tree import DecisionTreeRegressor
 
-from dpdist.evaluation.utility.regression import delta_mse, mse
+from dpdist.evaluation.utility.learning import delta_mse, mse
 from dpdist.families.prediction.columns import Scale, to_units
 from dpdist.families.prediction.first_stage import (
     CELLS,

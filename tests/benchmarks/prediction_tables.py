@@ -14,7 +14,7 @@ from scipy.spatial import KDTree
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
-from dpdist.evaluation.utility.regression import delta_mse
+from dpdist.evaluation.utility.learning import delta_mse
 from dpdist.families.base.graph import run_pass
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.regression import Features

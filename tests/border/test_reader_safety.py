@@ -29,8 +29,8 @@ from dpdist.families.base.plan import EventPlan
 from dpdist.families.base.registry import make_plan
 from dpdist.inference.answers import tabulate
 from dpdist.inference.comparisons import answer
-from dpdist.inference.draw import draw_table
 from dpdist.inference.published import Published
+from dpdist.inference.records import draw_table
 from dpdist.inference.replicates import make_replicates
 from dpdist.lifecycle.preflight import refuse
 from dpdist.limits import within

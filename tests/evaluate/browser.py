@@ -101,12 +101,7 @@ async def _visit(
         await call(f"{domain}.enable", session)
     mobile = width < 600
     await call(
-        "Emulation.setDeviceMetricsOverride",
-        session,
-        width=width,
-        height=height,
-        deviceScaleFactor=1,
-        mobile=mobile,
+        "Emulation.setDeviceMetricsOverride", session, width=width, height=height, deviceScaleFactor=1, mobile=mobile
     )
     features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
     await call("Emulation.setEmulatedMedia", session, media="print" if paper else "", features=features)

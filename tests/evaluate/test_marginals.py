@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from releases import SCHEMA
 
 from dpdist.data.count import pair_counts
-from dpdist.data.operators import pair_counts_operator, through, together
+from dpdist.data.operators import pair_counts_operator, through
 from dpdist.data.released import ReleaseDecoder
 from dpdist.errors import VerificationFailed
 from dpdist.evaluation.binning import view_of
@@ -26,10 +26,9 @@ from dpdist.evaluation.utility.marginals import (
     distances_to_independence,
     equivalent_share,
     k_marginal_score,
-    marginals_of,
+    marginals_operator,
     subsample_scores,
     total_variation,
-    triples_operator,
 )
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
@@ -48,7 +47,9 @@ def random_codes(rows: int, seed: int, sizes: tuple[int, ...] = SIZES) -> Codes:
 
 def counted(codes: Codes, sizes: tuple[int, ...] = SIZES) -> Marginals:
     triples = chosen_triples(sizes, seed=0)
-    return marginals_of(pair_counts(codes, sizes), triples_operator(sizes, triples).chunk(codes), triples)
+    operator = marginals_operator(sizes, triples)
+    found: Marginals = operator.finish(operator.compact(operator.chunk(codes)))
+    return found
 
 
 def brute_distance(a: Codes, b: Codes, which: tuple[int, ...]) -> float:
@@ -84,16 +85,14 @@ def test_distance_to_independence() -> None:
 def test_counts_are_the_same_for_any_batches(rows: int, cuts: list[int], seed: int) -> None:
     codes = random_codes(rows, seed)
     triples = chosen_triples(SIZES, seed=0)
-    operator = together([pair_counts_operator(SIZES), triples_operator(SIZES, triples)])
+    operator = marginals_operator(SIZES, triples)
     ends = [0, *sorted(min(cut, rows) for cut in cuts), rows]
     summary = operator.chunk([column[:0] for column in codes])
     for start, stop in pairwise(ends):
         summary = operator.add(summary, [column[start:stop] for column in codes])
-    assert operator.compact is not None
-    pairs, cells = operator.compact(summary)
-    whole = counted(codes)
-    assert np.array_equal(pairs.cells, whole.pairs.cells)
-    assert np.array_equal(cells, np.concatenate(list(whole.triples.values())))
+    parts, whole = operator.finish(operator.compact(summary)), counted(codes)
+    assert np.array_equal(parts.pairs.cells, whole.pairs.cells)
+    assert all(np.array_equal(parts.triples[which], table) for which, table in whole.triples.items())
 
 
 def test_the_sample_of_three_way_marginals_is_repeatable_and_bounded() -> None:

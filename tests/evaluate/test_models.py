@@ -12,10 +12,8 @@ from dpdist.errors import SpecError
 from dpdist.evaluation.attacks.records import independent
 from dpdist.evaluation.binning import view_of
 from dpdist.evaluation.report import made_for
-from dpdist.evaluation.utility.learning import _judged_losses, attribute_section, training_section
-from dpdist.evaluation.utility.models import fit
-from dpdist.evaluation.utility.regression import regression_section
-from dpdist.evaluation.utility.trial import Trial, default_target, make_trial, named_target
+from dpdist.evaluation.utility.learning import _judged_losses, attribute_section, regression_section, training_section
+from dpdist.evaluation.utility.models import Trial, default_target, fit, make_trial, named_target
 from dpdist.families.base.attempt import silent
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
@@ -99,10 +97,7 @@ def test_a_forest_may_gain_by_the_release() -> None:
 
 def test_too_few_records_say_nothing() -> None:
     small = make_trial(records(60, 0), records(60, 2), None, train=1_000, test=1_000, seed=0)
-    for section in (
-        training_section(small, VIEW, 2, progress=silent),
-        attribute_section(small, VIEW, progress=silent),
-    ):
+    for section in (training_section(small, VIEW, 2, progress=silent), attribute_section(small, VIEW, progress=silent)):
         assert section.state == "info"
         assert "too" in section.verdict or "needs" in section.verdict
 

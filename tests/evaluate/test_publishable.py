@@ -20,7 +20,6 @@ from releases import project, table
 
 from dpdist import errors
 from dpdist.cluster.opening import open_cluster
-from dpdist.data.count import pair_counts
 from dpdist.data.inputs import input_of
 from dpdist.data.released import ReleasedTable
 from dpdist.evaluation.inputs import Inputs, open_inputs
@@ -36,7 +35,7 @@ from dpdist.evaluation.publishable import (
 )
 from dpdist.evaluation.request import Request
 from dpdist.evaluation.run import charged, run_evaluation, tables_of
-from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, distances, marginals_of, triples_operator
+from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, distances, marginals_operator
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy.arrays import Codes
@@ -54,7 +53,9 @@ CHARGED = ("first/evaluation", "committed", pytest.approx(0.5, rel=1e-3))
 def counted(records: list[tuple[int, ...]]) -> Marginals:
     codes: Codes = [np.array(column, np.uint8) for column in zip(*records, strict=True)]
     triples = chosen_triples(SIZES, seed=0)
-    return marginals_of(pair_counts(codes, SIZES), triples_operator(SIZES, triples).chunk(codes), triples)
+    operator = marginals_operator(SIZES, triples)
+    found: Marginals = operator.finish(operator.compact(operator.chunk(codes)))
+    return found
 
 
 def test_sums_of_distances_are_n_times_the_mean_distance() -> None:
@@ -160,11 +161,7 @@ def publish(own: Made, asked: Request | None = None) -> None:
     store, manifest = open_release(own.release)
     with open_cluster(ClusterSpec(mode="threads")) as cluster:
         inputs = open_inputs(
-            ReleasedTable(store, manifest),
-            tables_of(asked),
-            executor=cluster,
-            seed=0,
-            progress=lambda *_: None,
+            ReleasedTable(store, manifest), tables_of(asked), executor=cluster, seed=0, progress=lambda *_: None
         )
         with charged(asked, inputs) as publication:
             assert publication is not None

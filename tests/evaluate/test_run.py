@@ -82,15 +82,7 @@ def test_a_page_and_its_figures(made: Made, tmp_path: Path) -> None:
     done = json.loads(answer.stdout)
     figures = json.loads(Path(done["figures"]).read_text())
     assert next(iter(figures)) == "confidential"
-    names = {
-        "marginals",
-        "correlations",
-        "components",
-        "models",
-        "attributes",
-        "distinguishing",
-        "membership",
-    }
+    names = {"marginals", "correlations", "components", "models", "attributes", "distinguishing", "membership"}
     assert names <= set(figures["sections"])
     assert figures["sections"]["models"]["figures"]["held_out"] is True
     assert figures["facts"]["real records"] == "30,000"

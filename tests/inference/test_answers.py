@@ -20,8 +20,8 @@ from dpdist.cli import app
 from dpdist.errors import SpecError
 from dpdist.inference.answers import infer, tabulate
 from dpdist.inference.comparisons import answer as answers_of
-from dpdist.inference.draw import draw_table
 from dpdist.inference.published import Published
+from dpdist.inference.records import draw_table
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,7 @@ from functools import partial
 
 from dpdist.evaluation.attacks import copies, disclosure, distinguish, inference, linkage, membership
 from dpdist.evaluation.attacks.shadow import Generator
-from dpdist.evaluation.attacks.sizes import Sizes
-from dpdist.evaluation.attacks.tables import AttackTables
+from dpdist.evaluation.attacks.tables import AttackTables, Sizes
 from dpdist.evaluation.page.sections import PageSection
 from dpdist.families.base.attempt import Progress, silent
 from dpdist.privacy.arrays import Codes
@@ -41,12 +40,7 @@ def attack_sections(
     called with ("attacks", finished attacks, all attacks).
     """
     tables = AttackTables(
-        released=released,
-        training=training,
-        holdout=holdout,
-        schema=schema,
-        seed=seed,
-        sizes=sizes or Sizes(),
+        released=released, training=training, holdout=holdout, schema=schema, seed=seed, sizes=sizes or Sizes()
     )
     attacks: list[Callable[[AttackTables], PageSection]] = [attack.section for attack in _ATTACKS]
     attacks.insert(2, partial(membership.section, mechanism=mechanism))

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpdist.evaluation.attacks.neighbours import Gower
-from dpdist.evaluation.attacks.records import column_names, drawn, size, span, take
+from dpdist.evaluation.attacks.records import Gower, column_names, drawn, size, span, take
 from dpdist.evaluation.attacks.tables import EXCESS, AttackTables, Excess, leak_state
 from dpdist.evaluation.page.sections import PageSection, PageTable, does_not_apply
 from dpdist.privacy.arrays import Codes, Counts

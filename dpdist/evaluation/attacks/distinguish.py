@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from dpdist.evaluation.attacks.intervals import Estimate, area_under_curve, proportion
 from dpdist.evaluation.attacks.records import drawn, independent, size, stacked
 from dpdist.evaluation.attacks.tables import AttackTables
-from dpdist.evaluation.estimators import Maker, estimator
 from dpdist.evaluation.page.sections import PageSection, PageTable, State, does_not_apply
+from dpdist.evaluation.utility.models import Maker, estimator
 from dpdist.privacy.arrays import Codes
 
 NAME, TITLE = "distinguishing", "Distinguishing game"

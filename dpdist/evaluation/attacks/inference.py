@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.evaluation.attacks.intervals import Estimate
-from dpdist.evaluation.attacks.neighbours import Gower, blocks
-from dpdist.evaluation.attacks.records import Agreement, Keys, coarse, drawn, size, stacked, summed, take
+from dpdist.evaluation.attacks.records import Agreement, Gower, Keys, blocks, coarse, drawn, size, stacked, summed, take
 from dpdist.evaluation.attacks.tables import EXCESS, AttackTables, leak_state
 from dpdist.evaluation.page.sections import Cell, PageSection, PageTable, does_not_apply
 from dpdist.privacy.arrays import Codes, Counts

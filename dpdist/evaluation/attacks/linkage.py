@@ -16,8 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.evaluation.attacks.neighbours import Gower, blocks
-from dpdist.evaluation.attacks.records import column_names, drawn, is_continuous, size
+from dpdist.evaluation.attacks.records import Gower, blocks, column_names, drawn, is_continuous, size
 from dpdist.evaluation.attacks.tables import EXCESS, AttackTables, leak_state
 from dpdist.evaluation.page.sections import PageSection, PageTable, does_not_apply
 from dpdist.privacy.arrays import Codes

@@ -34,11 +34,10 @@ import numpy as np
 
 from dpdist.errors import DpdistError
 from dpdist.evaluation.attacks.intervals import Estimate, OperatingPoint, area_under_curve, operating_point, roc_curve
-from dpdist.evaluation.attacks.neighbours import Gower
-from dpdist.evaluation.attacks.plots import roc_plot
-from dpdist.evaluation.attacks.records import Agreement, coarse, drawn, halves, size, stacked, take
+from dpdist.evaluation.attacks.records import Agreement, Gower, coarse, drawn, halves, size, stacked, take
 from dpdist.evaluation.attacks.shadow import Generator, Profile, ShadowAttack, log_profiles
 from dpdist.evaluation.attacks.tables import AttackTables
+from dpdist.evaluation.page.plots import roc_plot
 from dpdist.evaluation.page.sections import PageSection, PageTable, State, does_not_apply
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.spec.schema import Schema

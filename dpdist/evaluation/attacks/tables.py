@@ -8,10 +8,24 @@ import numpy as np
 
 from dpdist.evaluation.attacks.intervals import Estimate, difference, proportion
 from dpdist.evaluation.attacks.records import size
-from dpdist.evaluation.attacks.sizes import Sizes
 from dpdist.evaluation.page.sections import Cell, PageSection, State, does_not_apply
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Sizes of samples; tables that are smaller are used whole."""
+
+    targets: int = 10_000  # members, and as many non-members, that counting attacks tell apart
+    searched: int = 2_000  # targets of attacks that search nearest records, on each side
+    linked: int = 1_000  # the same for linkage, which sorts neighbours
+    compared: int = 50_000  # released records that such a search goes through
+    game: int = 12_000  # real, and as many released, records of the distinguishing game
+    shadows: int = 4  # shadow releases
+    confidence: float = 0.95  # of every interval
+    least: int = 100  # records below which an attack says nothing
+
 
 EXCESS = ("training", "low", "high", "hold-out", "low ", "high ", "excess", "low  ", "high  ")
 """Columns of the cells of an `Excess`."""

@@ -32,20 +32,11 @@ _FAN_IN = 16
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ParentRecords:
-    """Parents with their members, one parent after another; confidential where they are real.
-
-    Attributes
-    ----------
-    linked : LinkedRows
-    codes : Codes
-        A row for each member, of `linked.schema`.
-    ends : ndarray of int64, shape (parents + 1,)
-        Where the members of each parent begin and end.
-    """
+    """Parents with their members, one parent after another; confidential where they are real."""
 
     linked: LinkedRows
-    codes: Codes
-    ends: Counts
+    codes: Codes  # a row for each member, of `linked.schema`
+    ends: Counts  # int64, shape (parents + 1,): where the members of each parent begin and end
 
     @classmethod
     def of(cls, linked: LinkedRows, codes: Codes, sizes: Counts) -> ParentRecords:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpdist.cluster.executor import Executor
-from dpdist.data.operators import pair_counts_operator, through, together
+from dpdist.data.operators import through
 from dpdist.data.records import RecordsInMemory
 from dpdist.data.released import ReleasedTable
 from dpdist.data.report import RowReport, check
@@ -15,14 +15,14 @@ from dpdist.errors import DataError
 from dpdist.evaluation.binning import View, view_of
 from dpdist.evaluation.inputs import EvaluatedTables, require_records
 from dpdist.evaluation.linked import attacks
-from dpdist.evaluation.linked.closeness import wide
+from dpdist.evaluation.linked.attacks import wide
 from dpdist.evaluation.linked.parents import ParentRecords, by_numbers, real_parents, released_parents
 from dpdist.evaluation.linked.within import within_section
 from dpdist.evaluation.page.sections import PageSection, does_not_apply
 from dpdist.evaluation.request import Request
 from dpdist.evaluation.utility import correlations, similarity
 from dpdist.evaluation.utility.holdout import holdout_section
-from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, marginals_of, triples_operator
+from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, marginals_operator
 from dpdist.evaluation.utility.rules import rules_section
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.family import LinkedRows
@@ -33,26 +33,14 @@ from dpdist.spec.schema import Schema
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LinkedInputs:
-    """Released parents and the real ones; confidential.
-
-    Attributes
-    ----------
-    released, real : ParentRecords
-    holdout : Parents or None
-    broken : ndarray of int64
-        Released records that break each rule.
-    rows : int
-        Released records.
-    reports : dict of str to RowReport
-        What the policies met in ``real`` and ``holdout``.
-    """
+    """Released parents and the real ones; confidential."""
 
     released: ParentRecords
     real: ParentRecords
     holdout: ParentRecords | None
-    broken: Counts
-    rows: int
-    reports: dict[str, RowReport]
+    broken: Counts  # int64: released records that break each rule
+    rows: int  # released records
+    reports: dict[str, RowReport]  # what the policies met in ``real`` and ``holdout``
 
 
 def open_linked(
@@ -137,10 +125,6 @@ def _attacks(inputs: LinkedInputs, request: Request) -> list[PageSection]:
 
 def _marginals(tables: dict[str, Codes], schema: Schema, view: View, seed: int) -> dict[str, Marginals]:
     """Counts as `similarity.marginal_section` takes them."""
-    chosen = chosen_triples(view.sizes, seed=seed)
-    operator = through(view.codes, together([pair_counts_operator(view.sizes), triples_operator(view.sizes, chosen)]))
-    found = {}
-    for name, codes in tables.items():
-        (pairs, cells), _ = run_pass(RecordsInMemory.of(schema, codes), operator)
-        found[name] = marginals_of(pairs, cells, chosen)
+    operator = through(view.codes, marginals_operator(view.sizes, chosen_triples(view.sizes, seed=seed)))
+    found = {name: run_pass(RecordsInMemory.of(schema, codes), operator)[0] for name, codes in tables.items()}
     return found | {"real": found["first half"] + found["second half"]}

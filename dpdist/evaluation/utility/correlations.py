@@ -122,10 +122,7 @@ def component_section(real: Codes, released: Codes, view: View) -> PageSection:
     table = PageTable("Principal components of the real records", columns, rows, f"{len(real[0]):,} records of each.")
     drawn = []
     if len(order) > 1:
-        clouds = [
-            ("real", projected[0][:, :2], plots.REAL),
-            ("released", projected[1][:, :2], plots.RELEASED),
-        ]
+        clouds = [("real", projected[0][:, :2], plots.REAL), ("released", projected[1][:, :2], plots.RELEASED)]
         drawn.append(
             plots.density_plot(
                 "First two principal components",

@@ -12,8 +12,8 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from math import prod
@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import PairCounts, configuration_index
-from dpdist.data.operators import Operator
-from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.data.count import PairCounts
+from dpdist.data.operators import Operator, pair_counts_operator, table_counts_operator, together
+from dpdist.privacy.arrays import Counts, Floats
 
 Subset = tuple[int, ...]
 
@@ -86,30 +86,14 @@ def chosen_triples(
     return tuple(sorted(chosen))
 
 
-def triples_operator(sizes: Sequence[int], triples: Sequence[Subset]) -> Operator:
-    """Counts of three-way marginals, one after another in one int64 vector."""
-    count = partial(_count_triples, sizes=tuple(sizes), triples=tuple(triples))
-    return Operator(name="triples", chunk=count, combine=np.add, update=partial(_add_triples, count), fan_in=2)
+def marginals_operator(sizes: Sequence[int], triples: Sequence[Subset]) -> Operator:
+    """`Marginals` of records of these sizes, in one pass."""
+    both = together([pair_counts_operator(sizes), table_counts_operator(sizes, triples)])
+    return replace(both, finish=partial(_marginals, triples=tuple(triples)))
 
 
-def _count_triples(codes: Codes, *, sizes: Subset, triples: tuple[Subset, ...], into: Counts | None = None) -> Counts:
-    cells = [prod(sizes[i] for i in which) for which in triples]
-    counts = np.zeros(sum(cells), np.int64) if into is None else into
-    if len(codes[0]):
-        start = 0
-        for which, size in zip(triples, cells, strict=True):
-            index = configuration_index([codes[i] for i in which], [sizes[i] for i in which])
-            np.add.at(counts[start : start + size], index, 1)
-            start += size
-    return counts
-
-
-def _add_triples(count: Callable[..., Counts], counts: Counts, codes: Codes) -> Counts:
-    return count(codes, into=counts)
-
-
-def marginals_of(pairs: PairCounts, cells: Counts, triples: Sequence[Subset]) -> Marginals:
-    """Put together what `pair_counts_operator` and `triples_operator` counted."""
+def _marginals(counted: tuple[PairCounts, Counts], triples: Sequence[Subset]) -> Marginals:
+    pairs, cells = counted
     ends = np.cumsum([prod(pairs.cardinalities[i] for i in which) for which in triples])
     tables = np.split(cells, ends[:-1]) if triples else []
     return Marginals(pairs, dict(zip(triples, tables, strict=True)))

@@ -107,9 +107,7 @@ def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int, 
         *(_worst(f"{_NUMBERS[k]}-way marginals that differ most", view, one) for k, one in of.items() if k > 1),
     ]
     plot = plots.box_plot(
-        "Distances of marginals",
-        {f"{k}-way": one.boxes for k, one in of.items()},
-        label="total variation distance",
+        "Distances of marginals", {f"{k}-way": one.boxes for k, one in of.items()}, label="total variation distance"
     )
     top = min(2, max(of))
     state, verdict = _judged(top, of[top])

@@ -65,10 +65,6 @@ def count_both(attempt: Attempt[RelationalSpec, RelationalPlan]) -> tuple[PairCo
     declared policies.
     """
     executor, layout, table = attempt.executor, attempt.spec.layout, attempt.located
-=======
-    """Pair counts of both tables, by one pass over the records. Confidential. Raises DataError: a policy is broken."""
-    executor, layout, table = attempt.executor, attempt.spec.layout, attempt.located
->>>>>>> /tmp/tmp76vtj18xstages.py
     shards = sharded(executor, table, link_shard, layout, key=attempt.key)
     task = executor.tasks("linking")
     reports = [task("report", operator.itemgetter(2), shard) for shard in shards]

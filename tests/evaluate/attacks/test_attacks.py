@@ -12,9 +12,8 @@ import pytest
 from releases import SCHEMA, project
 
 from dpdist.evaluation.attacks import AttackTables, Sizes, attack_sections, disclosure, distinguish, linkage, membership
-from dpdist.evaluation.attacks.mechanisms import mechanism_of
 from dpdist.evaluation.attacks.records import drawn, independent, size
-from dpdist.evaluation.attacks.shadow import partial_copies
+from dpdist.evaluation.attacks.shadow import mechanism_of, partial_copies
 from dpdist.evaluation.page.sections import PageSection
 from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.deniability.plan import plan
@@ -216,7 +215,7 @@ def test_shadow_releases_have_the_noise_of_the_release(tmp_path: Path, monkeypat
         seen.append(shrunk)
         return rehearse(shrunk, stages, table, key=key)
 
-    monkeypatch.setattr("dpdist.evaluation.attacks.mechanisms.rehearse", once)
+    monkeypatch.setattr("dpdist.evaluation.attacks.shadow.rehearse", once)
     mechanism = mechanism_of(spec, training=30_000)
     assert mechanism is not None
     rng = np.random.default_rng(0)

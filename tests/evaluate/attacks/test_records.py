@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.evaluation.attacks import neighbours, records
+from dpdist.evaluation.attacks import records
 from dpdist.evaluation.attacks.inference import agreeing_guesses, nearest_guesses
-from dpdist.evaluation.attacks.neighbours import Gower
-from dpdist.evaluation.attacks.records import Agreement, coarse, occurrences
+from dpdist.evaluation.attacks.records import Agreement, Gower, coarse, occurrences
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
 
@@ -79,7 +78,7 @@ def gower(ours: Codes, theirs: Codes) -> np.ndarray:
 
 @pytest.mark.parametrize("cells", [1, 100, 1 << 20])
 def test_nearest_records_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch, cells: int) -> None:
-    monkeypatch.setattr(neighbours, "BLOCK_CELLS", cells)
+    monkeypatch.setattr(records, "BLOCK_CELLS", cells)
     ours, theirs = mixed(30, 5), mixed(70, 6)
     parts = gower(ours, theirs)
     for places in ([0, 1, 2, 3], [1, 3], [0]):

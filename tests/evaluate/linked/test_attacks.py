@@ -9,10 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpdist.evaluation.attacks.sizes import Sizes
+from dpdist.evaluation.attacks.tables import Sizes
 from dpdist.evaluation.linked import attacks
-from dpdist.evaluation.linked.attacks import ATTACKS, CONTROL, COPY, AttackResult
-from dpdist.evaluation.linked.closeness import Near, WithinPairTables, pair_ratio, wide
+from dpdist.evaluation.linked.attacks import (
+    ATTACKS,
+    CONTROL,
+    COPY,
+    AttackResult,
+    Near,
+    WithinPairTables,
+    pair_ratio,
+    wide,
+)
 from dpdist.evaluation.linked.parents import ParentRecords
 
 Households = Callable[..., ParentRecords]

@@ -84,12 +84,7 @@ def opened(made: Made, *, parents: bool = False, spec: ReleaseSpec | None = None
         source = TableSource((made.path("table-persons"), above), extra_columns="ignore", parent=of)
     released = ReleasedTable(store, manifest)
     return open_linked(
-        released,
-        linked,
-        EvaluatedTables(Files(source)),
-        executor=InProcess(),
-        seed=0,
-        progress=lambda *_: None,
+        released, linked, EvaluatedTables(Files(source)), executor=InProcess(), seed=0, progress=lambda *_: None
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpdist.evaluation.utility.regression import delta_mse, mse
+from dpdist.evaluation.utility.learning import delta_mse, mse
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.prediction.columns import Scale

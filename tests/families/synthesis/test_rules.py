@@ -26,10 +26,9 @@ from dpdist.errors import OutOfDomain, SpecError
 from dpdist.evaluation.utility.rules import broken_operator, rules_section
 from dpdist.families.base.registry import make_plan
 from dpdist.inference.answers import infer, tabulate
-from dpdist.inference.draw import draw_table
 from dpdist.inference.law import Law
 from dpdist.inference.published import Published
-from dpdist.inference.recompute import recompute
+from dpdist.inference.records import draw_table, recompute
 from dpdist.ledger import Books
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release

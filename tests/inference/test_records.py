@@ -15,7 +15,7 @@ from syntheses import choose_instead
 
 from dpdist.errors import DataNotFound, VerificationFailed
 from dpdist.families.base.attempt import drawing_key
-from dpdist.inference.recompute import recompute
+from dpdist.inference.records import recompute
 from dpdist.model.draw import FORMAT
 from dpdist.model.files import read_model
 from dpdist.publish.manifest import MANIFEST, Manifest

@@ -1,8 +1,10 @@
-"""Making the records of a release again from its published model and its public drawing key."""
+"""Records of a published model: those of the release made again, and new ones, given a condition."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import operator
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from dpdist.errors import VerificationFailed
+from dpdist.errors import SpecError, VerificationFailed
 from dpdist.families.base.attempt import drawing_key
+from dpdist.inference.published import Published
 from dpdist.model.draw import draw_records
 from dpdist.model.files import PublishedModel, read_model
 from dpdist.privacy.noise import Noise
@@ -22,6 +25,7 @@ from dpdist.publish.manifest import Manifest
 from dpdist.publish.part_format import PartRecord
 from dpdist.publish.parts import UNREADABLE, decode, parquet_bytes, read_parquet
 from dpdist.publish.verify import open_release
+from dpdist.spec.conditions import parse_condition
 
 SHOWN = 10
 """Changed rows that a message names at most."""
@@ -29,18 +33,11 @@ SHOWN = 10
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What was made again.
-
-    Attributes
-    ----------
-    parts, records : int
-    rewritten : tuple of str
-        Parts with the same records in other bytes: another version of pyarrow wrote them.
-    """
+    """What was made again."""
 
     parts: int
     records: int
-    rewritten: tuple[str, ...]
+    rewritten: tuple[str, ...]  # parts with the same records in other bytes: another version of pyarrow wrote them
 
 
 def recompute(
@@ -122,3 +119,46 @@ def _differ(found: pa.ChunkedArray, expected: pa.ChunkedArray) -> np.ndarray:
     same = pc.equal(*plain)
     both_null = pc.and_(pc.is_null(plain[0]), pc.is_null(plain[1]))
     return ~np.asarray(pc.or_(pc.fill_null(same, False), both_null))
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Drawn records."""
+
+    table: pa.Table  # with the columns of the release
+    note: str  # what to know about them; empty where nothing is
+
+
+def draw_table(release: Published, records: int, *, where: str | None = None, seed: int = 0) -> Drawn:
+    """Draw records that meet a condition: exactly from the model's law given the condition.
+
+    The same release, number, condition and seed give the same records.
+
+    Raises
+    ------
+    SpecError
+        The number or the seed is no whole number, the condition cannot be read, or no record of the model meets it.
+    DataNotFound
+        The release publishes no model.
+    """
+    records, seed = _whole("the number of records", records), _whole("the seed (random_state)", seed)
+    if records < 1:
+        raise SpecError("the number of records: expected at least one record")
+    law = release.law
+    condition = None if where is None else parse_condition(where, release.schema)
+    source = json.dumps([release.model.key, records, where, seed]).encode()
+    noise = Noise(hashlib.sha256(b"dpdist draw\0" + source).digest())
+    columns, distinct = law.draw(condition, records, noise)
+    codes = [c.astype(a.dtype) for c, a in zip(columns, release.schema.attributes, strict=True)]
+    note = ""
+    if law.is_weighted:
+        note = f"drawn by weight from {distinct:,} rows of the release's weighted pool: some may stand several times"
+    return Drawn(decode(release.schema, codes, form=release.manifest.format, noise=noise), note)
+
+
+def _whole(what: str, value: int) -> int:
+    """An integer of Python, of one of any kind."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise SpecError(f"{what}: expected a whole number instead of {value!r}") from None
