@@ -44,8 +44,12 @@ _SECOND = b"\0second"  # the stream of bits 64 to 127 of each uniform
 
 
 class Noise:
-    """Random words and noise as pure functions of (key, name, index). `key`: 32 secret bytes. Neither printed, pickled
-    nor copied.
+    """Random words and noise as pure functions of (key, name, index).
+
+    Parameters
+    ----------
+    key : bytes
+        32 secret bytes. Neither printed, pickled nor copied.
 
     Notes
     -----
