@@ -1,16 +1,15 @@
-"""The published histogram experiments again, from a spec: REAEDP's tables and figures, and PML's Figure 1.
+"""REAEDP's experiments on histograms again, from a spec: its tables and figures.
 
-Run ``python tests/benchmarks/bench_histogram_papers.py --data ../shared/data --json papers.json --plots figures``. What
-is run stands in ``histogram_papers.yaml`` beside this file, or in the file given by ``--spec``.
+Run ``python tests/benchmarks/bench_histogram_papers.py --data ../shared/data --json papers.json``. What is run stands
+in ``histogram_papers.yaml`` beside this file, or in the file given by ``--spec``.
 
 REAEDP adds noise for one record more or less (add/remove) while it states replacement; here the adjacency of every
-number is add/remove, and PML, which is about replacement, is compared with differential privacy under replacement.
+number is add/remove.
 """
 
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,8 @@ from numpy.typing import NDArray
 from dpdist.data.numbers import NumberEncoder
 from dpdist.families.base.calibration import add_noise
 from dpdist.families.histogram.entropy import renyi, shannon
-from dpdist.families.histogram.measurement import Measurement, plan_leakage, plan_measurement
+from dpdist.families.histogram.measurement import Measurement, plan_measurement
 from dpdist.families.histogram.postprocess import non_negative_integers, synthetic_counts
-from dpdist.privacy.leakage import noiseless_leakage
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.sensitivity import bounds
 from dpdist.spec.schema import Attribute, Count
@@ -235,46 +233,6 @@ def errors(spec: Record, values: dict[str, Floats]) -> list[Record]:
     return records
 
 
-def pml_figure(spec: Record) -> list[Record]:
-    """PML's Figure 1: total variation of noisy counts of 1,000 uniform records, PML against DP at the same epsilon."""
-    wanted = spec["pml"]
-    records, people, repeats = [], wanted["records"], wanted["repeats"]
-    rng = np.random.default_rng(0)
-    for bins in wanted["bins"]:
-        counts = np.bincount(rng.integers(0, bins, people), minlength=bins)
-        for share in wanted["alphas"]:
-            alpha = share / bins
-            for epsilon in [e for e in wanted["epsilons"] if e < noiseless_leakage(alpha)]:
-                leakage = plan_leakage(epsilon=epsilon, alpha=alpha, bins=[bins])
-                scales = {
-                    "pml": leakage.scale or 0.0,
-                    "dp": measured(bins, "laplace", epsilon, adjacency="replacement").scales[0],
-                }
-                distance = {}
-                for kind, scale in scales.items():
-                    name = f"pml/{bins}/{share}/{epsilon}/{kind}"
-                    draws = NOISE.discrete_laplace(name, repeats * bins, scale=scale).reshape(repeats, bins)
-                    distance[kind] = 0.5 * float(np.abs(draws).sum(axis=1).mean()) / people
-                records.append(
-                    {
-                        "bins": bins,
-                        "alpha": alpha,
-                        "share": share,
-                        "epsilon": epsilon,
-                        "scale_pml": scales["pml"],
-                        "scale_dp": scales["dp"],
-                        "total_variation_pml": distance["pml"],
-                        "total_variation_dp": distance["dp"],
-                        **{
-                            f"expected_{kind}": bins / (2 * people * math.sinh(1 / scale))
-                            for kind, scale in scales.items()
-                        },
-                        "smallest_count": int(counts.min()),
-                    }
-                )
-    return records
-
-
 def main() -> None:
     """Print Table S3 and the claims of the figures; with ``--json``, write all of it."""
     parser = argument_parser(__doc__)
@@ -287,7 +245,6 @@ def main() -> None:
         "table_s3": table_s3(spec, values),
         "errors": errors(spec, values),
         "sensitivity": sensitivities(spec),
-        "pml": pml_figure(spec),
     }
     for r in results["table_s3"]:
         print(
@@ -303,11 +260,6 @@ def main() -> None:
             f"order {order:g}: largest change found is {min(reached):.4f} to {max(reached):.4f} of the exact one, "
             f"{min(published):.3g} to {max(published):.3g} of the published bound"
         )
-    gaps = [r["expected_dp"] - r["expected_pml"] for r in results["pml"]]
-    apart = max(abs(r[f"total_variation_{k}"] / r[f"expected_{k}"] - 1) for r in results["pml"] for k in ("pml", "dp"))
-    widest = results["pml"][int(np.argmax(gaps))]["epsilon"]
-    print(f"PML below DP in {sum(g > 0 for g in gaps)} of {len(gaps)} settings, widest gap at epsilon {widest}")
-    print(f"simulated distances within {apart:.2%} of their expectation")
     write(arguments, results)
 
 

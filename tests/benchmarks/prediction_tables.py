@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from harness import DATA, ROOT, Clock
-from prediction_models import ALL, FILES, Nothing, Rows, Synthesis, both, errors, key
+from harness import DATA, ROOT
+from prediction_models import FILES, Nothing, Rows, Synthesis, key
 from scipy.spatial import KDTree
 
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
-from dpdist.evaluation.utility.learning import delta_mse
 from dpdist.families.base.graph import run_pass
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.lid.regression import Features
@@ -83,42 +82,5 @@ def linkage(trials: int, names: Sequence[str] = tuple(FILES)) -> dict[str, Any]:
         print(name, file=sys.stderr, flush=True)
         out[name] = {"records": len(original)} | {
             label: {what: float(np.mean(values)) for what, values in row.items()} for label, row in rows.items()
-        }
-    return out
-
-
-def tables(trials: int, names: Sequence[str] = tuple(FILES)) -> dict[str, Any]:
-    """Disclosure and gain on five tables, with the disclosure of their specs."""
-    out: dict[str, Any] = {}
-    for name in names:
-        rows: dict[str, list[float]] = {}
-        for trial in range(trials if name != "california" else 1):
-            task = Task(name, trial)
-            start = Clock()
-            made = Synthesis(plan_lid(task.spec), task.private, key(trial))
-            rows.setdefault("seconds", []).append(start.seconds)
-            rows.setdefault("alpha", []).append(made.alpha)
-            rows.setdefault("lid", []).append(made.lid)
-            synthetic, public, test = (
-                task.features.of(made.rows()),
-                task.seen(task.public),
-                task.seen(task.test),
-            )
-            rows.setdefault("linked", []).append(linked(task.seen(task.private)[0], synthetic[0]))
-            alone, more = errors(public, test), errors(both(public, synthetic), test)
-            only, best = errors(synthetic, test), errors(task.seen(task.private), test)
-            for model in ALL:
-                rows.setdefault(f"public {model}", []).append(alone[model])
-                rows.setdefault(f"synthetic {model}", []).append(only[model])
-                rows.setdefault(f"both {model}", []).append(more[model])
-                rows.setdefault(f"private {model}", []).append(best[model])
-                rows.setdefault(f"delta_mse {model}", []).append(delta_mse(alone[model], more[model]))
-        disclosure = task.spec.privacy.disclosure
-        out[name] = {
-            "records": sum(len(part[0]) for part in (task.private, task.public, task.test)),
-            "required_lid": disclosure.lid,
-            "eta": disclosure.eta,
-            **{what: float(np.mean(values)) for what, values in rows.items()},
-            "least_delta_mse": min(min(v) for what, v in rows.items() if what.startswith("delta_mse")),
         }
     return out
