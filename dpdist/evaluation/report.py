@@ -136,15 +136,15 @@ def _trial(samples: Mapping[str, Codes], request: Request) -> Trial:
 def attack_sections(inputs: Inputs, samples: Mapping[str, Codes]) -> list[PageSection]:
     """The sections on attacks; shadow models run the mechanism itself where the manifest says all about it."""
     records, written = inputs.reports["real"].kept, inputs.released.decoder.merged
-    sections = attacks.attack_sections(
-        samples["released"],
-        samples["real"],
-        samples.get("holdout"),
-        inputs.schema,
+    tables = attacks.AttackTables(
+        released=samples["released"],
+        training=samples["real"],
+        holdout=samples.get("holdout"),
+        schema=inputs.schema,
         seed=inputs.seed,
-        progress=inputs.progress,
-        mechanism=mechanism_of_release(inputs.manifest, training=records, written=written),
     )
+    mechanism = mechanism_of_release(inputs.manifest, training=records, written=written)
+    sections = attacks.attack_sections(tables, progress=inputs.progress, mechanism=mechanism)
     if "holdout" in samples:
         return sections
     advice = (
