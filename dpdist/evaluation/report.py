@@ -27,8 +27,7 @@ from dpdist.evaluation.page.page import About, render
 from dpdist.evaluation.page.sections import PageSection, does_not_apply
 from dpdist.evaluation.request import Request
 from dpdist.evaluation.utility import correlations, learning, similarity
-from dpdist.evaluation.utility.coverage import coverage_section
-from dpdist.evaluation.utility.holdout import holdout_section
+from dpdist.evaluation.utility.checks import coverage_section, holdout_section
 from dpdist.evaluation.utility.models import Trial, make_trial, named_target
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import MANIFEST, Manifest
