@@ -22,8 +22,8 @@ from dpdist.data.weighted import WeightedRecords
 from dpdist.errors import DataError, EmptyTable, SpecError
 from dpdist.evaluation.binning import View, view_of
 from dpdist.evaluation.page.sections import PageSection
+from dpdist.evaluation.utility.checks import broken_operator, rules_section
 from dpdist.evaluation.utility.marginals import Marginals, Subset, chosen_triples, marginals_operator
-from dpdist.evaluation.utility.rules import broken_operator, rules_section
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import table_pass

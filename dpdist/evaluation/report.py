@@ -27,8 +27,7 @@ from dpdist.evaluation.page.page import About, render
 from dpdist.evaluation.page.sections import PageSection, does_not_apply
 from dpdist.evaluation.request import Request
 from dpdist.evaluation.utility import correlations, learning, similarity
-from dpdist.evaluation.utility.coverage import coverage_section
-from dpdist.evaluation.utility.holdout import holdout_section
+from dpdist.evaluation.utility.checks import coverage_section, holdout_section
 from dpdist.evaluation.utility.models import Trial, make_trial, named_target
 from dpdist.privacy.arrays import Codes
 from dpdist.publish.manifest import MANIFEST, Manifest
@@ -136,15 +135,15 @@ def _trial(samples: Mapping[str, Codes], request: Request) -> Trial:
 def attack_sections(inputs: Inputs, samples: Mapping[str, Codes]) -> list[PageSection]:
     """The sections on attacks; shadow models run the mechanism itself where the manifest says all about it."""
     records, written = inputs.reports["real"].kept, inputs.released.decoder.merged
-    sections = attacks.attack_sections(
-        samples["released"],
-        samples["real"],
-        samples.get("holdout"),
-        inputs.schema,
+    tables = attacks.AttackTables(
+        released=samples["released"],
+        training=samples["real"],
+        holdout=samples.get("holdout"),
+        schema=inputs.schema,
         seed=inputs.seed,
-        progress=inputs.progress,
-        mechanism=mechanism_of_release(inputs.manifest, training=records, written=written),
     )
+    mechanism = mechanism_of_release(inputs.manifest, training=records, written=written)
+    sections = attacks.attack_sections(tables, progress=inputs.progress, mechanism=mechanism)
     if "holdout" in samples:
         return sections
     advice = (

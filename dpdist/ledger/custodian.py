@@ -161,8 +161,16 @@ class Custodian:
         self._write(admit, dataset)
 
     def verify(self, dataset: str, *, receipts: Iterable[str] = ()) -> Statement:
-        """Check that the records of a data set are whole. `receipts`: digests noted elsewhere (`Charge.receipt`,
-        `Statement.head`) that must be in the journal.
+        """Check that the records of a data set are whole.
+
+        Parameters
+        ----------
+        dataset : str
+        receipts : iterable of str
+            Digests noted elsewhere (`Charge.receipt`, `Statement.head`) that must be in the journal.
+
+        Raises DatasetUnknown; LedgerError: a row was edited, added or deleted outside of dpdist, or a receipt is
+        missing.
         """
         book, besides = self._read(_with_others, dataset)
         missing = [f"receipt {one[:12]} is not in the journal" for one in receipts if one not in book.receipts]

@@ -43,9 +43,19 @@ class KeyEncryptionKey:
 
     @classmethod
     def find(cls, default: str | Path | None = None, *, create: bool = False) -> KeyEncryptionKey:
-        """Find the key-encryption key of this process. `default`: the file used when neither ``DPDIST_KEK`` nor
-        ``DPDIST_KEK_FILE`` is set; `create`: make the default file when it is missing (exclusively, mode 0600). Raises
-        KeyUnavailable: none is configured, or it cannot be read, has the wrong length or a file others may read.
+        """Find the key-encryption key of this process.
+
+        Parameters
+        ----------
+        default : path, optional
+            The file used when neither ``DPDIST_KEK`` nor ``DPDIST_KEK_FILE`` is set.
+        create : bool
+            Make the default file when it is missing (exclusively, mode 0600).
+
+        Raises
+        ------
+        KeyUnavailable
+            None is configured, or it cannot be read, has the wrong length or a file others may read.
         """
         text = os.environ.get("DPDIST_KEK", "")
         if text:

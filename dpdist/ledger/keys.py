@@ -128,9 +128,19 @@ def _require_key_file(content: bytes, uri: str, attempt: str) -> None:
 def erase_key_file(uri: str, *, attempt: str, patient: bool = True) -> bool:
     """Overwrite and delete the key file of an attempt and forget its key in this process; idempotent.
 
-    `patient` asks a storage that does not answer again, as often as any request; else once. Returns whether there
-    was one. Raises KeyUnavailable: the file exists and cannot be deleted; StorageUnavailable: the storage does not
-    answer.
+    `patient` asks a storage that does not answer again, as often as any request; else once.
+
+    Returns
+    -------
+    bool
+        Whether there was one.
+
+    Raises
+    ------
+    KeyUnavailable
+        The file exists and cannot be deleted.
+    StorageUnavailable
+        The storage does not answer.
     """
     forget_keys(attempt)
     where, options = split_address(uri)

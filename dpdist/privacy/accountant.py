@@ -51,10 +51,21 @@ def _gaussian_only(event: Event) -> tuple[Fraction, Fraction]:
 
 
 def epsilon(event: Event, *, delta: float) -> float:
-    """Least epsilon at which the event is (epsilon, delta)-DP (add/remove), rounded upwards. `delta`: in (0, 1), or 0
-    for events that are purely differentially private. Raises AccountingError: delta is out of range, or no finite
-    epsilon exists at this delta.
+    """Least epsilon at which the event is (epsilon, delta)-DP (add/remove), rounded upwards.
 
+    Parameters
+    ----------
+    event : Event
+    delta : float
+        In (0, 1), or 0 for events that are purely differentially private.
+
+    Raises
+    ------
+    AccountingError
+        delta is out of range, or no finite epsilon exists at this delta.
+
+    Examples
+    --------
     >>> from dpdist.privacy.events import Gaussian
     >>> epsilon(Gaussian(noise_multiplier=2.0), delta=1e-9)
     2.90974
@@ -117,13 +128,26 @@ def summary(event: Event, *, delta: float) -> dict[str, Any]:
 def plausible_deniability(
     *, k: int, gamma: float, epsilon0: float, passing_mass: float, records: int, delta: float
 ) -> dict[str, Any]:
-    """What R seed-dependent records cost: the whole release, one record, and the published theorem composed. `k`,
-    `gamma`, `epsilon0`, `passing_mass`, `records`: as in `dpdist.privacy.events.SeedRecords`; `delta`: of the whole
-    release, and the most that one record's may be. Returns a JSON object: `summary`, with ``epsilon`` for the whole
-    release, and ``epsilon_one_record`` (a release of one record), ``epsilon_per_record`` and ``delta_per_record`` (PD
-    Theorem 1), ``epsilon_published_composition`` (PD Theorem 1 over all records); the published ones are null where the
-    theorem gives nothing. Raises AccountingError: a parameter is out of range, or no finite epsilon exists at this
-    delta.
+    """What R seed-dependent records cost: the whole release, one record, and the published theorem composed.
+
+    Parameters
+    ----------
+    k, gamma, epsilon0, passing_mass, records :
+        As in `dpdist.privacy.events.SeedRecords`.
+    delta : float
+        Of the whole release, and the most that one record's may be.
+
+    Returns
+    -------
+    dict
+        A JSON object: `summary`, with ``epsilon`` for the whole release, and ``epsilon_one_record`` (a release of one
+        record), ``epsilon_per_record`` and ``delta_per_record`` (PD Theorem 1), ``epsilon_published_composition``
+        (PD Theorem 1 over all records); the published ones are null where the theorem gives nothing.
+
+    Raises
+    ------
+    AccountingError
+        A parameter is out of range, or no finite epsilon exists at this delta.
     """
     event, one = (
         SeedRecords(k=k, gamma=gamma, epsilon0=epsilon0, passing_mass=passing_mass, records=count)
@@ -161,8 +185,12 @@ def _at(event: Event, delta: float) -> float:
 def calibrate_gaussian(*, sensitivity: float, epsilon: float, delta: float, count: int = 1) -> float:
     """Least standard deviation of the Gaussian mechanism (Balle and Wang 2018, Theorem 8), rounded upwards.
 
-    What it costs by `epsilon`, which is rounded upwards to six digits, is within the budget. `sensitivity`: L2
-    sensitivity of one of ``count`` composed statistics.
+    What it costs by `epsilon`, which is rounded upwards to six digits, is within the budget.
+
+    Parameters
+    ----------
+    sensitivity : float
+        L2 sensitivity of one of ``count`` composed statistics.
     """
     require_budget(epsilon=epsilon, delta=delta)
     if delta == 0:
@@ -207,10 +235,31 @@ class NoiseChoice:
 def choose_noise(
     *, count: int, epsilon: float, delta: float, sensitivity: float = 1.0, grid: float = 1.0, label: str = ""
 ) -> NoiseChoice:
-    """Laplace or Gaussian noise for ``count`` statistics over the same records, whichever deviates less. Raises
-    AccountingError: the budget is not valid. `count`: statistics that one record can change: entropies, or count tables
-    (one cell of each); `sensitivity`: most that one record changes each of them; `grid`: lattice on which the noise
-    lives; 1 for counts. Statistics that are not on it are rounded to it first, which is charged.
+    """Laplace or Gaussian noise for ``count`` statistics over the same records, whichever deviates less.
+
+    Parameters
+    ----------
+    count : int
+        Statistics that one record can change: entropies, or count tables (one cell of each).
+    sensitivity : float
+        Most that one record changes each of them.
+    grid : float
+        Lattice on which the noise lives; 1 for counts. Statistics that are not on it are rounded to it first, which is
+        charged.
+
+    Returns
+    -------
+    NoiseChoice
+
+    Raises
+    ------
+    AccountingError
+        The budget is not valid.
+
+    Examples
+    --------
+    >>> choose_noise(count=1, epsilon=1.0, delta=1e-9).kind, choose_noise(count=60, epsilon=1.0, delta=1e-9).kind
+    ('laplace', 'gaussian')
     """
     require_budget(epsilon=epsilon, delta=delta)
     if count < 1 or not sensitivity > 0 or not grid > 0:

@@ -26,10 +26,21 @@ DIGIT_BITS = 16
 
 
 def stable_order(*keys: Unsigned) -> NDArray[np.int64]:
-    """The order of the rows, int64[rows], by one key after another, the first most significant; equal rows keep theirs.
+    """The order of the rows by one key after another, the first most significant; equal rows keep theirs.
 
-    NumPy sorts integers of 16 bits by radix, and longer ones by comparisons, whose time differs by a factor of five
-    between processors. So keys are sorted by digits of 16 bits. Raises TypeError: a key is not of unsigned integers.
+    Parameters
+    ----------
+    *keys : ndarray of unsigned integers, shape (rows,)
+        The smallest type that holds a key has the fewest digits.
+
+    Returns
+    -------
+    ndarray of int64, shape (rows,)
+
+    Raises
+    ------
+    TypeError
+        A key is not of unsigned integers.
     """
     digits: list[NDArray[Any]] = []
     for key in reversed(keys):

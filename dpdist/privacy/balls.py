@@ -58,9 +58,15 @@ def ball(value: Fraction | float | int) -> arb:
 
 @lru_cache(maxsize=256)
 def lower_quantile(probability: float, *, trials: int, rate: float) -> int:
-    """The least k with ``Pr[Bin(trials, rate) <= k] >= probability``. Raises AccountingError: the probability is not in
-    (0, 1), the rate is not in [0, 1], or there are no trials.
+    """The least k with ``Pr[Bin(trials, rate) <= k] >= probability``.
 
+    Raises
+    ------
+    AccountingError
+        The probability is not in (0, 1), the rate is not in [0, 1], or there are no trials.
+
+    Examples
+    --------
     >>> lower_quantile(1e-9, trials=1000, rate=0.3)
     216
     """
@@ -89,10 +95,16 @@ def upper_quantile(probability: float, *, trials: int, rate: float) -> int:
 
 @lru_cache(maxsize=256)
 def trials_needed(probability: float, *, successes: int, rate: float) -> int:
-    """The least number of trials of which fewer than so many succeed with at most this probability. Raises
-    AccountingError: the probability is not in (0, 1), the rate is not in (0, 1], no success is asked for, or more than
-    10**15 trials are needed.
+    """The least number of trials of which fewer than so many succeed with at most this probability.
 
+    Raises
+    ------
+    AccountingError
+        The probability is not in (0, 1), the rate is not in (0, 1], no success is asked for, or more than 10**15 trials
+        are needed.
+
+    Examples
+    --------
     >>> trials_needed(1e-9, successes=300, rate=0.3)
     1323
     """

@@ -66,11 +66,25 @@ class CountCheck:
 def count_check(
     *, records: int, share: float = 1.0, epsilon: float, delta: float, failure: float = 1e-6, unit: int = 1
 ) -> CountCheck:
-    """The check of a split's size, from the declared minimum of records of the whole table. Raises AccountingError: the
-    parameters are out of range, or so few records cannot be confirmed with this budget. `records`: declared minimum of
-    records of the table; `share`: probability with which a record goes to the split; 1 for the whole table; `epsilon`,
-    `delta`: budget of the check; `failure`: most that the probability may be that a table of `records` or more is
-    refused; `unit`: records of a unit, at most.
+    """The check of a split's size, from the declared minimum of records of the whole table.
+
+    Parameters
+    ----------
+    records : int
+        Declared minimum of records of the table.
+    share : float
+        Probability with which a record goes to the split; 1 for the whole table.
+    epsilon, delta : float
+        Budget of the check.
+    failure : float
+        Most that the probability may be that a table of `records` or more is refused.
+    unit : int
+        Records of a unit, at most.
+
+    Raises
+    ------
+    AccountingError
+        The parameters are out of range, or so few records cannot be confirmed with this budget.
     """
     if not epsilon > 0 or not 0 < delta < 1 or not 0 < share <= 1 or not 0 < failure < 1 or records < 1:
         raise AccountingError(
@@ -161,10 +175,23 @@ def pass_check(
     epsilon: float,
     delta: float,
 ) -> PassCheck:
-    """The check of a declared passing mass. Raises AccountingError: no outcome of the check could confirm so large a
-    passing mass. `k`, `gamma`, `epsilon0`, `passing_mass`: as in `dpdist.privacy.events.SeedRecords`; `seeds`:
-    confirmed lower bound of the number of seeds (`CountCheck.minimum`); `candidates`: M; `epsilon`, `delta`: budget of
-    the check.
+    """The check of a declared passing mass.
+
+    Parameters
+    ----------
+    k, gamma, epsilon0, passing_mass :
+        As in `dpdist.privacy.events.SeedRecords`.
+    seeds : int
+        Confirmed lower bound of the number of seeds (`CountCheck.minimum`).
+    candidates : int
+        M.
+    epsilon, delta : float
+        Budget of the check.
+
+    Raises
+    ------
+    AccountingError
+        No outcome of the check could confirm so large a passing mass.
     """
     if not epsilon > 0 or not 0 < delta < 1:
         raise AccountingError(f"a pass check needs epsilon > 0 and delta in (0, 1), got {epsilon}, {delta}")

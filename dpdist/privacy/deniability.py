@@ -73,10 +73,16 @@ def growth(*, k: int, gamma: float, epsilon0: float) -> float:
 def certain_mass(*, seeds: int, combinations: int, k: int, epsilon0: float) -> float:
     """Lower bound of the passing mass Z of *every* table with so many seeds, for a fixed omega.
 
-    All seeds with the same kept values are plausible together, so ``Z = sum_c n_c pt(n_c)`` over the combinations c
-    of kept values, ``sum_c n_c = n``, and ``n - Z <= combinations * max_C C (1 - pt(C))``. For ``C >= k`` the maximand
-    is ``C e^{-epsilon0 (C + 1 - k)}`` up to a constant, which falls from ``1/epsilon0`` on. `seeds` is a lower
-    bound of their number; `combinations` counts those of values that a candidate can keep.
+    All seeds with the same kept values are plausible together, so ``Z = sum_c n_c pt(n_c)`` over the combinations c of
+    kept values, ``sum_c n_c = n``, and ``n - Z <= combinations * max_C C (1 - pt(C))``. For ``C >= k`` the maximand is
+    ``C e^{-epsilon0 (C + 1 - k)}`` up to a constant, which falls from ``1/epsilon0`` on.
+
+    Parameters
+    ----------
+    seeds : int
+        Lower bound of the number of seeds.
+    combinations : int
+        Of values that a candidate can keep.
     """
     SeedRecords(k=k, gamma=1.0, epsilon0=epsilon0, passing_mass=1.0, records=1)
     stop = max(k, 1 / epsilon0) + 2
@@ -135,9 +141,19 @@ def _theorem1(k: int, gamma: float, epsilon0: float) -> tuple[Floats, Floats]:
 
 def theorem1(*, k: int, gamma: float, epsilon0: float, delta: float) -> PlausibleDeniability:
     """PD Theorem 1 with its best t: one released record is ``(epsilon0 + ln(1 + gamma/t), e^{-epsilon0 (k-t)})``-DP.
-    `delta`: the record's delta must not exceed it; the largest such t < k is taken. Raises AccountingError: no t in 1
-    .. k-1 reaches delta: k or epsilon0 is too small.
 
+    Parameters
+    ----------
+    delta : float
+        The record's delta must not exceed it; the largest such t < k is taken.
+
+    Raises
+    ------
+    AccountingError
+        No t in 1 .. k-1 reaches delta: k or epsilon0 is too small.
+
+    Examples
+    --------
     >>> theorem1(k=50, gamma=4, epsilon0=1, delta=1e-12).epsilon
     1.16706
     """

@@ -17,9 +17,18 @@ LARGEST_SCALE = 2.0**45
 
 
 def grid_below(step: float) -> float:
-    """Return the largest power of two that is not above `step`. `step`: in units of the statistic, from 2**-900 to
-    2**900: say 2**-30 of the sensitivity for a few statistics, 2**-10 of the deviation of the noise for many. Raises
-    ValueError: `step` is not finite, not positive or out of range.
+    """Return the largest power of two that is not above `step`.
+
+    Parameters
+    ----------
+    step : float
+        In units of the statistic, from 2**-900 to 2**900: say 2**-30 of the sensitivity for a few statistics,
+        2**-10 of the deviation of the noise for many.
+
+    Raises
+    ------
+    ValueError
+        `step` is not finite, not positive or out of range.
     """
     if not 2.0**-900 <= step <= 2.0**900:
         raise ValueError(f"step must be a finite number from 2**-900 to 2**900, got {step}")
@@ -37,8 +46,12 @@ def power_of_two(grid: float) -> float:
 
 
 def steps_of(setting: str, value: float | Fraction, grid: float = 1.0) -> Fraction:
-    """Return the exact scale in steps of the grid. Raises ValueError: the scale is not finite, not positive or above
-    `LARGEST_SCALE` steps.
+    """Return the exact scale in steps of the grid.
+
+    Raises
+    ------
+    ValueError
+        The scale is not finite, not positive or above `LARGEST_SCALE` steps.
     """
     try:
         exact = Fraction(value) if isinstance(value, (int, Fraction)) else Fraction(float(value))
@@ -55,9 +68,22 @@ def steps_of(setting: str, value: float | Fraction, grid: float = 1.0) -> Fracti
 def round_to_grid(values: ArrayLike, *, grid: float) -> NDArray[np.float64]:
     """Return the multiples of `grid` nearest to `values`, exactly.
 
-    Two values that differ by D differ by at most ``D + grid`` after rounding: the sensitivity grows by that. `grid`:
-    a power of two. Returns float64, the shape of `values`. Raises ValueError: `grid` is not a power of two, or a value
-    is not finite or not below ``2**52 * grid`` in size.
+    Two values that differ by D differ by at most ``D + grid`` after rounding: the sensitivity grows by that.
+
+    Parameters
+    ----------
+    values : array_like of float
+    grid : float
+        A power of two.
+
+    Returns
+    -------
+    float64, the shape of `values`
+
+    Raises
+    ------
+    ValueError
+        `grid` is not a power of two, or a value is not finite or not below ``2**52 * grid`` in size.
     """
     grid = power_of_two(grid)
     steps = np.asarray(values, dtype=np.float64) / grid

@@ -57,11 +57,24 @@ def noiseless_leakage(alpha: float) -> float:
 
 
 def scale_for(*, epsilon: float, alpha: float) -> float:
-    """Least Laplace scale with at most this leakage, rounded upwards. `epsilon`: leakage, in nats; above 0 and below
-    ``ln(1/alpha)``; `alpha`: least probability of every bin, in (0, 1). Raises AccountingError: a parameter is out of
-    range; GuaranteeRefused: ``epsilon >= ln(1/alpha)``: no noise is needed, and without noise nothing but the
-    assumption protects.
+    """Least Laplace scale with at most this leakage, rounded upwards.
 
+    Parameters
+    ----------
+    epsilon : float
+        Leakage, in nats; above 0 and below ``ln(1/alpha)``.
+    alpha : float
+        Least probability of every bin, in (0, 1).
+
+    Raises
+    ------
+    AccountingError
+        A parameter is out of range.
+    GuaranteeRefused
+        ``epsilon >= ln(1/alpha)``: no noise is needed, and without noise nothing but the assumption protects.
+
+    Examples
+    --------
     >>> round(scale_for(epsilon=0.5, alpha=0.05), 4)
     3.7402
     """

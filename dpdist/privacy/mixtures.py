@@ -136,11 +136,30 @@ def account_mixing(
     table_size: int | None = None,
     table_records: int | None = None,
 ) -> dict[str, Any]:
-    """What the mixtures of a class cost, or the noise they need, as a JSON object; the noise (`sigma_over_clip`) or the
-    target (`epsilon`) is given. `paper` uses the published formula, which takes `table_size` and `table_records`; with
-    the class's numbers, too, `epsilon_true` says what that noise costs. Raises AccountingError: numbers are missing,
-    contradict each other or are out of range.
+    """What mixtures cost, or the noise they need, as a JSON object.
 
+    Parameters
+    ----------
+    order : int
+        Rows in a mixture.
+    delta : float
+    class_size, records : int
+        Lower bound of the rows of the class, and its mixtures.
+    sigma_over_clip : float
+        The noise; or else `epsilon`.
+    epsilon : float
+        The target.
+    paper : bool
+        Use the published formula, which takes `table_size` and `table_records` in place of the class's. Its answer
+        is labelled; with the class's numbers too, `epsilon_true` says what that noise costs.
+
+    Raises
+    ------
+    AccountingError
+        Numbers are missing, contradict each other or are out of range.
+
+    Examples
+    --------
     >>> round(account_mixing(class_size=7841, order=64, records=16280, epsilon=10, delta=1e-5)["sigma_over_clip"], 4)
     0.0255
     """

@@ -158,8 +158,12 @@ class Candidates:
             self._sums[index // _BLOCK] += self._weights[index]
 
     def at(self, uniform: int) -> int:
-        """The candidate at a uniform integer below 2**256, in proportion to the weights. Raises ValueError: none
-        is left.
+        """The candidate at a uniform integer below 2**256, in proportion to the weights.
+
+        Raises
+        ------
+        ValueError
+            None is left.
         """
         if sum(self._sums) < _LEAST_SUM:
             if not any(self._left):

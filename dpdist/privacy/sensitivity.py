@@ -61,9 +61,20 @@ def _size(n: int) -> int:
 
 
 def shannon(n: int) -> float:
-    """Exact sensitivity of the Shannon entropy, in bits, for add/remove and for replacement. `n` is a lower bound
-    of the larger of the two adjacent numbers of records. Rounded upwards.
+    """Exact sensitivity of the Shannon entropy, in bits, for add/remove and for replacement.
 
+    Parameters
+    ----------
+    n : int
+        Lower bound of the larger of the two adjacent numbers of records.
+
+    Returns
+    -------
+    float
+        Rounded upwards.
+
+    Examples
+    --------
     >>> round(shannon(10_000), 6)
     0.001473
     """
@@ -86,10 +97,30 @@ def renyi_published(n: int, *, order: float) -> float:
 
 
 def renyi(n: int, *, order: float, adjacency: Adjacency = "add/remove") -> float:
-    """Exact sensitivity of the Renyi entropy of the given order, in bits, rounded upwards. Raises AccountingError: the
-    order is not positive, too near to 1 or above 64. `n` is a lower bound of the larger of the two adjacent
-    numbers of records, up to 1e9 and beyond. Order 1 is the Shannon entropy; other orders within 1e-6 of 1 are
-    refused: they are ill-conditioned.
+    """Exact sensitivity of the Renyi entropy of the given order, in bits.
+
+    Parameters
+    ----------
+    n : int
+        Lower bound of the larger of the two adjacent numbers of records; up to 1e9 and beyond.
+    order : float
+        Positive; 1 is the Shannon entropy. Orders within 1e-6 of 1, but not 1, are refused: they are ill-conditioned.
+    adjacency : {"add/remove", "replacement"}
+
+    Returns
+    -------
+    float
+        Rounded upwards.
+
+    Raises
+    ------
+    AccountingError
+        The order is not positive, too near to 1 or above 64.
+
+    Examples
+    --------
+    >>> round(renyi(10_000, order=2, adjacency="replacement"), 4)
+    0.0144
     """
     if adjacency not in get_args(Adjacency):
         raise SpecError(f"adjacency must be one of {', '.join(get_args(Adjacency))}, got {adjacency!r}")

@@ -75,8 +75,14 @@ def write_file(store: Store, attempt: str, name: str, content: bytes) -> FileRec
 
 
 def read_file(store: Store, record: FileRecord) -> bytes:
-    """The content of a file, after its SHA-256 was found right. Raises VerificationFailed: it is not what the manifest
-    says; DataNotFound, StorageUnavailable: as `Store.read_bytes`.
+    """The content of a file, after its SHA-256 was found right.
+
+    Raises
+    ------
+    VerificationFailed
+        It is not what the manifest says.
+    DataNotFound, StorageUnavailable
+        As `Store.read_bytes`.
     """
     content = store.read_bytes(record.name, most=record.bytes)
     if hashlib.sha256(content).hexdigest() != record.sha256:
@@ -89,7 +95,13 @@ def read_file(store: Store, record: FileRecord) -> bytes:
 
 def cautions_of(spec: Mapping[str, Any], parameters: Mapping[str, Any], records: int) -> tuple[str, ...]:
     """Compare the noisy number of records of the table, where a manifest has one, with what was declared and released.
-    `spec`, `parameters` (mapping): of a manifest; `records`: released records.
+
+    Parameters
+    ----------
+    spec, parameters : mapping
+        Of a manifest.
+    records : int
+        Released records.
     """
     learned, data = parameters.get("learned"), spec.get("data")
     counted = learned.get("records") if isinstance(learned, Mapping) else None

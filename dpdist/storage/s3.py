@@ -53,7 +53,12 @@ def is_s3(uri: str) -> bool:
 
 
 def require_plain(uri: str) -> None:
-    """Refuse an S3 address that is not s3://bucket/key: an object would have a second name. Raises SpecError."""
+    """Refuse an S3 address of another form than s3://bucket/key: an object would have a second name.
+
+    Raises
+    ------
+    SpecError
+    """
     if is_s3(uri) and (not _PLAIN.match(uri) or "?versionId=" in uri):
         raise SpecError(
             f"{uri!r} is no plain address of S3: expected s3://bucket/key, with the name of a bucket (letters, digits, "

@@ -25,7 +25,7 @@ from harness import DATA, ROOT, Clock, argument_parser, write
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
-from dpdist.evaluation.attacks import Generator, attack_sections
+from dpdist.evaluation.attacks import AttackTables, Generator, attack_sections
 from dpdist.evaluation.attacks.records import halves, size, take
 from dpdist.evaluation.attacks.shadow import mechanism_of
 from dpdist.families.base.graph import run_pass
@@ -110,7 +110,8 @@ def main() -> None:
         training, holdout, schema = people(name, options.rows)
         for release, released, kept, mechanism in releases(name, training, holdout):
             start = Clock()
-            sections = attack_sections(released, training, kept, schema, seed=options.seed, mechanism=mechanism)
+            tables = AttackTables(released=released, training=training, holdout=kept, schema=schema, seed=options.seed)
+            sections = attack_sections(tables, mechanism=mechanism)
             seconds = round(start.seconds, 1)
             print(f"\n{name}, {release} ({size(released):,} records, {seconds} s)")
             for section in sections:

@@ -13,7 +13,7 @@ from releases import table
 from dpdist.evaluation.attacks.records import stacked, take
 from dpdist.evaluation.request import Request
 from dpdist.evaluation.run import run_evaluation
-from dpdist.evaluation.utility.holdout import holdout_section
+from dpdist.evaluation.utility.checks import holdout_section
 from dpdist.privacy.arrays import Codes
 from tests.evaluate.conftest import Made
 

@@ -46,7 +46,7 @@ def arm(point: str) -> None:
     elif point == "after-manifest":
         dpdist.lifecycle.publication.publish = after(dpdist.lifecycle.publication.publish)
     else:
-        plain = dpdist.lifecycle.run.run_release
+        plain = dpdist.lifecycle.run.Run.__enter__
         calls: list[str] = []
 
         def progress(stage: str, done: int, total: int) -> None:
@@ -54,7 +54,11 @@ def arm(point: str) -> None:
             if calls.count(point) == 2:  # the first call is before the stage's graph runs
                 die()
 
-        dpdist.lifecycle.run.run_release = lambda spec, **options: plain(spec, **{**options, "progress": progress})
+        def enter(run: dpdist.lifecycle.run.Run) -> dpdist.lifecycle.run.Run:
+            run.progress = progress
+            return plain(run)
+
+        dpdist.lifecycle.run.Run.__enter__ = enter  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

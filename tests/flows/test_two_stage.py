@@ -70,9 +70,11 @@ def test_flows_of_both_guarantees(tmp_path: Path, prefect_home: tuple[Path, ...]
     assert release(dp) == dp["output"]["path"]
     assert verify(dp["output"]["path"]).records == 300
     shown = {key: artifact.data for key, artifact in shown_artifacts().items()}
-    first, *rows = json.loads(shown["d-published-plan"])
-    assert first["item"] == "guarantee"
-    assert first["value"].startswith("Not differentially private")
+    first, second, *rows = json.loads(shown["d-published-plan"])
+    assert first["item"] == "release"
+    assert "NOT differentially private" in first["value"]
+    assert second["item"] == "guarantee"
+    assert second["value"].startswith("Not differentially private")
     assert {row["item"] for row in rows} >= {"original", "disclosure", "alpha", "inputs", "regression"}
     assert "**Guarantee.** Not differentially private" in shown["d-published-guarantee"]
     assert "no budget covers" in shown["d-published-guarantee"]

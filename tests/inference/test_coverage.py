@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from dpdist.cli import app
 from dpdist.data.released import ReleasedTable
 from dpdist.errors import SpecError
-from dpdist.evaluation.utility.coverage import coverage_section
+from dpdist.evaluation.utility.checks import coverage_section
 from dpdist.families.base.registry import make_plan
 from dpdist.inference.coverage import against_law, made_up
 from dpdist.publish.verify import open_release

@@ -28,14 +28,13 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from dpdist.errors import DpdistError
 from dpdist.evaluation.attacks.intervals import Estimate, OperatingPoint, area_under_curve, operating_point, roc_curve
 from dpdist.evaluation.attacks.records import Agreement, Gower, coarse, drawn, halves, size, stacked, take
-from dpdist.evaluation.attacks.shadow import Generator, Profile, ShadowAttack, log_profiles
+from dpdist.evaluation.attacks.shadow import Generator, Profile, log_profiles, shadow_classifier
 from dpdist.evaluation.attacks.tables import AttackTables
 from dpdist.evaluation.page.plots import roc_plot
 from dpdist.evaluation.page.sections import PageSection, PageTable, State, does_not_apply
@@ -111,9 +110,7 @@ def section(tables: AttackTables, *, mechanism: Generator | None = None) -> Page
     curves = {attack.name: attack.curve for attack in attacks}
     plot = roc_plot("Members found against non-members accused", curves, allowed=ALLOWED)
     figures = {attack.name: _figures(attack) for attack in [*attacks, control]}
-    return PageSection(
-        NAME, TITLE, _verdict(attacks, control), _state(attacks, control), (table,), plot, figures=figures
-    )
+    return PageSection(NAME, TITLE, _verdict(attacks, control), _state(attacks, control), (table,), plot, figures)
 
 
 def _attacked(
@@ -131,16 +128,14 @@ def _attacked(
     searched = min(count, sizes.searched)
     few = take(targets, np.r_[:searched, count : count + searched])
     near = [drawn(table, sizes.compared, rng) for table in (released, reference)]
-    ratio = size(released) / size(tables.training)
-    learn = partial(ShadowAttack.trained, reference, schema, agreement, seed=tables.seed, sizes=sizes, ratio=ratio)
     try:
-        shadow = learn(mechanism=mechanism)
+        shadow = shadow_classifier(tables, reference, agreement, mechanism)
     except DpdistError:  # a shadow table is too small for the mechanism
-        mechanism, shadow = None, learn()
+        mechanism, shadow = None, shadow_classifier(tables, reference, agreement, None)
     attacks = [
         judged("closest record", closest_record(few, near[0], near[1], schema), searched, confidence=confidence),
         judged("density", density_ratio(whole, known), count, confidence=confidence),
-        judged("shadow models", shadow.scores(log_profiles(whole, known)), count, confidence=confidence),
+        judged("shadow models", shadow.decision_function(log_profiles(whole, known)), count, confidence=confidence),
     ]
     control = judged("control", density_ratio(aside, kept), count, confidence=_CONTROL)
     return attacks, control, mechanism is not None

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
 from dpdist.evaluation.attacks.records import Agreement, coarse, drawn, size, stacked, take
-from dpdist.evaluation.attacks.tables import Sizes
+from dpdist.evaluation.attacks.tables import AttackTables
 from dpdist.families.base.plan import Plan
 from dpdist.families.base.registry import family_of, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
@@ -30,7 +30,6 @@ from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest
 from dpdist.spec.reader import load_public
 from dpdist.spec.release import ReleaseSpec
-from dpdist.spec.schema import Schema
 
 Generator: TypeAlias = Callable[[Codes, int], Codes]
 """A table and a seed to a release of it, in the same schema."""
@@ -83,49 +82,31 @@ def log_profiles(released: Profile, reference: Profile) -> Floats:
     return np.vstack([ours, theirs, ours - theirs, single.max(axis=0)]).T
 
 
-@dataclass(frozen=True, eq=False)
-class ShadowAttack:
-    """A classifier trained on shadow releases."""
+def shadow_classifier(
+    tables: AttackTables, population: Codes, agreement: Agreement, mechanism: Generator | None
+) -> Any:
+    """A classifier that is trained on shadow releases of parts of the adversary's records (`population`), which are
+    neither members nor targets; its decision function of `log_profiles` is higher for members.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
-    classifier: Any  # with `predict_proba`
-
-    @classmethod
-    def trained(
-        cls,
-        population: Codes,
-        schema: Schema,
-        agreement: Agreement,
-        *,
-        seed: int,
-        sizes: Sizes,
-        ratio: float = 1.0,
-        mechanism: Generator | None = None,
-    ) -> ShadowAttack:
-        """Train on shadow releases of halves of the adversary's records, which are neither members nor targets. `ratio`
-        is the released records for each record of the table.
-        """
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
-
-        make = mechanism or partial(partial_copies, ratio=min(ratio, _LARGEST_RATIO))
-        profiles, labels = [], []
-        for number in range(sizes.shadows):
-            rng = np.random.default_rng([seed, 6, number])
-            some = drawn(population, 3 * _MOST, rng)
-            third = size(some) // 3
-            table, others, reference = (take(some, np.arange(i * third, (i + 1) * third)) for i in range(3))
-            release = coarse(make(table, int(rng.integers(1 << 31))), schema)
-            targets = stacked(*(drawn(coarse(side, schema), sizes.targets, rng) for side in (table, others)))
-            near = (Profile.of(targets, side, agreement) for side in (release, coarse(reference, schema)))
-            profiles.append(log_profiles(*near))
-            labels.append(np.repeat([1, 0], size(targets) // 2))
-        classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200))
-        return cls(classifier.fit(np.concatenate(profiles), np.concatenate(labels)))
-
-    def scores(self, profiles: Floats) -> Floats:
-        """How much each target looks like a member, by its log profiles."""
-        return np.asarray(self.classifier.decision_function(profiles))
+    schema, sizes, ratio = tables.schema, tables.sizes, size(tables.released) / size(tables.training)
+    make = mechanism or partial(partial_copies, ratio=min(ratio, _LARGEST_RATIO))
+    profiles, labels = [], []
+    for number in range(sizes.shadows):
+        rng = np.random.default_rng([tables.seed, 6, number])
+        some = drawn(population, 3 * _MOST, rng)
+        third = size(some) // 3
+        table, others, reference = (take(some, np.arange(i * third, (i + 1) * third)) for i in range(3))
+        release = coarse(make(table, int(rng.integers(1 << 31))), schema)
+        targets = stacked(*(drawn(coarse(side, schema), sizes.targets, rng) for side in (table, others)))
+        near = (Profile.of(targets, side, agreement) for side in (release, coarse(reference, schema)))
+        profiles.append(log_profiles(*near))
+        labels.append(np.repeat([1, 0], size(targets) // 2))
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200))
+    return classifier.fit(np.concatenate(profiles), np.concatenate(labels))
 
 
 def mechanism_of(spec: ReleaseSpec, *, training: int) -> Generator | None:

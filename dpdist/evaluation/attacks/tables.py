@@ -43,7 +43,7 @@ class AttackTables:
     holdout: Codes | None
     schema: Schema
     seed: int  # of the samples and of the classifiers; the same seed gives the same figures
-    sizes: Sizes
+    sizes: Sizes = Sizes()
 
     def rng(self, attack: int) -> np.random.Generator:
         """Random numbers of one attack, by its number."""

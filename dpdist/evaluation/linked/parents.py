@@ -17,7 +17,7 @@ from dpdist.data.operators import gather_operator, through, together
 from dpdist.data.records import Located
 from dpdist.data.released import Decoder, ReleasedTable
 from dpdist.data.report import RowReport
-from dpdist.evaluation.utility.rules import broken_operator
+from dpdist.evaluation.utility.checks import broken_operator
 from dpdist.families.base.bounding import ShardPiece, blocks_of, joined, sharded
 from dpdist.families.base.family import LinkedRows
 from dpdist.families.base.graph import no_codes, table_pass

@@ -21,9 +21,8 @@ from dpdist.evaluation.linked.within import within_section
 from dpdist.evaluation.page.sections import PageSection, does_not_apply
 from dpdist.evaluation.request import Request
 from dpdist.evaluation.utility import correlations, similarity
-from dpdist.evaluation.utility.holdout import holdout_section
+from dpdist.evaluation.utility.checks import holdout_section, rules_section
 from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, marginals_operator
-from dpdist.evaluation.utility.rules import rules_section
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.family import LinkedRows
 from dpdist.families.base.graph import run_pass

@@ -5,7 +5,7 @@ All are shares of parents or of members, or differences in parts of the width of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpdist.evaluation.binning import code_labels
 from dpdist.evaluation.linked.parents import ParentRecords
-from dpdist.evaluation.page.sections import Cell, PageSection, PageTable, State
+from dpdist.evaluation.page.sections import PageSection, PageTable, State
 from dpdist.evaluation.utility.similarity import FAIR, GOOD
 from dpdist.privacy.arrays import Floats
 from dpdist.spec.schema import Attribute
@@ -163,8 +163,12 @@ def within_section(released: ParentRecords, real: ParentRecords, *, seed: int) -
     name, halves = real.linked.unit.name, real.halves(rng)
     tables = [statistics(one) for one in (real, *halves, released, real.loose(rng))]
     shared = [key for key in tables[0] if all(key in one for one in tables)]
-    values = {key: [one[key] for one in tables] for key in shared}
-    far = {key: _distances(own) for key, own in values.items()}
+    # real, one half, released, at random; and how far the released, the halves and those at random are apart
+    values, far = {}, {}
+    for key in shared:
+        whole, first, second, made, loose = (one[key] for one in tables)
+        values[key] = (whole, first, made, loose)
+        far[key] = (abs(made - whole), abs(first - second), abs(loose - whole))
     groups = list(dict.fromkeys(group.split(" where ")[0] for group, _ in shared))
     by_group = {
         group: [far[key] for key in shared if key[0] == group or key[0].startswith(f"{group} where ")]
@@ -182,33 +186,19 @@ def within_section(released: ParentRecords, real: ParentRecords, *, seed: int) -
             f"Differences are in parts of the width of a domain. Members at random: real {name}s, each with members "
             "drawn from all.",
         ),
-        PageTable("Statistics that differ most", columns, tuple(_row(key, values[key]) for key in worst)),
-        PageTable("All statistics but of subgroups", columns, tuple(_row(key, values[key]) for key in plain)),
+        PageTable("Statistics that differ most", columns, tuple((*key, *values[key]) for key in worst)),
+        PageTable("All statistics but of subgroups", columns, tuple((*key, *values[key]) for key in plain)),
     )
     figures = {
         "number": len(shared),
         "mean_difference": dict(zip(("released", "halves", "random"), means.tolist(), strict=True)),
         "statistics": {
-            ": ".join(key): dict(zip(("real", "half", "released", "random"), _shown(own), strict=True))
+            ": ".join(key): dict(zip(("real", "half", "released", "random"), own, strict=True))
             for key, own in values.items()
         },
     }
     state, verdict = _judged(means, len(shared), name)
     return PageSection(NAME, TITLE, verdict, state, tables_of, (), figures)
-
-
-def _distances(values: Sequence[float]) -> tuple[float, float, float]:
-    real, first, second, released, loose = values
-    return abs(released - real), abs(first - second), abs(loose - real)
-
-
-def _shown(values: Sequence[float]) -> tuple[float, float, float, float]:
-    real, first, _, released, loose = values
-    return real, first, released, loose
-
-
-def _row(key: tuple[str, str], values: Sequence[float]) -> tuple[Cell, ...]:
-    return *key, *_shown(values)
 
 
 def _judged(means: Floats, number: int, name: str) -> tuple[State, str]:

@@ -91,6 +91,13 @@ class Compared:
         return float(self.errors.sum()) / total if total else None
 
     @property
+    def row(self) -> tuple[Cell, ...]:
+        """Cells of the table of all statistics."""
+        drawn, errors = np.abs(self.noisy - self.truth).mean(), self.errors
+        own = (self.of, self.statistic, len(self.truth), drawn)
+        return (*own, errors.mean(), errors.max(), self.relative, self.distance)
+
+    @property
     def distance(self) -> float | None:
         """Total variation distance of the shares, of counts."""
         value = np.maximum(self.value, 0)
@@ -116,28 +123,10 @@ def _compared(released: pa.Table, truths: list[Truth]) -> list[PageSection]:
 
 def _section(name: str, title: str, found: list[Compared]) -> PageSection:
     columns = (
-        "of",
-        "statistic",
-        "number",
-        "mean error as drawn",
-        "mean error",
-        "largest",
-        "errors / truth",
-        "distance",
+        *("of", "statistic", "number", "mean error as drawn"),
+        *("mean error", "largest", "errors / truth", "distance"),
     )
-    rows: list[tuple[Cell, ...]] = [
-        (
-            one.of,
-            one.statistic,
-            len(one.truth),
-            np.abs(one.noisy - one.truth).mean(),
-            one.errors.mean(),
-            one.errors.max(),
-            one.relative,
-            one.distance,
-        )
-        for one in found
-    ]
+    rows = [one.row for one in found]
     worst: list[tuple[Cell, ...]] = []
     for one in found:
         for place in np.argsort(-one.errors, kind="stable")[:_SHOWN].tolist():
@@ -155,10 +144,9 @@ def _section(name: str, title: str, found: list[Compared]) -> PageSection:
             f"The released values are off by {mean:.2%} of the true ones on average (sum of errors over the sum "
             f"of true values), by {relative[most]:.2%} for {most}."
         )
+    note = "Errors are absolute. Distance: total variation of the shares, of counts."
     tables = (
-        PageTable(
-            title, columns, tuple(rows), "Errors are absolute. Distance: total variation of the shares, of counts."
-        ),
+        PageTable(title, columns, tuple(rows), note),
         PageTable("Where it differs most", ("of", "cell", "true", "released", "difference"), tuple(worst)),
     )
     drawn = plots.bar_plot(

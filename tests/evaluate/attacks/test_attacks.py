@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from releases import SCHEMA, project
 
-from dpdist.evaluation.attacks import AttackTables, Sizes, attack_sections, disclosure, distinguish, linkage, membership
+from dpdist.evaluation.attacks import AttackTables, Sizes, attack_sections, distinguish, excess, membership
 from dpdist.evaluation.attacks.records import drawn, independent, size
 from dpdist.evaluation.attacks.shadow import mechanism_of, partial_copies
 from dpdist.evaluation.page.sections import PageSection
@@ -44,9 +44,13 @@ def people(rows: int, seed: int) -> Codes:
     return [age, wage, *rest]
 
 
-def attacked(released: Codes, *, seed: int = 0, **options: Any) -> dict[str, PageSection]:
-    training, holdout = people(ROWS, seed=1), people(ROWS, seed=2)
-    sections = attack_sections(released, training, holdout, PEOPLE, seed=seed, sizes=SIZES, **options)
+def tables(released: Codes, training: Codes, holdout: Codes | None, **options: Any) -> AttackTables:
+    made = {"schema": PEOPLE, "seed": 0, "sizes": SIZES} | options
+    return AttackTables(released=released, training=training, holdout=holdout, **made)
+
+
+def attacked(released: Codes) -> dict[str, PageSection]:
+    sections = attack_sections(tables(released, people(ROWS, seed=1), people(ROWS, seed=2)))
     return {section.name: section for section in sections}
 
 
@@ -106,7 +110,7 @@ def test_false_alarms_are_as_rare_as_stated() -> None:
     training, holdout, alarms = people(1000, seed=11), people(1000, seed=12), 0
     small = Sizes(targets=500, searched=150, linked=150, compared=1000, game=200, shadows=1)
     for seed in range(5):
-        sections = attack_sections(people(1000, seed=20 + seed), training, holdout, PEOPLE, seed=seed, sizes=small)
+        sections = attack_sections(tables(people(1000, seed=20 + seed), training, holdout, seed=seed, sizes=small))
         alarms += sum(section.state != "good" for section in sections if section.name != "distinguishing")
     assert alarms <= 4  # P < 1e-3 at 25 / 40
 
@@ -158,13 +162,13 @@ def test_a_drifting_control_silences_the_attacks() -> None:
 
 def test_too_little_data_says_so() -> None:
     few = people(50, 0)
-    for section in attack_sections(few, few, few, PEOPLE, seed=0):
+    for section in attack_sections(tables(few, few, few)):
         assert section.figures["applies"] is False
-    sections = attack_sections(people(500, 1), people(500, 2), None, PEOPLE, seed=0, sizes=SIZES)
+    sections = attack_sections(tables(people(500, 1), people(500, 2), None))
     assert [section.figures.get("applies", True) for section in sections] == [True, *[False] * 5]
     assert "for want of a hold-out" in sections[0].tables[0].note
     one = Schema(attributes=PEOPLE.attributes[2:3])
-    single = attack_sections(people(500, 1)[2:3], people(500, 2)[2:3], people(500, 3)[2:3], one, seed=0, sizes=SIZES)
+    single = attack_sections(tables(*(people(500, seed)[2:3] for seed in (1, 2, 3)), schema=one))
     applies = {section.name: section.figures.get("applies", True) for section in single}
     assert (applies["linkage"], applies["inference"], applies["location"]) == (False, False, False)
     assert applies["copies"]
@@ -173,14 +177,14 @@ def test_too_little_data_says_so() -> None:
 def test_progress_is_told() -> None:
     seen: list[tuple[str, int, int]] = []
     few = people(50, 0)
-    attack_sections(few, few, few, PEOPLE, seed=0, progress=lambda *step: seen.append(step))
+    attack_sections(tables(few, few, few), progress=lambda *step: seen.append(step))
     assert seen == [("attacks", done, 6) for done in range(7)]
 
 
 def test_ties_are_not_linked_by_the_order_of_the_release() -> None:
     """All records alike: any of them is nearest, so two halves meet in one of n by chance only."""
     alike: Codes = [np.zeros(2000, column.dtype) for column in people(2, 0)]
-    hits = linkage.linked(alike, alike, PEOPLE, ([0, 1, 2], [3, 4, 5, 6]), np.random.default_rng(0), nearest=(1,))
+    hits = excess.linked(alike, alike, PEOPLE, ([0, 1, 2], [3, 4, 5, 6]), np.random.default_rng(0), nearest=(1,))
     assert hits.mean() < 0.01
 
 
@@ -188,9 +192,9 @@ def test_location_counts_columns_within_the_range() -> None:
     released = [np.array([0, 10, 50], np.uint8), np.array([0.0, 4.0, 4.0])]
     originals = [np.array([1, 10, 90], np.uint8), np.array([0.1, 4.0, 4.3])]
     schema = Schema(attributes=PEOPLE.attributes[:2])
-    assert disclosure.numeric(PEOPLE) == [0, 1]
-    assert disclosure.located(released, originals, schema, [0, 1], 0.02).tolist() == [2, 2, 0]
-    assert disclosure.located(released, originals, schema, [0, 1], 0.005).tolist() == [0, 2, 0]
+    assert excess.numeric(PEOPLE) == [0, 1]
+    assert excess.located(released, originals, schema, [0, 1], 0.02).tolist() == [2, 2, 0]
+    assert excess.located(released, originals, schema, [0, 1], 0.005).tolist() == [0, 2, 0]
 
 
 def test_partial_copies_keep_from_nothing_to_everything() -> None:
@@ -244,8 +248,8 @@ def test_shadow_models_know_the_mechanism(tmp_path: Path) -> None:
     assert any((a != b).any() for a, b in zip(made, mechanism(table, 6), strict=True))
     holdout: Codes = [rng.integers(0, n, 60_000).astype(np.uint8) for n in schema.cardinalities]
     sizes = Sizes(targets=2000, searched=200, compared=1000, shadows=1)
-    tables = AttackTables(released=table, training=table, holdout=holdout, schema=schema, seed=0, sizes=sizes)
-    section = membership.section(tables, mechanism=mechanism)
+    own = tables(table, table, holdout, schema=schema, sizes=sizes)
+    section = membership.section(own, mechanism=mechanism)
     assert "by the same mechanism" in section.tables[0].note
     assert auc(section, "shadow models")["low"] > 0.5
 
@@ -254,5 +258,5 @@ def test_shadow_models_know_the_mechanism(tmp_path: Path) -> None:
 
         raise CheckFailed("too few records")
 
-    section = membership.section(tables, mechanism=refused)
+    section = membership.section(own, mechanism=refused)
     assert "by a stand-in" in section.tables[0].note

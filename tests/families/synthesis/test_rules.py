@@ -23,7 +23,7 @@ from dpdist.cluster.cluster import Cluster
 from dpdist.data.count import pair_counts
 from dpdist.data.encode import TableEncoder
 from dpdist.errors import OutOfDomain, SpecError
-from dpdist.evaluation.utility.rules import broken_operator, rules_section
+from dpdist.evaluation.utility.checks import broken_operator, rules_section
 from dpdist.families.base.registry import make_plan
 from dpdist.inference.answers import infer, tabulate
 from dpdist.inference.law import Law
