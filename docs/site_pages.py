@@ -82,6 +82,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     return re.sub(r"\]\((?!https?:|#)([^)\s]+)\)", led, markdown)
 
 
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """Write the types of parameters without the parentheses of a tuple: numpydoc separates them by commas."""
+    return re.sub(r"\(<code>\((.*?)\)</code>", r"(<code>\1</code>", html, flags=re.DOTALL)
+
+
 def spec_page() -> str:
     """Every setting of a spec: what all kinds share, then each kind, then the sections they have."""
     from dpdist.families.base.registry import FAMILIES
