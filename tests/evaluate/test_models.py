@@ -13,7 +13,7 @@ from dpdist.evaluation.attacks.records import independent
 from dpdist.evaluation.binning import view_of
 from dpdist.evaluation.report import made_for
 from dpdist.evaluation.utility.learning import _judged_losses, attribute_section, regression_section, training_section
-from dpdist.evaluation.utility.models import Trial, default_target, fit, make_trial, named_target
+from dpdist.evaluation.utility.models import Trial, fit, make_trial, named_target
 from dpdist.families.base.attempt import silent
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
@@ -113,7 +113,7 @@ def test_records_set_aside_for_testing_train_nothing() -> None:
 
 
 def test_targets() -> None:
-    assert default_target(VIEW) == 2
+    assert named_target(VIEW, None) == 2
     assert named_target(VIEW, "b") == 1
     with pytest.raises(SpecError, match="expected one of a, b, y"):
         named_target(VIEW, "c")

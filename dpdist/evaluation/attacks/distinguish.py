@@ -8,7 +8,6 @@ fidelity rather than privacy: a release that copies its input cannot be told fro
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpdist.evaluation.attacks.intervals import Estimate, area_under_curve, proportion
 from dpdist.evaluation.attacks.records import drawn, independent, size, stacked
@@ -23,11 +22,6 @@ forest = estimator("ensemble:RandomForestClassifier", n_estimators=60, min_sampl
 CLASSIFIERS = {"random forest": forest, "tree": estimator("tree:DecisionTreeClassifier", min_samples_leaf=20)}
 
 
-def features(columns: Codes) -> NDArray[np.float32]:
-    """Records as numbers, a code for each attribute: float32[records, attributes]."""
-    return np.stack([column.astype(np.float32) for column in columns], axis=1)
-
-
 def play(
     real: Codes, released: Codes, *, classifier: Maker, seed: int, confidence: float = 0.95
 ) -> tuple[Estimate, Estimate]:
@@ -38,12 +32,12 @@ def play(
     count = min(size(real), size(released)) // 2 * 2
     sides = [drawn(table, count, rng) for table in (real, released)]
     train, test = (
-        stacked(*([column[part] for column in side] for side in sides))
-        for part in (slice(0, None, 2), slice(1, None, 2))
+        np.stack(stacked(*([column[part::2] for column in side] for side in sides)), axis=1, dtype=np.float32)
+        for part in (0, 1)
     )
     labels = np.repeat([0, 1], count // 2)
-    fitted = classifier(seed).fit(features(train), labels)
-    scores = fitted.predict_proba(features(test))[:, 1]
+    fitted = classifier(seed).fit(train, labels)
+    scores = fitted.predict_proba(test)[:, 1]
     ties = rng.random(len(scores)) < 0.5
     guesses = np.where(scores == 0.5, ties, scores > 0.5)
     right = int(np.count_nonzero(guesses == labels))
