@@ -156,7 +156,7 @@ def schema(*more: dict[str, Any]) -> Schema:
 @pytest.mark.parametrize("values", ["values", "labels", "codes"])
 @pytest.mark.parametrize("bins", ["uniform", "label"])
 def test_released_values_become_their_codes_again(values: str, bins: str) -> None:
-    form = PartFormat(values=values, bins=bins)  # type: ignore[arg-type]
+    form = PartFormat(values=values, bins=bins)
     table = schema()
     rng = np.random.default_rng(0)
     codes = [rng.integers(0, a.cardinality, 500).astype(a.dtype) for a in table.attributes]
