@@ -26,7 +26,7 @@ from dpdist.evaluation.page.files import Folder, Pages
 from dpdist.evaluation.page.page import About, render
 from dpdist.evaluation.page.sections import PageSection, does_not_apply
 from dpdist.evaluation.request import Request
-from dpdist.evaluation.utility import correlations, learning, similarity
+from dpdist.evaluation.utility import learning, similarity
 from dpdist.evaluation.utility.checks import coverage_section, holdout_section
 from dpdist.evaluation.utility.models import Trial, make_trial, named_target
 from dpdist.privacy.arrays import Codes
@@ -59,7 +59,7 @@ def record_sections(
     sections = [] if publication is None else [publication.publish(counts)]
     require_records(inputs.reports["real"])  # whether figures are published is the same for a table without any
     sections.append(similarity.marginal_section(counts, view, seed=seed, weighted=inputs.is_weighted))
-    sections.append(correlations.correlation_section(counts, view))
+    sections.append(similarity.correlation_section(counts, view))
     del counts
     if inputs.schema.rules:
         sections.append(inputs.rules())
@@ -68,7 +68,7 @@ def record_sections(
     known = not inputs.is_weighted and len(samples["real"][0]) >= inputs.reports["real"].kept
     sections += coverage_section(samples["real"], inputs.released, known=known)
     real, released = (drawn(samples[name], _PART_ROWS, np.random.default_rng(seed)) for name in ("real", "released"))
-    sections.append(correlations.component_section(view.codes(real), view.codes(released), view))
+    sections.append(similarity.component_section(view.codes(real), view.codes(released), view))
     trial = _trial(samples, request)
     sections.append(learning.training_section(trial, view, target, progress=progress))
     sections.append(learning.attribute_section(trial, view, progress=progress))

@@ -32,7 +32,7 @@ import numpy as np
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator, split_labels
 from dpdist.data.table import open_table
-from dpdist.evaluation.attacks import distinguish
+from dpdist.evaluation.attacks import likeness
 from dpdist.evaluation.attacks.intervals import proportion
 from dpdist.evaluation.binning import view_of
 from dpdist.evaluation.utility.models import CLASSIFIERS, Encoder, ModelPredictions, fit, labels_of
@@ -166,8 +166,8 @@ class Tables:
     def game(self, records: Codes) -> dict[str, Any]:
         """How often records of a release are told from real ones (Table 5)."""
         found = {}
-        for name, classifier in distinguish.CLASSIFIERS.items():
-            accuracy, _ = distinguish.play(self._real, records, classifier=classifier, seed=self._seed)
+        for name, classifier in likeness.CLASSIFIERS.items():
+            accuracy, _ = likeness.play(self._real, records, classifier=classifier, seed=self._seed)
             found[name] = accuracy.to_json()
         return found
 
@@ -234,7 +234,7 @@ def markdown(report: dict[str, Any], paper: dict[str, Any]) -> str:
         for name, way, label in listed
     ]
     lines += table(["trained on", *losses], rows)
-    games = list(distinguish.CLASSIFIERS)
+    games = list(likeness.CLASSIFIERS)
     rows = [[name, *(both(report["table5"][name][g]["value"], "table5", name, g) for g in games)] for name in ROWS]
     lines += table(["real records against", *games], rows)
     rates = report["pass_rates"]

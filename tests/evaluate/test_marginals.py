@@ -18,7 +18,6 @@ from dpdist.data.operators import pair_counts_operator, through
 from dpdist.data.released import ReleaseDecoder
 from dpdist.errors import VerificationFailed
 from dpdist.evaluation.binning import view_of
-from dpdist.evaluation.utility.correlations import cramers_v, pearson
 from dpdist.evaluation.utility.marginals import (
     Marginals,
     chosen_triples,
@@ -30,6 +29,7 @@ from dpdist.evaluation.utility.marginals import (
     subsample_scores,
     total_variation,
 )
+from dpdist.evaluation.utility.similarity import cramers_v, pearson
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.part_format import PartFormat

@@ -20,7 +20,7 @@ from dpdist.evaluation.linked.parents import ParentRecords, by_numbers, real_par
 from dpdist.evaluation.linked.within import within_section
 from dpdist.evaluation.page.sections import PageSection, does_not_apply
 from dpdist.evaluation.request import Request
-from dpdist.evaluation.utility import correlations, similarity
+from dpdist.evaluation.utility import similarity
 from dpdist.evaluation.utility.checks import holdout_section, rules_section
 from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, marginals_operator
 from dpdist.families.base.attempt import Progress
@@ -98,7 +98,7 @@ def linked_sections(inputs: LinkedInputs, request: Request) -> list[PageSection]
             verdict=f"A row for each {name}. {parents.verdict}",
         ),
         within_section(released, real, seed=seed),
-        correlations.correlation_section(counts, view),
+        similarity.correlation_section(counts, view),
     ]
     rules = linked.schema.forbidden
     if rules:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from releases import SCHEMA, project
 
-from dpdist.evaluation.attacks import AttackTables, Sizes, attack_sections, distinguish, excess, membership
+from dpdist.evaluation.attacks import AttackTables, Sizes, attack_sections, excess, likeness, membership
 from dpdist.evaluation.attacks.records import drawn, independent, size
 from dpdist.evaluation.attacks.shadow import mechanism_of, partial_copies
 from dpdist.evaluation.page.sections import PageSection
@@ -139,11 +139,11 @@ def test_near_copies_are_counted_apart() -> None:
 
 def test_the_game_tells_marginals_from_records_and_not_samples() -> None:
     real, other = people(2000, 5), people(2000, 6)
-    accuracy, area = distinguish.play(real, other, classifier=distinguish.forest, seed=0)
+    accuracy, area = likeness.play(real, other, classifier=likeness.forest, seed=0)
     assert accuracy.covers(0.5)
     assert area.covers(0.5)
     shuffled = independent(real, np.random.default_rng(0))
-    accuracy, area = distinguish.play(real, shuffled, classifier=distinguish.forest, seed=0)
+    accuracy, area = likeness.play(real, shuffled, classifier=likeness.forest, seed=0)
     assert accuracy.low > 0.75
     assert area.low > 0.85
 
