@@ -19,8 +19,6 @@ from dpdist.evaluation.page.sections import PageSection, PageTable, State, does_
 from dpdist.evaluation.utility.models import Maker, estimator
 from dpdist.privacy.arrays import Codes
 
-_GAME = "distinguishing", "Distinguishing game"
-
 forest = estimator("ensemble:RandomForestClassifier", n_estimators=60, min_samples_leaf=3)
 CLASSIFIERS = {"random forest": forest, "tree": estimator("tree:DecisionTreeClassifier", min_samples_leaf=20)}
 
@@ -52,20 +50,19 @@ def play(
 
 def game(tables: AttackTables) -> PageSection:
     """The game on a release, and on independent marginals of the real records for scale."""
+    name, title = "distinguishing", "Distinguishing game"
     sizes, holdout = tables.sizes, tables.holdout
     fresh = holdout is not None and size(holdout) >= sizes.least
     real = holdout if fresh and holdout is not None else tables.training
     if min(size(real), size(tables.released)) < sizes.least:
-        return does_not_apply(
-            "distinguishing", "Distinguishing game", f"it needs {sizes.least} real and released records."
-        )
+        return does_not_apply(name, title, f"it needs {sizes.least} real and released records.")
     rng = tables.rng(2)
     real = drawn(real, sizes.game, rng)
     rivals = {"released": drawn(tables.released, sizes.game, rng), "independent marginals": independent(real, rng)}
     games = {
-        (rival, name): play(real, records, classifier=classifier, seed=tables.seed, confidence=sizes.confidence)
+        (rival, kind): play(real, records, classifier=classifier, seed=tables.seed, confidence=sizes.confidence)
         for rival, records in rivals.items()
-        for name, classifier in CLASSIFIERS.items()
+        for kind, classifier in CLASSIFIERS.items()
     }
     count = min(size(real), size(rivals["released"])) // 2 * 2
     table = PageTable(
@@ -76,24 +73,18 @@ def game(tables: AttackTables) -> PageSection:
         f"{'were held out' if fresh else 'are those the release was made from, for want of a hold-out'}. 50 % is "
         f"guessing. {sizes.confidence:.0%} intervals.",
     )
-    found = {name: games["released", name][0] for name in CLASSIFIERS}
-    name, best = max(found.items(), key=lambda item: item[1].value)
+    found = {kind: games["released", kind][0] for kind in CLASSIFIERS}
+    kind, best = max(found.items(), key=lambda item: item[1].value)
     worst = max(accuracy.value for (rival, _), (accuracy, _) in games.items() if rival != "released")
     verdict = (
-        f"A {name} tells released from real records in {best.value:.1%} of cases ({best.low:.1%} to {best.high:.1%}; "
+        f"A {kind} tells released from real records in {best.value:.1%} of cases ({best.low:.1%} to {best.high:.1%}; "
         f"guessing: 50 %, independent marginals: {worst:.1%})."
     )
     figures = {
-        f"{rival}, {name}": {"accuracy": a.to_json(), "auc": b.to_json()} for (rival, name), (a, b) in games.items()
+        f"{rival}, {kind}": {"accuracy": a.to_json(), "auc": b.to_json()} for (rival, kind), (a, b) in games.items()
     }
-    return PageSection(
-        "distinguishing",
-        "Distinguishing game",
-        verdict,
-        _game_state(best.value, worst),
-        (table,),
-        figures={"records": count, **figures},
-    )
+    state = _game_state(best.value, worst)
+    return PageSection(name, title, verdict, state, (table,), figures={"records": count, **figures})
 
 
 def _game_state(accuracy: float, marginals: float) -> State:
@@ -116,9 +107,9 @@ def copies(tables: AttackTables) -> PageSection:
     Every released record is looked at. A near copy agrees on all attributes but one at most; numbers without bins are
     equal only to the last bit, and a near copy may differ in one of them.
     """
-    both = tables.comparable
+    name, title, both = "copies", "Copies", tables.comparable
     if both is None:
-        return tables.not_comparable("copies", "Copies")
+        return tables.not_comparable(name, title)
     rng, count, released = tables.rng(3), min(map(size, both)), size(tables.released)
     agreement, everyone = Agreement(len(tables.schema.attributes), seed=tables.seed), stacked(*both)
     sides = {name: drawn(table, count, rng) for name, table in zip(("training", "hold-out"), both, strict=True)}
@@ -150,9 +141,8 @@ def copies(tables: AttackTables) -> PageSection:
         "excess": {kind: interval.to_json() for kind, interval in excess.items()},
     }
     state = leak_state(max(interval.low for interval in excess.values()))
-    return PageSection(
-        "copies", "Copies", _copies_verdict(hits, excess, count), state, (repeated, differences), figures=figures
-    )
+    verdict = _copies_verdict(hits, excess, count)
+    return PageSection(name, title, verdict, state, (repeated, differences), figures=figures)
 
 
 def _repeated(records: Codes, released: Codes, everyone: Codes, agreement: Agreement) -> dict[str, Hits]:
