@@ -89,14 +89,10 @@ def linked_sections(inputs: LinkedInputs, request: Request) -> list[PageSection]
     above = view_of(linked.parents_schema)
     tops = _marginals({of: one.top() for of, one in tables.items()}, linked.parents_schema, above, seed)
     parents = similarity.marginal_section(tops, above, seed=seed)
+    of_parents = f"A row for each {name}. {parents.verdict}"
     sections = [
         replace(members, title="Marginals of members", verdict=f"Members, with their {name}. {members.verdict}"),
-        replace(
-            parents,
-            name="parents-marginals",
-            title="Marginals of parents",
-            verdict=f"A row for each {name}. {parents.verdict}",
-        ),
+        replace(parents, name="parents-marginals", title="Marginals of parents", verdict=of_parents),
         within_section(released, real, seed=seed),
         similarity.correlation_section(counts, view),
     ]
