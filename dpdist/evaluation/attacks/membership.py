@@ -115,7 +115,7 @@ def section(tables: AttackTables, *, mechanism: Generator | None = None) -> Page
     curves = {attack.name: attack.curve for attack in attacks}
     plot = roc_plot("Members found against non-members accused", curves, allowed=ALLOWED)
     figures = {
-        attack.name: attack.to_json() | {"roc": dict(zip(("fpr", "tpr"), attack.curve, strict=True))}
+        attack.name: attack.to_json() | {"roc": {"fpr": attack.curve[0].tolist(), "tpr": attack.curve[1].tolist()}}
         for attack in [*attacks, control]
     }
     return PageSection(NAME, TITLE, _verdict(attacks, control), _state(attacks, control), (table,), plot, figures)
