@@ -134,9 +134,8 @@ def _from_pairs(pairs: _Curve, order: int) -> tuple[float, float, float, float]:
 class Interval:
     """Intervals of cells, as counts of the private table."""
 
-    # estimate, deviation, low, high: float64: the centre, its standard error, and the ends; no end is below zero
+    # float64 each: the centre, and the ends; no end is below zero
     estimate: Floats
-    deviation: Floats
     low: Floats
     high: Floats
 
@@ -225,14 +224,12 @@ class CellErrors:
         accuracy = self.accuracy
         estimate = at_scale(counts, records=accuracy.records, released=accuracy.released).astype(np.float64)
         half = self.half_width(attributes, counts, confidence=confidence)
-        deviation = self.half_width(attributes, counts) / 1.96
         if measured is not None:
             noisy, sigma = measured
             known = NormalDist().inv_cdf(0.5 + confidence / 2) * sigma
             better = sigma * 1.96 < self.surely(attributes, counts)
             estimate, half = np.where(better, noisy, estimate), np.where(better, known, half)
-            deviation = np.where(better, sigma, deviation)
-        return Interval(estimate, deviation, np.maximum(estimate - half, 0), np.maximum(estimate + half, 0))
+        return Interval(estimate, np.maximum(estimate - half, 0), np.maximum(estimate + half, 0))
 
     def within(self, order: int, *, confidence: float = 0.95) -> float:
         """The share of the table within which the cells above `SMALL` are, in so many of them, on average.

@@ -83,7 +83,7 @@ def view_of(schema: Schema, *, largest: int = LARGEST) -> View:
 
 
 def _axis(attribute: Attribute, largest: int) -> Axis:
-    if is_number(attribute):
+    if attribute.is_continuous:
         low, high = attribute.bounds or (0.0, 1.0)
         edges = np.linspace(low, high, min(NUMBER_BINS, largest) + 1)
         texts = tuple(f"{a:.6g}..{b:.6g}" for a, b in pairwise(edges.tolist()))
@@ -103,11 +103,6 @@ def _axis(attribute: Attribute, largest: int) -> Axis:
     return Axis(attribute.name, texts, ordered, missing, runs=runs.astype(np.min_scalar_type(len(texts) - 1)))
 
 
-def is_number(attribute: Attribute) -> bool:
-    """Whether the codes of an attribute are the numbers themselves."""
-    return attribute.is_continuous
-
-
 def code_labels(attribute: Attribute) -> tuple[str, ...]:
     """What each code of an attribute stands for."""
     if attribute.labels is not None:
@@ -118,14 +113,11 @@ def code_labels(attribute: Attribute) -> tuple[str, ...]:
         lows = attribute.bin_edges.tolist()
         step = 1 if attribute.kind == "integer" else 0
         top = attribute.bounds[1] if attribute.bounds else lows[-1]
-        names = [_interval(a, b) for a, b in zip(lows, [*(low - step for low in lows[1:]), top], strict=True)]
+        ends = [*(low - step for low in lows[1:]), top]
+        names = [f"{a:.10g}" if a >= b else f"{a:.10g}..{b:.10g}" for a, b in zip(lows, ends, strict=True)]
     if isinstance(attribute.missing, Category):
         names.append(attribute.missing.category)
     return tuple(names)
-
-
-def _interval(low: float, high: float) -> str:
-    return f"{low:.10g}" if low >= high else f"{low:.10g}..{high:.10g}"
 
 
 def _span(labels: Sequence[str]) -> str:

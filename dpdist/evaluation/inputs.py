@@ -23,7 +23,7 @@ from dpdist.errors import DataError, EmptyTable, SpecError
 from dpdist.evaluation.binning import View, view_of
 from dpdist.evaluation.page.sections import PageSection
 from dpdist.evaluation.utility.checks import broken_operator, rules_section
-from dpdist.evaluation.utility.marginals import Marginals, Subset, chosen_triples, marginals_operator
+from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, marginals_operator
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import table_pass
@@ -104,14 +104,13 @@ class Inputs:
         """How both tables are looked at."""
         return view_of(self.schema)
 
-    def marginals(self, triples: tuple[Subset, ...] | None = None) -> dict[str, Marginals]:
+    def marginals(self) -> dict[str, Marginals]:
         """Counts of the released records, of the real ones, and of the two halves of these by a fair coin. Returns dict
         of str to Marginals: ``released``, ``real``, ``first half``, ``second half``. Raises DataError: the table does
         not fit its schema, or its files changed meanwhile.
         """
-        sizes = self.view.sizes
-        chosen = chosen_triples(sizes, seed=self.seed) if triples is None else triples
-        operator = through(self.view.codes, marginals_operator(sizes, chosen))
+        chosen = chosen_triples(self.view.sizes, seed=self.seed)
+        operator = through(self.view.codes, marginals_operator(self.view.sizes, chosen))
         seen, halves = through(self.look, operator), Split(_key(self.seed, "halves"), (Fraction(1, 2), Fraction(1, 2)))
         graphs = [
             table_pass(self.executor, self.released, operator, name="released-marginals"),

@@ -26,7 +26,7 @@ from dpdist.evaluation.page.files import Folder, Pages
 from dpdist.evaluation.page.page import About, render
 from dpdist.evaluation.page.sections import PageSection, does_not_apply
 from dpdist.evaluation.request import Request
-from dpdist.evaluation.utility import correlations, learning, similarity
+from dpdist.evaluation.utility import learning, similarity
 from dpdist.evaluation.utility.checks import coverage_section, holdout_section
 from dpdist.evaluation.utility.models import Trial, make_trial, named_target
 from dpdist.privacy.arrays import Codes
@@ -59,7 +59,7 @@ def record_sections(
     sections = [] if publication is None else [publication.publish(counts)]
     require_records(inputs.reports["real"])  # whether figures are published is the same for a table without any
     sections.append(similarity.marginal_section(counts, view, seed=seed, weighted=inputs.is_weighted))
-    sections.append(correlations.correlation_section(counts, view))
+    sections.append(similarity.correlation_section(counts, view))
     del counts
     if inputs.schema.rules:
         sections.append(inputs.rules())
@@ -68,7 +68,7 @@ def record_sections(
     known = not inputs.is_weighted and len(samples["real"][0]) >= inputs.reports["real"].kept
     sections += coverage_section(samples["real"], inputs.released, known=known)
     real, released = (drawn(samples[name], _PART_ROWS, np.random.default_rng(seed)) for name in ("real", "released"))
-    sections.append(correlations.component_section(view.codes(real), view.codes(released), view))
+    sections.append(similarity.component_section(view.codes(real), view.codes(released), view))
     trial = _trial(samples, request)
     sections.append(learning.training_section(trial, view, target, progress=progress))
     sections.append(learning.attribute_section(trial, view, progress=progress))
@@ -170,22 +170,17 @@ def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], 
     if "holdout" not in reports and manifest.counted == "records":
         facts.append(("held-out records", "none"))
     facts += [("seed", str(request.seed)), ("attempt", manifest.attempt[:8])]
+    measured = manifest.parameters.get("accuracy")
+    sentence = measured.get("sentence") if isinstance(measured, dict) else None
     return About(
         name=manifest.name,
         facts=tuple(facts),
         guarantees=tuple(str(item["sentence"]) for item in manifest.guarantees),
-        accuracy=_accuracy(manifest),
+        accuracy=sentence if isinstance(sentence, str) and sentence else None,
         not_private=manifest.not_private,
         footer=f"Release {manifest.name} at {store.uri}, made with dpdist {manifest.packages.get('dpdist', '')}. "
         "The same figures are in evaluation.json.",
     )
-
-
-def _accuracy(manifest: Manifest) -> str | None:
-    """The sentence of the manifest about the measured accuracy."""
-    found = manifest.parameters.get("accuracy")
-    sentence = found.get("sentence") if isinstance(found, dict) else None
-    return sentence if isinstance(sentence, str) and sentence else None
 
 
 def to_json(about: About, sections: Sequence[PageSection], manifest: Manifest) -> dict[str, Any]:
@@ -208,39 +203,30 @@ def check_output(pages: Pages, release: Store) -> None:
     release's place; OutputUnwritable: it could not be written in the end.
     """
     if isinstance(pages, Folder):
-        _check_folder(pages.path, release)
-        return
-    place = pages.store.uri
-    if release.contains(place) or pages.store.contains(release.uri):
+        shown, place = str(pages.path), pages.path.resolve()
+        inside, home = [place, *place.parents], Path(release.uri).resolve() if release.is_local else None
+        overlap = home is not None and (home in inside or place in home.parents)
+        others = (str(above) for above in inside if (above / MANIFEST).exists())
+    else:
+        shown = pages.store.uri
+        bucket, *rest = shown.removeprefix("s3://").split("/")
+        overlap = release.contains(shown) or pages.store.contains(release.uri)
+        stores = (pages.store.beside("s3://" + "/".join([bucket, *rest[:end]])) for end in range(len(rest) + 1))
+        others = (store.uri for store in stores if store.exists(MANIFEST))
+    if overlap:
         raise SpecError(
-            f"--output {place} and the release must not contain each other: an evaluation is confidential, the release "
+            f"--output {shown} and the release must not contain each other: an evaluation is confidential, the release "
             "is published"
         )
-    bucket, *rest = place.removeprefix("s3://").split("/")
-    for end in range(len(rest) + 1):
-        above = pages.store.beside("s3://" + "/".join([bucket, *rest[:end]]))
-        if above.exists(MANIFEST):
-            raise SpecError(f"--output {place} is inside a release ({above.uri}): an evaluation is confidential")
-    pages.store.check_writable()
-
-
-def _check_folder(folder: Path, release: Store) -> None:
-    place = folder.resolve()
-    inside = [place, *place.parents]
-    if release.is_local:
-        home = Path(release.uri).resolve()
-        if home in inside or place in home.parents:
-            raise SpecError(
-                f"--output {folder} and the release must not contain each other: an evaluation is confidential, the "
-                "release is published"
-            )
-    for above in inside:
-        if (above / MANIFEST).exists():
-            raise SpecError(f"--output {folder} is inside a release ({above}): an evaluation is confidential")
+    for other in others:
+        raise SpecError(f"--output {shown} is inside a release ({other}): an evaluation is confidential")
+    if not isinstance(pages, Folder):
+        pages.store.check_writable()
+        return
     standing = next(above for above in inside if above.exists())
     if not standing.is_dir() or not os.access(standing, os.W_OK | os.X_OK):
         raise OutputUnwritable(
-            f"--output {folder}: {standing} is no folder that can be written: choose another --output"
+            f"--output {shown}: {standing} is no folder that can be written: choose another --output"
         )
 
 

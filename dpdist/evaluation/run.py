@@ -101,8 +101,10 @@ def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluate
         raise SpecError("there is nothing to compare with: give --against PATH, or --spec SPEC of the release")
     pages = pages_of(request)
     check_output(pages, store)
-    statistics, real = manifest.format.layout == "statistics", real_records(manifest, request.spec)
-    linked = linked_rows(manifest, request.spec)
+    statistics, linked = manifest.format.layout == "statistics", linked_rows(manifest, request.spec)
+    family = FAMILIES.get(manifest.kind)
+    # how real records are read and made like released rows that are no records
+    real = None if family is None or family.as_released is None else family.as_released(manifest, request.spec)
     if request.publish is not None and (statistics or real is not None or linked is not None):
         raise SpecError("--publish: there are such figures for released records only, and none for linked tables")
     if linked is None and (request.parents or request.holdout_parents):
@@ -150,12 +152,6 @@ def page_of_evaluation(request: Request) -> str:
     return write(pages_of(request), about_release(store, manifest, {}, request), [ended], manifest)[0]
 
 
-def real_records(manifest: Manifest, spec: ReleaseSpec | None) -> AsReleased | None:
-    """How real records are read and made like released rows that are none; None for released records."""
-    family = FAMILIES.get(manifest.kind)
-    return None if family is None or family.as_released is None else family.as_released(manifest, spec)
-
-
 def linked_rows(manifest: Manifest, spec: ReleaseSpec | None) -> LinkedRows | None:
     """How released rows are parents with members; None where they are not. Raises SpecError: this version does not know
     the settings of the release, or the spec is that of another one.
@@ -192,7 +188,8 @@ def tables_of(request: Request, attributes: tuple[str, ...] = ()) -> EvaluatedTa
 
 def pages_of(request: Request) -> Pages:
     """Where the page is written. Raises SpecError: in a bucket that nobody calls confidential."""
-    output = request.output or default_output(request.release)
+    name = request.release.rstrip("/").rsplit("/", 1)[-1] or "release"
+    output = request.output or Path(f"evaluation-{name}")
     if not is_remote(output):
         return pages_at(output)
     if not request.confidential:
@@ -287,9 +284,3 @@ def opened_cluster(request: Request, table: Input) -> Iterator[Executor]:
         where = ClusterSpec(mode="threads" if mode == "threads" else "embedded")
     with open_cluster(where) as cluster:
         yield cluster
-
-
-def default_output(release: str) -> Path:
-    """The folder of an evaluation unless another is given."""
-    name = release.rstrip("/").rsplit("/", 1)[-1] or "release"
-    return Path(f"evaluation-{name}")

@@ -26,9 +26,20 @@ import numpy as np
 from dpdist.accuracy.coefficients import linear, logistic
 from dpdist.data.count import table_counts
 from dpdist.errors import SpecError
-from dpdist.inference.answers import NORMAL_95, TOO_MANY, Answer, around, infer
+from dpdist.inference.answers import (
+    ANY,
+    NORMAL_95,
+    TOO_MANY,
+    Answer,
+    Quantity,
+    Range,
+    around,
+    difference_range,
+    infer,
+    parse_quantity,
+    ratio_range,
+)
 from dpdist.inference.published import NO_ACCURACY, Declared, Published
-from dpdist.inference.quantities import ANY, Quantity, Range, difference_range, parse_quantity, ratio_range
 from dpdist.inference.replicates import Replicates, make_replicates, without_replicates
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.spec.regression import Regression, asks_for_regression, hidden, parse_regression

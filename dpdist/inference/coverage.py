@@ -155,19 +155,11 @@ def made_up(cardinalities: Sequence[int], records: int, *, law: int, seed: int) 
         before = columns[-1] if columns else np.zeros(records, np.int64)
         tables = conditionals.dirichlet(np.full(size, 0.5), size=int(cardinalities[len(columns) - 1]) if columns else 1)
         ends = np.cumsum(0.8 * tables + 0.2 * tables.mean(0), axis=1)
-        words = rng.random(records)
-        codes = (words[:, None] > ends[before]).sum(1) if size * records <= 1 << 26 else _inverted(ends, before, words)
+        words, codes = rng.random(records), np.zeros(records, np.int64)
+        for value in np.unique(before):
+            codes[before == value] = np.searchsorted(ends[value], words[before == value])
         columns.append(np.minimum(codes, size - 1))
     return columns
-
-
-def _inverted(ends: Floats, before: np.ndarray, words: Floats) -> np.ndarray:
-    """The same without a table of all values for each record."""
-    found = np.zeros(len(before), np.int64)
-    for value in np.unique(before):
-        inside = before == value
-        found[inside] = np.searchsorted(ends[value], words[inside])
-    return found
 
 
 def against_law(plan: Plan, *, records: int, runs: int) -> dict[str, list[Covered]]:

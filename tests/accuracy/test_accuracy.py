@@ -95,7 +95,7 @@ def test_all_deviations_together_cost_mu(cards: tuple[int, ...]) -> None:
     m = len(cards)
     sigma = deviations(cards, mu=0.3)
     sensitivity = {"accuracy/1": m, "accuracy/2": math.comb(m, 2), "accuracy/3": len(triples_of(cards))}
-    sensitivity["accuracy/pairs"] = math.sqrt(math.comb(m, 2))  # type: ignore[assignment]
+    sensitivity["accuracy/pairs"] = math.sqrt(math.comb(m, 2))
     spent = math.fsum((sensitivity[name] / value) ** 2 for name, value in sigma.items())
     assert 0.999999 * 0.09 < spent < 0.09
     assert ("accuracy/pairs" in sigma) is (1 < math.comb(m, 2) <= 1000)

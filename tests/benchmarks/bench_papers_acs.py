@@ -30,7 +30,7 @@ from harness import DATA, ROOT, Clock, argument_parser, write
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator, split_labels
 from dpdist.data.table import open_table
-from dpdist.evaluation.attacks import distinguish
+from dpdist.evaluation.attacks import likeness
 from dpdist.evaluation.attacks.intervals import proportion
 from dpdist.evaluation.binning import view_of
 from dpdist.evaluation.utility.models import CLASSIFIERS, Encoder, ModelPredictions, fit, labels_of
@@ -135,8 +135,8 @@ class Tables:
     def game(self, records: Codes) -> dict[str, Any]:
         """How often records of a release are told from real ones (Table 5)."""
         found = {}
-        for name, classifier in distinguish.CLASSIFIERS.items():
-            accuracy, _ = distinguish.play(self._real, records, classifier=classifier, seed=self._seed)
+        for name, classifier in likeness.CLASSIFIERS.items():
+            accuracy, _ = likeness.play(self._real, records, classifier=classifier, seed=self._seed)
             found[name] = accuracy.to_json()
         return found
 
@@ -195,7 +195,29 @@ def markdown(report: dict[str, Any], paper: dict[str, Any]) -> str:
         cells = [both(value, "table3", name, k, what) for value, (k, what) in zip(values, kinds, strict=True)]
         rows.append([name, *cells])
     lines = table(["trained on", *(f"{name}, {what}" for name, what in kinds)], rows)
+<<<<<<< /tmp/tmpg1j3eb0qbench_papers_acs.py
     games = list(distinguish.CLASSIFIERS)
+||||||| /tmp/tmp6v74wex_bench_papers_acs.py
+    losses = [loss.name for loss in (erm.LOGISTIC, erm.HUBER_SVM)]
+    ways = {"plain": "reals", "output": "reals, output perturbation", "objective": "reals, objective perturbation"}
+    listed = [("reals", way, label) for way, label in ways.items()] + [(name, "plain", name) for name in ROWS[1:]]
+    rows = [
+        [label, *(both(report["table4"][name][loss][way], "table4", name, loss, way) for loss in losses)]
+        for name, way, label in listed
+    ]
+    lines += table(["trained on", *losses], rows)
+    games = list(distinguish.CLASSIFIERS)
+=======
+    losses = [loss.name for loss in (erm.LOGISTIC, erm.HUBER_SVM)]
+    ways = {"plain": "reals", "output": "reals, output perturbation", "objective": "reals, objective perturbation"}
+    listed = [("reals", way, label) for way, label in ways.items()] + [(name, "plain", name) for name in ROWS[1:]]
+    rows = [
+        [label, *(both(report["table4"][name][loss][way], "table4", name, loss, way) for loss in losses)]
+        for name, way, label in listed
+    ]
+    lines += table(["trained on", *losses], rows)
+    games = list(likeness.CLASSIFIERS)
+>>>>>>> /tmp/tmpdz45if0xbench_papers_acs.py
     rows = [[name, *(both(report["table5"][name][g]["value"], "table5", name, g) for g in games)] for name in ROWS]
     lines += table(["real records against", *games], rows)
     rates = report["pass_rates"]

@@ -127,10 +127,10 @@ def rows_of_a_table(place: Path, tree: Tree) -> None:
 
 
 def expanding(place: Path, tree: Tree) -> None:
-    """A part of some kilobytes, one text of which has 300 megabytes."""
+    """A part of some kilobytes, one text of which has more bytes than a reader takes."""
     part = tree["parts"][0]
     table = pq.ParquetFile(place / part["name"], read_dictionary=["region", "employed"]).read()
-    values = pa.array(["a" * (limits.GROUP_TEXT_BYTES + 1)])
+    values = pa.array(["a" * (pages.GROUP_TEXT_BYTES + 1)])
     column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(table.num_rows, np.int32)), values)
     sink = pa.BufferOutputStream()
     table = table.set_column(0, table.schema.field("region"), column)
@@ -185,7 +185,10 @@ def readings(place: Path) -> list[Callable[[], Any]]:
         (many_values_of_a_model, "1,000,000 values", "dtam"),
     ],
 )
-def test_what_is_too_large_is_refused(place: Path, change: Change, message: str, refused: str) -> None:
+def test_what_is_too_large_is_refused(
+    place: Path, change: Change, message: str, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "GROUP_TEXT_BYTES", 1 << 22)  # the memory of the test itself
     forge(place, change)
     start = time.monotonic()
     for letter, read in zip("vrdtam", readings(place), strict=True):

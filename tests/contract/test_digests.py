@@ -527,6 +527,8 @@ ERRING = (
     "unrate",
 )
 """Of each mechanism the case that takes least time."""
+LONG = ("acs2024-households", "acs2024-persons", "acs2024-whole", "adult-federated", "census-100m", "demo-seeds")
+"""Cases that take more than two seconds, each beside others of its family."""
 
 
 def agree(name: str, found: dict[str, Any]) -> None:
@@ -546,7 +548,7 @@ def test_every_shipped_spec_is_a_case() -> None:
     assert set(CASES) == set(recorded())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in CASES])
 def test_a_release_is_the_recorded_one(name: str, shared_data: Find, tmp_path: Path) -> None:
     agree(name, released(name, shared_data, tmp_path))
 

@@ -39,10 +39,9 @@ def test_records_of_the_table_are_no_holdout(share: float) -> None:
     cut = round(share * 2_000)
     mixed = stacked(take(training, np.arange(cut)), take(others, np.arange(cut, 2_000)))
     section = holdout_section(training, mixed, seed=0)
-    assert section is not None
     assert section.state == "bad"
     unlike = section.figures["unlike"]
-    assert unlike["hold-out"] < (1 - share / 2) * unlike["real"]  # type: ignore[index]
+    assert unlike["hold-out"] < (1 - share / 2) * unlike["real"]
 
 
 def test_a_table_without_repeated_records() -> None:

@@ -18,7 +18,6 @@ from dpdist.data.operators import pair_counts_operator, through
 from dpdist.data.released import ReleaseDecoder
 from dpdist.errors import VerificationFailed
 from dpdist.evaluation.binning import view_of
-from dpdist.evaluation.utility.correlations import cramers_v, pearson
 from dpdist.evaluation.utility.marginals import (
     Marginals,
     chosen_triples,
@@ -30,6 +29,7 @@ from dpdist.evaluation.utility.marginals import (
     subsample_scores,
     total_variation,
 )
+from dpdist.evaluation.utility.similarity import cramers_v, pearson
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.part_format import PartFormat
@@ -156,7 +156,7 @@ def schema(*more: dict[str, Any]) -> Schema:
 @pytest.mark.parametrize("values", ["values", "labels", "codes"])
 @pytest.mark.parametrize("bins", ["uniform", "label"])
 def test_released_values_become_their_codes_again(values: str, bins: str) -> None:
-    form = PartFormat(values=values, bins=bins)  # type: ignore[arg-type]
+    form = PartFormat(values=values, bins=bins)
     table = schema()
     rng = np.random.default_rng(0)
     codes = [rng.integers(0, a.cardinality, 500).astype(a.dtype) for a in table.attributes]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,7 +16,7 @@ from needs import left_out
 from dpdist.evaluation.page import page as page_module
 from dpdist.evaluation.page import plots
 from dpdist.evaluation.page.page import About, render, text_of
-from dpdist.evaluation.page.sections import PageSection, PageTable, Plot
+from dpdist.evaluation.page.sections import PageSection, PageTable, Plot, plain
 from tests.evaluate.browser import chromium, visit
 
 EVIL = "</td></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}$\\foo^{"
@@ -86,13 +87,11 @@ def test_control_characters_are_seen_and_do_nothing() -> None:
 def test_the_policy_forbids_all_but_the_two_blocks_of_the_page() -> None:
     text = page()
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
-    assert policy is not None
     directives = dict(part.strip().split(" ", 1) for part in policy[1].replace("&#39;", "'").split(";"))
     assert directives["default-src"] == "'none'"
     assert directives["base-uri"] == directives["form-action"] == "'none'"
     for tag in ("style", "script"):
         block = re.search(f"<{tag}>(.*?)</{tag}>", text, re.S)
-        assert block is not None
         digest = base64.b64encode(hashlib.sha256(block[1].encode()).digest()).decode()
         assert directives[f"{tag}-src"] == f"'sha256-{digest}'"
     assert text.count("<script") == text.count("<style") == 1
@@ -163,6 +162,25 @@ def test_plots_are_in_the_colours_of_the_page_and_repeatable() -> None:
 )
 def test_cells(cell: object, text: str) -> None:
     assert text_of(cell) == text
+
+
+def test_a_section_is_json() -> None:
+    table = PageTable("t", ("a", "b"), ((np.float32(0.5), "x"), (np.int64(3), None)), note="n")
+    figures = {"mean": np.float64("nan"), "counts": np.arange(3), "ends": (1, float("inf")), "ok": np.bool_(True)}
+    section = PageSection("marginals", "Marginals", "Fine.", "good", tables=(table,), figures=figures)
+    read = json.loads(json.dumps(section.to_json(), allow_nan=False))
+    assert read["figures"] == {"mean": None, "counts": [0, 1, 2], "ends": [1, None], "ok": True}
+    assert read["tables"][0]["rows"] == [[0.5, "x"], [3, None]]
+
+
+def test_rows_have_as_many_cells_as_there_are_columns() -> None:
+    with pytest.raises(ValueError, match="needs 2 cells"):
+        PageTable("t", ("a", "b"), (("x",),))
+
+
+def test_what_json_does_not_know_is_refused() -> None:
+    with pytest.raises(TypeError, match="PosixPath"):
+        plain({"folder": Path("x")})
 
 
 # --- in a browser -----------------------------------------------------------------------------------------------------

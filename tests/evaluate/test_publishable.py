@@ -164,7 +164,6 @@ def publish(own: Made, asked: Request | None = None) -> None:
             ReleasedTable(store, manifest), tables_of(asked), executor=cluster, seed=0, progress=lambda *_: None
         )
         with charged(asked, inputs) as publication:
-            assert publication is not None
             publication.publish(inputs.marginals())
 
 
@@ -237,7 +236,7 @@ def test_a_run_that_dies_between_commit_and_publication_is_finished(
     commit = Books.commit
 
     def die(self: Books, *args: object, **named: object) -> None:
-        commit(self, *args, **named)  # type: ignore[arg-type]
+        commit(self, *args, **named)
         raise KeyboardInterrupt
 
     def interrupted(asked: Request) -> None:
@@ -325,7 +324,6 @@ def test_figures_are_of_the_manifest_that_was_committed(own: Made) -> None:
     )
     ledger = Books.open(f"sqlite:///{own.folder}/ledger.db", create=False)
     release = ledger.find("people", manifest.name)
-    assert release is not None
     with pytest.raises(errors.ReleaseConflict, match="manifest"):
         FiguresPublication(ledger, forged, FiguresPlan(0.5), Folder(own.folder), 0).reserve(release.input_fingerprint)
     ledger.close()

@@ -87,10 +87,6 @@ CONDITIONS = [
 ]
 
 
-def test_some_values_are_merged(law: Law) -> None:
-    assert any(len(rare) for rare in law.fitted.rare)
-
-
 @pytest.mark.parametrize("attributes", [(0,), (1, 3), (0, 2), (0, 1, 2), (0, 1, 2, 3)])
 def test_marginals_are_those_of_the_joint_law(law: Law, attributes: tuple[int, ...]) -> None:
     others = tuple(i for i in range(4) if i not in attributes)

@@ -15,10 +15,9 @@ from releases import KEY, SCHEMA, table
 
 from dpdist.accuracy.coefficients import linear
 from dpdist.errors import SpecError
-from dpdist.inference.answers import tabulate
+from dpdist.inference.answers import parse_quantity, ratio_range, tabulate
 from dpdist.inference.comparisons import MEASURED_NOTE, answer
 from dpdist.inference.published import Published
-from dpdist.inference.quantities import parse_quantity, ratio_range
 from dpdist.spec.regression import numbers_in, parse_regression
 from dpdist.spec.schema import Schema
 

@@ -70,7 +70,6 @@ def test_deviations_are_as_large_as_errors(replicates: Replicates) -> None:
             for score in range(8):
                 (found,) = by_replicates(replicates, f"share where {name} = {text} and score = {score}")
                 truth = float(((real[name] == value) & (real["score"] == score)).mean())
-                assert found.deviation is not None
                 if truth > 0.01:
                     ratios.append((found.estimate - truth) / found.deviation)
     assert len(ratios) > 40
@@ -88,14 +87,10 @@ def test_differences_ratios_and_regressions(opened: Published) -> None:
     }
     for question, truth in truths.items():
         (found,) = answer(opened, question)
-        assert found.low is not None
-        assert found.high is not None
         assert abs(found.estimate - truth) <= 3 * found.deviation
         assert found.low < found.estimate < found.high < found.low + 1
     constant, slope = answer(opened, "regression score on employed = 'yes'")
     assert slope.question.endswith(": employed = 'yes'")
-    assert slope.low is not None
-    assert slope.high is not None
     assert abs(slope.estimate - next(iter(truths.values()))) <= 3 * slope.deviation
     assert constant.estimate > 0
     found, _ = answer(opened, "logistic regression employed = 'yes' on score")
@@ -111,7 +106,6 @@ def test_values_of_which_no_record_was_released_are_in_the_interval(
     codes = [np.zeros_like(column) if i == place else column for i, column in enumerate(replicates.codes)]
     alone = replace(replicates, codes=codes)
     errors = opened.errors
-    assert errors is not None
     counts = np.array([len(codes[0]), *[0] * 7])
     deviations = errors.half_width((place,), counts)[1:] / 1.96 / opened.records
     for question, least in {
@@ -130,7 +124,6 @@ def test_values_of_which_no_record_was_released_are_in_the_interval(
 def test_a_mean_counts_the_noise_of_rare_values(opened: Published, replicates: Replicates) -> None:
     """Noise is equal in all cells of a table, and replicates move the weights of each by a share of its own."""
     place, errors = opened.schema.names.index("age"), opened.errors
-    assert errors is not None
     column = np.zeros_like(replicates.codes[place])
     column[::500] = 19
     codes = [column if i == place else other for i, other in enumerate(replicates.codes)]

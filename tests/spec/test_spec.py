@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 
 import jsonschema
@@ -14,8 +15,9 @@ from dpdist.cli.schema import json_schema_of
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import FAMILIES
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
+from dpdist.spec import reader
 from dpdist.spec.overrides import override, parse_overrides
-from dpdist.spec.reader import json_schema, load
+from dpdist.spec.reader import load
 
 RELEASES = Path(__file__).parents[2] / "deploy" / "releases"
 SPECS = sorted(path.name for path in RELEASES.glob("*.yaml"))
@@ -25,6 +27,9 @@ def loaded(*settings: str, name: str = "acs2013-paper.yaml") -> PlausibleDeniabi
     spec = load(RELEASES / name, parse_overrides(settings))
     assert isinstance(spec, PlausibleDeniabilitySpec)
     return spec
+
+
+json_schema = cache(reader.json_schema)
 
 
 @pytest.mark.parametrize("name", SPECS)

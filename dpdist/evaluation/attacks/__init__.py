@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from dpdist.evaluation.attacks import copies, distinguish, excess, membership
+from dpdist.evaluation.attacks import excess, likeness, membership
 from dpdist.evaluation.attacks.shadow import Generator
 from dpdist.evaluation.attacks.tables import AttackTables, Sizes
 from dpdist.evaluation.page.sections import PageSection
@@ -26,7 +26,7 @@ def attack_sections(
     `progress` is called with ("attacks", finished attacks, all attacks).
     """
     shadows = partial(membership.section, mechanism=mechanism)
-    attacks = (distinguish.section, copies.section, shadows, excess.linkage, excess.inference, excess.location)
+    attacks = (likeness.game, likeness.copies, shadows, excess.linkage, excess.inference, excess.location)
     sections: list[PageSection] = []
     for attack in attacks:
         progress("attacks", len(sections), len(attacks))

@@ -171,21 +171,15 @@ def nearest_guesses(targets: Codes, released: Codes, schema: Schema) -> list[Cou
 
 def inference(tables: AttackTables) -> PageSection:
     """Guess each attribute in turn, of training records and, as the baseline, of held-out ones."""
-    name, title, schema, sizes, both = (
-        "inference",
-        "Attribute inference",
-        tables.schema,
-        tables.sizes,
-        tables.comparable,
-    )
+    name, title, schema, both = "inference", "Attribute inference", tables.schema, tables.comparable
     m = len(schema.attributes)
     if m < 2:
         return does_not_apply(name, title, "a record of one attribute leaves nothing to infer from.")
     if both is None:
         return tables.not_comparable(name, title)
-    rng, count = tables.rng(8), min(*map(size, both), sizes.searched)
+    rng, count = tables.rng(8), min(*map(size, both), tables.sizes.searched)
     targets = stacked(*(drawn(table, count, rng) for table in both))
-    records = drawn(tables.released, sizes.compared, rng)
+    records = drawn(tables.released, tables.sizes.compared, rng)
     known, public = coarse(targets, schema), coarse(tables.released, schema)
     exact = agreeing_guesses(known, public, Agreement(m, seed=tables.seed))
     nearest = nearest_guesses(targets, records, schema)

@@ -59,6 +59,11 @@ class Attack:
     point: OperatingPoint  # members found while 0.1 % of the non-members are accused
     curve: tuple[Floats, Floats]  # the ROC curve
 
+    def to_json(self) -> dict[str, object]:
+        """The attack as a JSON object, without its curve."""
+        area, point = self.area.to_json(), self.point.to_json()
+        return {"auc": area, "tpr_at_fpr": point, "members": self.members, "non_members": self.others}
+
 
 def judged(name: str, scores: Floats, members: int, *, confidence: float) -> Attack:
     """Judge an attack by its scores: those of `members` members first, then those of the others."""
@@ -109,7 +114,10 @@ def section(tables: AttackTables, *, mechanism: Generator | None = None) -> Page
     )
     curves = {attack.name: attack.curve for attack in attacks}
     plot = roc_plot("Members found against non-members accused", curves, allowed=ALLOWED)
-    figures = {attack.name: _figures(attack) for attack in [*attacks, control]}
+    figures = {
+        attack.name: attack.to_json() | {"roc": {"fpr": attack.curve[0].tolist(), "tpr": attack.curve[1].tolist()}}
+        for attack in [*attacks, control]
+    }
     return PageSection(NAME, TITLE, _verdict(attacks, control), _state(attacks, control), (table,), plot, figures)
 
 
@@ -139,16 +147,6 @@ def _attacked(
     ]
     control = judged("control", density_ratio(aside, kept), count, confidence=_CONTROL)
     return attacks, control, mechanism is not None
-
-
-def _figures(attack: Attack) -> dict[str, object]:
-    return {
-        "auc": attack.area.to_json(),
-        "tpr_at_fpr": attack.point.to_json(),
-        "members": attack.members,
-        "non_members": attack.others,
-        "roc": {"fpr": attack.curve[0].tolist(), "tpr": attack.curve[1].tolist()},
-    }
 
 
 def _tail(attack: Attack) -> bool:

@@ -118,14 +118,11 @@ class Agreement:
         first, second = summed(ours), summed(theirs)
         return np.array([occurrences(first - a, second - b) for a, b in zip(ours, theirs, strict=True)])
 
-    def profile(self, records: Codes, others: Codes) -> Floats:
-        """How many of the others differ from each record in no, one and two attributes. Returns ndarray of float64,
-        shape (3, records): the third row is an estimate where there are more than `PAIRS` pairs of attributes.
-        """
-        return self.profiles(records, others)[0]
-
     def profiles(self, records: Codes, others: Codes) -> tuple[Floats, Counts]:
-        """The profile of each record, and its agreements with the others on all attributes but one (`without`)."""
+        """How many of the others differ from each record in no, one and two attributes, and `without`.
+
+        The first is float64[3, records]; its third row is an estimate where there are more than `PAIRS` pairs.
+        """
         m = self.attributes
         ours, theirs = self.words(records), self.words(others)
         first, second = summed(ours), summed(theirs)

@@ -68,14 +68,7 @@ class AttackResult:
 
     def to_json(self) -> dict[str, object]:
         """The attack as a JSON object."""
-        attack = self.attack
-        return {
-            "auc": attack.area.to_json(),
-            "guess": self.guess.to_json(),
-            "tpr_at_fpr": attack.point.to_json(),
-            "members": attack.members,
-            "non_members": attack.others,
-        }
+        return self.attack.to_json() | {"guess": self.guess.to_json()}
 
 
 def rare_size(parents: ParentRecords) -> int:

@@ -68,10 +68,6 @@ class ParentRecords:
         rows = np.arange(ends[-1] if len(ends) else 0) + np.repeat(self.ends[:-1][chosen] - ends + sizes, sizes)
         return ParentRecords.of(self.linked, [column[rows] for column in self.codes], sizes)
 
-    def drawn(self, count: int, rng: np.random.Generator) -> ParentRecords:
-        """At most so many parents, without replacement."""
-        return self.take(rng.permutation(len(self))[:count])
-
     def halves(self, rng: np.random.Generator) -> tuple[ParentRecords, ParentRecords]:
         """The parents in two random halves."""
         order = rng.permutation(len(self))

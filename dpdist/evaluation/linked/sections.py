@@ -20,7 +20,7 @@ from dpdist.evaluation.linked.parents import ParentRecords, by_numbers, real_par
 from dpdist.evaluation.linked.within import within_section
 from dpdist.evaluation.page.sections import PageSection, does_not_apply
 from dpdist.evaluation.request import Request
-from dpdist.evaluation.utility import correlations, similarity
+from dpdist.evaluation.utility import similarity
 from dpdist.evaluation.utility.checks import holdout_section, rules_section
 from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, marginals_operator
 from dpdist.families.base.attempt import Progress
@@ -89,16 +89,12 @@ def linked_sections(inputs: LinkedInputs, request: Request) -> list[PageSection]
     above = view_of(linked.parents_schema)
     tops = _marginals({of: one.top() for of, one in tables.items()}, linked.parents_schema, above, seed)
     parents = similarity.marginal_section(tops, above, seed=seed)
+    of_parents = f"A row for each {name}. {parents.verdict}"
     sections = [
         replace(members, title="Marginals of members", verdict=f"Members, with their {name}. {members.verdict}"),
-        replace(
-            parents,
-            name="parents-marginals",
-            title="Marginals of parents",
-            verdict=f"A row for each {name}. {parents.verdict}",
-        ),
+        replace(parents, name="parents-marginals", title="Marginals of parents", verdict=of_parents),
         within_section(released, real, seed=seed),
-        correlations.correlation_section(counts, view),
+        similarity.correlation_section(counts, view),
     ]
     rules = linked.schema.forbidden
     if rules:

@@ -66,11 +66,8 @@ def _shares(parents: ParentRecords) -> Iterator[tuple[str, str, float]]:
         for code, label in enumerate(code_labels(attribute)):
             count = np.bincount(owner[parents.codes[place] == code], minlength=len(parents))
             yield "any member", f"{attribute.name} is {label}", _mean(count > 0)
-            yield (
-                "all members, of several",
-                f"{attribute.name} is {label}",
-                _mean((count == parents.sizes)[_several(parents)]),
-            )
+            alike = (count == parents.sizes)[_several(parents)]
+            yield "all members, of several", f"{attribute.name} is {label}", _mean(alike)
 
 
 def _alike(parents: ParentRecords) -> Iterator[tuple[str, str, float]]:

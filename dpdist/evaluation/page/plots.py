@@ -268,14 +268,8 @@ def roc_plot(title: str, curves: Mapping[str, tuple[Floats, Floats]], *, allowed
     axes.plot([_LEAST, 1], [_LEAST, 1], linestyle="dotted", linewidth=1, color=INK, label="guessing")
     axes.axvline(allowed, linewidth=1, color=FAINT)
     for (name, (accused, found)), colour, line in zip(curves.items(), _COLOURS, _LINES, strict=False):
-        axes.step(
-            np.maximum(accused, _LEAST),
-            np.maximum(found, _LEAST),
-            where="post",
-            color=colour,
-            linestyle=line,
-            label=name,
-        )
+        points = np.maximum(accused, _LEAST), np.maximum(found, _LEAST)
+        axes.step(*points, where="post", color=colour, linestyle=line, label=name)
     axes.set(xscale="log", yscale="log", xlim=(_LEAST, 1), ylim=(_LEAST, 1.2))
     axes.set(xlabel="non-members accused", ylabel="members found")
     for axis in (axes.xaxis, axes.yaxis):

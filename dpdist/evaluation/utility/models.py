@@ -275,18 +275,15 @@ def too_small(name: str, title: str) -> PageSection:
     return does_not_apply(name, title, f"it needs {LEAST} records to train on and to test on, and two attributes.")
 
 
-def default_target(view: View) -> int:
-    """The attribute to predict unless one is named: the last with two values, else the one with the fewest."""
-    sizes = view.sizes
-    finite = [i for i, axis in enumerate(view.axes) if axis.edges is None and axis.size > 1]
-    binary = [i for i in finite if sizes[i] == 2]
-    return binary[-1] if binary else min(finite, key=lambda i: sizes[i], default=len(sizes) - 1)
-
-
 def named_target(view: View, name: str | None) -> int:
-    """The place of the attribute to predict. Raises SpecError: there is no such attribute."""
+    """The place of the attribute to predict; unless it is named the last with two values, else the one with the fewest.
+    Raises SpecError: there is no such attribute.
+    """
     if name is None:
-        return default_target(view)
+        sizes = view.sizes
+        finite = [i for i, axis in enumerate(view.axes) if axis.edges is None and axis.size > 1]
+        binary = [i for i in finite if sizes[i] == 2]
+        return binary[-1] if binary else min(finite, key=lambda i: sizes[i], default=len(sizes) - 1)
     if name not in view.names:
         raise SpecError(f"--target {name}: expected one of {', '.join(view.names)}")
     return view.names.index(name)

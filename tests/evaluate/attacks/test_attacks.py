@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from releases import SCHEMA, project
 
-from dpdist.evaluation.attacks import AttackTables, Sizes, attack_sections, distinguish, excess, membership
+from dpdist.evaluation.attacks import AttackTables, Sizes, attack_sections, excess, likeness, membership
 from dpdist.evaluation.attacks.records import drawn, independent, size
 from dpdist.evaluation.attacks.shadow import mechanism_of, partial_copies
 from dpdist.evaluation.page.sections import PageSection
@@ -139,11 +139,11 @@ def test_near_copies_are_counted_apart() -> None:
 
 def test_the_game_tells_marginals_from_records_and_not_samples() -> None:
     real, other = people(2000, 5), people(2000, 6)
-    accuracy, area = distinguish.play(real, other, classifier=distinguish.forest, seed=0)
+    accuracy, area = likeness.play(real, other, classifier=likeness.forest, seed=0)
     assert accuracy.covers(0.5)
     assert area.covers(0.5)
     shuffled = independent(real, np.random.default_rng(0))
-    accuracy, area = distinguish.play(real, shuffled, classifier=distinguish.forest, seed=0)
+    accuracy, area = likeness.play(real, shuffled, classifier=likeness.forest, seed=0)
     assert accuracy.low > 0.75
     assert area.low > 0.85
 
@@ -221,7 +221,6 @@ def test_shadow_releases_have_the_noise_of_the_release(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("dpdist.evaluation.attacks.shadow.rehearse", once)
     mechanism = mechanism_of(spec, training=30_000)
-    assert mechanism is not None
     rng = np.random.default_rng(0)
     for rows in (300, 12_000):
         made = mechanism([rng.integers(0, n, rows).astype(np.uint8) for n in spec.table.cardinalities], 1)
@@ -230,7 +229,6 @@ def test_shadow_releases_have_the_noise_of_the_release(tmp_path: Path, monkeypat
         assert model.parameters == whole.model.parameters
         assert model.structure.minimum_records == int(0.9 * rows * 0.3)
         assert seen[-1].spec.privacy.deniability.k == max(1, round(20 * rows / 30_000))
-    assert whole.model.structure is not None
     ratio = model.structure.sensitivity / whole.model.structure.sensitivity
     assert model.structure.standard_deviation / whole.model.structure.standard_deviation == pytest.approx(ratio, 1e-3)
 
@@ -239,7 +237,6 @@ def test_shadow_models_know_the_mechanism(tmp_path: Path) -> None:
     schema = Schema.model_validate(SCHEMA)
     spec = project(tmp_path, rows=10, synthesis__omega=[3, 4], synthesis__records=20_000)
     mechanism = mechanism_of(spec, training=20_000)
-    assert mechanism is not None
     rng = np.random.default_rng(0)
     table: Codes = [rng.integers(0, n, 9000).astype(np.uint8) for n in schema.cardinalities]
     made = mechanism(table, 5)

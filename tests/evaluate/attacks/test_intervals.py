@@ -9,7 +9,6 @@ import pytest
 from scipy.stats import binom
 
 from dpdist.evaluation.attacks.intervals import (
-    Estimate,
     area_under_curve,
     difference,
     operating_point,
@@ -107,10 +106,3 @@ def test_a_curve_goes_from_nothing_to_everything() -> None:
     for rate, share in zip(accused[1:-1], found[1:-1], strict=True):
         bar = np.sort(negative)[::-1][max(round(rate * 3000) - 1, 0)]
         assert share == pytest.approx((positive >= bar).mean(), abs=0.01)
-
-
-def test_an_interval_says_what_it_covers() -> None:
-    interval = Estimate(0.5, 0.4, 0.6)
-    assert interval.covers(0.4)
-    assert not interval.covers(0.61)
-    assert interval.to_json() == {"value": 0.5, "low": 0.4, "high": 0.6}

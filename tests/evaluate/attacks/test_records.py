@@ -42,7 +42,7 @@ def test_agreements_are_those_of_all_pairs(rows: int, others: int, seed: int) ->
     agreement, apart = Agreement(4, seed=seed), differences(ours, theirs)
     assert (agreement.exact(ours, theirs) == (apart == 0).sum(axis=1)).all()
     expected = np.array([(apart == number).sum(axis=1) for number in (0, 1, 2)])
-    assert (agreement.profile(ours, theirs) == expected).all()
+    assert (agreement.profiles(ours, theirs)[0] == expected).all()
     without = agreement.without(ours, theirs)
     for place, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         rest = apart - (a[:, None] != b[None, :])
@@ -52,9 +52,9 @@ def test_agreements_are_those_of_all_pairs(rows: int, others: int, seed: int) ->
 def test_many_attributes_are_estimated_from_some_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     ours, theirs = ([rng.integers(0, 2, rows).astype(np.uint8) for _ in range(8)] for rows in (50, 4000))
-    exact = Agreement(8, seed=0).profile(ours, theirs)
+    exact = Agreement(8, seed=0).profiles(ours, theirs)[0]
     monkeypatch.setattr(records, "PAIRS", 14)
-    estimates = np.mean([Agreement(8, seed=seed).profile(ours, theirs)[2] for seed in range(60)], axis=0)
+    estimates = np.mean([Agreement(8, seed=seed).profiles(ours, theirs)[0][2] for seed in range(60)], axis=0)
     assert estimates == pytest.approx(exact[2], rel=0.15)
 
 

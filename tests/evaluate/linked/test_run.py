@@ -76,7 +76,6 @@ def evaluated(made: Made, output: Path, **changes: Any) -> dict[str, Any]:
 def opened(made: Made, *, parents: bool = False, spec: ReleaseSpec | None = None) -> LinkedInputs:
     store, manifest = open_release(made.release)
     linked = linked_rows(manifest, spec)
-    assert linked is not None
     source = TableSource((made.path("table"),), extra_columns="ignore")
     if parents:
         above = made.path("table-households")
