@@ -195,29 +195,7 @@ def markdown(report: dict[str, Any], paper: dict[str, Any]) -> str:
         cells = [both(value, "table3", name, k, what) for value, (k, what) in zip(values, kinds, strict=True)]
         rows.append([name, *cells])
     lines = table(["trained on", *(f"{name}, {what}" for name, what in kinds)], rows)
-<<<<<<< /tmp/tmpg1j3eb0qbench_papers_acs.py
-    games = list(distinguish.CLASSIFIERS)
-||||||| /tmp/tmp6v74wex_bench_papers_acs.py
-    losses = [loss.name for loss in (erm.LOGISTIC, erm.HUBER_SVM)]
-    ways = {"plain": "reals", "output": "reals, output perturbation", "objective": "reals, objective perturbation"}
-    listed = [("reals", way, label) for way, label in ways.items()] + [(name, "plain", name) for name in ROWS[1:]]
-    rows = [
-        [label, *(both(report["table4"][name][loss][way], "table4", name, loss, way) for loss in losses)]
-        for name, way, label in listed
-    ]
-    lines += table(["trained on", *losses], rows)
-    games = list(distinguish.CLASSIFIERS)
-=======
-    losses = [loss.name for loss in (erm.LOGISTIC, erm.HUBER_SVM)]
-    ways = {"plain": "reals", "output": "reals, output perturbation", "objective": "reals, objective perturbation"}
-    listed = [("reals", way, label) for way, label in ways.items()] + [(name, "plain", name) for name in ROWS[1:]]
-    rows = [
-        [label, *(both(report["table4"][name][loss][way], "table4", name, loss, way) for loss in losses)]
-        for name, way, label in listed
-    ]
-    lines += table(["trained on", *losses], rows)
     games = list(likeness.CLASSIFIERS)
->>>>>>> /tmp/tmpdz45if0xbench_papers_acs.py
     rows = [[name, *(both(report["table5"][name][g]["value"], "table5", name, g) for g in games)] for name in ROWS]
     lines += table(["real records against", *games], rows)
     rates = report["pass_rates"]
