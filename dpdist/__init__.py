@@ -15,7 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpdist.api.calls import evaluate, open_release, plan, release, verify
+    from dpdist.api.calls import open_release, plan, release, verify
+    from dpdist.api.evaluation import evaluate
     from dpdist.api.ledger import Ledger
     from dpdist.api.synthesizer import Synthesizer
     from dpdist.spec.schema import Schema
@@ -24,9 +25,10 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "Ledger": "dpdist.api.ledger",
+    "evaluate": "dpdist.api.evaluation",
     "Schema": "dpdist.spec.schema",
     "Synthesizer": "dpdist.api.synthesizer",
-    **dict.fromkeys(("evaluate", "open_release", "plan", "release", "verify"), "dpdist.api.calls"),
+    **dict.fromkeys(("open_release", "plan", "release", "verify"), "dpdist.api.calls"),
 }
 
 __all__ = ["Ledger", "Schema", "Synthesizer", "errors", "evaluate", "open_release", "plan", "release", "verify"]

@@ -1,4 +1,4 @@
-"""The functions of the public API: plan, release, open_release, verify, evaluate."""
+"""The functions of the public API: plan, release, open_release, verify."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdist.api.containers import as_input, column_names, is_partitioned, paths_of
-from dpdist.api.display import bars
+from dpdist.api.display import shown
 from dpdist.api.given import executor_for, key_of, specified
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.planned import PlannedRelease
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from dpdist.api.released import Release
     from dpdist.cluster.cluster import Cluster
     from dpdist.data.inputs import Input
-    from dpdist.evaluation.run import Evaluated
     from dpdist.families.base.attempt import Progress
     from dpdist.lifecycle.run import AttemptMode, Run
     from dpdist.publish.account import ReleaseAccount
@@ -146,7 +144,7 @@ def opened_run(
     loaded = _loaded(spec, data, ledger, settings)
     executor, given = _given(data, client, extra_columns=loaded.data.extra_columns)
     with (
-        _shown(progress) as report,
+        shown(progress) as report,
         Run(
             loaded,
             fixed_key=test_key,
@@ -252,80 +250,6 @@ def verified(
         return check(os.fspath(path), key, **expected), None
     with Ledger(url).opened() as opened:
         return verify_with_account(opened, os.fspath(path), key, **expected)
-
-
-def evaluate(
-    release: str | os.PathLike[str],
-    against: Any = None,
-    *,
-    holdout: Any = None,
-    spec: AnySpecification | None = None,
-    client: Client | None = None,
-    progress: bool | Progress = False,
-    storage_options: Mapping[str, Any] | None = None,
-    **settings: Any,
-) -> Evaluated:
-    """Compare a release with the real table: ``dpdist evaluate``. The page and the figures are CONFIDENTIAL.
-
-    Parameters
-    ----------
-    release : str, path or Release
-        Or a YAML file of a `dpdist.evaluation.request.Request`; what else is given takes the place of what it says.
-    against : table, optional
-        The real table, as for `release`; by default the files that `spec` names.
-    holdout : table, optional
-        Records like its own that the release was not made from; attacks need them.
-    spec : path, mapping or ReleaseSpec, optional
-        How the files of the real table are read.
-    client : distributed.Client, optional
-        A live one, which stays open.
-    progress : bool or callable
-        Show bars, or call ``progress(stage, done, total)``.
-    storage_options : mapping, optional
-        Of object storage.
-    settings
-        The other fields of `dpdist.evaluation.request.Request`, which are the options of the command: ``output``,
-        ``confidential``, ``target``, ``train``, ``test``, ``seed``, ``attacks``, ``parents``, ``holdout_parents``,
-        ``cluster``, ``public_key``, ``publish``, ``ledger``.
-
-    Raises
-    ------
-    DpdistError
-        A table cannot be read, or does not fit the schema of the release.
-    """
-    from dpdist.evaluation.request import Request
-    from dpdist.evaluation.run import run_evaluation
-
-    executor = executor_for(client, dask=is_partitioned(against) or is_partitioned(holdout))
-    tables = {"against": against, "holdout": holdout}
-    given = settings | {
-        name: paths_of(data) or as_input(data, executor=executor, extra_columns="ignore")
-        for name, data in tables.items()
-        if data is not None
-    }
-    if spec is not None:
-        given["spec"] = specified(spec, {})
-    if isinstance(given.get("ledger"), Ledger):
-        given["ledger"] = given["ledger"].url
-    more: dict[str, Any] = {"executor": executor, "storage_options": dict(storage_options or {})}
-    if (where := os.fspath(release)).endswith((".yaml", ".yml")):
-        request = Request.read(Path(where), given, **more)
-    else:
-        request = Request.of({"release": where, **given}, **more)
-    with _shown(progress) as report:
-        return run_evaluation(request, progress=report)
-
-
-@contextmanager
-def _shown(progress: bool | Progress) -> Iterator[Progress]:
-    """What a call reports to: bars, the caller's function, or nothing."""
-    if progress is True:
-        with bars() as drawn:
-            yield drawn
-    else:
-        from dpdist.families.base.attempt import silent
-
-        yield progress or silent
 
 
 def _loaded(spec: AnySpecification, data: Any, ledger: AnyLedger, settings: Mapping[str, Any] | None) -> ReleaseSpec:

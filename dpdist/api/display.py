@@ -10,9 +10,12 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpdist.privacy.formatting import Fact
+
+if TYPE_CHECKING:
+    from dpdist.families.base.attempt import Progress
 
 WIDTH = 80
 """Columns of text; words are never cut, so paths may be longer."""
@@ -140,3 +143,15 @@ def bars() -> Iterator[Any]:
         finally:
             _shown.clear()
     console.print(f"  {'total':<22}{time.monotonic() - start:.1f} s", highlight=False)
+
+
+@contextmanager
+def shown(progress: bool | Progress) -> Iterator[Progress]:
+    """What a call reports to: bars, the caller's function, or nothing."""
+    if progress is True:
+        with bars() as drawn:
+            yield drawn
+    else:
+        from dpdist.families.base.attempt import silent
+
+        yield progress or silent

@@ -192,7 +192,7 @@ class Release:
 
     def evaluate(self, against: Any = None, *, holdout: Any = None, **options: Any) -> Evaluated:
         """Compare the release with the real table; see `dpdist.evaluate`."""
-        from dpdist.api.calls import evaluate
+        from dpdist.api.evaluation import evaluate
 
         return evaluate(self, against, holdout=holdout, **options)
 

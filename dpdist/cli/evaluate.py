@@ -45,7 +45,7 @@ def _options() -> list[inspect.Parameter]:
 )
 def evaluate(**given: Any) -> None:
     """Compare a release with the real table: one CONFIDENTIAL page with plots, and the figures as JSON."""
-    from dpdist.api.calls import evaluate as call
+    from dpdist.api.evaluation import evaluate as call
 
     asked = {name: value for name, value in given.items() if value is not None and name in Request.settings()}
     if "spec" in asked:

@@ -21,9 +21,9 @@ from typing import Any, Literal
 from dpdist.errors import AccountingError
 from dpdist.privacy import gdp
 from dpdist.privacy.calibrate import ABOVE, least_scale, require_budget, round_up
-from dpdist.privacy.deniability import composed_published, theorem1
+from dpdist.privacy.deniability import SeedRecords, composed_published, theorem1
 from dpdist.privacy.event import Event
-from dpdist.privacy.events import DiscreteLaplace, Gaussian, Parallel, SeedRecords
+from dpdist.privacy.events import DiscreteLaplace, Gaussian, Parallel
 from dpdist.privacy.formatting import shown
 from dpdist.privacy.mechanisms import require_protection
 from dpdist.privacy.pieces import composition, extreme, gaussian_parts
@@ -133,7 +133,7 @@ def plausible_deniability(
     Parameters
     ----------
     k, gamma, epsilon0, passing_mass, records :
-        As in `dpdist.privacy.events.SeedRecords`.
+        As in `dpdist.privacy.deniability.SeedRecords`.
     delta : float
         Of the whole release, and the most that one record's may be.
 

@@ -180,7 +180,7 @@ def pass_check(
     Parameters
     ----------
     k, gamma, epsilon0, passing_mass :
-        As in `dpdist.privacy.events.SeedRecords`.
+        As in `dpdist.privacy.deniability.SeedRecords`.
     seeds : int
         Confirmed lower bound of the number of seeds (`CountCheck.minimum`).
     candidates : int

@@ -27,20 +27,66 @@ line lies below the one before it for all alpha >= 1.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpdist.errors import AccountingError
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.events import SeedRecords
+from dpdist.privacy.composition import Piece
+from dpdist.privacy.event import Event, check_integer, check_number
 from dpdist.privacy.formatting import shown
 from dpdist.privacy.guarantee import PlausibleDeniability
 from dpdist.privacy.pair import DominatingPair, lower_hull
 
 _GAMMA_SLACK = 1e-9  # ratios of generation probabilities are compared in double precision
 _MOST_LINES = 2_000_000
+
+
+@dataclass(frozen=True)
+class SeedRecords(Event):
+    """``records`` released records, each conditional on passing the randomised plausible-deniability test.
+
+    Attributes
+    ----------
+    k : int
+        Threshold of the test.
+    gamma : float
+        Width of the buckets of generation probability; 1 where all plausible seeds have the *same* probability
+        (fixed omega).
+    epsilon0 : float
+        Parameter of the discrete Laplace noise on the threshold, ``P(z) ~ exp(-epsilon0 |z|)``.
+    passing_mass : float
+        Checked lower bound of ``Z = n Pr[pass]``, for the smaller of two adjacent sets of seeds.
+    records : int
+        Released records R.
+
+    Notes
+    -----
+    `dpdist.privacy.deniability` derives the dominating pair.
+    """
+
+    type: ClassVar[str] = "seed-records/1"
+    k: int
+    gamma: float
+    epsilon0: float
+    passing_mass: float
+    records: int
+
+    def __post_init__(self) -> None:
+        check_integer(self, "k", low=1)
+        check_number(self, "gamma", low=1, closed=True)
+        check_number(self, "epsilon0", low=0, high=100)
+        check_number(self, "passing_mass", low=0)
+        check_integer(self, "records", low=1)
+
+    def piece(self) -> Piece:
+        """The pair of one record, as often as there are released ones."""
+        pair = record_pair(k=self.k, gamma=self.gamma, epsilon0=self.epsilon0, passing_mass=self.passing_mass)
+        return Piece.of(pair, self.records)
 
 
 def pass_probability(count: ArrayLike, *, k: int, epsilon0: float) -> Floats:
@@ -98,7 +144,7 @@ def certain_mass(*, seeds: int, combinations: int, k: int, epsilon0: float) -> f
 @lru_cache(maxsize=256)
 def record_pair(*, k: int, gamma: float, epsilon0: float, passing_mass: float) -> DominatingPair:
     """The dominating pair of one released record, A with the added seed and B without it; parameters as in
-    `dpdist.privacy.events.SeedRecords`. Raises AccountingError: a parameter is out of range.
+    `SeedRecords`. Raises AccountingError: a parameter is out of range.
     """
     SeedRecords(k=k, gamma=gamma, epsilon0=epsilon0, passing_mass=passing_mass, records=1)
     intercept, slope, difference = _lines(k, gamma, epsilon0)

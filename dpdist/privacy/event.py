@@ -16,12 +16,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from dpdist.errors import AccountingError
 
 if TYPE_CHECKING:
     from dpdist.privacy.composition import Piece
+
+OWN = ("dpdist.privacy.events", "dpdist.privacy.deniability")
+"""The modules of the events of dpdist."""
 
 GROUP = "dpdist.events"
 """The group of entry points by which events of other distributions are found: the name is the type without version."""
@@ -164,8 +168,8 @@ def from_json(data: Mapping[str, Any] | str) -> Event:
 
 def _class_of(kind: Any) -> type[Event]:
     """The class of a type, of this distribution or of another one that is installed."""
-    import dpdist.privacy.events  # noqa: F401  those of dpdist
-
+    for module in OWN:
+        import_module(module)
     if kind not in _REGISTRY and isinstance(kind, str):
         from importlib.metadata import entry_points
 

@@ -222,52 +222,6 @@ class NestedLeakage(Event):
         return DiscreteLaplace(self.scale, count=2 * len(self.alphas)), ApproximateDP(0.0, self.failure)
 
 
-@dataclass(frozen=True)
-class SeedRecords(Event):
-    """``records`` released records, each conditional on passing the randomised plausible-deniability test.
-
-    Attributes
-    ----------
-    k : int
-        Threshold of the test.
-    gamma : float
-        Width of the buckets of generation probability; 1 where all plausible seeds have the *same* probability
-        (fixed omega).
-    epsilon0 : float
-        Parameter of the discrete Laplace noise on the threshold, ``P(z) ~ exp(-epsilon0 |z|)``.
-    passing_mass : float
-        Checked lower bound of ``Z = n Pr[pass]``, for the smaller of two adjacent sets of seeds.
-    records : int
-        Released records R.
-
-    Notes
-    -----
-    `dpdist.privacy.deniability` derives the dominating pair.
-    """
-
-    type: ClassVar[str] = "seed-records/1"
-    k: int
-    gamma: float
-    epsilon0: float
-    passing_mass: float
-    records: int
-
-    def __post_init__(self) -> None:
-        check_integer(self, "k", low=1)
-        check_number(self, "gamma", low=1, closed=True)
-        check_number(self, "epsilon0", low=0, high=100)
-        check_number(self, "passing_mass", low=0)
-        check_integer(self, "records", low=1)
-
-    def piece(self) -> Piece:
-        """The pair of one record, as often as there are released ones."""
-        from dpdist.privacy.composition import Piece
-        from dpdist.privacy.deniability import record_pair
-
-        pair = record_pair(k=self.k, gamma=self.gamma, epsilon0=self.epsilon0, passing_mass=self.passing_mass)
-        return Piece.of(pair, self.records)
-
-
 def _events(event: Event, name: str, parts: Any) -> None:
     if not isinstance(parts, tuple) or not all(isinstance(part, Event) for part in parts):
         raise AccountingError(f"{event.type}: {name} must be a tuple of events")

@@ -18,8 +18,9 @@ from harness import argument_parser, write
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
+from dpdist.privacy.deniability import SeedRecords
 from dpdist.privacy.event import Event
-from dpdist.privacy.events import DiscreteLaplace, Gaussian, SeedRecords, SubsampledGaussian
+from dpdist.privacy.events import DiscreteLaplace, Gaussian, SubsampledGaussian
 from dpdist.privacy.filter import Cost, Filter, Portfolio
 
 KINDS: dict[str, Callable[[float], Event]] = {

@@ -29,7 +29,8 @@ from dpdist.families.deniability.own_model import OwnSynthesizer
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes
-from dpdist.privacy.events import RandomSplit, SeedRecords
+from dpdist.privacy.deniability import SeedRecords
+from dpdist.privacy.events import RandomSplit
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 

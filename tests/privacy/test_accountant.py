@@ -18,6 +18,7 @@ from scipy.stats import binom
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
 from dpdist.privacy.composition import Tail, sum_of_draws
+from dpdist.privacy.deniability import SeedRecords
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import (
     ApproximateDP,
@@ -26,7 +27,6 @@ from dpdist.privacy.events import (
     Gaussian,
     Parallel,
     RandomSplit,
-    SeedRecords,
     SubsampledGaussian,
     SubsampledUnits,
 )

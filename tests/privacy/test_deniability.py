@@ -12,8 +12,15 @@ import pytest
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
-from dpdist.privacy.deniability import certain_mass, composed_published, growth, pass_probability, record_pair, theorem1
-from dpdist.privacy.events import SeedRecords
+from dpdist.privacy.deniability import (
+    SeedRecords,
+    certain_mass,
+    composed_published,
+    growth,
+    pass_probability,
+    record_pair,
+    theorem1,
+)
 
 EPSILONS = np.concatenate([np.linspace(0, 0.3, 31), np.linspace(0.35, 4, 74)])
 

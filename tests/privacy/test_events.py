@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant, events
+from dpdist.privacy.deniability import SeedRecords
 from dpdist.privacy.event import Event, covers
 from dpdist.privacy.events import (
     ApproximateDP,
@@ -21,7 +22,6 @@ from dpdist.privacy.events import (
     Parallel,
     RandomSplit,
     Replacement,
-    SeedRecords,
     SubsampledGaussian,
     SubsampledUnits,
 )
@@ -181,7 +181,7 @@ EVENTS: list[Event] = [
     events.ApproximateDP(0.1, 1e-10),
     events.SubsampledGaussian(0.1, 1.5, count=2),
     events.SubsampledUnits(0.1, 1.5, 3),
-    events.SeedRecords(k=20, gamma=2.0, epsilon0=0.3, passing_mass=1e6, records=7),
+    SeedRecords(k=20, gamma=2.0, epsilon0=0.3, passing_mass=1e6, records=7),
     events.LaplaceLeakage(4.0, 0.2),
 ]
 MORE = {"scale": 1 - 1e-9, "noise_multiplier": 1 - 1e-9, "passing_mass": 1 - 1e-9}

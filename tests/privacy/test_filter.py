@@ -18,7 +18,7 @@ import pytest
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
-from dpdist.privacy.deniability import record_pair
+from dpdist.privacy.deniability import SeedRecords, record_pair
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import (
     ApproximateDP,
@@ -27,7 +27,6 @@ from dpdist.privacy.events import (
     Gaussian,
     LaplaceLeakage,
     Replacement,
-    SeedRecords,
     SubsampledGaussian,
 )
 from dpdist.privacy.filter import NOTHING_TAKEN, Cost, Filter, Portfolio, exact_sum

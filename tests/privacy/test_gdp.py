@@ -13,8 +13,9 @@ from scipy.special import ndtr
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
 from dpdist.privacy.composition import Composition, Piece
+from dpdist.privacy.deniability import SeedRecords
 from dpdist.privacy.event import Event
-from dpdist.privacy.events import ApproximateDP, DiscreteLaplace, Gaussian, SeedRecords
+from dpdist.privacy.events import ApproximateDP, DiscreteLaplace, Gaussian
 from dpdist.privacy.formatting import rounded_down, rounded_up
 from dpdist.privacy.gdp import largest_mu_squared, least_epsilon, least_mu
 from dpdist.privacy.pair import DominatingPair

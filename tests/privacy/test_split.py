@@ -10,16 +10,9 @@ import numpy as np
 import pytest
 
 from dpdist.privacy import accountant
+from dpdist.privacy.deniability import SeedRecords
 from dpdist.privacy.event import Event
-from dpdist.privacy.events import (
-    ApproximateDP,
-    Composed,
-    DiscreteLaplace,
-    Gaussian,
-    RandomSplit,
-    SeedRecords,
-    SubsampledGaussian,
-)
+from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Gaussian, RandomSplit, SubsampledGaussian
 from dpdist.privacy.pair import NOTHING, DominatingPair, parallel_pair, split_pair
 from dpdist.privacy.pieces import dominating_pair
 

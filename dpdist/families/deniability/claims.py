@@ -49,8 +49,7 @@ from dpdist.families.deniability.structure import (
 from dpdist.model.claims import model_claim
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Counts, Floats
-from dpdist.privacy.deniability import pass_probability
-from dpdist.privacy.events import SeedRecords
+from dpdist.privacy.deniability import SeedRecords, pass_probability
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim
 from dpdist.spec.overrides import change

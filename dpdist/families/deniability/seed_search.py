@@ -19,8 +19,7 @@ from dpdist.families.deniability.spec import CHECK_SHARE, PlausibleDeniabilitySp
 from dpdist.families.deniability.splits import lighter
 from dpdist.privacy import accountant
 from dpdist.privacy.checks import count_check, expected_lower_bound, pass_check
-from dpdist.privacy.deniability import certain_mass
-from dpdist.privacy.events import SeedRecords
+from dpdist.privacy.deniability import SeedRecords, certain_mass
 
 _STEEPNESS = (1.1, 1.25, 1.5, 1.8)  # lam over ln(1/delta)
 _LEAST_PASS_RATE = 0.02

@@ -18,9 +18,9 @@ from dpdist.families.deniability.spec import CHECK_SHARE, ModelBudget, Plausible
 from dpdist.families.deniability.structure import MAX_CELLS, StructurePlan, structure_plan
 from dpdist.model.forecast import draws_at_most
 from dpdist.privacy.checks import CountCheck, PassCheck, candidates_needed, count_check, pass_check
-from dpdist.privacy.deniability import certain_mass
+from dpdist.privacy.deniability import SeedRecords, certain_mass
 from dpdist.privacy.event import Event
-from dpdist.privacy.events import ApproximateDP, Composed, RandomSplit, SeedRecords
+from dpdist.privacy.events import ApproximateDP, Composed, RandomSplit
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.spec.strict import OwnFields
 

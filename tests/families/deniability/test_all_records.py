@@ -17,9 +17,9 @@ from dpdist.families.deniability.splits import combined
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.deniability import pass_probability
+from dpdist.privacy.deniability import SeedRecords, pass_probability
 from dpdist.privacy.event import from_json
-from dpdist.privacy.events import Composed, DiscreteLaplace, SeedRecords
+from dpdist.privacy.events import Composed, DiscreteLaplace
 from dpdist.publish.verify import read_manifest, verify
 
 EPSILONS = np.linspace(0, 2.5, 11)

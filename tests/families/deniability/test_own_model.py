@@ -31,7 +31,8 @@ from dpdist.ledger.statement import budget_sentence
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Floats
-from dpdist.privacy.events import ApproximateDP, Composed, RandomSplit, SeedRecords
+from dpdist.privacy.deniability import SeedRecords
+from dpdist.privacy.events import ApproximateDP, Composed, RandomSplit
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_release, verify
 from dpdist.spec.overrides import change
