@@ -42,7 +42,7 @@ from dpdist.privacy.composition import Composition
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
 from dpdist.privacy.formatting import float_below, rounded_down, rounded_up
-from dpdist.privacy.gdp import largest_mu_squared, least_epsilon, least_mu
+from dpdist.privacy.gdp import implies, largest_mu_squared, least_epsilon, least_mu
 from dpdist.privacy.pair import DominatingPair
 from dpdist.privacy.pieces import dominating_pair, extreme, flat, gaussian_parts, piece_of
 
@@ -181,18 +181,18 @@ class Filter:
         if not most:
             return BEYOND
 
-        def at(share: float) -> Cost:
-            failure = rounded_up(failed + (most - failed) * Fraction(share))
-            epsilon = least_epsilon(mu_squared=precision, delta=failure - failed)
-            return Cost(rounded_up(epsilon), failure) if math.isfinite(epsilon) else Cost(None, failure)
+        def failure_at(share: float) -> Fraction:
+            return rounded_up(failed + (most - failed) * Fraction(share))
 
         low, high = 2.0**-60, 1.0
         for _ in range(24):
             middle = math.sqrt(low * high)
-            cost = at(middle)
-            dear = cost.amount is None or cost.amount * most > self.limit * cost.failure
-            low, high = (middle, high) if dear else (low, middle)
-        return at(high)
+            failure = failure_at(middle)
+            fair = implies(mu_squared=precision, epsilon=self.limit * failure / most, delta=failure - failed)
+            low, high = (low, middle) if fair else (middle, high)
+        failure = failure_at(high)
+        epsilon = least_epsilon(mu_squared=precision, delta=failure - failed)
+        return Cost(rounded_up(epsilon) if math.isfinite(epsilon) else None, failure)
 
     def _gaussian(self, event: Event | DominatingPair) -> Cost:
         failures = float(self.failure) * _FAILURES

@@ -130,6 +130,11 @@ def least_epsilon(*, mu_squared: Fraction, delta: Fraction) -> float:
     return high
 
 
+def implies(*, mu_squared: Fraction, epsilon: Fraction, delta: Fraction) -> bool:
+    """Whether mu-GDP, with mu above 0, certainly implies (epsilon, delta)-DP, for a delta in [1e-300, 1)."""
+    return _within(math.sqrt(mu_squared) * (1 + 2.0**-50), epsilon, delta)
+
+
 def delta_at(*, mu_squared: Fraction, epsilon: Fraction) -> float:
     """The least delta at which mu-GDP implies (epsilon, delta)-DP, rounded upwards.
 

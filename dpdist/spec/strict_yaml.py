@@ -58,6 +58,21 @@ class _Refused(Exception):
         super().__init__(f"line {mark.line + 1}: {reason}")
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses tags, and deep nesting before the composer descends into it."""
+
+    _depth = 0
+
+    def get_event(self) -> Any:
+        event = super().get_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.NodeEvent) and getattr(event, "tag", None) not in (None, "!"):
+            raise _Refused(event.start_mark, "tags such as !!int are not read: write the value without one")
+        self._depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if self._depth > DEEPEST:
+            raise _Refused(event.start_mark, f"sections or lists are nested more than {DEEPEST} deep")
+        return event
+
+
 def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}…")
 
@@ -84,8 +99,7 @@ def parse_yaml(text: str) -> Any:
     check_characters(text)
     loader = None
     try:
-        _check_events(text)
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return None
@@ -156,17 +170,6 @@ def load_yaml(path: str | Path) -> Any:
         raise SpecError(f"{path}, {error}") from None
 
 
-def _check_events(text: str) -> None:
-    """Refuse deep nesting, before the composer descends into it, and tags."""
-    depth = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
-        if isinstance(event, yaml.NodeEvent) and getattr(event, "tag", None) not in (None, "!"):
-            raise _Refused(event.start_mark, "tags such as !!int are not read: write the value without one")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise _Refused(event.start_mark, f"sections or lists are nested more than {DEEPEST} deep")
-
-
 def _children(node: Node) -> list[Node]:
     if isinstance(node, MappingNode):
         return [child for pair in node.value for child in pair]
@@ -209,7 +212,7 @@ def _walk(node: Node, key: str = "", seen: set[int] | None = None) -> Iterator[t
             yield from _walk(child, key, seen)
 
 
-def _check_keys(root: Node, loader: yaml.SafeLoader) -> None:
+def _check_keys(root: Node, loader: _Loader) -> None:
     """Refuse keys that stand twice in a section, whatever their spelling."""
     for node, _ in _walk(root):
         keys: set[Any] = set()
