@@ -75,6 +75,7 @@ def _options(
 
 def main() -> None:
     """Run the command line; errors of dpdist end with one message and their own exit code."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in workers: tasks share the cores, waking others costs more
     gc.set_threshold(100_000, 50, 50)  # looking for cycles among what was imported takes a tenth of a second
     try:
         if os.environ.get("DPDIST_LOG") == "json":

@@ -42,10 +42,20 @@ def stable_order(*keys: Unsigned) -> NDArray[np.int64]:
     TypeError
         A key is not of unsigned integers.
     """
+    if any(key.dtype.kind != "u" for key in keys):
+        raise TypeError(f"keys are unsigned integers, got {[str(key.dtype) for key in keys]}")
+    rows = np.arange(len(keys[0]), dtype=np.uint64)
+    widths = [int(key.max(initial=0)).bit_length() for key in (*keys, rows)]
+    if sum(widths) <= rows.itemsize * 8:  # one sort of words, which end in the row: faster than a pass a digit
+        words = np.zeros_like(rows)
+        for key, width in zip((*keys, rows), widths, strict=True):
+            words <<= np.uint64(width)
+            words |= key
+        words.sort()
+        words &= np.uint64((1 << widths[-1]) - 1)
+        return words.view(np.int64)
     digits: list[NDArray[Any]] = []
     for key in reversed(keys):
-        if key.dtype.kind != "u":
-            raise TypeError(f"keys are unsigned integers, got {key.dtype}")
         if key.itemsize * 8 <= DIGIT_BITS:
             digits.append(key)
         else:  # least significant digits first

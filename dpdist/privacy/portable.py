@@ -151,12 +151,14 @@ def inner(a: Floats, b: Floats) -> float:
 def probability_product(messages: Floats, conditionals: Floats) -> Floats:
     """Products of matrices ``P(a, s)`` and ``P(t | s)``, batched, within 2**-26 of the sum of a row of messages.
 
-    Each row of messages is scaled by a power of two to sum to between 1/2 and 1, and both factors are rounded to the
-    grid 2**-26.
+    Each row of messages is scaled by a power of two to sum to between 1/2 and 1 (less below 2**-997), and both factors
+    are rounded to the grid 2**-26.
     """
-    _, exponents = np.frexp(messages.sum(-1, keepdims=True))
-    left, right = np.rint(np.ldexp(messages, 26 - exponents)), np.rint(conditionals * _UNIT)
-    return np.asarray(np.ldexp(left @ right, exponents - 52))
+    exponents = np.maximum(np.frexp(messages.sum(-1, keepdims=True))[1], -997)  # their powers are finite
+    left = messages * np.ldexp(1.0, 26 - exponents)
+    product: Floats = np.rint(left, out=left) @ np.rint(conditionals * _UNIT)
+    product *= np.ldexp(1.0, exponents - 52)
+    return product
 
 
 def matmul(a: Floats, b: Floats) -> Floats:
