@@ -16,6 +16,7 @@ os.environ.update(
 
 import base64
 import ctypes
+import functools
 import gc
 import io
 import subprocess
@@ -110,16 +111,20 @@ def executors() -> Iterator[Executors]:
     opened.close()
 
 
-_STEP = 100 * 2**20
+_STEP = 50 * 2**20
 _kept = 0
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _give_memory_back() -> Iterator[None]:
-    """Give the system what a file of tests has left behind: cycles, and pages that are free between others."""
+    """Give the system what a file of tests has left behind: what is remembered, cycles, and pages that are free."""
     global _kept
     yield
     if psutil.Process().memory_info().rss > _kept + _STEP:
+        for module in [module for name, module in sys.modules.items() if name.startswith("dpdist.")]:
+            for value in vars(module).values():
+                if isinstance(value, functools._lru_cache_wrapper) and value.cache_parameters()["maxsize"]:
+                    value.cache_clear()
         gc.collect()
         pa.default_memory_pool().release_unused()
         with suppress(AttributeError):  # glibc has it
