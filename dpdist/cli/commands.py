@@ -89,7 +89,7 @@ def _options(
 def main() -> None:
     """Run the command line; errors of dpdist end with one message and their own exit code."""
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # they would see what is private, and are looked for
-    gc.set_threshold(100_000, 50, 50)  # looking for cycles among what was imported takes a tenth of a second
+    gc.set_threshold(200_000, 50, 50)  # looking for cycles among what was imported takes a tenth of a second
     try:
         if os.environ.get("DPDIST_LOG") == "json":
             from dpdist.cluster.logs import configure
