@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -97,8 +98,8 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     if not number:
         return one_way
     sizes = np.array([a * b for a, b in combinations(cardinalities, 2)], float)
-    capped = np.array([min(a, 24) * min(b, 24) for a, b in combinations(cardinalities, 2)], float)
-    measurable = (0.045 * records * mu * math.sqrt(0.09) / (0.4 * float(np.median(capped)))) ** 2
+    capped = median(min(a, 24) * min(b, 24) for a, b in combinations(cardinalities, 2))
+    measurable = (0.045 * records * mu * math.sqrt(0.09) / (0.4 * capped)) ** 2
     if measurable < _NOTHING:
         return one_way
     per_round = int(min(max(measurable, FEWEST), max(5, min(d, number / 9))))

@@ -53,7 +53,7 @@ class StrictModel(BaseModel):
     below a field describes it, as in ``Field(description=...)``.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
+    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,), defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -16,6 +16,7 @@ import forkserver
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
+import typer
 import yaml
 from commands import Command
 from reading import readable
@@ -52,20 +53,43 @@ def test_help_is_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "unused"),
+    ("command", "spec", "unused"),
     [
-        ("plan", {"pyarrow", "dpdist.data.table", "dpdist.lifecycle.run"}),
-        ("release", {"alembic", "pyarrow.dataset", "dpdist.inference"}),
+        ("plan", None, {"pyarrow", "dpdist.data.table", "dpdist.lifecycle.run"}),
+        ("plan", "deploy/releases/demo.yaml", {"pyarrow", "scipy", "numpy.ma", "dpdist.lifecycle.run"}),
+        ("release", None, {"alembic", "pyarrow.dataset", "dpdist.inference"}),
     ],
 )
-def test_a_command_imports_what_it_needs(command: str, unused: set[str], spec_file: Path) -> None:
+def test_a_command_imports_what_it_needs(command: str, spec: str | None, unused: set[str], spec_file: Path) -> None:
     """Its first stage waits for imports; a release in this process needs no scheduler."""
     code = "import sys, atexit; from dpdist.cli import main; atexit.register(lambda: print(*sys.modules)); main()"
-    options = [command, str(spec_file), "--set", "cluster={mode: in-process}", "--json"]
+    options = [
+        command,
+        str(Path(__file__).parents[2] / spec if spec else spec_file),
+        "--set",
+        "cluster={mode: in-process}",
+        "--json",
+    ]
     done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True, check=True)
     imported = set(done.stdout.splitlines()[-1].split())
     assert "dpdist.families.base.registry" in imported
     assert not {"dask", "distributed", "pandas", "sqlalchemy.dialects.postgresql", *unused} & imported
+
+
+def test_a_command_builds_its_own_parser_alone(monkeypatch: pytest.MonkeyPatch, dpdist: Command) -> None:
+    built: list[int] = []
+
+    def call(app: typer.Typer, **_: object) -> None:
+        built.append(len(app.registered_commands) + len(app.registered_groups))
+        raise SystemExit
+
+    assert "Did you mean 'plan'" in dpdist("pln").err
+    assert "create" in dpdist("ledger", "--help").out
+    monkeypatch.setattr(typer.Typer, "__call__", call)
+    for asked in ("plan", "ledger", "pln", "--help"):
+        dpdist(asked)
+    assert built[:2] == [1, 1]
+    assert min(built[2:]) > 10
 
 
 def test_from_ledger_to_verified_release(spec_file: Path, tmp_path: Path) -> None:
