@@ -173,18 +173,10 @@ def account_mixing(
         if table_size is None or table_records is None:
             raise AccountingError("mixing: the published formula needs the table size and the table records")
         table = {"table_size": table_size, "order": order, "table_records": table_records}
-        if sigma_over_clip is None:
-            sigma_over_clip = published_sigma_over_clip(**table, epsilon=epsilon or 0.0, delta=delta)
-        answer = {
-            "accounting": "published (DP-CDA, Theorem 1): rate order / table size; not a bound, for comparison only",
-            **table,
-            "sigma_over_clip": sigma_over_clip,
-            "delta": delta,
-            "epsilon": published_epsilon(**table, sigma_over_clip=sigma_over_clip, delta=delta),
-        }
+        answer = _published_account(table, sigma_over_clip, epsilon=epsilon or 0.0, delta=delta)
         if mixtures is not None:
             answer |= {"class_size": class_size, "records": records}
-            answer["epsilon_true"] = mixtures.epsilon(sigma_over_clip, delta=delta)
+            answer["epsilon_true"] = mixtures.epsilon(answer["sigma_over_clip"], delta=delta)
         return answer
     if table_size is not None or table_records is not None:
         raise AccountingError("mixing: the table size and the table records are for the published formula (paper) only")
@@ -202,6 +194,21 @@ def account_mixing(
         "noise_multiplier": event.noise_multiplier,
         "sigma_over_clip": sigma_over_clip,
         **accountant.summary(event, delta=delta),
+    }
+
+
+def _published_account(
+    table: dict[str, int], sigma_over_clip: float | None, *, epsilon: float, delta: float
+) -> dict[str, Any]:
+    """What the published formula says of the noise, or of the noise that it asks for."""
+    if sigma_over_clip is None:
+        sigma_over_clip = published_sigma_over_clip(**table, epsilon=epsilon, delta=delta)
+    return {
+        "accounting": "published (DP-CDA, Theorem 1): rate order / table size; not a bound, for comparison only",
+        **table,
+        "sigma_over_clip": sigma_over_clip,
+        "delta": delta,
+        "epsilon": published_epsilon(**table, sigma_over_clip=sigma_over_clip, delta=delta),
     }
 
 
