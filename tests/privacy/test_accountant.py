@@ -100,7 +100,7 @@ def test_noise_on_a_fine_grid_is_an_upper_bound_and_close() -> None:
 
 
 @pytest.mark.parametrize("delta", [1e-4, 1e-9, 1e-12])
-@pytest.mark.parametrize(("scale", "count"), [(2.0**10, 10**4), (2.0**10, 10**6), (2.0**12, 10**7), (10.0, 200)])
+@pytest.mark.parametrize(("scale", "count"), [(2.0**10, 10**4), (2.0**10, 10**6), (10.0, 200)])
 def test_tails_are_accurate_for_millions_of_compositions(scale: float, count: int, delta: float) -> None:
     event = DiscreteLaplace(scale, count=count)
     epsilon = accountant.epsilon(event, delta=delta)

@@ -184,7 +184,7 @@ def test_no_unit_exceeds_its_charge(others, order, sigma):
 @pytest.mark.parametrize(("size", "order", "sigma"), [(4_000, 40, 1.0), (2_000, 200, 3.0)])
 def test_a_unit_that_stands_against_all_others_attains_its_charge(size, order, sigma):
     """Within 2 %: how many of its records a mixture has is hypergeometric, and binomial in the charge."""
-    unit, x = 3, np.linspace(-60, 90, 300_001)
+    unit, x = 3, np.linspace(-60, 90, 75_001)
     weights = hypergeom.pmf(np.arange(unit + 1), size, unit, order)
     cells = [np.diff(ndtr((x - j) / sigma)) for j in range(unit + 1)]
     found = profiles(np.sum([w * c for w, c in zip(weights, cells, strict=True)], axis=0), cells[0])
