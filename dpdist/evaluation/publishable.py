@@ -11,9 +11,10 @@ U_k changes by at most 1 - q(r) <= 1 (add/remove), and so does n; the c records 
 U_1, U_2, U_3 and n take discrete Laplace noise at a quarter of epsilon each, on a grid; the scores are their quotients,
 which is post-processing. U_k is computed in exact integers and rounded down to the grid.
 
-The charge is reserved before the table is counted, the noise is drawn after the ledger wrote down that it will be, and
-what was drawn is stored before the commit: a run that dies is continued by running it again, at no new charge and with
-the same noise.
+The charge is reserved before a record is encoded or counted. The lines of CSV files are found before it: by their
+fingerprint they are those that the release has read already. The noise is drawn after the ledger wrote down that it
+will be, and what was drawn is stored before the commit: a run that dies is continued by running it again, at no new
+charge and with the same noise.
 """
 
 from __future__ import annotations

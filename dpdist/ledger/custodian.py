@@ -85,11 +85,10 @@ class Custodian:
             create_file(database.file)
         if create:
             database.create()
-        elif (revision := database.revision()) != tables.REVISION:
-            raise LedgerError(
-                f"the ledger at {database.name} has tables of version {revision}, this dpdist needs "
-                f"{tables.REVISION}: run dpdist ledger create once, or use the version of dpdist that wrote it"
-            )
+        elif (revision := database.revision()) is None:
+            raise LedgerError(f"there is no ledger in {database.name} yet: make one with dpdist ledger create")
+        else:
+            database.require(revision)
         return cls(database, price, Anchor.find(anchor))
 
     def close(self) -> None:

@@ -80,9 +80,14 @@ class Database:
         """Make the tables, under a lock; that they are there is the common and fast case. Raises LedgerError: they are
         those of another version.
         """
-        if (self.revision() or self.write(self._created)) != tables.REVISION:
+        self.require(self.revision() or self.write(self._created))
+
+    def require(self, revision: str) -> None:
+        """Refuse tables of another version. Raises LedgerError."""
+        if revision != tables.REVISION:
             raise LedgerError(
-                f"ledger {self.name}: it was written by another version of dpdist; use that version or a newer one"
+                f"ledger {self.name}: its tables are of version {revision}, this dpdist needs {tables.REVISION}: use "
+                "the version of dpdist that wrote it"
             )
 
     def revision(self) -> str | None:

@@ -180,7 +180,6 @@ class Run:
         first line of a file, taken for the header, the format that its first bytes show, and the columns of a Parquet
         file are public.
         """
-        csv = self.spec.data.csv
         try:
             return self._input.open(
                 self.spec.table,
@@ -189,8 +188,7 @@ class Run:
                 beside=self.spec.column_beside,
             )
         except DataError as error:
-            first_line = csv.header and not csv.skip_rows and csv.comment is None
-            is_public = first_line or isinstance(error, DataNotFound | WrongFormat)
+            is_public = self.spec.data.csv.begins_with_header or isinstance(error, DataNotFound | WrongFormat)
             if is_public or self._contract is not None or self.plan.event is None:
                 raise
             if not self.resumed:

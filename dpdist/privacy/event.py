@@ -219,4 +219,5 @@ def _held(value: Any) -> list[Event]:
 
 def takes_size_for_public(event: Event) -> bool:
     """Whether a charge, or a part of it, holds for replacement only: the number of records is taken for public."""
-    return event.replacement or any(map(takes_size_for_public, event.parts() or ()))
+    held = [part for item in fields(event) for part in _held(getattr(event, item.name))]
+    return event.replacement or any(map(takes_size_for_public, (*(event.parts() or ()), *held)))

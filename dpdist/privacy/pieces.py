@@ -11,7 +11,7 @@ import numpy as np
 
 from dpdist.privacy.composition import Composition, Piece
 from dpdist.privacy.event import Event
-from dpdist.privacy.mechanisms import gaussian
+from dpdist.privacy.mechanisms import approximate, gaussian
 from dpdist.privacy.pair import NOTHING, DominatingPair, Side
 
 
@@ -44,10 +44,12 @@ def pieces(events: Iterable[Event]) -> list[Piece]:
     found: list[Piece] = []
     precision = Fraction(0)
     for event in flat(events):
-        own, _ = event.gaussian() or (Fraction(0), Fraction(0))
+        own, failure = event.gaussian() or (Fraction(0), Fraction(0))
         precision += own
         if not own:
             found.append(piece_of(event))
+        elif failure:
+            found.append(approximate(0.0, math.nextafter(float(failure), 1.0)))
     return [*found, gaussian(1 / math.sqrt(precision))] if precision else found
 
 

@@ -47,6 +47,13 @@ class CsvSpec(Section):
     """Lines that start with this text are passed over."""
     skip_rows: int = Field(default=0, ge=0, le=1_000_000_000, description="Lines to skip at the top of each file.")
 
+    @property
+    def begins_with_header(self) -> bool:
+        """Whether the line that is looked at when a file is opened is its first one: public, as it names the columns.
+        Otherwise the spec chooses the line, which may be a record.
+        """
+        return self.header and not self.skip_rows and self.comment is None
+
     @model_validator(mode="after")
     def _readable(self) -> CsvSpec:
         if not self.header and not self.columns:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+from fractions import Fraction
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -148,6 +151,26 @@ def test_the_type_of_an_event_cannot_be_taken() -> None:
     assert isinstance(events.from_json({"type": "gaussian/1", "noise_multiplier": 1.0}), Gaussian)
 
 
+def test_a_gaussian_that_may_fail_is_charged_for_both() -> None:
+    class Fails(Gaussian):
+        type: ClassVar[str] = ""
+
+        def gaussian(self) -> tuple[Fraction, Fraction]:
+            return Fraction(1, 4), Fraction(1, 10**6)
+
+    both = Composed((Gaussian(2.0), ApproximateDP(0.0, 1e-6)))
+    for delta in (1e-5, 1e-7):
+        found, expected = (_epsilon(Composed((event, DiscreteLaplace(3.0))), delta) for event in (Fails(2.0), both))
+        assert found == pytest.approx(expected, rel=1e-6)
+
+
+def _epsilon(event: Event, delta: float) -> float:
+    try:
+        return accountant.epsilon(event, delta=delta)
+    except AccountingError:
+        return math.inf
+
+
 def test_importing_events_is_light() -> None:
     code = (
         "import sys, dpdist.privacy.events, dpdist.privacy.guarantee\n"
@@ -163,6 +186,8 @@ def test_charges_that_take_the_number_of_records_for_public() -> None:
     assert not events.takes_size_for_public(Composed((noise, ApproximateDP(0.1))))
     assert events.takes_size_for_public(Composed((noise, Composed((Replacement(noise),)))))
     assert events.takes_size_for_public(events.LaplaceLeakage(2.0, 0.1))
+    assert events.takes_size_for_public(Parallel((noise, Replacement(noise))))
+    assert events.takes_size_for_public(RandomSplit(((0.5, None), (0.5, Composed((Replacement(noise),))))))
     with pytest.raises(AccountingError, match="replacement/1"):
         Replacement("noise")  # type: ignore[arg-type]
 

@@ -140,11 +140,12 @@ def mechanism_of(spec: ReleaseSpec, *, training: int) -> Generator | None:
 
 def mechanism_of_release(manifest: Manifest, *, training: int, written: Callable[[Codes], Codes]) -> Generator | None:
     """The mechanism that the public manifest of a release describes, as `mechanism_of`; None also where this version
-    cannot read the settings. `written` takes codes to codes as far as a release tells them apart
-    (`ReleaseDecoder.merged`).
+    cannot read the settings, and where the manifest names functions of the publisher, which a reader does not run.
+    `written` takes codes to codes as far as a release tells them apart (`ReleaseDecoder.merged`).
     """
     try:
-        make = mechanism_of(load_public(manifest.spec, manifest.table), training=training)
+        spec = load_public(manifest.spec, manifest.table)
+        make = None if spec.plugins else mechanism_of(spec, training=training)
     except SpecError:  # of another version
         return None
     return None if make is None else lambda table, seed: written(make(table, seed))

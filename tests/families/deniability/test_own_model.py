@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from contextlib import closing
 from fractions import Fraction
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from releases import KEY, SCHEMA, project
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import InProcess
 from dpdist.errors import GuaranteeRefused, SpecError
+from dpdist.evaluation.attacks.shadow import mechanism_of_release
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.claims import claims
 from dpdist.families.deniability.deniability import CandidateRecords, PrivacyTest, candidate_batch
@@ -329,6 +332,11 @@ def test_the_number_of_seeds_follows_from_what_is_checked(tmp_path: Any) -> None
 def test_settings_that_are_refused(spec: PlausibleDeniabilitySpec, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         make_plan(change(spec, settings))
+
+
+def test_a_reader_runs_no_model_that_a_manifest_names(spec: PlausibleDeniabilitySpec) -> None:
+    manifest: Any = SimpleNamespace(spec=json.loads(json.dumps(spec.public())), table=spec.table)
+    assert mechanism_of_release(manifest, training=25_000, written=lambda codes: codes) is None
 
 
 def test_a_class_of_this_process_is_a_hook(spec: PlausibleDeniabilitySpec) -> None:

@@ -101,6 +101,23 @@ def test_a_round_averages_the_mixtures_of_all(spec: MixingSpec, sessions: dict[s
     assert client.send(sessions["west"], 1, 0, members).error.startswith("ReleaseConflict")
 
 
+@pytest.mark.parametrize("names", ["age,class,sex", "years,class,sex"])
+def test_a_line_that_the_coordinator_chooses_is_looked_at_under_a_charge(tmp_path: Path, names: str) -> None:
+    spec = federation(tmp_path, data__csv__skip_rows=1)
+    assert spec.federated is not None
+    north = spec.federated.clients[0]
+    people = Path(north.path).with_suffix(".csv")
+    people.write_text(f"a record\n{names}\n" + "20,low,F\n" * 3_000)
+    clients = (north.model_copy(update={"path": str(people)}), *spec.federated.clients[1:])
+    spec = spec.model_copy(update={"federated": spec.federated.model_copy(update={"clients": clients})})
+    one = ClientSession(spec=spec, name="north", order=ORDER, sigma_over_clip=SIGMA, attempt=str(uuid4()))
+    well(client.hello(one))  # says the same of both tables
+    well(client.join(one))
+    assert client.read(one).error.startswith("DataError") == (names != "age,class,sex")
+    client.void(one)
+    assert states(spec)["north"] == ["drawing"]
+
+
 def test_shards_do_not_change_a_message(sessions: dict[str, ClientSession], monkeypatch: pytest.MonkeyPatch) -> None:
     members = joined(sessions)
     whole = steps(client.send(sessions["south"], 0, 0, members))

@@ -86,7 +86,9 @@ def hello(session: ClientSession) -> None:
     with closing(own.ledger_of(session)) as ledger:
         ledger.show(session.client.dataset)
         own.identity_of(session)
-        own.table_of(session, ledger)
+        fingerprint(own.source_of(session))
+        if not own.looks_at_records(session, own.contract_of(session, ledger)):
+            own.table_of(session, ledger)
     own.folder_of(session).make_private()
     own.folder_of(session).check_writable()
 

@@ -186,8 +186,15 @@ def source_of(session: ClientSession, *, checked: bool = False) -> TableSource:
     return table_source(own_spec(session), checked=checked)
 
 
+def looks_at_records(session: ClientSession, contract: str | None) -> bool:
+    """Whether opening the client's table may read a record: the coordinator's spec, and no `contract`, says which line
+    of a CSV file is looked at. Whether such a table is refused is an answer, which is charged.
+    """
+    return contract is None and not session.spec.data.csv.begins_with_header
+
+
 def table_of(session: ClientSession, ledger: Books) -> TableFiles:
-    """The client's table; reads no record."""
+    """The client's table; reads no record, but where it `looks_at_records`."""
     checked = contract_of(session, ledger) is not None
     return TableFiles.of(source_of(session, checked=checked), session.spec.table)
 
@@ -230,7 +237,10 @@ def attempt_of(session: ClientSession) -> ClientAttempt:
             _held.move_to_end(session)
             return _held[session]
         with closing(ledger_of(session)) as ledger:
-            charge, table = charged(session, ledger, "reserved", "drawing"), table_of(session, ledger)
+            charge = charged(session, ledger, "reserved", "drawing")
+            if looks_at_records(session, contract_of(session, ledger)):
+                _mark_drawing(session)
+            table = table_of(session, ledger)
         if fingerprint(source_of(session)) != charge.input_fingerprint:
             raise ReleaseConflict("the input changed since the charge was reserved")
         work = work_of(session)
