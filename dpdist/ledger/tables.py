@@ -14,7 +14,7 @@ The names carry a prefix: the ledger may share a database with other programs. A
 
 from __future__ import annotations
 
-from functools import cache
+from threading import Lock
 from typing import Final
 
 import sqlalchemy as sa
@@ -111,13 +111,18 @@ journal = sa.Table(
 )
 
 
-@cache
+_declaring = Lock()
+
+
 def complete() -> sa.MetaData:
     """All tables, with their partial indexes: to declare these imports the dialect of PostgreSQL, which takes 50 ms."""
     of = charge.c
-    for name, columns, where, unique in (
-        ("dpdist_charge_live", (of.dataset_id, of.release), _LIVE_SQL, True),
-        ("dpdist_charge_key", (of.dataset_id,), _KEY_SQL, False),
-    ):
-        sa.Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
+    with _declaring:  # threads may open ledgers at once
+        declared = {index.name for index in charge.indexes}
+        for name, columns, where, unique in (
+            ("dpdist_charge_live", (of.dataset_id, of.release), _LIVE_SQL, True),
+            ("dpdist_charge_key", (of.dataset_id,), _KEY_SQL, False),
+        ):
+            if name not in declared:
+                sa.Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
     return metadata

@@ -142,13 +142,10 @@ def account_mixing(
     ----------
     order : int
         Rows in a mixture.
-    delta : float
     class_size, records : int
         Lower bound of the rows of the class, and its mixtures.
-    sigma_over_clip : float
-        The noise; or else `epsilon`.
-    epsilon : float
-        The target.
+    sigma_over_clip, epsilon : float
+        The noise, or else the target.
     paper : bool
         Use the published formula, which takes `table_size` and `table_records` in place of the class's. Its answer
         is labelled; with the class's numbers too, `epsilon_true` says what that noise costs.
