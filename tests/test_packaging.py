@@ -11,6 +11,7 @@ import yaml
 from needs import left_out
 
 import dpdist
+from dpdist.publish.manifest import package_versions
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -31,3 +32,9 @@ def test_extras_are_locked() -> None:
         for requirement in extra if name != "dashboard" else ():
             package = requirement.split("[")[0].split(">")[0].split("<")[0].lower()
             assert f"\n{package}==" in f"\n{locked}", requirement
+
+
+def test_a_manifest_names_packages_that_dpdist_needs() -> None:
+    needed = {requirement.split("[")[0].split(">")[0] for requirement in PROJECT["dependencies"]}
+    assert set(package_versions()) - {"python", "dpdist"} <= needed
+    assert "python-flint" in package_versions()

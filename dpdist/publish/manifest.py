@@ -47,7 +47,7 @@ SECURITY = (
     "at commit. The guarantee is computational: it holds against whoever cannot tell that key stream from random bits."
 )
 _PACKAGES = (
-    *("dpdist", "numpy", "scipy", "pyarrow", "cryptography", "mpmath", "dp-accounting", "pydantic"),
+    *("dpdist", "numpy", "scipy", "pyarrow", "cryptography", "python-flint", "dp-accounting", "pydantic"),
     *("dask", "distributed", "fsspec", "s3fs", "sqlalchemy"),
 )
 _NOT_PUBLIC = {"ledger", "work", "storage", "storage_options", "signing_key", "test_key", "password", "secret", "token"}
