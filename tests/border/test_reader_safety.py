@@ -171,6 +171,7 @@ def readings(place: Path) -> list[Callable[[], Any]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message", "refused"),
     [

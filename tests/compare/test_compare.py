@@ -77,6 +77,7 @@ def test_codes_have_a_schema_of_their_own(run: ModuleType) -> None:
         assert (a.bucket_map == b.bucket_map).all()
 
 
+@pytest.mark.slow
 def test_commands_are_measured_stopped_and_told_when_they_fail(run: ModuleType, tmp_path: Path) -> None:
     python, ample = sys.executable, run.Limit(60, 600)
     busy = run.measured([python, "-c", "import time; x = bytearray(200_000_000); time.sleep(2)"], tmp_path, ample)

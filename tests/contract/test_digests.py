@@ -553,11 +553,13 @@ def test_a_release_is_the_recorded_one(name: str, shared_data: Find, tmp_path: P
     agree(name, released(name, shared_data, tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AGAIN)
 def test_a_release_of_one_partition_is_the_same(name: str, shared_data: Find, tmp_path: Path) -> None:
     agree(name, released(name, shared_data, tmp_path, partitions=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AGAIN)
 def test_a_release_that_was_interrupted_is_the_same(name: str, shared_data: Find, tmp_path: Path) -> None:
     agree(name, released(name, shared_data, tmp_path, interrupted=CASES[name].again))

@@ -292,6 +292,7 @@ def test_chunks_workers_and_resumed_runs_change_no_bit(
     assert states(spec) == ["committed"]
 
 
+@pytest.mark.slow
 @families
 def test_a_run_that_ends_in_every_stage_changes_no_bit(
     case: Case, executors: Executors, tmp_path: Path, calm: Callable[[Case], Calm]
@@ -319,6 +320,7 @@ def interrupted(spec: ReleaseSpec, executor: Executor, chosen: str, **options: A
     assert not Path(spec.output.path, "_manifest.json").exists()
 
 
+@pytest.mark.slow
 @families
 def test_tasks_and_steps_that_run_twice_change_no_bit(
     case: Case, executors: Executors, tmp_path: Path, calm: Callable[[Case], Calm]

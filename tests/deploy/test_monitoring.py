@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from needs import need
 
@@ -46,6 +47,7 @@ def test_panels_do_not_overlap() -> None:
     assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
 
 
+@pytest.mark.slow
 def test_each_alarm_fires_when_it_should() -> None:
     need("promtool", "Prometheus", "prometheus")
     for command in (["check", "rules", str(FOLDER / "dpdist.rules.yaml")], ["test", "rules", "dpdist.rules.test.yaml"]):

@@ -326,6 +326,7 @@ def infinite_number(store: Store, _: Manifest) -> None:
     edited(store, parameters={"epsilon": float("inf")})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_found_and_named(place: str, release: Release, name: str) -> None:
     store = Store(place)

@@ -156,6 +156,7 @@ class Crash(Exception):
 STAGES = ["reading", "counting", "learning parameters", "indexing seeds", "synthesising", "writing", "publishing"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_crash_in_any_stage_is_resumed_to_the_same_bytes_at_no_charge(tmp_path: Path, stage: str) -> None:
     calm = project(tmp_path, name="calm", output__path=str(tmp_path / "calm"))

@@ -109,6 +109,7 @@ def largest_delta(p: np.ndarray, q: np.ndarray, rest: np.ndarray, epsilon: float
     return worst
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mu", "shares", "unit"),
     [
