@@ -84,7 +84,7 @@ def test_commands_are_measured_stopped_and_told_when_they_fail(run: ModuleType, 
     assert busy["failed"] is None
     assert busy["peak_mb"] > 150
     assert run.measured([python, "-c", "raise SystemExit(3)"], tmp_path, ample)["failed"] == "failed with code 3"
-    late = run.measured([python, "-c", "while True: pass"], tmp_path, run.Limit(3, 60))
+    late = run.measured([python, "-c", "while True: pass"], tmp_path, run.Limit(3, 600))
     assert late["failed"] == "stopped after 3 CPU seconds"
     asleep = run.measured([python, "-c", "import time; time.sleep(600)"], tmp_path, run.Limit(30, 2))
     assert asleep["failed"] == "stopped by the clock"

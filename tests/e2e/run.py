@@ -53,7 +53,12 @@ def pages(house: House) -> None:
     """The page of the release and the page of the ledger, by their deployments, in a bucket of their own."""
     import s3fs
 
-    evaluation = {"release": f"{BUCKET}/releases/deployed", "output": "deployed", "spec": SPEC, "attacks": False}
+    evaluation = {
+        "release": f"{BUCKET}/releases/deployed",
+        "output": "deployed",
+        "spec": SPEC,
+        "options": {"attacks": False},
+    }
     evaluation["settings"] = house.settings("deployed")
     begun = [house.run("evaluate/evaluate", **evaluation), house.run("ledger/ledger", page="all/ledger.html")]
     for flow_run in begun:
