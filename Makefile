@@ -59,7 +59,7 @@ CHECKED := $(addprefix tests/,test_documents.py contract/test_families.py data p
 test slow e2e: export NO_PROXY := $(NO_PROXY),127.0.0.1,localhost
 test slow e2e: export no_proxy := $(no_proxy),127.0.0.1,localhost
 # memory that one thread leaves is there for the others: else each process of the suite grows by half
-test slow: export MALLOC_ARENA_MAX := 2
+test slow: export MALLOC_ARENA_MAX := 1
 test slow: export ARROW_DEFAULT_MEMORY_POOL := system
 
 # one process more than cores: tests of faults wait for what they broke

@@ -111,7 +111,7 @@ def executors() -> Iterator[Executors]:
     opened.close()
 
 
-_STEP = 50 * 2**20
+_STEP = 30 * 2**20
 _kept = 0
 
 

@@ -122,6 +122,7 @@ def estimators(
     }
 
 
+@pytest.mark.slow
 def test_distributed_and_nystroem_are_near_exact() -> None:
     x, y = simulated(3000, 1)
     grid = np.random.default_rng(5).random((1000, 3))

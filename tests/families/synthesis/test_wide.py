@@ -117,6 +117,7 @@ def test_more_is_merged_until_pairs_fit() -> None:
     assert draws_at_most(Choices(mu=1.0), tuple(CODES.values())) < 100 * MOST_CODED_CELLS
 
 
+@pytest.mark.slow
 def test_a_release_of_wide_codes_has_the_same_bytes_for_any_partitions(tmp_path: Path) -> None:
     plan = wide(tmp_path)
     assert is_wide(plan.spec.table.cardinalities)
