@@ -48,7 +48,8 @@ class Conditional:
         edges = sorted({pair for scope in factors for pair in combinations(scope, 2)})
         self._tree = JunctionTree.of(cards, cliques_of(cards, edges))
         beliefs = Inference(self._tree, list(factors)).beliefs(factors)
-        assert beliefs is not None  # its conditionals sum to 1
+        if beliefs is None:
+            raise ValueError("the conditionals of a fitted model sum to 1")
         self._known = set(fitted.fine[:given])
         self._cliques = {j: clique for j in self._tree.order if (clique := self._clique(j, beliefs[j])).drawn}
         largest = max(prod(clique.table.shape[1:]) for clique in self._cliques.values())

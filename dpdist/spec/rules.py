@@ -265,7 +265,8 @@ def _text(attribute: Attribute, code: int) -> str:
 def a_record(rules: Rules, attributes: int) -> list[int]:
     """Codes of one record that breaks no rule: attributes that no rule names have their first value."""
     found = _Search(rules).record({})
-    assert found is not None  # `refuse_contradictions`
+    if found is None:
+        raise ValueError("no record keeps all rules: `refuse_contradictions` comes first")
     return [found.get(i, 0) for i in range(attributes)]
 
 

@@ -98,7 +98,8 @@ def learn_parents(attempt: DeniabilityAttempt) -> Structure:
 def learn_parameters(attempt: DeniabilityAttempt) -> Network:
     """The network: noisy count tables of P, and the conditional distributions. Raises DataError: a policy is broken."""
     spec, plan, structure = attempt.spec, attempt.plan.model.parameters, attempt.result(Structure)
-    assert isinstance(plan, ParameterPlan)
+    if not isinstance(plan, ParameterPlan):
+        raise TypeError("count tables are learned by the plan of their parameters")
 
     def measure() -> NoisyTables:
         counts = _passes(attempt).run(
@@ -117,7 +118,8 @@ def learn_parameters(attempt: DeniabilityAttempt) -> Network:
 def learn_model(attempt: DeniabilityAttempt) -> RecordPool:
     """The pool of model records that agree with what candidates keep. Raises DataError: a policy is broken."""
     spec, plan = attempt.spec, attempt.plan.model.parameters
-    assert isinstance(plan, PoolPlan)
+    if not isinstance(plan, PoolPlan):
+        raise TypeError("a pool is learned by the plan of a pool")
 
     def make() -> RecordPool:
         operator = pair_counts_operator(spec.table.cardinalities)

@@ -48,8 +48,7 @@ class RelationalPlan(EventPlan):
     def released(self) -> Schema:
         """A row for each member: its parent's number, its place, the parent's attributes and its own."""
         spec, layout = self.spec, self.spec.layout
-        assert spec.unit is not None
-        number = Attribute(name=spec.unit.by, kind="number", bounds=(1, max(spec.parent.records, 2)))
+        number = Attribute(name=spec.parents.by, kind="number", bounds=(1, max(spec.parent.records, 2)))
         place = Attribute(name=spec.place_name, kind="integer", bounds=(1, layout.at_most))
         kept = [attribute for i, attribute in enumerate(spec.table.attributes) if i != layout.order]
         return Schema(attributes=(number, place, *kept), rules=spec.table.rules)
@@ -102,8 +101,7 @@ class RelationalPlan(EventPlan):
 
     def bounds(self) -> list[Fact]:
         """What the bound on the members costs."""
-        unit = self.spec.unit
-        assert unit is not None
+        unit = self.spec.parents
         used = f"the first {unit.at_most} members of each {unit.name} (column {unit.by!r}) are used"
         within = range(2, MOST_MEMBERS + 1)
         return [self._bound("Unit", f"{used}, and none without an id", "unit", unit.at_most, within)]
@@ -111,8 +109,7 @@ class RelationalPlan(EventPlan):
     def details(self) -> list[Fact]:
         """What each table costs."""
         spec, layout = self.spec, self.spec.layout
-        assert spec.unit is not None
-        (first, others), c, unit = self.shares, layout.at_most, spec.unit.name
+        (first, others), c, unit = self.shares, layout.at_most, spec.parents.name
         rows, columns = len(layout.first.attributes), len(layout.others.attributes)
         sigmas = self.deviations
         parents = (

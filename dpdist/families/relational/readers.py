@@ -26,8 +26,7 @@ def linked(manifest: Manifest, spec: RelationalSpec | None) -> LinkedRows:
     found = _respecified(manifest)
     if spec is not None:
         found = _like(spec, found)
-    layout, unit = found.layout, found.unit
-    assert unit is not None
+    layout, unit = found.layout, found.parents
     kinds = layout.kinds
     named = [] if kinds is None else [(n, kinds.attribute, m) for n, m in zip(kinds.names, kinds.masks, strict=False)]
     return LinkedRows(unit, layout.schema, layout.order, layout.parent, layout.members, tuple(named))
@@ -44,7 +43,8 @@ def _respecified(manifest: Manifest) -> RelationalSpec:
     attributes = table["columns"][: table["columns"].index("(size)")]
     schema = Schema(attributes=own, rules=manifest.table.rules)
     spec = load_public(manifest.spec, schema, {"parent.attributes": attributes})
-    assert isinstance(spec, RelationalSpec)
+    if not isinstance(spec, RelationalSpec):
+        raise SpecError(f"the manifest is of kind {spec.kind}, and has no parents with members")
     return spec
 
 

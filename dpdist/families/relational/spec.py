@@ -12,6 +12,7 @@ from dpdist.families.relational.layout import Kinds, Layout
 from dpdist.spec.conditions import parse_condition
 from dpdist.spec.release import Delta, Epsilon, PrivacyLimit, ReleaseSpec
 from dpdist.spec.strict import MOST_RECORDS, Section
+from dpdist.spec.unit import UnitSpec
 
 MOST_MEMBERS = 64
 """Members of a parent at most: persons are drawn one after another."""
@@ -101,6 +102,15 @@ class RelationalSpec(ReleaseSpec):
             raise ValueError("output.rows_per_part: a part has room for ten parents at least")
         self.layout  # noqa: B018  (validates the kinds)
         return self
+
+    @property
+    def parents(self) -> UnitSpec:
+        """What is protected: a parent with its members. Raises ValueError: no unit is declared, which no valid spec is
+        without.
+        """
+        if self.unit is None:
+            raise ValueError("unit: a relational spec declares its parents")
+        return self.unit
 
     @property
     def protects_only_units(self) -> bool:
