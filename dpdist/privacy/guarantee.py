@@ -281,17 +281,17 @@ _KINDS = {kind.kind: kind for kind in (DifferentialPrivacy, PlausibleDeniability
 
 
 def from_json(data: Mapping[str, Any]) -> Guarantee:
-    """The event that `Event.to_json` wrote.
+    """The guarantee that `Guarantee.to_json` wrote.
 
     Parameters
     ----------
-    data : mapping or str
-        The JSON object, or its text.
+    data : mapping
+        The JSON object.
 
     Raises
     ------
     AccountingError
-        The type is unknown, or a field is missing, unknown or out of its range.
+        The kind is unknown, or its numbers are not those of a guarantee of that kind.
     """
     body = {name: value for name, value in data.items() if name not in ("kind", "sentence")}
     kind = data.get("kind")

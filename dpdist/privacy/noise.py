@@ -237,9 +237,9 @@ class Noise:
         Candidates are drawn without replacement until one is allowed. The first allowed one of such a sequence has the
         distribution of the mechanism among the allowed ones alone, so that only a few need to be asked about.
 
-        Where one record changes each score by at most 1, the pick is ``2 / scale``-bounded-range; what it costs
-        as a Gaussian mechanism is in `dpdist.privacy.selection`. The pick compares a uniform of 256 bits with exact
-        sums of certified weights; how near it is to the mechanism is in `dpdist.privacy.selection`.
+        Where one record changes each score by at most 1, the pick is ``2 / scale``-bounded-range. It compares a uniform
+        of 256 bits with exact sums of certified weights. `dpdist.privacy.selection` says what the pick costs as a
+        Gaussian mechanism, and how near it is to the exponential mechanism.
 
         Parameters
         ----------
