@@ -25,7 +25,7 @@ from dpdist.cli.plan import plan
 from dpdist.cli.readers import audit_coverage, draw, infer, replicates, tabulate, verify
 from dpdist.cli.runs import runs_app
 from dpdist.cli.schema import schema_app, spec_app
-from dpdist.cli.shared import AsJson, Settings, SpecPath, error_text, guarantee_lines, load, overrides, say, show_json
+from dpdist.cli.shared import AsJson, Settings, SpecPath, error_text, guarantee_lines, loaded, overrides, say, show_json
 from dpdist.errors import AccountingError, DpdistError, SpecError
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def audit(
     from dpdist.privacy.testing import audit as attack
     from dpdist.privacy.testing import audit_in_one_run, table_of
 
-    plan = make_plan(load(spec, settings))
+    plan = make_plan(loaded(spec, settings))
     if coverage:
         audit_coverage(plan, coverage, as_json)
         return

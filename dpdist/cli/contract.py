@@ -9,7 +9,7 @@ import typer
 
 from dpdist.api.display import folded
 from dpdist.cli.ledger import open_ledger
-from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, load, say
+from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, loaded, say
 from dpdist.errors import SpecError
 from dpdist.privacy.formatting import upwards
 
@@ -44,7 +44,7 @@ def contract_draft(
     from dpdist.spec.schema import Schema
     from dpdist.spec.strict_yaml import write_yaml
 
-    reads = None if spec is None else load(spec, None).data
+    reads = None if spec is None else loaded(spec, None).data
     if reads is None and (not data or minimum is None):
         raise SpecError("dpdist contract draft: give --data and --minimum, or --spec")
     minimum = minimum or (1 if reads is None else reads.minimum_records)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from dpdist.cli.shared import REQUIRED, AsJson, Endpoint, Settings, load, option, show, storage_options, with_options
+from dpdist.cli.shared import REQUIRED, AsJson, Endpoint, Settings, loaded, option, show, storage_options, with_options
 from dpdist.errors import SpecError
 from dpdist.evaluation.request import Request
 
@@ -49,7 +49,7 @@ def evaluate(**given: Any) -> None:
 
     asked = {name: value for name, value in given.items() if value is not None and name in Request.settings()}
     if "spec" in asked:
-        asked["spec"] = load(asked["spec"], given["settings"])
+        asked["spec"] = loaded(asked["spec"], given["settings"])
     elif given["settings"]:
         raise SpecError("--set: give the spec that it overrides with --spec")
     done = call(asked.pop("release"), progress=True, storage_options=storage_options(given["endpoint_url"]), **asked)

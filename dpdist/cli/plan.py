@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpdist.api.display import folded
-from dpdist.cli.shared import AsJson, Settings, SpecPath, load, option, overrides, say, show, show_json, with_options
+from dpdist.cli.shared import AsJson, Settings, SpecPath, loaded, option, overrides, say, show, show_json, with_options
 from dpdist.errors import SpecError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _solution(path: Path, settings: list[str], options: dict[str, Any], *, asked
     if not asked:
         request.refuse(*options, go_with="--solve")
         return None
-    spec: ReleaseSpec = load(path, settings)
+    spec: ReleaseSpec = loaded(path, settings)
     solve = family_of(spec).solve
     if solve is None:
         option = "--solve" if request.accuracy is None else "--accuracy"

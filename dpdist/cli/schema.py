@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dpdist.api.display import folded
-from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, Settings, SpecPath, load, say, show_json
+from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, Settings, SpecPath, loaded, say, show_json
 from dpdist.errors import ColumnMismatch, OutOfDomain, SpecError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def schema_check(
 
 def _against(schema: Schema, paths: list[str], spec: Path | None, *, custodian: bool) -> None:
     """Print whether a table fits a schema. Raises ColumnMismatch, OutOfDomain: it does not."""
-    layout = {} if spec is None else load(spec, None).data.model_dump(include={"format", "csv", "storage"})
+    layout = {} if spec is None else loaded(spec, None).data.model_dump(include={"format", "csv", "storage"})
     found = schema.check(paths, custodian=custodian, **layout)
     if found.problems:
         raise ColumnMismatch("the table does not fit the schema:\n" + "\n".join(found.problems))
@@ -149,7 +149,7 @@ def spec_schema() -> None:
 @spec_app.command("show")
 def spec_show(spec: SpecPath, settings: Settings = None) -> None:
     """Print a spec as it will be used, defaults included."""
-    say(load(spec, settings).model_dump_json(indent=2, by_alias=True))
+    say(loaded(spec, settings).model_dump_json(indent=2, by_alias=True))
 
 
 def json_schema_of(kind: str) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def overrides(settings: list[str] | None) -> dict[str, Any]:
     return parse_overrides(settings or [])
 
 
-def load(path: Path, settings: list[str] | None) -> ReleaseSpec:
+def loaded(path: Path, settings: list[str] | None) -> ReleaseSpec:
     """The spec of a command line: the file, its overrides, and the ledger of the environment."""
     from dpdist.api.given import specified
 
