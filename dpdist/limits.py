@@ -36,6 +36,9 @@ GROUP_TEXT_BYTES: Final = 1 << 28
 PAGES: Final = 100_000
 """Pages of a part or of a model's file."""
 
+HEADER_BYTES: Final = 1 << 24
+"""Size of the headers of all its pages: a reader's time grows with them."""
+
 MODEL_ARRAYS: Final = 1 << 16
 """Arrays of a model."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pyarrow.parquet as pq
 
-from dpdist.limits import GROUP_BYTES, GROUP_TEXT_BYTES, PAGES
+from dpdist.limits import GROUP_BYTES, GROUP_TEXT_BYTES, HEADER_BYTES, PAGES
 
 _UNCOMPRESSED, _COMPRESSED = 2, 3  # numbers of fields of a page header
 _BOOL, _DOUBLE, _BINARY, _LISTS, _STRUCT = (1, 2), 7, 8, (9, 10), 12
@@ -18,7 +18,7 @@ _DEPTH = 8
 
 def refuse_expanding(content: bytes, file: pq.ParquetFile) -> None:
     """Refuse a file in memory of which a row group is too large. Raises ValueError: it is, or is no Parquet file."""
-    pages = 0
+    pages, left, view = 0, HEADER_BYTES, memoryview(content)
     for place in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(place)
         every = texts = 0
@@ -30,29 +30,28 @@ def refuse_expanding(content: bytes, file: pq.ParquetFile) -> None:
             if not 0 <= at <= end <= len(content):
                 raise ValueError("pages outside of the file")
             while at < end:
-                size, at = _page(content, at)
+                size, stored, header = _page(view[at : at + left])
+                at, left = at + header + stored, left - header
                 every, pages = every + size, pages + 1
                 texts += size if column.physical_type.endswith("BYTE_ARRAY") else 0
                 if every > GROUP_BYTES or texts > GROUP_TEXT_BYTES or pages > PAGES:
                     raise ValueError("a row group is too large when it is decompressed, or has too many pages")
 
 
-def _page(content: bytes, at: int) -> tuple[int, int]:
-    """The size of a page when decompressed, and where the next one begins."""
+def _page(content: memoryview) -> tuple[int, int, int]:
+    """The size of the first page when decompressed, that of what is stored of it, and that of its header."""
     try:
-        sizes, at = _struct(content, at, 0)
+        sizes, header = _struct(content, 0, 0)
     except IndexError:
-        raise ValueError("a page's header ends early") from None
+        raise ValueError("a page's header ends early, or is too long") from None
     size, stored = sizes.get(_UNCOMPRESSED, -1), sizes.get(_COMPRESSED, -1)
     if size < 0 or stored < 0:
         raise ValueError("a page has no size")
-    return size, at + stored
+    return size, stored, header
 
 
-def _struct(content: bytes, at: int, depth: int) -> tuple[dict[int, int], int]:
+def _struct(content: memoryview, at: int, depth: int) -> tuple[dict[int, int], int]:
     """The integers of a struct by the numbers of their fields, and where it ends."""
-    if depth > _DEPTH:
-        raise ValueError("structs in structs in structs")
     found: dict[int, int] = {}
     field = 0
     while head := content[at]:
@@ -69,8 +68,10 @@ def _struct(content: bytes, at: int, depth: int) -> tuple[dict[int, int], int]:
     return found, at + 1
 
 
-def _value(content: bytes, at: int, kind: int, depth: int) -> tuple[int, int]:
+def _value(content: memoryview, at: int, kind: int, depth: int) -> tuple[int, int]:
     """A value, if it is an integer, and where it ends."""
+    if depth > _DEPTH or at > len(content):  # a list may say that it has any number of values
+        raise ValueError("a page's header is nested too deeply, or ends early")
     if kind in (*_BOOL, 3):
         return content[at], at + 1
     if kind in (4, 5, 6):
@@ -91,12 +92,12 @@ def _value(content: bytes, at: int, kind: int, depth: int) -> tuple[int, int]:
     raise ValueError("a page's header holds what none has")
 
 
-def _integer(content: bytes, at: int) -> tuple[int, int]:
+def _integer(content: memoryview, at: int) -> tuple[int, int]:
     number, at = _varint(content, at)
     return number >> 1 ^ -(number & 1), at
 
 
-def _varint(content: bytes, at: int) -> tuple[int, int]:
+def _varint(content: memoryview, at: int) -> tuple[int, int]:
     number = 0
     for shift in range(0, 70, 7):
         byte = content[at]

@@ -235,6 +235,29 @@ def test_a_model_has_no_column_of_texts_without_a_dictionary() -> None:
     assert read_parquet(content, ["noisy"]).nbytes < 1_000_000
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"\x19" + b"\x19" * 5_000,  # a list of a list of a list
+        b"\x1c" * 5_000,  # a struct in a struct in a struct
+        b"\x19\xf7" + b"\xff" * 8 + b"\x7f",  # 2^62 numbers of eight bytes
+        b"\x19\xf8" + b"\xff" * 8 + b"\x7f",  # as many texts
+        b"\x18" + b"\xff" * 8 + b"\x7f",  # a text of 2^62 bytes
+        b"\x19\xf3" + b"\xff" * 3 + b"\x7f" + b"\0" * (1 << 25),  # half a billion bytes, some of which are there
+    ],
+)
+@pytest.mark.timeout(10)
+def test_headers_of_pages_end(header: bytes) -> None:
+    """A header of some bytes that says it is endless takes neither time nor the stack."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"b": np.arange(1 << 23)}), sink, compression="none", use_dictionary=False)
+    content = sink.getvalue().to_pybytes()
+    at = pq.ParquetFile(pa.BufferReader(content)).metadata.row_group(0).column(0).data_page_offset
+    forged = content[:at] + header + content[at + len(header) :]
+    with pytest.raises(ValueError, match="header"):
+        refuse_expanding(forged, pq.ParquetFile(pa.BufferReader(forged)))
+
+
 def test_headers_of_pages_that_are_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     sink, chance = pa.BufferOutputStream(), random.Random(2)
     pq.write_table(pa.table({"b": ["x", "y"] * 50}), sink)
