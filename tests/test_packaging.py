@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 from needs import left_out
 
@@ -38,3 +40,21 @@ def test_a_manifest_names_packages_that_dpdist_needs() -> None:
     needed = {requirement.split("[")[0].split(">")[0] for requirement in PROJECT["dependencies"]}
     assert set(package_versions()) - {"python", "dpdist"} <= needed
     assert "python-flint" in package_versions()
+
+
+@pytest.mark.slow
+def test_each_module_can_be_imported_first() -> None:
+    """A circle of imports shows only where one certain module of it comes first."""
+    script = """
+import importlib, os, pkgutil, sys
+import numpy, pandas, dask, sqlalchemy, pydantic, scipy, pyarrow, dpdist
+for module in pkgutil.walk_packages(dpdist.__path__, "dpdist."):
+    if module.name != "dpdist.__main__" and not os.fork():
+        for name in [name for name in sys.modules if name.partition(".")[0] == "dpdist"]:
+            del sys.modules[name]
+        importlib.import_module(module.name)
+        os._exit(0)
+    if module.name != "dpdist.__main__" and os.wait()[1]:
+        sys.exit(f"{module.name} cannot be imported first")
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

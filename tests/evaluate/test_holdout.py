@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from releases import table
 
-from dpdist.evaluation.attacks.records import stacked, take
+from dpdist.evaluation.records import stacked, take
 from dpdist.evaluation.request import Request
 from dpdist.evaluation.run import run_evaluation
 from dpdist.evaluation.utility.checks import holdout_section

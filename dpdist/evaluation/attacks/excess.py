@@ -27,7 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.evaluation.attacks.intervals import Estimate
-from dpdist.evaluation.attacks.records import (
+from dpdist.evaluation.attacks.tables import EXCESS, AttackTables, Excess, leak_state
+from dpdist.evaluation.page.sections import Cell, PageSection, PageTable, does_not_apply
+from dpdist.evaluation.records import (
     Agreement,
     Gower,
     Keys,
@@ -42,8 +44,6 @@ from dpdist.evaluation.attacks.records import (
     summed,
     take,
 )
-from dpdist.evaluation.attacks.tables import EXCESS, AttackTables, Excess, leak_state
-from dpdist.evaluation.page.sections import Cell, PageSection, PageTable, does_not_apply
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.spec.schema import Schema
 

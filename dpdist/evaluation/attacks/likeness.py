@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from dpdist.evaluation.attacks.intervals import Estimate, area_under_curve, difference, proportion
-from dpdist.evaluation.attacks.records import Agreement, drawn, independent, size, stacked
 from dpdist.evaluation.attacks.tables import AttackTables, Hits, leak_state
 from dpdist.evaluation.page.sections import PageSection, PageTable, State, does_not_apply
+from dpdist.evaluation.records import Agreement, drawn, independent, size, stacked
 from dpdist.evaluation.utility.models import Maker, estimator
 from dpdist.privacy.arrays import Codes
 

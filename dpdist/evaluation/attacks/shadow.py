@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
-from dpdist.evaluation.attacks.records import Agreement, coarse, drawn, size, stacked, take
 from dpdist.evaluation.attacks.tables import AttackTables
+from dpdist.evaluation.records import Agreement, coarse, drawn, size, stacked, take
 from dpdist.families.base.plan import Plan
 from dpdist.families.base.registry import family_of, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes

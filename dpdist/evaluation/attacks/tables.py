@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpdist.evaluation.attacks.intervals import Estimate, difference, proportion
-from dpdist.evaluation.attacks.records import size
 from dpdist.evaluation.page.sections import Cell, PageSection, State, does_not_apply
+from dpdist.evaluation.records import size
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
 

@@ -12,9 +12,9 @@ import pytest
 from releases import SCHEMA, project
 
 from dpdist.evaluation.attacks import AttackTables, Sizes, attack_sections, excess, likeness, membership
-from dpdist.evaluation.attacks.records import drawn, independent, size
 from dpdist.evaluation.attacks.shadow import mechanism_of, partial_copies
 from dpdist.evaluation.page.sections import PageSection
+from dpdist.evaluation.records import drawn, independent, size
 from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.deniability.plan import plan
 from dpdist.ledger.keys import KeyRef
@@ -204,7 +204,7 @@ def test_partial_copies_keep_from_nothing_to_everything() -> None:
     assert [column.dtype for column in made] == [column.dtype for column in table]
     copies = np.isin(made[1], table[1])  # a wage is of one person
     assert copies.all()
-    from dpdist.evaluation.attacks.records import Agreement
+    from dpdist.evaluation.records import Agreement
 
     exact = (Agreement(7, seed=0).exact(made, table) > 0).mean()
     assert exact == pytest.approx(1 / 8, abs=0.03)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.evaluation.attacks import records
+from dpdist.evaluation import records
 from dpdist.evaluation.attacks.excess import agreeing_guesses, nearest_guesses
-from dpdist.evaluation.attacks.records import Agreement, Gower, coarse, occurrences
+from dpdist.evaluation.records import Agreement, Gower, coarse, occurrences
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Schema
 
