@@ -22,7 +22,7 @@ from flows.release import as_task, pinned, read_spec, without_private_text
 from flows.server import artifact_key, page_address, storage_of_block
 
 OPTIONS = ("target", "train", "test", "seed", "attacks", "publish", "parents", "holdout_parents")
-"""What whoever starts a run may choose besides the tables; where the page is, and the ledger, the worker says."""
+"""What the starter of a run can choose in addition to the tables; the worker says where page and ledger are."""
 
 
 @flow(

@@ -67,7 +67,7 @@ def tell_released(spec: ReleaseSpec, outcome: Outcome) -> None:
 
 
 def tell_state(rows: Sequence[Mapping[str, Any]], *, budget_below: float, open_for: timedelta) -> None:
-    """Send the events of what `dpdist.ledger.statement.ledger_rows` found: budgets of which less than a share is left,
+    """Send the events of what `dpdist.ledger.statement.ledger_rows` found: budgets with less than a share left,
     and attempts that are open for longer than a time.
     """
     now = datetime.now(UTC)

@@ -31,7 +31,7 @@ def ledger(page: str = "ledger.html", budget_below: float = 0.2, open_hours: flo
     page : str
         File of the page, below the folder of pages of the worker.
     budget_below : float
-        An event is sent for each data set of which less than this share is left.
+        An event is sent for each data set with less than this share left.
     open_hours : float
         An event is sent for each attempt that is open for longer.
 

@@ -182,7 +182,7 @@ class ClientProcesses(DaskProcesses):
         self.wait_for(len(self.names))
 
     def wait_for(self, workers: int) -> None:
-        """Wait until so many workers have come."""
+        """Wait until this many workers have come."""
         with self.client() as client:
             client.wait_for_workers(workers, timeout=120)
 

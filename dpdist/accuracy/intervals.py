@@ -35,7 +35,7 @@ _ERROR_OF_CURVE = 0.3  # relative deviation of a class from the curve, before it
 _FACTORS = (0.4, 2.5)
 _LEAST_SPREAD = 0.02  # variance of the pairs' factors, at least
 _SURE = 2.0
-"""An interval by mean errors is taken if it is the shorter one even with a mean error so many deviations larger."""
+"""An interval by mean errors is taken if it is the shorter one even with a mean error this many deviations larger."""
 _SURELY = 0.5
 """Deviation of the logarithm of errors that the noise hides; it grows with how far they stand out."""
 _LN20 = math.log(20)
@@ -178,7 +178,7 @@ class CellErrors:
 
     @property
     def orders(self) -> tuple[int, ...]:
-        """The numbers of attributes at a time of which something was measured."""
+        """The numbers of attributes whose joint tables were measured."""
         return tuple(sorted(self._errors))
 
     def mean_error(self, attributes: Attributes, counts: Counts) -> Floats:
@@ -232,7 +232,7 @@ class CellErrors:
         return Interval(estimate, np.maximum(estimate - half, 0), np.maximum(estimate + half, 0))
 
     def within(self, order: int, *, confidence: float = 0.95) -> float:
-        """The share of the table within which the cells above `SMALL` are, in so many of them, on average.
+        """The share of the table within which the cells above `SMALL` are, in this many of them, on average.
 
         Cells count alike, whatever their share. NaN where no cell is above `SMALL`.
         """

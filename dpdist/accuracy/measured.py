@@ -37,7 +37,7 @@ _PAIRS_WEIGHT = 2.0
 
 @dataclass(frozen=True)
 class Order:
-    """What was measured of the tables of so many attributes."""
+    """What was measured of the tables of this many attributes."""
 
     attributes: int  # 1, 2 or 3
     tables: int

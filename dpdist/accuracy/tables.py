@@ -79,7 +79,7 @@ class Tables:
         return "Tables(<counts hidden>)"
 
     def of(self, order: int) -> list[Counts]:
-        """All tables of so many attributes, flat."""
+        """All tables of this many attributes, flat."""
         cards = self.pairs.cardinalities
         if order == 1:
             return [self.pairs.single(i) for i in range(len(cards))]

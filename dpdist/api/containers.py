@@ -1,4 +1,4 @@
-"""Tables of other packages as inputs: found by what they can do, so that none of the packages is imported here."""
+"""Tables of other packages as inputs: recognised by their methods, so that this module imports none of the packages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def is_partitioned(data: object) -> bool:
 def as_input(data: Any, *, executor: Executor | None, extra_columns: ExtraColumns = "refuse") -> Input:
     """A table that is no path (see `EXPECTED`) as an input of a release or an evaluation.
 
-    The partitions of a Dask DataFrame are computed by `executor`. Raises SpecError: it is none of these;
+    The partitions of a Dask DataFrame are computed by `executor`. Raises SpecError: it is not one of these;
     ColumnMismatch: a column holds values of several types.
     """
     from dpdist.data.arrow import PartitionedTable, TableInMemory
@@ -74,7 +74,7 @@ def to_arrow(data: Any, *, what: str) -> pa.Table:
         return data.to_table()
     if _package(data) == "pyiceberg" and hasattr(data, "scan"):
         return data.scan().to_arrow()
-    raise SpecError(f"data: expected {EXPECTED}; {what} is none of these")
+    raise SpecError(f"data: expected {EXPECTED}; {what} is not one of these")
 
 
 def column_names(data: Any) -> Sequence[str] | None:

@@ -23,7 +23,7 @@ AnyContract = str | os.PathLike[str]
 class Ledger:
     """The budget of data sets across releases.
 
-    Nothing is opened before it is needed: `create` makes the database if there is none.
+    Nothing is opened before it is needed: `create` makes the database if none exists.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Ledger:
             ledger.create_from_contract(name, declared)
         return self.budget(name)
 
-    def check(self, name: str, data: Any = None, *, besides: Sequence[str] = ()) -> Text:
+    def check(self, name: str, data: Any = None, *, also_charged_to: Sequence[str] = ()) -> Text:
         """Read a table once and admit it if it keeps the contract of the data set: ``dpdist contract check``.
 
         An act of the custodian. It costs nothing; the answer holds private counts.
@@ -104,13 +104,13 @@ class Ledger:
         name : str
         data : table, optional
             A frame, or paths that the contract admits; by default the contract's own files.
-        besides : sequence of str, optional
+        also_charged_to : sequence of str, optional
             Data sets that charged the same input before: their releases come on top of the caps of this one.
 
         Raises
         ------
         ContractBroken
-            Another data set, not among `besides`, charged the same input.
+            Another data set, not among `also_charged_to`, charged the same input.
         OutOfDomain
             The table does not keep the contract; for the custodian alone.
         SpecError
@@ -132,7 +132,9 @@ class Ledger:
                 given = as_input(data, executor=executor, extra_columns=contract.data.extra_columns)
             found = check_input(contract, paths or (), given=given, executor=executor)
             found.refuse()
-            ledger.admit_input(name, fingerprint=found.fingerprint, contract=contract.digest, besides=besides)
+            ledger.admit_input(
+                name, fingerprint=found.fingerprint, contract=contract.digest, also_charged_to=also_charged_to
+            )
         return Text("\n".join([*found.lines(), "the contract is kept"]))
 
     def show(self, name: str) -> Statement:

@@ -1,7 +1,7 @@
 """``dpdist cluster``: what a cluster needs before a release runs on it: certificates, and the secrets of the chart.
 
 What exists already comes from the environment (the ledger's URL, the credentials of the object storage, the
-key-encryption key if there is one); certificates, and a key-encryption key if there is none, are made.
+key-encryption key if there is one); certificates, and a key-encryption key if none exists, are made.
 """
 
 from __future__ import annotations

@@ -248,7 +248,9 @@ def audit(
     ] = False,
     coverage: Annotated[
         int,
-        typer.Option(min=0, help="Instead, measure how often intervals cover, by so many releases of made-up tables."),
+        typer.Option(
+            min=0, help="Instead, measure how often intervals cover, by this many releases of made-up tables."
+        ),
     ] = 0,
     as_json: AsJson = False,
 ) -> None:

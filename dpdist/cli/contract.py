@@ -67,7 +67,7 @@ def contract_check(
     data: Annotated[
         list[str] | None, typer.Option(help="Files that data.later admits, instead of the contract's own.")
     ] = None,
-    besides: Annotated[
+    also_charged_to: Annotated[
         list[str] | None,
         typer.Option(help="A data set that charged the same input before; its releases come on top of the caps."),
     ] = None,
@@ -92,8 +92,8 @@ def contract_check(
     found.refuse()
     if dataset is not None:
         with open_ledger(ledger) as opened:
-            digest, known = checked.digest, besides or ()
-            opened.admit_input(dataset, fingerprint=found.fingerprint, contract=digest, besides=known)
+            digest, known = checked.digest, also_charged_to or ()
+            opened.admit_input(dataset, fingerprint=found.fingerprint, contract=digest, also_charged_to=known)
     say("the contract is kept" + (f"; data set {dataset} may be released from this input" if dataset else ""))
 
 

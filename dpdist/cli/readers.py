@@ -165,7 +165,7 @@ def draw(
     seed: Annotated[int, typer.Option(min=0, help="Another seed, other records.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Draw new records from the model of a release, as many as wanted and given a condition; it costs nothing."""
+    """Draw new records from the model of a release, of any number and under a condition; it costs nothing."""
     from dpdist.inference.records import draw_table
 
     drawn = draw_table(place.open(), records, where=where, seed=seed)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import IO, Any
 
 FIELDS = ("stage", "task", "attempt", "release", "dataset", "partitions", "files", "seconds", "error")
-"""The fields that a message may have besides its text."""
+"""The fields that a message may have in addition to its text."""
 
 
 class JsonFormatter(logging.Formatter):

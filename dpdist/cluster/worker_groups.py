@@ -5,7 +5,7 @@ that resource, so that the scheduler gives it to no other worker. A task of a gr
 leave, all in one piece. The result of a task is never private, because a scheduler may copy results to any worker
 (a worker that retires passes its results on).
 
-A call returns an answer for every group, or the reason why there is none. A group that is lost is not an error here.
+A call returns an answer for every group, or the reason why none exists. A group that is lost is not an error here.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class WorkerGroups:
         progress: TaskProgress | None = None,
     ) -> dict[str, Any]:
         """Call a function on one worker of each of some groups, with the `arguments` of each; `what` begins the tasks'
-        names. Returns the answer of every group that was called, in order; `Lost` where there is none. Raises as
+        names. Returns the answer of every group that was called, in order; `Lost` where none exists. Raises as
         `present`.
         """
         self.present()

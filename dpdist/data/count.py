@@ -188,7 +188,7 @@ def covering_blocks(cardinalities: tuple[int, ...]) -> tuple[tuple[int, ...], ..
 
 @lru_cache(maxsize=64)
 def cover(sets: tuple[tuple[int, ...], ...], cardinalities: tuple[int, ...], cells: int) -> tuple[tuple[int, ...], ...]:
-    """Cover sets of attributes by few blocks of at most so many cells each (one set may exceed that).
+    """Cover sets of attributes by few blocks of at most this many cells each (one set may exceed that).
 
     Greedy and deterministic: start from the uncovered set with the most cells, then add the attribute that covers
     the most further sets while the block stays within the limit.
@@ -252,7 +252,7 @@ def _pack(
 
 
 def _word(cells: int) -> np.dtype[np.integer]:
-    """The integers of an index of so many cells: of 16 or 32 bits where they suffice."""
+    """The integers of an index of this many cells: of 16 or 32 bits where they suffice."""
     return np.dtype(np.uint16 if cells < 1 << 16 else np.uint32 if cells < 1 << 32 else np.int64)
 
 

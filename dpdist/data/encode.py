@@ -254,6 +254,6 @@ def _policy_tables(attribute: Attribute, integers: IntegerDomain | None) -> tupl
 
 
 def _values(array: pa.Array) -> np.ndarray:
-    """Numbers, 0 where there is none, without a copy if it can be; `to_numpy` imports pandas."""
+    """Numbers, 0 where none exists, without a copy if it can be; `to_numpy` imports pandas."""
     values: np.ndarray = np.from_dlpack(array.fill_null(0) if array.null_count else array)
     return values

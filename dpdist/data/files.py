@@ -250,7 +250,7 @@ def lines_of_range(
 ) -> Iterator[bytes]:
     """Yield the lines that start in ``[start, stop)`` as blocks of whole lines, each ending in a line feed.
 
-    `read` returns up to so many of the next bytes of the file, ``b""`` at its end. It is positioned at `start` if
+    `read` returns up to this many of the next bytes of the file, ``b""`` at its end. It is positioned at `start` if
     `aligned` (a line starts there exactly), else at ``start - 1``; `block_bytes` are read at a time; no `stop` means
     the end of the file. Raises UnreadableFile: a line is longer than `MAX_LINE_BYTES`.
     """

@@ -46,7 +46,7 @@ def check_type_beside(where: str, name: str, kind: pa.DataType) -> None:
 def ids_of(
     batch: pa.RecordBatch, beside: str | None, *, strip: bool = False, empty_is_missing: bool = False
 ) -> pa.Array | None:
-    """The ids (or weights) of a batch, null where there is none; None where no column has any.
+    """The ids (or weights) of a batch, null where none exists; None where no column has any.
 
     Integers from 0 that are hashed as such are int64, floats float64 (of 32 bits infinite where they may have been
     rounded), all others texts.
@@ -72,7 +72,7 @@ def ids_of(
 
 
 def canonical(ids: pa.Array) -> pa.Array:
-    """The one form of each id that `ids_of` gives: int64 or texts, null where there is none."""
+    """The one form of each id that `ids_of` gives: int64 or texts, null where none exists."""
     if pa.types.is_float64(ids.type):
         ids = _whole(ids)
         return ids.cast(pa.large_string()) if _is_outside(ids) else ids
@@ -136,7 +136,7 @@ class UnitHashes:
         return self.ids.of_texts(ends[:-1], np.diff(ends), data), known
 
     def kept(self, units: Hashes, values: NDArray[np.uint8], *, at_most: int) -> NDArray[np.intp]:
-        """Rows that are used: all of a unit with at most so many, else a keyed choice. `values` has the bytes of the
+        """Rows that are used: all of a unit with at most this many, else a keyed choice. `values` has the bytes of the
         codes of each row.
         """
         order, group = _grouped(units)

@@ -50,7 +50,7 @@ class IntegerDomain:
 
     @cached_property
     def _range(self) -> tuple[int, int]:
-        """One below and one above all integers that are told apart."""
+        """One below and one above all integers that are distinguished."""
         known = [int(self.starts[0]), int(self.starts[-1]), *self.ends, *self.missing]
         return min(known) - 1, max(known) + 1
 
@@ -200,7 +200,7 @@ class NumberEncoder:
         return (np.searchsorted(self._attribute.bin_edges, values, side="right") - 1).astype(self._attribute.dtype)
 
     def _numbers(self, array: pa.Array) -> tuple[NDArray[np.float64], NDArray[np.bool_] | None]:
-        """The values, NaN where there is none, and the places of texts that are no numbers."""
+        """The values, NaN where none exists, and the places of texts that are no numbers."""
         kind = array.type
         if pa.types.is_dictionary(kind):
             values, mistyped = self._numbers(array.dictionary)

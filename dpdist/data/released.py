@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Decoder:
     """From the values of one released column to the codes of its attribute.
 
-    Two codes that are written alike (two values with one label) cannot be told apart: both become the first of them,
+    Two codes that are written alike (two values with one label) cannot be distinguished: both become the first of them,
     in released and, by `merged`, in real records.
     """
 
@@ -155,7 +155,7 @@ class ReleasedTable(Partitions):
         return ReleaseDecoder.of(self.schema, self.manifest.format)
 
     def batches(self, partition: int, *, batch_rows: int = BATCH_ROWS) -> Iterator[EncodedBatch]:
-        """The records of a part, `batch_rows` at a time. A worker holds the bytes of one part besides. Raises
+        """The records of a part, `batch_rows` at a time. A worker also holds the bytes of one part. Raises
         VerificationFailed: the part is not what the manifest says.
         """
         start = 0

@@ -50,7 +50,7 @@ class RowReport:
 
     @classmethod
     def empty(cls, schema: Schema, rows: int = 0) -> RowReport:
-        """The report of so many rows that meet no policy."""
+        """The report of this many rows that meet no policy."""
         defects, rules = (len(schema.attributes), DEFECTS), len(schema.rules)
         return cls(rows, rows, np.zeros(defects, np.int64), np.zeros(rules, np.int64))
 
@@ -87,7 +87,7 @@ _COUNTED = {
 def check(report: RowReport, schema: Schema, *, rules: bool = True) -> None:
     """Refuse a table whose values the policies do not admit; called once, after a whole pass.
 
-    A table of which the policies leave nothing is one of no records: it is used like any other, because who chooses the
+    A table whose records the policies all drop has no records: it is used like any other, because who chooses the
     policies could ask for a person otherwise. Raises ColumnMismatch: an integer column holds something that is no
     integer, or a number column something that is no number; OutOfDomain: broken rules, missing or out-of-domain values
     where the policy is ``refuse`` (or ``clip`` and the value has no order). Without `rules` it

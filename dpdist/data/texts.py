@@ -120,5 +120,5 @@ def added(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def bucket_of(values: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:
-    """One of so many buckets for each value, by a public hash: the same for equal values, wherever they stand."""
+    """One of this many buckets for each value, by a public hash: the same for equal values, wherever they stand."""
     return np.array([crc32(text.encode()) % buckets for text in values.to_pylist()], np.int64)

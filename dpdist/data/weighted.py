@@ -26,7 +26,7 @@ from dpdist.spec.unit import WeightSpec
 def copies_of(weights: pa.Array, at_most: int) -> tuple[Counts, NDArray[np.bool_], NDArray[np.bool_]]:
     """How often each record counts, by weights as `dpdist.data.keyed_ids.ids_of` gives them.
 
-    Returns int64[rows]: weights rounded to whole numbers, halves up, at most `at_most`, 0 where there is none; and
+    Returns int64[rows]: weights rounded to whole numbers, halves up, at most `at_most`, 0 where none exists; and
     bool[rows] twice: where there is no weight of 0 or more, and where it is more than `at_most`.
     """
     if not pa.types.is_large_string(weights.type):

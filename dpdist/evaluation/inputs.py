@@ -79,7 +79,7 @@ class Inputs:
     progress: Progress
     unit: UnitSpec | None = None  # that the figures of the real records protect
     used: Records | None = None  # the real records whose marginals are counted, where these are not all once
-    weight: WeightSpec | None = None  # by what real records count
+    weight: WeightSpec | None = None  # the weights of real records
     # what the policies met in ``real`` and ``holdout``, once they are read
     reports: dict[str, RowReport] = field(default_factory=dict)
 
@@ -141,7 +141,7 @@ class Inputs:
 
     @property
     def sample_rows(self) -> int:
-        """Records of each sample, about: as many as fit, at most `LARGEST_SAMPLE`."""
+        """Approximate records of each sample: what fits, at most `LARGEST_SAMPLE`."""
         row = sum(attribute.dtype.itemsize for attribute in self.schema.attributes)
         return min(LARGEST_SAMPLE, SAMPLE_BYTES // row)
 
@@ -244,7 +244,7 @@ def _key(seed: int, purpose: str) -> KeyRef:
 
 
 def weight_of(manifest: Manifest) -> WeightSpec | None:
-    """By what the records of a release counted; None for each once."""
+    """The weights of the records of a release; None where each counted once."""
     weighed = manifest.spec.get("weight")
     return None if weighed is None else WeightSpec.model_validate(weighed)
 

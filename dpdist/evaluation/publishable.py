@@ -185,7 +185,7 @@ class FiguresPublication:
 
     @property
     def bound(self) -> str:
-        """What the attempt is bound to besides its input."""
+        """What binds the attempt, apart from its input."""
         return fingerprint(
             {"release": self.manifest.attempt, "epsilon": self.plan.epsilon, "seed": self.seed, "version": 1}
         )
@@ -233,7 +233,7 @@ class FiguresPublication:
             self._attempt = self.ledger.mark_drawing(self._attempt)
 
     def bounding_key(self) -> KeyRef | None:
-        """Where tasks find the key by which the records of units are chosen; None where nothing is to be chosen: for
+        """Where tasks find the key by which the records of units are chosen; None where no choice is needed: for
         single records, and once the figures are drawn and committed.
         """
         attempt = self._attempt

@@ -117,7 +117,7 @@ def vector_sections(inputs: Inputs, request: Request) -> list[PageSection]:
 
 
 def _without_bad_holdout(samples: dict[str, Codes], inputs: Inputs) -> list[PageSection]:
-    """Take a hold-out that is none out of the samples; the section that says so."""
+    """Take a hold-out that is not one out of the samples; the section that says so."""
     if "holdout" not in samples:
         return []
     section = holdout_section(samples["real"], samples["holdout"], seed=inputs.seed)

@@ -55,7 +55,7 @@ class Request:
         str | Path | None,
         "Folder of the page and the figures, or s3://… with --confidential; default: evaluation-NAME.",
     ] = None
-    confidential: Annotated[bool, "Only those may read the bucket of --output who may read the real table."] = False
+    confidential: Annotated[bool, "Only readers of the real table can read the bucket of --output."] = False
     target: Annotated[
         str | None,
         "Attribute that models predict; default: the model.target or mixing.class of the release, else the last one "

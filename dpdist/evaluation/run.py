@@ -67,7 +67,7 @@ class Evaluated:
         return asdict(self)
 
     def explain(self) -> str:
-        """The verdicts and what was written, for people: sections of which the same is said share a line."""
+        """The verdicts and what was written, for people: sections with the same verdict share a line."""
         alike = groupby(self.verdicts, key=lambda one: (one["state"], one["verdict"]))
         told = [(state, ", ".join(one["title"] for one in of), verdict) for (state, verdict), of in alike]
         return "\n".join(
@@ -125,7 +125,7 @@ def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluate
 
 
 def page_of_evaluation(request: Request) -> str:
-    """Evaluate a release for somebody who may start that and not read what is found; return the page's address.
+    """Evaluate a release for somebody who starts it without the right to read what is found; return the page's address.
 
     What the table or the hold-out is refused for, and any error that is unforeseen, is an answer about their records:
     it stands on the page, and this ends as if there were none.
@@ -195,7 +195,7 @@ def pages_of(request: Request) -> Pages:
     if not request.confidential:
         raise SpecError(
             f"--output {output}: the page is computed from private records without noise. Add --confidential if "
-            "only those may read this bucket who may read the real table, else choose another --output"
+            "only readers of the real table can read this bucket, else choose another --output"
         )
     return pages_at(
         output, request.spec.output.storage.options if request.spec is not None else request.storage_options

@@ -54,8 +54,8 @@ class Quantity:
 
     text: str
     kind: Literal["count", "share", "mean", "quantile"]
-    condition: Condition  # of which records
-    numbers: Numbers | None = None  # of which attribute; None of counts and shares
+    condition: Condition  # that the records meet
+    numbers: Numbers | None = None  # of the attribute; None of counts and shares
     level: float = math.nan  # of a quantile
 
     @property
@@ -151,7 +151,7 @@ class Answer:
     low, high : float, str or None
         The ends of the 95 % interval.
     note : str
-        Why there is none, or what to know about it.
+        Why none exists, or what to know about it.
     """
 
     question: str

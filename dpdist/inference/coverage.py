@@ -1,6 +1,6 @@
 """How often intervals of a release cover what the real table says: of cells, and of a regression. Confidential.
 
-`against_law` measures it on made-up tables, of which nothing is private: a chain of attributes, each depending on the
+`against_law` measures it on made-up tables, where nothing is private: a chain of attributes, each depending on the
 one before, with random conditional distributions that a seed gives. So the law is known, and intervals for the
 population (with the sampling variance added) can be compared with it as well.
 """

@@ -199,7 +199,7 @@ class Law:
         return [column[taken] for column in rows], len(np.unique(taken))
 
     def _laws(self, condition: Condition) -> list[tuple[Fitted, float]]:
-        """Models of which the kept records are those of each box of a condition, and the boxes' probabilities."""
+        """Models of the records in each box of a condition, and the boxes' probabilities."""
         possible = [(scope, np.sign(share)) for scope, share in self._shares.values()]
         shares = self._by_table(condition)
         found = []

@@ -6,7 +6,7 @@ repeated replication (Judkins 1990, *Fay's method for variance estimation*, Jour
 with the coefficient 1 - step: R's survey package, Stata and samplics read it so. Where `dpdist.inference.perturbation`
 says what the perturbations are.
 
-The estimates are for the private table. For a population, a sample of which the table is, add its sampling variance.
+The estimates are for the private table. Where the table is a sample of a population, add the sampling variance.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Replicates:
         return np.asarray(((replicates - estimate[:, None]) ** 2).mean(1) / self.step**2)
 
     def multiple(self, confidence: float = 0.95) -> float:
-        """Standard errors to each side of an interval: Student's, as the variance is from so many replicates."""
+        """Standard errors to each side of an interval: Student's, as the variance is from this many replicates."""
         return float(student.ppf(0.5 + confidence / 2, self.number))
 
     def grouped(self, columns: Sequence[NDArray[Any]]) -> tuple[Floats, Floats]:

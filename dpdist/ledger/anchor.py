@@ -45,7 +45,7 @@ class Anchor:
         return cls(address) if address else None
 
     def read(self, dataset: str) -> Mark:
-        """The mark of a data set. Raises LedgerError: there is none, or it is not one of this data set;
+        """The mark of a data set. Raises LedgerError: none exists, or it is not one of this data set;
         StorageUnavailable: the storage does not answer.
         """
         try:

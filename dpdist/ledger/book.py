@@ -287,6 +287,6 @@ def charge_row(connection: sa.Connection, attempt: str) -> Row:
 def _older(name: str, how: str) -> LedgerError:
     return LedgerError(
         f"the ledger of data set {name!r} is not the one that its anchor has seen: {how}. Restore the "
-        "newest backup. Where there is none, releases made since then are not charged here: release nothing more about "
+        "newest backup. Where none exists, releases made since then are not charged here: release nothing more about "
         "this data set from this ledger"
     )

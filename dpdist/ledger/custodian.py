@@ -33,7 +33,7 @@ class Statement:
     """A data set with its budget and the charges of all its attempts, oldest first.
 
     ``head`` is the digest of the newest journal entry: noted elsewhere, it proves later that nothing before it
-    was altered (`Books.verify`). ``besides`` are the other data sets that charge the same inputs; ``period`` is the
+    was altered (`Books.verify`). ``also_charged_to`` are other data sets that charge the same inputs; ``period`` is the
     present one, where the contract limits what one may spend.
     """
 
@@ -41,7 +41,7 @@ class Statement:
     budget: Budget
     attempts: tuple[Charge, ...]
     head: str
-    besides: tuple[str, ...] = ()
+    also_charged_to: tuple[str, ...] = ()
     period: Period | None = None
 
 
@@ -152,11 +152,13 @@ class Custodian:
         self._write(lambda book: terms.amend(book, contract.located(), reason=reason), dataset)
         return self.dataset(dataset)
 
-    def admit_input(self, dataset: str, *, fingerprint: str, contract: str, besides: Collection[str] = ()) -> None:
+    def admit_input(
+        self, dataset: str, *, fingerprint: str, contract: str, also_charged_to: Collection[str] = ()
+    ) -> None:
         """Write down that an input keeps the contract with this digest: an act of the custodian, who checked it. Raises
         DatasetUnknown; ContractBroken: see `dpdist.ledger.terms.admit_input`.
         """
-        admit = partial(terms.admit_input, fingerprint=fingerprint, contract=contract, besides=besides)
+        admit = partial(terms.admit_input, fingerprint=fingerprint, contract=contract, also_charged_to=also_charged_to)
         self._write(admit, dataset)
 
     def verify(self, dataset: str, *, receipts: Iterable[str] = ()) -> Statement:
@@ -171,11 +173,11 @@ class Custodian:
         Raises DatasetUnknown; LedgerError: a row was edited, added or deleted outside of dpdist, or a receipt is
         missing.
         """
-        book, besides = self._read(_with_others, dataset)
+        book, also_charged_to = self._read(_with_others, dataset)
         missing = [f"receipt {one[:12]} is not in the journal" for one in receipts if one not in book.receipts]
         if missing:
             raise damaged(dataset, missing)
-        return _statement(book, besides)
+        return _statement(book, also_charged_to)
 
     def anchor(self, dataset: str) -> Mark:
         """Set the anchor of a data set to the newest entry of its journal, once all of it is verified. Raises
@@ -286,13 +288,13 @@ def _with_others(book: Book) -> tuple[Book, tuple[str, ...]]:
     return book, tuple(terms.others_of(book, {fingerprint for fingerprint, _ in book.inputs}))
 
 
-def _statement(book: Book, besides: tuple[str, ...]) -> Statement:
+def _statement(book: Book, also_charged_to: tuple[str, ...]) -> Statement:
     dataset = book.dataset
     return Statement(
         dataset=dataset,
         budget=Budget.of(dataset, book.account, book.leakage),
         attempts=tuple(Charge.of(charge, book.name) for charge in book.charges.values()),
         head=book.row["head"],
-        besides=besides,
+        also_charged_to=also_charged_to,
         period=Period.of(book),
     )

@@ -91,7 +91,7 @@ class Database:
             )
 
     def revision(self) -> str | None:
-        """Return the version of the tables, None when there are none."""
+        """Return the version of the tables, None when none exist."""
         return self.read(_revision)
 
     def _created(self, connection: sa.Connection) -> str:

@@ -33,7 +33,7 @@ TEST_KEYS: Final = "DPDIST_TEST_KEYS"
 WITH_TEST_KEY: Final = " test key "
 """What stands in the hash of an attempt's spec before the digest of its fixed key."""
 
-BESIDES: Final = " besides "
+PUBLIC_INPUT: Final = " with "
 """What stands in it, last, before the digest of what the spec's own hash leaves out and a resume must keep."""
 
 _CACHED_KEYS: Final = 8
@@ -62,7 +62,7 @@ class KeyRef:
     attempt: str  # the attempt's id
     uri: str  # of its key file; on S3 with endpoint, profile and region (`dpdist.storage.s3.address`)
     # the key-encryption key's file on the driver, used by processes of the same machine that have neither
-    # ``DPDIST_KEK`` nor ``DPDIST_KEK_FILE``; empty when there is none
+    # ``DPDIST_KEK`` nor ``DPDIST_KEK_FILE``; empty when none exists
     kek_file: str = ""
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The ledger: what has been spent on each data set, who may publish, and who holds the keys."""
+"""The ledger: what has been spent on each data set, who publishes, and who holds the keys."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Books(Custodian):
         elif event is not None:
             price = self._price(request["event"], portfolio)
             costs = account.costs_of(portfolio, price)
-            if costs is None:  # it does not fit: what it would come to
+            if costs is None:  # it does not fit: its total
                 account, costs = replace(account, alone=None), Costs(price.costs)
             account = account.charged(costs)
         return Budget.of(book.dataset, account, leakage)

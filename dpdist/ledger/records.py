@@ -122,7 +122,7 @@ class Account:
         return portfolio.holds(self.taken) or (self.alone is not None and self.alone <= portfolio.epsilon)
 
     def epsilon(self, portfolio: Portfolio) -> Fraction | None:
-        """The least epsilon at which the filters would have admitted all charges; None where there is none."""
+        """The least epsilon at which the filters would have admitted all charges; None if none exists."""
         return portfolio.epsilon_of(self.taken) if self.alone is None else self.alone
 
     def costs_of(self, portfolio: Portfolio, price: Price) -> Costs | None:
@@ -190,7 +190,7 @@ class Dataset:
     delta: Fraction
     guarantees: tuple[str, ...]  # the kinds that the policy allows, of `GUARANTEES`
     created: str  # ISO 8601, UTC
-    portfolio: Portfolio  # the filters of which one must hold after every charge; fixed with the caps
+    portfolio: Portfolio  # one of its filters must hold after every charge; fixed with the caps
     # the cap of the account of pointwise maximal leakage, in nats. With such an account, releases with the guarantee
     # ``pml`` are charged to it; without, they are charged their equal differential privacy
     pml: Fraction | None = None
@@ -258,12 +258,12 @@ class Budget:
     epsilon_cap: Fraction
     delta_cap: Fraction
     # the least epsilon at which the filters, with their deltas, would have admitted all charges that are not void; None
-    # where there is none. A later charge may add less than it costs by itself
+    # where none exists. A later charge may add less than it costs by itself
     epsilon_spent: Fraction | None
     charges: int  # how many, those to the account of leakage included
     portfolio: Portfolio
     account: Account  # what the charges take from each filter
-    pml_cap: Fraction | None = None  # of the account of leakage, None where there is none
+    pml_cap: Fraction | None = None  # of the account of leakage, None if none exists
     pml_spent: Fraction = Fraction(0)  # what the charges to it compose to, in nats, rounded upwards
 
     @classmethod

@@ -80,8 +80,8 @@ def uncovered(statement: Statement) -> list[str]:
     words = [f"no budget covers {' and '.join(found)}"] if found else []
     if kinds["dp-declared"]:
         words.append(f"{number_of(kinds['dp-declared'], 'release')} with a model that is believed as declared")
-    if statement.besides:
-        words.append(f"other releases of the same input are charged to {', '.join(statement.besides)}")
+    if statement.also_charged_to:
+        words.append(f"other releases of the same input are charged to {', '.join(statement.also_charged_to)}")
     return words
 
 

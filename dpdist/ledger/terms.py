@@ -91,8 +91,8 @@ def amend(book: Book, contract: Contract, *, reason: str) -> None:
     if account.charges and _ids_of(row["contract"]) != _ids_of(contract.text):
         raise LedgerError(
             f"data set {name!r}: its charges say what releases reveal of {_protects(row['contract'])}, and the unit of "
-            f"this contract is {_protects(contract.text)}, of which they reveal more: create another data set, and "
-            f"admit its input with --besides {name}"
+            f"this contract is {_protects(contract.text)}, and they reveal more of it: create another data set, and "
+            f"admit its input with --also-charged-to {name}"
         )
     portfolio = book.dataset.portfolio.at(contract.epsilon)
     if not account.is_kept(portfolio):
@@ -118,12 +118,12 @@ def _protects(text: str | None) -> str:
     return "a single record" if column is None else f"all records with one value of {column!r}"
 
 
-def admit_input(book: Book, *, fingerprint: str, contract: str, besides: Collection[str] = ()) -> None:
+def admit_input(book: Book, *, fingerprint: str, contract: str, also_charged_to: Collection[str] = ()) -> None:
     """Write down that an input keeps the contract with this digest; again, it finds its work done.
 
-    `besides` are the data sets that charged the input before, or admit it: their charges are not in this account.
+    `also_charged_to` are data sets that charged the input before, or admit it: this account lacks their charges.
     Raises ContractBroken: the data set has another contract by now, or none; data sets that charge the input are not
-    among `besides`.
+    among `also_charged_to`.
     """
     row, name = book.row, book.name
     if row["contract"] is None or Contract.from_text(row["contract"]).digest != contract:
@@ -131,15 +131,15 @@ def admit_input(book: Book, *, fingerprint: str, contract: str, besides: Collect
     if (fingerprint, contract) in book.inputs:
         return
     others = others_of(book, [fingerprint])
-    known = [one for one in others if one in besides]
-    if unknown := [one for one in others if one not in besides]:
-        options = " ".join(f"--besides {one}" for one in unknown)
+    known = [one for one in others if one in also_charged_to]
+    if unknown := [one for one in others if one not in also_charged_to]:
+        options = " ".join(f"--also-charged-to {one}" for one in unknown)
         raise ContractBroken(
             f"data set {name!r}: releases of the same input are charged to {', '.join(map(repr, unknown))}, and the "
             f"caps of {name!r} do not cover them: choose its caps with them in mind, and admit the input with {options}"
         )
     fields = {"fingerprint": fingerprint, "contract": contract}
-    book.append(books.ADMITTED, {**fields, "besides": known} if known else fields)
+    book.append(books.ADMITTED, {**fields, "also_charged_to": known} if known else fields)
     book.connection.execute(sa.insert(tables.admitted_input).values(dataset_id=row["id"], **fields))
 
 
@@ -220,7 +220,7 @@ class Period:
 
     @property
     def epsilon_spent(self) -> Fraction | None:
-        """The least epsilon at which the filters would have admitted its charges; None where there is none."""
+        """The least epsilon at which the filters would have admitted its charges; None if none exists."""
         return self.account.epsilon(self.portfolio)
 
     @property

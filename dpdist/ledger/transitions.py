@@ -238,7 +238,7 @@ def refuse_guarantee(dataset: Dataset, request: Mapping[str, str]) -> None:
 
 
 def _replaceable(book: Book, request: Mapping[str, str], *, new_attempt: bool) -> Row | None:
-    """Return the open charge that the request replaces, None when there is none; refuse a taken release name."""
+    """Return the open charge that the request replaces, None if none exists; refuse a taken release name."""
     live = book.live(request["release"])
     if live is not None and live["state"] == tables.COMMITTED:
         raise _committed(live)

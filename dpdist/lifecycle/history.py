@@ -77,7 +77,7 @@ def _state(work: Store, attempt: Charge, stored: Collection[str]) -> str:
 
 
 def find_attempt(ledger: Books, beginning: str) -> Charge:
-    """The attempt whose id is this text or begins with it. Raises LedgerError: there is none, or more than one, or the
+    """The attempt whose id is this text or begins with it. Raises LedgerError: none exists, or more than one, or the
     beginning is too short.
     """
     if len(beginning) < _SHOWN:

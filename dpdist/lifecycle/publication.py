@@ -16,7 +16,7 @@ from dpdist.data.inputs import Input
 from dpdist.errors import DpdistError, LedgerError, OutputExists, ReleaseConflict
 from dpdist.families.base.attempt import Attempt
 from dpdist.ledger import Books, Charge
-from dpdist.ledger.keys import BESIDES
+from dpdist.ledger.keys import PUBLIC_INPUT
 from dpdist.ledger.statement import budget_sentence
 from dpdist.lifecycle.history import RUN_RECORD, write_record
 from dpdist.lifecycle.leftovers import CLAIM, sweep_output
@@ -102,7 +102,7 @@ class Publication:
         reserved = ledger.find(spec.dataset, spec.name)
         if reserved is None or reserved.state != "committed":
             return None
-        if reserved.spec_hash.partition(BESIDES)[0] != self.bound:
+        if reserved.spec_hash.partition(PUBLIC_INPUT)[0] != self.bound:
             raise ReleaseConflict(
                 f"release {spec.name!r} of data set {spec.dataset!r} is committed, with another spec: choose another "
                 "name"

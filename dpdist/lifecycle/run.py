@@ -42,7 +42,7 @@ from dpdist.families.base.family import Stage
 from dpdist.families.base.owners import refuse_tables_of_others
 from dpdist.families.base.registry import family_of, make_plan
 from dpdist.ledger import Books, Charge
-from dpdist.ledger.keys import BESIDES, WITH_TEST_KEY, KeyRef, require_test_keys
+from dpdist.ledger.keys import PUBLIC_INPUT, WITH_TEST_KEY, KeyRef, require_test_keys
 from dpdist.ledger.records import event_json
 from dpdist.ledger.signing import load_signing_key
 from dpdist.lifecycle.history import write_error, write_record
@@ -210,7 +210,7 @@ class Run:
 
     @property
     def _bound(self) -> str:
-        """What an attempt is bound to besides its input, public tables and their store: the spec, and whether its key
+        """What binds an attempt, apart from its input, public tables and their store: the spec, and whether its key
         is a test key.
         """
         if self.fixed_key is None:
@@ -219,16 +219,16 @@ class Run:
 
     @property
     def _wholly_bound(self) -> str:
-        """What an attempt is bound to besides its input.
+        """What binds an attempt, apart from its input.
 
         Noise that is drawn again for other public tables would be that of other statistics, too. So would noise for
         a table that another store serves, whose word alone says that it is the same one.
         """
-        besides = [self._public_tables, self.spec.data.storage.options]
-        if not any(besides):
+        public = [self._public_tables, self.spec.data.storage.options]
+        if not any(public):
             return self._bound
-        digest = hashlib.sha256(json.dumps(besides, sort_keys=True).encode()).hexdigest()
-        return f"{self._bound}{BESIDES}{digest[:32]}"
+        digest = hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
+        return f"{self._bound}{PUBLIC_INPUT}{digest[:32]}"
 
     @property
     def _reservation(self) -> dict[str, Any]:

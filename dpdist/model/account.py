@@ -1,6 +1,6 @@
 """The one Gaussian account of a release, and the noisy tables that it has drawn.
 
-Every step is mu_i-GDP with ``mu_i^2 = share_i mu^2``: k tables in each of which a record changes one cell by 1 (and
+Every step is mu_i-GDP with ``mu_i^2 = share_i mu^2``: k tables where a record changes one cell by 1 each (and
 integers of sensitivity 1) cost the sum of ``1/sigma_i^2``, K picks at scale b ``K pick_cost(b)^2``
 (`dpdist.privacy.selection`). Which steps follow may depend on what was released before (`docs/guarantees.md`,
 *Synthesis*). The rounded Gaussian on integers is post-processing of the continuous one.
@@ -102,7 +102,7 @@ class GaussianAccount:
         return noisy, sigmas
 
     def pick_scale(self, share: float, picks: int) -> float:
-        """The scale at which so many picks cost this share together."""
+        """The scale at which this many picks cost this share together."""
         return pick_scale(cost=self.mu * math.sqrt(share / picks) / ABOVE)
 
     def pick(self, name: str, candidates: Candidates, *, scale: float, allowed: Callable[[int], bool]) -> int:

@@ -26,7 +26,7 @@ TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
 _TRIPLES, _TRIPLE_PICKS = 0.1, 0.01
 # where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured
 _NOTHING = 1e-5
-# raked records are balanced where the pool has so many rows a record: a larger sample of it is balanced by itself
+# raked records are balanced where the pool has this many rows a record: a larger sample of it is balanced by itself
 _BALANCED_PART = 4
 # noise of one-way tables, in parts of the records, from which their share grows, and at which it would be all
 _FEW = (0.1, 0.4)
@@ -35,7 +35,7 @@ _ALL = 0.9  # one-way tables that would have a larger share have all
 _ONE_WAY_ONLY: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks"), 0.0) | dict.fromkeys(("rounds", "balance"), 0)
 _ONE_WAY_ONLY |= {"one_way": 0.3, "one_way_again": 0.7}
 
-_RESOLVED = 10_000  # triples are measured where the records are so many deviations of the noise in their tables
+_RESOLVED = 10_000  # triples are measured where the records are this many deviations of the noise in their tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,8 @@ class Choices:
     triple_tables: int = 0  # most triples
     rounds: int = 5  # rounds, per_round: further rounds, and pairs measured in each at most
     per_round: int = 5
-    merge_below: float = 1.5  # values with noisy counts under so many deviations are merged
-    # (from, groups): attributes with so many codes get a coarse copy of so many groups
+    merge_below: float = 1.5  # values with noisy counts under this many deviations are merged
+    # (from, groups): attributes with this many codes get a coarse copy of this many groups
     coarse: tuple[tuple[int, int], ...] = ((24, 20),)
     cells: int = 150_000  # most cells of all cliques
     # evaluations of the fit after the tree and after each round; the last number repeats. More of them fit the noise of
@@ -89,7 +89,7 @@ def is_wide(cardinalities: Sequence[int]) -> bool:
 
 
 def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int = 1, raking: bool = True) -> Choices:
-    """The default choices for a declared minimum of `records` and so many whole `parts` of the release. With `raking`
+    """The default choices for a declared minimum of `records` and this many whole `parts` of the release. With `raking`
     records may be raked to tables of all pairs; a model that records are drawn from given others cannot.
     """
     d = len(cardinalities)
@@ -195,8 +195,8 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
         found["Pairs"] = (
             (f"a tree of {d - 1} pairs ({_percent(c.tree)}), then " if c.tree else "")
             + f"{c.rounds} rounds of up to {c.per_round} pairs "
-            f"({_percent(c.pairs)}), picked where the model misses most ({_percent(c.picks)}); so many that a table's "
-            f"noise stays below what it can tell. The model has at most {c.cells:,} cells"
+            f"({_percent(c.pairs)}), picked where the model misses most ({_percent(c.picks)}): few enough that "
+            f"the noise of a table stays below its signal. The model has at most {c.cells:,} cells"
         )
     if c.priorities:
         found["Priorities"] = (

@@ -28,7 +28,7 @@ OTHERS = 40  # records of the table beside the canary
 
 
 def with_canary(schema: Schema, copies: int, others: int = OTHERS) -> tuple[Codes, Codes, Codes]:
-    """A table of two kinds of records, so many copies of one that differs in every attribute, and all together. Half of
+    """A table of two kinds of records, `copies` of one that differs in every attribute, and all together. Half of
     the others have the first value of every attribute, half the second where there are three.
     """
     table: Codes = [(np.arange(others) % min(max(a.cardinality - 1, 1), 2)).astype(a.dtype) for a in schema.attributes]

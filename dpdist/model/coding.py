@@ -92,7 +92,7 @@ def coding_of(
 
 
 def _of_level(merging: Merging, codes: Counts, levels: Sequence[NDArray[np.integer]], groups: int) -> Counts | None:
-    """Groups of codes by the finest level that has few enough and joins some; None where there is none."""
+    """Groups of codes by the finest level that has few enough and joins some; None if none exists."""
     number = int(codes.max()) + 1
     for level in levels:
         own: Counts = level.astype(np.int64) + 1
@@ -198,7 +198,7 @@ class SingleCounts:
         return self.cells[start : start + self.cardinalities[i]]
 
     def coded(self, one_way: OneWay, choices: Choices, rules: Rules, levels: Levels) -> tuple[Coding, PairTables]:
-        """The coding, with so many rare values merged that all pairs fit, and its pair tables."""
+        """The coding, with this many rare values merged that all pairs fit, and its pair tables."""
         below = choices.merge_below
         while True:
             coding = coding_of(one_way, merge_below=below, coarse=choices.coarse, rules=rules, levels=levels)
@@ -276,7 +276,7 @@ def possible_codes(rules: Rules, coding: Coding) -> dict[int, tuple[Set, Floats]
 
 
 def is_kept(rule: Forbidden, coding: Coding) -> bool:
-    """Whether codes that a rule admits stand for values that it admits only: no merged values are told apart."""
+    """Whether codes that a rule admits stand for values that it admits only: no merged values are distinguished."""
     maps = [coding.maps[a] for a in coding.fine]
     share = admitted(rule, maps)
     if share is None or rule.table is None:
@@ -302,7 +302,7 @@ def fitting(
     *,
     most: int,
 ) -> list[int]:
-    """The rules whose attributes can share cliques of a model of at most so many cells, those of small tables first."""
+    """The rules whose attributes can share cliques of at most this many cells, those of small tables first."""
     chosen = []
     known = list(edges)
     for number in sorted(possible, key=lambda k: (possible[k][1].size, k)):

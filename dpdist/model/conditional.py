@@ -181,7 +181,7 @@ def _chosen(weights: Floats, uniforms: Floats) -> Counts:
 
 
 def _merged(factors: list[_Factor]) -> list[_Factor]:
-    """Factors of the same product, none of which is on attributes of another: few meet the largest table."""
+    """Factors of the same product, no two on nested attributes: few meet the largest table."""
     found: list[_Factor] = []
     for scope, factor in sorted(factors, key=lambda one: one[1].size, reverse=True):
         at = next((k for k, (other, _) in enumerate(found) if set(scope) <= set(other)), None)

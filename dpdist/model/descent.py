@@ -44,8 +44,8 @@ def with_evidence(share: Floats, known: Floats, weight: float) -> Floats:
 
 
 GROWTH = 1.05  # growth of the step length after each step
-UPHILL = 2.0  # a step with momentum may lead to so many times the loss
-OVERSHOOT = 16.0  # the first steps of new pairs together may lead to so many times the loss
+UPHILL = 2.0  # a step with momentum may lead to this many times the loss
+OVERSHOOT = 16.0  # the first steps of new pairs together may lead to this many times the loss
 LEAST_STEP = 1e-6  # shorter steps are not halved
 FIRST_STEP = 8.0  # length of the first step, where no earlier fit has found one
 LEAST_SHARE = 1e-6  # a fit without an earlier one begins with so much at least for each value

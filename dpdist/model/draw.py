@@ -60,7 +60,7 @@ def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> Codes:
 
 def kept_part(fitted: Fitted, noise: Noise, name: str, rows: int, rules: Rules) -> Codes:
     """Rows of one part that break no rule: others are drawn again, `MOST_REDRAWS` times at most, and then become copies
-    of other rows of the part, or of one public record where there are none.
+    of other rows of the part, or of one public record where none exist.
     """
     columns = draw_part(fitted, noise, name, rows)
     broken = np.flatnonzero(broken_by(rules, columns)) if rules else np.zeros(0, np.int64)

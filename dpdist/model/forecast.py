@@ -104,7 +104,7 @@ class Expected:
 
 
 def expected(cardinalities: Sequence[int], choices: Choices, *, minimum: int, released: int) -> Expected:
-    """What a plan is expected to give, for so many records in the table at least and so many released ones."""
+    """What a plan is expected to give, for this many records in the table at least and this many released ones."""
     pairs = list(combinations(cardinalities, 2))
     if not pairs:
         return Expected(0.0, 0.0)

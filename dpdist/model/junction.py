@@ -105,7 +105,7 @@ class Paths:
         return self.cells + min(self._through(hub, path) for hub in sorted(path, key=self._size)[:HUBS])
 
     def _between(self, a: int, b: int) -> list[int] | None:
-        """The separators on the path between two attributes; None where there is none."""
+        """The separators on the path between two attributes; None if none exists."""
         left: list[int] = []
         right: list[int] = []
         while a != b:

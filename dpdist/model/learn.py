@@ -203,7 +203,7 @@ class Learned(Stored):
     measurements: Measurements  # the noisy tables
 
     def named(self, names: Sequence[str], share: float) -> dict[str, Any]:
-        """The report, with names of the attributes and parts of an account of which the model has this share."""
+        """The report, with names of the attributes and parts of an account; this share of it is the model's."""
         found, pairs = self.report, self.report["pairs"]
         account = [[step, of * share] for step, of in found["account"]]
         coarse = [[f"{names[i]} (coarse)" if is_coarse else names[i] for i, is_coarse in pair] for pair in pairs]

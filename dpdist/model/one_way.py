@@ -14,7 +14,7 @@ from dpdist.model.account import GaussianAccount
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import exp, exp2
 
-SEEN = 4.0  # a value is rare in the first measurement where its noisy count is below so many deviations
+SEEN = 4.0  # a value is rare in the first measurement where its noisy count is below this many deviations
 _LARGE = 8.0
 # counts of rare values, in deviations
 _GRID: Floats = np.concatenate([[0.02], exp2(np.arange(-24.0, 0.0) / 6), np.arange(1.0, 12.0, 0.25)])

@@ -42,7 +42,7 @@ def slices(rows: int) -> list[slice]:
 
 @contextmanager
 def threads(items: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """A `map` that keeps the order of its items, at most so many, on as many threads as the process has cores for."""
+    """A `map` that keeps the order of its items, at most this many, on as many threads as the process has cores for."""
     number = min(items, cores(), MOST_THREADS)
     if number < 2:
         yield map

@@ -204,7 +204,7 @@ def rounded_gaussian_table(sigma: Fraction) -> ThresholdTable:
 
 
 def _tail_of_gaussian(sigma: Fraction, *, most: int | None = None) -> list[int]:
-    """``floor(2**128 * P(Z > v))`` for v = 0, 1, 2, ... up to the first zero, or for so many."""
+    """``floor(2**128 * P(Z > v))`` for v = 0, 1, 2, ... up to the first zero, or for this many."""
 
     def tail(precision: int) -> Iterator[arb]:
         unit = 1 / (ball(2 * sigma) * ball(Fraction(2)).sqrt())

@@ -41,7 +41,7 @@ os.register_at_fork(before=_precision.acquire, after_in_parent=_precision.releas
 
 @contextmanager
 def working_precision(bits: int) -> Iterator[None]:
-    """Compute with so many bits; one thread at a time does, and it does not ask again inside."""
+    """Compute with this many bits; one thread at a time does, and it does not ask again inside."""
     from flint import ctx
 
     with _precision, ctx.workprec(bits):
@@ -95,7 +95,7 @@ def upper_quantile(probability: float, *, trials: int, rate: float) -> int:
 
 @lru_cache(maxsize=256)
 def trials_needed(probability: float, *, successes: int, rate: float) -> int:
-    """The least number of trials of which fewer than so many succeed with at most this probability.
+    """The least number of trials with at most this probability of fewer successes than `successes`.
 
     Raises
     ------

@@ -30,7 +30,7 @@ _MARGIN = 1e-8  # of a cost: one that is the budget itself, as many are, is abov
 
 
 def require_budget(*, epsilon: float, delta: float) -> None:
-    """Refuse a budget that is none. Raises AccountingError: epsilon is not finite and positive, or delta is not in [0,
+    """Check a budget. Raises AccountingError: epsilon is not finite and positive, or delta is not in [0,
     1).
     """
     if not 0 < epsilon < math.inf or not 0 <= delta < 1:
@@ -38,8 +38,8 @@ def require_budget(*, epsilon: float, delta: float) -> None:
 
 
 def round_up(value: float, *, bits: int = BITS) -> float:
-    """The least number of so many significant bits that is not below a finite positive one. Raises AccountingError: it
-    is none.
+    """The least number of `bits` significant bits that is not below a finite positive one. Raises AccountingError: it
+    is not one.
 
     >>> round_up(1.0), round_up(1.0001), round_up(3000.2)
     (1.0, 1.00048828125, 3001.0)

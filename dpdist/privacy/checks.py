@@ -45,7 +45,7 @@ class CountCheck:
     threshold: int  # the noisy count must reach it
     scale: float  # scale of the discrete Laplace noise on the count
     delta: float  # bound of the probability that a smaller count passes; charged
-    unit: int = 1  # records of a unit, at most: by so many neighbouring counts differ
+    unit: int = 1  # records of a unit, at most: by this many neighbouring counts differ
 
     def passes(self, noisy: int) -> bool:
         """Whether the noisy count confirms the minimum."""
@@ -121,7 +121,7 @@ class PassCheck:
     """A noisy number of passes among the first candidates, against the declared passing mass."""
 
     passing_mass: float  # Z, what passing confirms, for the smaller of two neighbours
-    candidates: int  # M, all of which are drawn and tested
+    candidates: int  # M, each drawn and tested
     seeds: int  # confirmed lower bound of the number of seeds
     growth: float  # h
     sensitivity: int  # G

@@ -99,7 +99,7 @@ class Composition:
 
     @cached_property
     def _few(self) -> list[tuple[DominatingPair, int]]:
-        """The pairs on few losses, of which K is nearly the same: enough to choose a tilt."""
+        """The pairs on few losses, with nearly the same K: enough to choose a tilt."""
         return [(pair.coarse(_FEW), count) for _, pair, count in self.parts]
 
     def tail(self, tilt: float, reverse: bool) -> Tail:
@@ -248,7 +248,7 @@ class Tail:
         return np.minimum(np.maximum(self.sums[first] - grown, 0.0) + self._extra(epsilons), 1.0)
 
     def epsilon(self, delta: float) -> float:
-        """The least epsilon with ``delta(epsilon) <= delta``; infinity where there is none in sight."""
+        """The least epsilon with ``delta(epsilon) <= delta``; infinity where none exists in sight."""
         if self.delta(np.zeros(1))[0] <= delta:
             return 0.0
         good = np.flatnonzero(self.delta(self.losses) <= delta)
@@ -265,7 +265,7 @@ class Tail:
 
 
 def sum_of_draws(parts: Sequence[tuple[Floats, int]]) -> tuple[int, Floats]:
-    """The sum of so many draws from each distribution on 0, 1, ...: its least value that is kept, and the masses.
+    """The sum of this many draws from each distribution on 0, 1, ...: its least value that is kept, and the masses.
 
     By one Fourier transform of each distribution and one of their product. What is left out is folded into the rest.
     """

@@ -117,7 +117,7 @@ def growth(*, k: int, gamma: float, epsilon0: float) -> float:
 
 
 def certain_mass(*, seeds: int, combinations: int, k: int, epsilon0: float) -> float:
-    """Lower bound of the passing mass Z of *every* table with so many seeds, for a fixed omega.
+    """Lower bound of the passing mass Z of *every* table with this many seeds, for a fixed omega.
 
     All seeds with the same kept values are plausible together, so ``Z = sum_c n_c pt(n_c)`` over the combinations c of
     kept values, ``sum_c n_c = n``, and ``n - Z <= combinations * max_C C (1 - pt(C))``. For ``C >= k`` the maximand is
@@ -222,7 +222,7 @@ def theorem1(*, k: int, gamma: float, epsilon0: float, delta: float) -> Plausibl
 
 
 def composed_published(*, k: int, gamma: float, epsilon0: float, records: int, delta: float) -> float:
-    """PD Theorem 1 over R records: the best t with basic or advanced composition; infinity where there is none.
+    """PD Theorem 1 over R records: the best t with basic or advanced composition; infinity where none exists.
 
     Advanced composition (Dwork, Rothblum, Vadhan 2010): ``eps sqrt(2 R ln(1/d)) + R eps (e^eps - 1)`` at
     ``d = delta - R delta(t)``. For comparison: nothing is charged by it.

@@ -124,7 +124,7 @@ class SubsampledGaussian(Event):
 class SubsampledUnits(Event):
     """``count`` Gaussian mechanisms, each on a Poisson sample of rate ``sampling_rate`` of a unit's records.
 
-    The neighbouring tables differ by a unit of ``records`` records, each of which is sampled or not by itself. The pair
+    The neighbouring tables differ by a unit of ``records`` records, each sampled independently. The pair
     is ``sum_j Bin(records, rate)(j) N(j, s^2)`` against ``N(0, s^2)``.
     """
 
@@ -149,7 +149,7 @@ class SubsampledUnits(Event):
 
 @dataclass(frozen=True)
 class ApproximateDP(Event):
-    """Any mechanism of which only its (epsilon, delta) is known."""
+    """Any mechanism known by its (epsilon, delta) alone."""
 
     type: ClassVar[str] = "approximate-dp/1"
     epsilon: float

@@ -2,7 +2,7 @@
 
 Who sees one release chooses the next, so the composition of all of them at one delta bounds nothing: its theorem needs
 a sequence that is fixed beforehand. A *filter* adds up a cost that each release gets when it is reserved and refuses
-what exceeds a limit that never changes. Three kinds, each of which makes everything it admits ``(epsilon, delta_j)``-DP
+what exceeds a limit that never changes. Three kinds; each makes everything it admits ``(epsilon, delta_j)``-DP
 however the releases are chosen, with a *failure* that is added up beside the cost (``delta_j = failure + the rest``):
 
 =========  =============================  ==================================================================
@@ -15,7 +15,7 @@ renyi      divergence of one order a,     B with ``e^(t(B - epsilon)) t^t / (t+1
            without infinite losses        ``t = a - 1``
 =========  =============================  ==================================================================
 
-The failures need a limit of their own. Letting mu grow by what the failures leave of delta, release by release, is one
+The failures need a limit of their own. Letting mu grow by the rest of delta, release by release, is one
 filter for each way to divide delta, at the price of one: no bound (`tests/privacy/test_filter.py` has the strategy).
 
 **The portfolio.** A release is admitted while, after it, at least one of the filters F_1 .. F_K holds, F_j at
@@ -80,7 +80,7 @@ class Cost:
         return Cost(amount, self.failure + other.failure)
 
     def times(self, count: int) -> Cost:
-        """The cost of so many releases."""
+        """The cost of this many releases."""
         return Cost(None if self.amount is None else self.amount * count, self.failure * count)
 
 
@@ -134,7 +134,7 @@ class Filter:
         return max(Fraction(0), *(part / whole for part, whole in shares if whole))
 
     def epsilon_of(self, taken: Cost) -> Fraction | None:
-        """The least epsilon at which the filter, with its delta, would have admitted this; None where there is none."""
+        """The least epsilon at which the filter, with its delta, would have admitted this; None if none exists."""
         if taken.amount is None or taken.failure > self.failure:
             return None
         rest = self.delta - self.failure
@@ -176,7 +176,7 @@ class Filter:
         return best if stated is None else min(stated, best, key=self._preference)
 
     def _basic_of_gaussian(self, precision: Fraction, failed: Fraction) -> Cost:
-        """Of Gaussian mechanisms that fail besides: where the shares of both limits are equal, by bisection."""
+        """Of Gaussian mechanisms that also fail: where the shares of both limits are equal, by bisection."""
         most = max(self.failure, 2 * failed)
         if not most:
             return BEYOND
@@ -288,7 +288,7 @@ def exact_sum(event: Event) -> Cost | None:
 
 @dataclass(frozen=True)
 class Portfolio:
-    """Filters at one epsilon, of which one must hold; their deltas add up to at most `delta`."""
+    """Filters at one epsilon, one of them to hold; their deltas add up to at most `delta`."""
 
     epsilon: Fraction
     delta: Fraction
@@ -333,7 +333,7 @@ class Portfolio:
         return {one.name: one.used(cost) for one, cost in zip(self.filters, taken, strict=True)}
 
     def epsilon_of(self, taken: Sequence[Cost]) -> Fraction | None:
-        """The least epsilon at which filters of the same deltas would have admitted this; None where there is none.
+        """The least epsilon at which filters of the same deltas would have admitted this; None if none exists.
 
         At most the portfolio's own where one of its filters holds, above it where none does.
         """

@@ -113,7 +113,7 @@ class DifferentialPrivacy(Guarantee):
 
     def meaning(self) -> str:
         """What the statement means."""
-        each = "" if self.records is None else f" with all its records, of which at most {self.records:,} are used,"
+        each = "" if self.records is None else f" with all its records (at most {self.records:,} are used)"
         change = _ONE[self.adjacency].format(f"{self.unit}{each}")
         return (
             f"when {change}, the probability of any event about it changes by at most a factor "

@@ -81,7 +81,7 @@ class KeyedHash:
         return hashes
 
     def _of_digits(self, values: NDArray[np.int64], length: int) -> Hashes:
-        """Hashes of integers of so many digits."""
+        """Hashes of integers of this many digits."""
         filled = values.astype(np.uint64) * np.uint64(10 ** (LONGEST - length))
         high = filled // np.uint64(10**8)
         text = np.empty((len(values), 4), np.uint32)

@@ -138,7 +138,7 @@ def total_ratio(event: Leaking) -> float | None:
 
 
 def check_alpha(alpha: float, *, bins: int) -> None:
-    """Check that so many bins can all have probability alpha. Raises AccountingError: ``alpha > 1 / bins``, or alpha is
+    """Check that all bins can have probability alpha. Raises AccountingError: ``alpha > 1 / bins``, or alpha is
     not in (0, 1].
     """
     _check_alpha(alpha)

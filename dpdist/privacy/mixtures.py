@@ -8,7 +8,7 @@ directions, by
 
 the pair of a Gaussian on a Poisson sample of rate q with noise multiplier ``z = sigma l / (2c)``. It grows with q, so a
 lower bound of N, confirmed with noise, serves. T mixtures compose T times; a record has one class, so classes compose
-in parallel. Of a unit with c records in any classes, the mixtures of one number in all classes that have so many are
+in parallel. Of a unit with c records in any classes, the mixtures of one number in all classes that have this many are
 dominated by ``sum_j Bin(c, q)(j) N(j Delta, sigma^2)`` against ``N(0, sigma^2)``, q the largest ``l/(N - c + 1)``
 among these classes. ``docs/guarantees.md`` has the proofs.
 

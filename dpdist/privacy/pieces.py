@@ -75,7 +75,7 @@ def dominating_pair(event: Event) -> DominatingPair:
 
 @lru_cache(maxsize=512)
 def extreme(event: Event) -> tuple[float, float]:
-    """The largest finite loss (infinity where there is none) and a bound of the mass of infinite loss, exactly."""
+    """The largest finite loss (infinity where none exists) and a bound of the mass of infinite loss, exactly."""
     parts, own = event.parts(), event.extreme()
     if parts is not None:
         ends = [extreme(part) for part in parts]

@@ -100,7 +100,7 @@ def power(x: Floats, exponent: int) -> Floats:
 
 
 def sin_turns(x: Floats) -> Floats:
-    """``sin(2 pi x)``, within 2**-50; sines and cosines of a phase in turns."""
+    """``sin(2 pi x)``, within 2**-50; sines and cosines of a phase alternate."""
     rest = np.abs(x - np.rint(x))  # of the nearest whole turn, up to a half
     rest = 2 * np.minimum(rest, 0.5 - rest)  # of half a turn, up to a half
     return np.copysign(_polynomial(_SINE, rest * rest) * rest, x - np.rint(x))
@@ -233,7 +233,7 @@ def solve_lower(lower: Floats, right: Floats, *, transposed: bool = False) -> Fl
 
 
 def solve(matrix: Floats, right: Floats) -> Floats:
-    """``matrix^-1 right`` for a symmetric positive definite matrix. Raises numpy.linalg.LinAlgError: it is none."""
+    """``matrix^-1 right`` for a symmetric positive definite matrix. Raises numpy.linalg.LinAlgError: it is not one."""
     lower = cholesky(matrix)
     return solve_lower(lower, solve_lower(lower, right), transposed=True)
 

@@ -23,7 +23,7 @@ from dpdist.privacy.arrays import Floats
 from dpdist.privacy.pair import LARGEST_EPSILON, DominatingPair
 
 TAIL = 9.67
-"""The lattice ends so many deviations from the means: 2e-22 of the mass is beyond."""
+"""The lattice ends this many deviations from the means: 2e-22 of the mass is beyond."""
 
 
 def largest_loss(multiplier: float, rate: float) -> float:
@@ -105,7 +105,7 @@ class SampledUnit:
 
     @cached_property
     def weights(self) -> tuple[Floats, Floats]:
-        """Numbers of records and the probabilities that the sample holds so many."""
+        """Numbers of records and the probabilities that the sample holds this many."""
         from scipy.stats import binom
 
         most = np.asarray(binom.isf(_DROPPED, self.records, self.rate))

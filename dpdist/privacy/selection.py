@@ -37,7 +37,7 @@ once, from plus to minus, and D rises from 0 and falls to 0: it is positive. QED
 **How exact a pick is.** Of n candidates some are drawn without replacement, k <= n of them, until one is allowed. The
 weights W are floors of the true ones w, so ``0 <= w - W < 1``, and those that are left sum to at least ``2**124``
 before each draw. A draw by W instead of w moves less than ``n 2**-124`` of the probability; the uniform integer of 256
-bits, of which each weight has a whole number, less than ``n 2**128 / 2**256``. So the draws of a pick together, and
+bits; each weight has a whole number of them, less than ``n 2**128 / 2**256``. So the draws of a pick together, and
 with them what is picked, are within ``n**2 (2**-124 + 2**-128)`` of the mechanism in total variation, for each of two
 neighbouring tables. That is (epsilon, delta)-DP with ``(1 + e**epsilon)`` times as much added to delta, at most
 ``n**2 2**-84.9`` for an epsilon of 27 of all that is released. A keyed draw is charged ``2**-60``, a pick that of
@@ -102,7 +102,7 @@ def pick_scale(*, cost: float) -> float:
 
 
 def draws_of_pick(candidates: int) -> int:
-    """Keyed draws that a pick among so many candidates is charged as; the proof is above."""
+    """Keyed draws that a pick among this many candidates is charged as; the proof is above."""
     return -(-(candidates**2) >> 24)
 
 

@@ -206,7 +206,7 @@ BITS: Final = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """How much one record moves an entropy of at least so many records, in bits."""
+    """How much one record moves an entropy of at least this many records, in bits."""
 
     sensitivity: float  # exact, rounded upwards to 20 bits; what the noise is scaled with
     published_bound: float  # of the papers: about twice the exact value for order 1, and false for any other

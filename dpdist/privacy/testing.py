@@ -1,4 +1,4 @@
-r"""Empirical lower bounds on epsilon: a mechanism is run with and without a canary, and told apart.
+r"""Empirical lower bounds on epsilon: a mechanism is run with and without a canary, and distinguished.
 
 **Many runs** (`audit`). A mechanism that is (epsilon, delta)-DP makes every event S about as likely with the canary as
 without it, so for any S and in either direction
@@ -41,7 +41,7 @@ Mechanism: TypeAlias = Callable[[Noise], ArrayLike]
 """One run on a table of its own: the numbers that are released, always as many."""
 
 _TAILS = 48  # thresholds tried on each combination of the numbers
-_RIDGE = 1e-9  # of the unit variances: numbers that differ by a constant are told apart all the same
+_RIDGE = 1e-9  # of the unit variances: numbers that differ by a constant are distinguished all the same
 _LARGEST = 64.0
 
 
@@ -281,7 +281,7 @@ def audit_in_one_run(
 
 
 def guessing_p_value(right: int, guesses: int, *, canaries: int, epsilon: float, delta: float) -> float:
-    """Most that the probability of at least `right` right guesses, of so many on so many canaries' coins, can be under
+    """The largest probability of at least `right` right guesses among `guesses` on the coins of `canaries` under
     (epsilon, delta)-DP; ``0 <= right <= guesses <= canaries``.
     """
     from scipy.stats import binom

@@ -214,7 +214,7 @@ def require_vacant(store: Store) -> None:
 def publish(store: Store, manifest: Manifest, *, signing_key: Ed25519PrivateKey | None = None) -> Manifest:
     """Make a release visible: check that its parts are there, sign, write the manifest last.
 
-    Idempotent for an attempt: a resumed one finds its own manifest and leaves it unchanged. The ledger decides who may
+    Idempotent for an attempt: a resumed one finds its own manifest and leaves it unchanged. The ledger decides who can
     publish, by letting one attempt of a release commit.
 
     Returns Manifest: what is stored. Raises OutputExists: the output holds another release, or another attempt's;

@@ -17,7 +17,7 @@ _DEPTH = 8
 
 
 def refuse_expanding(content: bytes, file: pq.ParquetFile) -> None:
-    """Refuse a file in memory of which a row group is too large. Raises ValueError: it is, or is no Parquet file."""
+    """Refuse a file in memory with a row group that is too large. Raises ValueError: it is, or is no Parquet file."""
     pages, left, view = 0, HEADER_BYTES, memoryview(content)
     for place in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(place)

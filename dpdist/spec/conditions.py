@@ -79,7 +79,7 @@ class Condition:
 
 
 def inside(boxes: Iterable[Box], codes: Codes | Mapping[int, NDArray[np.integer]], rows: int) -> Mask:
-    """Which of so many records one of the boxes admits."""
+    """Which of this many records one of the boxes admits."""
     found = np.zeros(rows, bool)
     for box in boxes:
         found |= np.logical_and.reduce([mask[codes[i]] for i, mask in box.items()], initial=True)
@@ -263,14 +263,14 @@ def _mask(attribute: Attribute, kind: type[ast.cmpop], value: int | float | str)
         low, high = lows[cut[0]], highs[cut[0]]
         raise SpecError(
             f"attribute {attribute.name!r}: {value} is inside of the bin from {low} to {high}, and what is in a bin is "
-            "not told apart: use < and >= with ends of bins"
+            "not distinguished: use < and >= with ends of bins"
         )
     mask[: len(lows)] = every if kind in (ast.Eq, ast.Lt, ast.LtE) else none
     return mask
 
 
 def equal_to(attribute: Attribute, value: int | str) -> Mask:
-    """The codes of a value. Raises SpecError: there is none, or it is inside of a bin."""
+    """The codes of a value. Raises SpecError: none exists, or it is inside of a bin."""
     return _mask(attribute, ast.Eq, value)
 
 

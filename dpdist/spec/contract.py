@@ -1,7 +1,7 @@
 """The contract of a data set: what may be asked of its table, frozen by its custodian before the first release.
 
 Whether a table keeps a schema is an answer about its records. So the custodian declares the schema with its policies,
-finds out once for each input whether it is kept (`dpdist contract check`), and is the only one who is told. A release
+finds out once for each input whether it is kept (`dpdist contract check`), and nobody else learns it. A release
 names a part of the contract: some attributes, coarser values, smaller minima. It cannot ask the table anything else.
 """
 
@@ -207,7 +207,7 @@ class Contract(Section):
             found.append("privacy.adjacency: replacement takes the number of records for public, and it is private")
         public = [absolute(pattern) for pattern in self.public_tables]
         found += [
-            f"model.prior: {path} is none of the contract's public_tables"
+            f"model.prior: {path} is not one of the contract's public_tables"
             for path in spec.public_tables
             if ".." in path.split("/") or not any(fnmatchcase(absolute(path), pattern) for pattern in public)
         ]
@@ -275,7 +275,7 @@ def kept_contract(text: str | None, spec: ReleaseSpec, *, name: str, event: Even
 def drafted(
     schema: Schema, *, path: tuple[str, ...], minimum: int, caps: tuple[str, str], reads: TableSpec | None = None
 ) -> dict[str, Any]:
-    """A contract as a mapping for YAML, from a schema and the least that must be said besides: the caps on epsilon and
+    """A contract as a mapping for YAML, from a schema and the least that it must add: the caps on epsilon and
     delta, and the files, whose layout, and paths unless some are given, are those of `reads`.
     """
     data: dict[str, Any] = {}

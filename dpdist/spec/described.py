@@ -31,7 +31,7 @@ class Described:
     name: str
     note: str = ""  # what it is in words
     items: Mapping[str, str] | None = None  # code to label, in order; labels may be empty
-    low: str = ""  # low, high: ends of a range, empty where there is none
+    low: str = ""  # low, high: ends of a range, empty where none exists
     high: str = ""
     integers: bool = True  # whether a range is of integers, or numbers without one are
     texts: bool = False  # whether values are texts, so that a column without codes has no range
@@ -54,7 +54,7 @@ def words(*texts: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A value as text, empty where there is none."""
+    """A value as text, empty where none exists."""
     return "" if value is None else str(value)
 
 

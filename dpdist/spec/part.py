@@ -25,7 +25,7 @@ def departures(part: Schema, whole: Schema) -> list[str]:
     for attribute in part.attributes:
         original = known.get(attribute.name)
         if original is None:
-            found.append(f"attribute {attribute.name!r}: there is none")
+            found.append(f"attribute {attribute.name!r}: none exists")
         elif attribute != original and (why := _departure(attribute, original)):
             found.append(f"attribute {attribute.name!r}: {why}")
     return found or _departures_of_rules(part, whole)
@@ -43,7 +43,7 @@ def _departures_of_rules(part: Schema, whole: Schema) -> list[str]:
         named = [part.attributes[i] for i in forbidden.attributes]
         coarser = [a.name for a in named if _unbinned(a) != known[a.name]]
         if rule not in whole.rules:
-            found.append(f"rules.{place} ({rule.text}): there is none such")
+            found.append(f"rules.{place} ({rule.text}): there is no such attribute")
         elif coarser:
             found.append(
                 f"rules.{place} ({rule.text}): the values of {coarser[0]!r} are other ones: leave the rule out"
@@ -102,7 +102,7 @@ def _departure_of_values(part: Attribute, whole: Attribute) -> str | None:
 
 
 def _departure_of_spellings(part: Attribute, whole: Attribute, *, folded: bool) -> str | None:
-    """Why texts mean something else than before, where spellings are told apart or (`folded`) not."""
+    """Why texts mean something else than before, where spellings are distinguished or (`folded`) not."""
     to_part, to_whole = _meanings(part, folded=folded), _meanings(whole, folded=folded)
     if any(text not in to_part for text in to_whole):
         return "values are left out (merge them into others by `aliases`)"

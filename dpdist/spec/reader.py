@@ -43,7 +43,7 @@ _CONTAINS: Final[Mapping[str | None, tuple[str | None, ...]]] = {
     "week": (None, "week"),
     "day": (None, "year", "month", "week", "day"),
 }
-"""The periods of which each one is a part, the longest first; without a period what never changes."""
+"""The periods in order, each a part of the one before it; without a period what never changes."""
 
 _EXPECTED: Final = "write {date:%Y}, {date:%Y-%m}, {date:%Y-%m-%d}, {date:%Y-%j} or {date:%G-%V} (weeks)"
 

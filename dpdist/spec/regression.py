@@ -129,7 +129,7 @@ class Regression:
     is_logistic: bool
     outcome: Term
     terms: tuple[Term, ...]  # without the constant
-    where: Condition  # of which records, without those that a term leaves out
+    where: Condition  # that its records meet, without those that a term leaves out
 
     @property
     def names(self) -> list[str]:

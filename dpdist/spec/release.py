@@ -136,7 +136,7 @@ class ReleaseSpec(Section):
     unit: UnitSpec | None = None
     """Who is protected, as the contract says; without it a single record is."""
     weight: WeightSpec | None = None
-    """Weights of the records, which then count as so many; without it each counts once."""
+    """Weights of the records, which then count as this many; without it each counts once."""
 
     @model_validator(mode="after")
     def _admitted(self) -> ReleaseSpec:
@@ -197,7 +197,7 @@ class ReleaseSpec(Section):
 
     @property
     def worker_resources(self) -> tuple[str, ...]:
-        """Dask resources, for each of which the release needs a worker."""
+        """Dask resources; the release needs a worker for each."""
         return ()
 
     @property
@@ -212,7 +212,7 @@ class ReleaseSpec(Section):
 
     @property
     def class_minima(self) -> dict[str, dict[str, int]]:
-        """Declared lower bounds besides `data.minimum_records`, by attribute and value."""
+        """Declared lower bounds by attribute and value, in addition to `data.minimum_records`."""
         return {}
 
     @property
@@ -222,7 +222,7 @@ class ReleaseSpec(Section):
 
     @property
     def public_tables(self) -> tuple[str, ...]:
-        """Paths of public tables that the release reads besides its own."""
+        """Paths of public tables that the release reads in addition to its own."""
         return ()
 
     @property

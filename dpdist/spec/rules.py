@@ -212,8 +212,8 @@ def _ordered(first: Attribute, second: Attribute) -> Iterator[tuple[Mask, Mask]]
     (lows, highs), (other_lows, other_highs) = ends
     if ((highs[:, None] > other_lows) & (lows[:, None] <= other_highs)).any():
         raise SpecError(
-            f"bins of {first.name!r} and {second.name!r} overlap, and what is in a bin is not told apart: declare them "
-            "without `bins`, or with finer ones"
+            f"bins of {first.name!r} and {second.name!r} overlap, and values within a bin cannot be distinguished: "
+            "declare them without `bins`, or with finer ones"
         )
     for code, low in enumerate(lows.tolist()):
         a, b = np.zeros(first.cardinality, bool), np.zeros(second.cardinality, bool)
@@ -246,7 +246,7 @@ def refuse_contradictions(rules: Rules, schema: Schema) -> None:
 
 
 def _conflict(rules: Rules, i: int, code: int) -> list[str]:
-    """Places of rules that together leave no record with a code, none of which can be left out."""
+    """Places of rules that together leave no record with a code, each of them needed."""
     left = dict(enumerate(rules))
     for place in list(left):
         others = {k: rule for k, rule in left.items() if k != place}

@@ -82,7 +82,7 @@ class Attribute(Frozen):
     missing: Literal["refuse", "drop"] | Category = "refuse"
     """Policy for missing values: refuse, drop or {category: NAME}."""
     missing_values: tuple[str, ...] = ()
-    """Texts that mean missing, besides nulls and (in CSV) empty fields."""
+    """Texts that mean missing, in addition to nulls and (in CSV) empty fields."""
     aliases: dict[str, Value] = Field(default_factory=dict)
     """Other spellings found in the data: text -> declared value."""
     out_of_domain: Literal["refuse", "drop", "clip"] | Category = "refuse"
@@ -337,7 +337,7 @@ class Schema(Frozen):
         tree, names = load_yaml(path), [field.alias or name for name, field in cls.model_fields.items()]
         if not isinstance(tree, dict):
             raise SpecError(f"{path} is not a schema: expected a mapping with `attributes`")
-        if not set(tree) & set(names):  # another file, of which nothing is told
+        if not set(tree) & set(names):  # another file, whose content no message repeats
             raise SpecError(
                 f"{path} is not a schema: expected the settings {', '.join(names)}, and it has none of them"
             )

@@ -149,7 +149,7 @@ def flush(folder: Path) -> None:
 
 
 def write_report(details: str) -> str:
-    """Write details to a file of mode 0600; return its path, or why there is none. Older files are deleted."""
+    """Write details to a file of mode 0600; return its path, or why none exists. Older files are deleted."""
     sweep_reports()
     try:
         handle, path = tempfile.mkstemp(prefix=REPORT, suffix=".txt")

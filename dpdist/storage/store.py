@@ -187,7 +187,7 @@ class Store:
         return self.read_bytes(name)
 
     def delete(self, name: str) -> None:
-        """Delete a file; nothing happens if there is none. Raises OutputUnwritable: it cannot be deleted;
+        """Delete a file; nothing happens if none exists. Raises OutputUnwritable: it cannot be deleted;
         StorageUnavailable: the storage does not answer.
         """
         path = self._path(name)
@@ -354,7 +354,7 @@ class MemoryStore(Store):
             raise DataNotFound(f"{self._shown(name)} does not exist") from None
 
     def delete(self, name: str) -> None:
-        """Delete a file; nothing happens if there is none."""
+        """Delete a file; nothing happens if none exists."""
         self._files.pop(self._path(name), None)
 
     def check_writable(self) -> None:

@@ -83,7 +83,7 @@ def tree_of(value: Any, arrays: dict[str, NDArray[Any]] | None = None) -> Any:
 
 def value_of(kind: Any, tree: Any, arrays: Mapping[str, NDArray[Any]] = MappingProxyType({})) -> Any:
     """The value of a type that `tree_of` took apart; what the type does not describe stays as JSON holds it. Raises
-    KeyError, TypeError or ValueError: it is none of this type, as far as its shape shows.
+    KeyError, TypeError or ValueError: it is not one of this type, as far as its shape shows.
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if np.ndarray in (origin, get_origin(getattr(origin, "__value__", None))):  # NDArray: from NumPy 2.5 a type alias

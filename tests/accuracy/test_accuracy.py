@@ -165,7 +165,7 @@ def test_intervals_cover(noise: float) -> None:
 
 
 def test_intervals_cover_where_the_noise_hides_all_errors() -> None:
-    """Noisy sums below zero say that errors are small for the noise, not that there are none."""
+    """Noisy sums below zero say that errors are small for the noise, not that none exist."""
     exact, released, cards = made_up(0.5, rows=300)
     truth, counts = (tables(codes, cards) for codes in (exact, released))
     covered = []

@@ -103,8 +103,8 @@ def synthesizer(place: Place) -> dpdist.Synthesizer:
 
 WRONG: dict[str, tuple[type[Exception], str, Callable[[Place], Any]]] = {
     "a list of numbers": (errors.SpecError, "expected a path, a pandas", lambda p: p.release([1, 2])),
-    "a dictionary": (errors.SpecError, "the builtins dict is none", lambda p: p.release({"region": ["north"]})),
-    "one column": (errors.SpecError, "is none of these", lambda p: p.release(frame()["region"])),
+    "a dictionary": (errors.SpecError, "the builtins dict is not one", lambda p: p.release({"region": ["north"]})),
+    "one column": (errors.SpecError, "is not one of these", lambda p: p.release(frame()["region"])),
     "a column is missing": (
         errors.ColumnMismatch,
         "'age' is missing",
@@ -140,8 +140,8 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[Place], Any]]] = {
     "no file": (errors.DataNotFound, "there is no file", lambda p: p.release("nowhere.parquet")),
     "no data": (errors.SpecError, "data.path", lambda p: p.release(None)),
     "no spec file": (errors.SpecError, "nowhere.yaml", lambda p: p.release(spec=Path("nowhere.yaml"))),
-    "a spec that is none": (errors.SpecError, "got int", lambda p: p.release(spec=7)),
-    "a setting that is none": (errors.SpecError, "epsilonn", lambda p: p.release(settings={"privacy.epsilonn": 1})),
+    "a spec that is not one": (errors.SpecError, "got int", lambda p: p.release(spec=7)),
+    "a setting that is not one": (errors.SpecError, "epsilonn", lambda p: p.release(settings={"privacy.epsilonn": 1})),
     "a closed client": (errors.ClusterUnreachable, "it is closed", lambda p: p.release(client=p.closed)),
     "a client without workers": (errors.ClusterUnreachable, "has no workers", lambda p: p.release(client=p.idle)),
     "an address for a client": (errors.SpecError, "distributed.Client", lambda p: p.release(client="tcp://x:8786")),
@@ -174,7 +174,7 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[Place], Any]]] = {
         "published",
         lambda p: p.release(settings={"name": "published", "privacy.epsilon": 1}),
     ),
-    "a release that is none": (errors.DataNotFound, "no finished release", lambda p: dpdist.open_release("work")),
+    "a release that is not one": (errors.DataNotFound, "no finished release", lambda p: dpdist.open_release("work")),
     "evaluating against nothing": (errors.SpecError, "nothing to compare", lambda p: dpdist.evaluate("out/published")),
     "an unknown option": (
         errors.SpecError,

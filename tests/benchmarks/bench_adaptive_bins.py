@@ -74,7 +74,7 @@ def columns() -> dict[str, np.ndarray]:
 
 
 def planned(codes: int, bins: int, epsilon: float, share: float = SHARE) -> HistogramPlan:
-    """A release of one column of so many codes."""
+    """A release of one column of this many codes."""
     tree = {
         "kind": "histogram",
         "name": "bench",

@@ -47,7 +47,7 @@ FILES = {"acs2013": ["acs2013_sgf_100k.csv"], "adult": ["adult.data", "adult.tes
 
 
 def spec_of(name: str, rows: int, **settings: Any) -> PlausibleDeniabilitySpec:
-    """The table's spec, for so many records, releasing as many."""
+    """The table's spec, for this many records, releasing as many."""
     changes = {
         "data.path": [str(DATA / file) for file in FILES[name]],
         "data.minimum_records": int(0.95 * rows),

@@ -200,7 +200,7 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of acs2024_workers.parquet")
     parser.add_argument("--rows", type=int, default=5_000_000, help="rows of the Parquet file (CSV: a fifth)")
-    parser.add_argument("--cluster", type=int, default=0, help="also measure on so many worker processes")
+    parser.add_argument("--cluster", type=int, default=0, help="also measure on this many worker processes")
     parser.add_argument("--peers", action="store_true", help="also count by DuckDB and by Polars")
     arguments = parser.parse_args()
     schema = Schema.from_yaml(SCHEMA)

@@ -151,7 +151,7 @@ def sensitivities(spec: Record) -> list[Record]:
 
 
 def shapes(people: int) -> Iterator[Counts]:
-    """Tables of so many records, with an empty bin."""
+    """Tables of this many records, with an empty bin."""
     for large in np.unique(np.geomspace(1, people, 200).astype(int)).tolist():
         yield np.array([large, people - large, 0])
         yield np.concatenate([[large], np.ones(people - large, int), [0]])

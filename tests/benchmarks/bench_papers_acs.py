@@ -65,7 +65,7 @@ KS = (10, 25, 50, 100, 250, 500, 1000, 2000)
 
 
 def release_spec(rows: int, records: int, table: str = "acs2013", **settings: Any) -> PlausibleDeniabilitySpec:
-    """The paper's spec for a table of so many rows."""
+    """The paper's spec for a table of this many rows."""
     changes = {
         "data.path": str(DATA / FILES[table]),
         "data.minimum_records": int(0.95 * rows),

@@ -33,7 +33,7 @@ ROWS = 100_000
 
 
 def sample(codes: Codes, rows: np.ndarray, seed: int) -> Codes:
-    """So many of some rows, at random."""
+    """This many of some rows, at random."""
     chosen = np.random.default_rng(seed).permutation(rows)[:ROWS]
     return [column[chosen] for column in codes]
 

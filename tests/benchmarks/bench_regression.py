@@ -138,7 +138,7 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--tables", nargs="*", choices=list(FILES), default=list(FILES))
     parser.add_argument("--epsilons", nargs="*", type=float, default=[0.1, 0.3, 1.0, 4.0])
-    parser.add_argument("--rows", type=int, help="so many records of each table, at random; default: all")
+    parser.add_argument("--rows", type=int, help="this many records of each table, at random; default: all")
     parser.add_argument("--delta", type=float, default=1e-9)
     parser.add_argument("--structure-share", type=Fraction, default=None, help="share of the records for the structure")
     parser.add_argument("--keys", type=int, default=3, help="repetitions, each with its own key and split")

@@ -114,7 +114,7 @@ EXECUTORS: dict[str, dict[str, object]] = {
 
 
 def grown(copies: int, executor: str = "") -> dict[str, Any]:
-    """The default synthesis of the table copied so many times."""
+    """The default synthesis of the table copied this many times."""
     with tempfile.TemporaryDirectory() as name:
         for copy in range(copies):
             shutil.copy(TABLE, Path(name) / f"part-{copy:05}.parquet")

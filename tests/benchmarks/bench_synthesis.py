@@ -42,7 +42,7 @@ FILES = {
 }
 TRIPLES = 300
 RARE = (20, 0.005)
-"""A rare value has so many records at least, and less than this share of the table."""
+"""A rare value has this many records at least, and less than this share of the table."""
 
 
 def table_of(name: str) -> tuple[Codes, Codes, ReleaseSpec]:

@@ -193,6 +193,6 @@ def _mixed(x: Floats, matched: Floats, made: list[int], alpha: float) -> Floats:
 
 
 def _largest(original: Floats, matched: Floats, most: float, eta: float) -> float:
-    """The largest alpha, of a grid, whose LID is within the requirement; -1 where there is none."""
+    """The largest alpha, of a grid, whose LID is within the requirement; -1 where none exists."""
     within = [a / 20 for a in range(20) if 100 * near(original, mix(original, matched, alpha=a / 20), eta) <= most]
     return max(within, default=-1.0)

@@ -88,7 +88,7 @@ def record_of(tree: Tree, name: str) -> Tree:
 
 
 def repeated(chunk: pa.Table, rows: int) -> bytes:
-    """A small Parquet file of so many rows."""
+    """A small Parquet file of this many rows."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, chunk.schema, compression="zstd", store_schema=False) as writer:
         for start in range(0, rows, len(chunk)):

@@ -158,7 +158,7 @@ def test_compressed_csv_is_a_partition_per_file(tmp_path: Path) -> None:
 
 
 class Slots(InProcess):
-    """An executor that says it has so many slots."""
+    """An executor that says it has this many slots."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots

@@ -204,7 +204,7 @@ def test_who_may_speak_to_whom() -> None:
     assert allowed(rendered, "ingress", "release") == []
     assert components(allowed(rendered, "egress", "worker"), "to") == {("scheduler", 8786), ("worker", 8788)}
     ports = {port["port"] for rule in allowed(rendered, "egress", "worker") for port in rule["ports"]}
-    assert ports == {53, 443, 8786, 8788}  # the ledger's database is none of them
+    assert ports == {53, 443, 8786, 8788}  # the ledger's database is not one of them
     assert 5432 in {port["port"] for rule in allowed(rendered, "egress", "release") for port in rule["ports"]}
     scheduler = {port["port"] for rule in allowed(rendered, "egress", "scheduler") for port in rule["ports"]}
     assert scheduler == {53, 8788, 8789}  # nor does the scheduler reach the store

@@ -121,7 +121,7 @@ class Processes:
 def wait_for(
     what: str, ready: Callable[[], object], *, seconds: float, alive: Callable[[], None], every: float = 0.1
 ) -> None:
-    """Wait until something is there, while all processes live; ask each time so many seconds have passed."""
+    """Wait until something is there, while all processes live; ask each time this many seconds have passed."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A hold-out that is none is found out; one that is, is not."""
+"""A hold-out that is not one is found out; one that is, is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of real and of released records: leaks and ruins are told apart."""
+"""Models of real and of released records: leaks and ruins are distinguished."""
 
 from __future__ import annotations
 

@@ -339,7 +339,7 @@ def test_publication_needs_its_charge(own: Made) -> None:
 
 
 def test_csv_files_are_read_as_the_release_read_them(made: Made, tmp_path: Path) -> None:
-    """With other options a comment or a line passed over decided which records there are, or that there are none."""
+    """With other options a comment or a line passed over decided which records there are, or that none exist."""
     (tmp_path / "t.csv").write_text("a\n1\n")
     spec = project(tmp_path, rows=10, data__path=f"{tmp_path}/t.csv")
     _, manifest = open_release(made.release)

@@ -176,7 +176,7 @@ def test_from_object_storage_to_a_confidential_bucket(made: Made, tmp_path: Path
         against=("s3://bucket/table.parquet",),
         storage_options={"endpoint_url": os.environ["AWS_ENDPOINT_URL"]},
     )
-    with pytest.raises(errors.SpecError, match=r"Add --confidential if only those may read this bucket"):
+    with pytest.raises(errors.SpecError, match=r"Add --confidential if only readers of the real table"):
         run_evaluation(remote)
     for place, text in (
         ("bucket/release/page", "must not contain"),

@@ -391,7 +391,7 @@ def test_ids_are_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
     released(tmp_path, made)
     manifest = read_manifest(made.output.path)
     assert manifest.guarantees[0]["unit"] == "patient"
-    assert "one patient with all its records, of which at most 3 are used, is present" in manifest.guarantee
+    assert "one patient with all its records (at most 3 are used) is present" in manifest.guarantee
     ids = [str(n).encode() for n in set(rows["patient_id"].to_pylist()) - {None}]
     assert all(text.startswith(str(PATIENT)[:4].encode()) for text in ids)
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "table.parquet"]

@@ -92,7 +92,7 @@ def write(attempt: Attempt[HeadcountSpec, EventPlan]) -> None:
 
 
 def audited(number: int, noise: Noise) -> Floats:
-    """What an audit sees of a table with so many records."""
+    """What an audit sees of a table with this many records."""
     return noisy_number(number, noise).astype(np.float64)
 
 

@@ -297,7 +297,7 @@ def race_for_one(release: str, processes: int) -> dict[str, Any]:
 
 
 def many(dataset: str, count: int, kill_after: float | None = None) -> dict[str, Any]:
-    """Run releases one after the other; with `kill_after`, kill the process after so many seconds."""
+    """Run releases one after the other; with `kill_after`, kill the process after this many seconds."""
 
     def work(report: Report) -> None:
         for number in range(count):

@@ -111,7 +111,7 @@ def test_conditional_draws_have_the_law_given_the_condition(law: Law, text: str)
     seen, hoped = np.append(counts[large], counts[~large].sum()), np.append(expected[large], expected[~large].sum())
     kept = hoped > 0
     assert chisquare(seen[kept], hoped[kept] * seen[kept].sum() / hoped[kept].sum()).pvalue > 1e-6
-    wrong = everything.ravel() * 30_000  # the law without the condition is told apart
+    wrong = everything.ravel() * 30_000  # the law without the condition is distinguished
     assert chisquare(counts + 1, (wrong + 1) * (counts + 1).sum() / (wrong + 1).sum()).pvalue < 1e-20
 
 

@@ -112,7 +112,7 @@ def fixed_delta(pairs: Pairs, counts: Counts, epsilon: float) -> float:
 
 
 def sums(pairs: Pairs, one: Filter) -> Callable[[Counts], bool]:
-    """Whether a filter holds after so many mechanisms of each kind."""
+    """Whether a filter holds after this many mechanisms of each kind."""
     costs = [one.cost(pair) for pair in pairs]
 
     @functools.cache

@@ -216,7 +216,7 @@ def test_records_of_a_unit_in_two_classes_cost_no_more_than_in_one(sizes):
 
 
 def test_mixtures_of_one_number_are_charged_together():
-    """The largest rate among the classes that have so many mixtures."""
+    """The largest rate among the classes that have this many mixtures."""
     classes = (
         ClassMixtures(minimum=1_000, order=10, records=50, unit=4),
         ClassMixtures(minimum=500, order=10, records=20, unit=4),

@@ -128,7 +128,7 @@ def test_a_part(part: dict[str, dict[str, Any]], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("part", "why"), OTHERS, ids=str)
 def test_no_part(part: dict[str, dict[str, Any]], why: str, tmp_path: Path) -> None:
-    histograms = [{"columns": ["age"]}]  # of a continuous column there is none
+    histograms = [{"columns": ["age"]}]  # of a continuous column none exists
     table = schema(**{**part, "age": part.get("age", {})})
     (found,) = contract(tmp_path).departures(spec(tmp_path, table, histograms=histograms), event=None)
     assert why in found
@@ -351,9 +351,9 @@ def test_an_input_is_charged_to_the_data_set_that_admitted_it(has_contract: bool
     with pytest.raises(ContractBroken, match=r"dataset: the input is that of data set 'people'.*`dataset: people`"):
         ledger.reserve(**charge, input_fingerprint="f" * 64, contract=given)
     if has_contract:  # an act of the custodian
-        with pytest.raises(ContractBroken, match="--besides people"):
+        with pytest.raises(ContractBroken, match="--also-charged-to people"):
             ledger.admit_input("other", fingerprint="f" * 64, contract=declared.digest)
-        ledger.admit_input("other", fingerprint="f" * 64, contract=declared.digest, besides=["people"])
+        ledger.admit_input("other", fingerprint="f" * 64, contract=declared.digest, also_charged_to=["people"])
         ledger.verify("other")
         assert "charged to people" in budget_sentence(ledger, "other")
     ledger.reserve(**charge, input_fingerprint=("f" if has_contract else "0") * 64, contract=given)
@@ -374,11 +374,11 @@ def test_what_an_input_was_charged_before_its_contract(tmp_path: Path) -> None:
     ledger.reserve(**{**charge, "input_fingerprint": "e" * 64}, dataset="late", release="r")
     admission["fingerprint"] = "e" * 64
     for known in ((), ("early",)):
-        with pytest.raises(ContractBroken, match=r"charged to 'late'.*--besides late"):
-            ledger.admit_input("first", **admission, besides=known)
+        with pytest.raises(ContractBroken, match=r"charged to 'late'.*--also-charged-to late"):
+            ledger.admit_input("first", **admission, also_charged_to=known)
     assert "charged to" not in budget_sentence(ledger, "first")
-    ledger.admit_input("first", **admission, besides=("early", "late"))
-    assert ledger.show("first").besides == ("late",)
+    ledger.admit_input("first", **admission, also_charged_to=("early", "late"))
+    assert ledger.show("first").also_charged_to == ("late",)
     assert "charged to late" in budget_sentence(ledger, "first")
     ledger.verify("first")
 

@@ -4,7 +4,7 @@
   release: a target is linked when the released record nearest to its first half is also the one nearest to its second
   half ([1]_, linkability). Any good release links more than chance, because the halves depend on each other.
 - *Attribute inference*: who knows all of a record but one value guesses the most frequent value among released records
-  that agree with the target on everything else and, where there is none, the value of the nearest one [1]_, [2]_. A
+  that agree with the target on everything else and, where none exists, the value of the nearest one [1]_, [2]_. A
   useful release predicts values from others: that is knowledge about the population.
 - *Location disclosure* (LID): a released record discloses the location of an original one if some numeric column of
   the two differs by at most a share eta of its range (2SS, Section 2). The adversary pairs every released record with

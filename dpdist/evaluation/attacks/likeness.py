@@ -69,7 +69,7 @@ def game(tables: AttackTables) -> PageSection:
         "Telling released records from real ones",
         ("records", "classifier", "accuracy", "low", "high", "AUC", "low ", "high "),
         tuple((*key, *accuracy.cells, *area.cells) for key, (accuracy, area) in games.items()),
-        f"{count // 2:,} real and as many released records to train on, as many others to be told apart; the real ones "
+        f"{count // 2:,} real and as many released records to train on, as many others to distinguish; the real ones "
         f"{'were held out' if fresh else 'are those the release was made from, for want of a hold-out'}. 50 % is "
         f"guessing. {sizes.confidence:.0%} intervals.",
     )

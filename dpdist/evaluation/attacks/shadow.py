@@ -39,7 +39,7 @@ _LARGEST_RATIO = 10.0
 
 
 def partial_copies(table: Codes, seed: int, *, ratio: float = 1.0) -> Codes:
-    """Records that copy a random number of values of a record of the table each, `ratio` times as many as it has."""
+    """Records that copy a random number of values of a record of the table each, `ratio` times its number."""
     rng = np.random.default_rng([seed, 5])
     count, m = max(1, round(ratio * size(table))), len(table)
     seeds = rng.integers(0, size(table), count)

@@ -2,7 +2,7 @@
 
 Members are drawn from the parents that the release was made from, the others from the hold-out. The adversary knows the
 whole record of a target: the parent's attributes, and those of all members in their order. Both groups are attacked:
-all parents, and those of rare composition, with so many members that few have as many.
+all parents, and those of rare composition, with this many members that few have as many.
 
 - *closest parent*: how near the nearest released parent is; of equally near ones, how far the nearest of the reference;
 - *density*: how dense released parents are near the target, over how dense the reference is;
@@ -36,7 +36,7 @@ from dpdist.spec.schema import Schema
 NAME, TITLE = "parents-membership", "Membership of parents"
 
 RARE = 0.02
-"""Largest share of the parents that have so many members as those of rare composition."""
+"""Largest share of the parents that have this many members as those of rare composition."""
 
 SIZES = Sizes(targets=10_000, searched=2_000, compared=100_000)
 
@@ -88,7 +88,7 @@ def attacked(
     sizes: Sizes = SIZES,
     confidence: float | None = None,
 ) -> dict[str, AttackResult] | None:
-    """All attacks on the parents with so many members or more; None where there are too few.
+    """All attacks on the parents with this many members or more; None where there are too few.
 
     `confidence` is that of each interval; by default those of the attacks hold together with that of the sizes.
     """
@@ -115,7 +115,7 @@ def attacked(
 
 
 def _large(parents: ParentRecords, at_least: int, rng: np.random.Generator) -> ParentRecords:
-    """The parents with so many members or more, in random order."""
+    """The parents with this many members or more, in random order."""
     return parents.take(rng.permutation(np.flatnonzero(parents.sizes >= at_least)))
 
 
@@ -201,7 +201,7 @@ BLOCK_CELLS = 1 << 20
 
 
 def wide(parents: ParentRecords) -> NDArray[np.unsignedinteger]:
-    """A row for each parent: its attributes, and those of its members in their order, 0 where there is none."""
+    """A row for each parent: its attributes, and those of its members in their order, 0 where none exists."""
     linked = parents.linked
     schema, owner, places = linked.schema, parents.owner, parents.places
     columns = [parents.codes[linked.place(i)][parents.ends[:-1]].astype(np.uint32) for i in linked.parent]

@@ -1,4 +1,4 @@
-"""Parents with all their members, of a release and of real tables: read once, whole, at most so many rows of each."""
+"""Parents with all their members, of a release and of real tables: read once, whole, at most this many rows of each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ParentRecords:
 
     @classmethod
     def of(cls, linked: LinkedRows, codes: Codes, sizes: Counts) -> ParentRecords:
-        """Parents of so many members each."""
+        """Parents of this many members each."""
         return cls(linked, codes, np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))
 
     def __len__(self) -> int:

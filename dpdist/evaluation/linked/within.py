@@ -22,7 +22,7 @@ from dpdist.spec.schema import Attribute
 NAME, TITLE = "within-parents", "Within parents"
 
 LARGEST = 12
-"""Values of an attribute of which shares of parents are compared, each."""
+"""Values of each attribute whose shares of parents are compared."""
 
 LEAST = 0.005
 """Share of the parents below which a subgroup of them is not compared."""

@@ -1,7 +1,7 @@
 """Files of an evaluation: readable by their owner alone, and whole or not there.
 
 They are in a folder of mode 0700, or below a prefix of an S3 bucket that somebody has called confidential: dpdist
-cannot see who may read a bucket.
+cannot see who can read a bucket.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Folder:
         return str(self.path / name)
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None if there is none."""
+        """The content of a file; None if none exists."""
         path = self.path / name
         return path.read_bytes() if path.is_file() else None
 
@@ -59,7 +59,7 @@ class BucketPrefix:
         return f"{self.store.uri}/{name}"
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None if there is none."""
+        """The content of a file; None if none exists."""
         try:
             return self.store.read_bytes(name) if self.store.exists(name) else None
         except DataNotFound:  # somebody has just deleted it

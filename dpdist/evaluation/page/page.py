@@ -35,7 +35,7 @@ QUESTIONS = {
     "attributes": "How well can each attribute be predicted from the others, having learned from released records?",
     "regression": "Can a number be predicted as well from released records as from real ones?",
     "distinguishing": "Can a computer tell released records from real ones? This measures likeness, not privacy: "
-    "copies of the real records could not be told apart at all.",
+    "copies of the real records could not be distinguished at all.",
     "copies": "Does the release repeat the people it was made from more often than people it has never seen?",
     "membership": "Given a person's record, can an attacker tell from the release whether the person was in the table?",
     "linkage": "Given two halves of a person's record, can an attacker tell by the release that they belong together?",

@@ -1,7 +1,7 @@
 """Models that are trained on one table and tested on another: encodings, classifiers, what is measured.
 
 Trees see a code for each attribute. Linear models see an indicator for each value and, of ordered attributes, the
-standardised code besides. Both see continuous numbers as they are, scaled.
+standardised code as well. Both see continuous numbers as they are, scaled.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Distances:
 
     @property
     def share(self) -> float | None:
-        """The share of the real table of which a random part has the same score."""
+        """The share of the real table whose random part has the same score."""
         return equivalent_share(self.score, self.parts)
 
     @property

@@ -80,13 +80,13 @@ class Attempt(Generic[SpecT, PlanT]):
 
     @property
     def noise(self) -> Noise:
-        """The noise of the attempt; the ledger is told before it is handed out."""
+        """The noise of the attempt; the ledger learns of it before it is handed out."""
         self.before_noise()
         return load_noise(self.key)
 
     @cached_property
     def located(self) -> Located:
-        """The table where tasks find its rows; the ledger is told before they are counted."""
+        """The table where tasks find its rows; the ledger learns of it before they are counted."""
         self.before_noise()
         with self.stage("locating rows") as progress:
             return self.table.on(self.executor, progress=progress)

@@ -1,7 +1,7 @@
-"""Bounding: of each unit at most so many records are used, wherever in the table they are.
+"""Bounding: of each unit at most this many records are used, wherever in the table they are.
 
 Each partition is read once, and its rows are sent by the hash of their unit's id to one of several shards. The task of
-a shard has all records of its units and keeps at most so many of each (`dpdist.data.keyed_ids`). The shards are the
+a shard has all records of its units and keeps at most this many of each (`dpdist.data.keyed_ids`). The shards are the
 partitions of the bounded table. Which shard a unit is in depends on the key and on the number of shards; what is kept
 depends on neither the shards nor the partitions.
 """
@@ -118,7 +118,7 @@ class ShardPiece:
 
 
 def bounded(executor: Executor, table: Located, *, at_most: int, key: KeyRef) -> HeldRecords:
-    """Graph of a table, opened with the column of the ids, with at most so many records of each unit; records without
+    """Graph of a table, opened with the column of the ids, with at most this many records of each unit; records without
     an id are not in it. The key of the attempt decides which records are kept.
     """
     shards = sharded(executor, table, bound_shard, (table.schema, at_most), key=key)
@@ -178,7 +178,7 @@ def join_shard(
 
 
 def sizes_for(rows: int) -> tuple[int, int]:
-    """Number of shards of a table of so many rows, and of blocks of each shard."""
+    """Number of shards of a table of this many rows, and of blocks of each shard."""
     shards = min(max(-(-rows // SHARD_ROWS), 1), MOST_SHARDS)
     return shards, min(max(rows // shards // BLOCK_ROWS, 1), MOST_BLOCKS // shards)
 
@@ -186,7 +186,7 @@ def sizes_for(rows: int) -> tuple[int, int]:
 def split_partition(
     table: Batches, partition: int, sizes: tuple[int, int], key: KeyRef
 ) -> list[ShardPiece | RowReport]:
-    """The records of a partition for each of so many shards of so many blocks, and what the policies met."""
+    """The records of a partition for each of this many shards of this many blocks, and what the policies met."""
     shards, blocks = sizes
     hashes, report = UnitHashes.of(load_noise(key)), RowReport.empty(table.schema)
     form = RowFormat.of(table.schema)

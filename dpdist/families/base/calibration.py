@@ -43,7 +43,7 @@ class GaussianPlan:
         label: str = "",
         lost: str = "draws",
     ) -> Self:
-        """The least noise on `count` statistics of an L2 sensitivity, where so many draws lose a part of delta.
+        """The least noise on `count` statistics of an L2 sensitivity, where this many draws lose a part of delta.
 
         `label` and `lost` name the mechanism and the loss in the event. Raises SpecError: the draws alone take as much
         as delta; AccountingError: the budget is not valid.

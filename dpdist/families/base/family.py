@@ -135,7 +135,7 @@ class Family(Generic[SpecT, PlanT]):
     shadow: Callable[[PlanT, int, float], PlanT] | None = None
 
     # spec to a digest of what it reads of public tables, None where it names none: which these are is a matter of
-    # paths, which are no part of a spec's fingerprint, so attempts are bound to the digest besides
+    # paths, which are no part of a spec's fingerprint, so the digest also binds attempts
     public_tables: Callable[[SpecT], str | None] | None = None
 
     # manifest and spec (None if it is not known) to how released rows are parents with members, where they are. An

@@ -56,7 +56,7 @@ class Needs:
 
 
 def core_seconds(*, read: float, drawn: float = 0.0) -> float:
-    """Seconds of one core that reading and counting so many values takes, and drawing and writing so many, about."""
+    """Approximate seconds of one core to read and count numbers of values, and to draw and write them."""
     return _START + read / _READ + drawn / _DRAWN
 
 
@@ -220,7 +220,7 @@ class Plan(OwnFields):
         return adjacency_words(self.spec.unit)
 
     def noise_at(self, at_most: int) -> float:
-        """How far off a typical released number is, if at most so many records of each unit are used."""
+        """How far off a typical released number is, if at most this many records of each unit are used."""
         raise NotImplementedError
 
     def bounds(self) -> list[Fact]:

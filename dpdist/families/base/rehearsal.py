@@ -26,7 +26,7 @@ EXECUTOR = InProcess()
 
 
 class Rehearsal(Attempt[Any, Any]):
-    """An attempt that ends with its process: what it would store to be resumed is only kept."""
+    """An attempt that ends with its process: it keeps in memory what others store to be resumed."""
 
     @cached_property
     def records(self) -> Records:

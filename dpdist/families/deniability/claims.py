@@ -55,7 +55,7 @@ from dpdist.privacy.testing import Canaries, Claim
 from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
 
-_PASSING = 3  # seeds beyond k, in scales of the threshold noise, of which nearly all pass
+_PASSING = 3  # seeds beyond k, in scales of the threshold noise, nearly all of these pass
 _RECORDS, _SEED_DELTA = 5, 0.05  # of the small release that audits the test of a plan
 _MOST = 1 << 24  # candidates
 
@@ -284,7 +284,7 @@ _ALWAYS = -(1 << 62)  # a threshold that every count reaches
 
 
 def shadow(plan: PlausibleDeniabilityPlan, records: int, share: float) -> PlausibleDeniabilityPlan:
-    """The plan of a release of a shadow table of so many `records`, a `share` of the whole one, with the noise of each
+    """The plan of a release of a shadow table of `records` records, a `share` of the whole one, with the noise of each
     stage as in the whole release. Released records and k keep their ratio to the records of the table. Checks of
     declared numbers are left out: the adversary knows its own table.
     """

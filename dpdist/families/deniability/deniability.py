@@ -139,7 +139,7 @@ class SeedSynthesizer(SeedSynthesis):
 
 
 def seed_ranks(noise: Noise, start: int, stop: int, *, seeds: int) -> NDArray[np.int64]:
-    """Places of the candidates' seeds in the sorted list of all `seeds` seeds. Raises CheckFailed: there are none."""
+    """Places of the candidates' seeds in the sorted list of all `seeds` seeds. Raises CheckFailed: none exist."""
     if seeds < 1:
         raise CheckFailed("there is no seed: raise split.seeds, or use a table with more records")
     return noise.integers("candidates/seed", stop - start, high=seeds, start=start)

@@ -116,7 +116,7 @@ def fit(table: AnyFloats, variance: float, *, expected: AnyFloats, sizes: Sequen
 def pool(
     tables: Sequence[AnyFloats], variances: Sequence[float], structure: Structure, maps: Sequence[NDArray[np.uint32]]
 ) -> list[AnyFloats]:
-    """Correct each table's own attribute by what all tables say about its bucket counts: the average of its own margin
+    """Correct each table's own attribute by the bucket counts that all tables imply: the average of its own margin
     and of those in the tables of its children, weighted by precision. The difference is spread evenly over the cells.
     """
     if min(variances) == 0:

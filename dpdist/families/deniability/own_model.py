@@ -7,7 +7,7 @@ Log-probabilities are rounded to multiples of 2**-20 and their buckets computed 
 probabilities in (gamma^-(i+1), gamma^-i], as published, for a gamma narrower by two of these steps. So probabilities in
 one bucket differ by less than a factor gamma wherever `log_prob` is within 2**-21 (a relative 4.8e-7) of the
 probability with which `sample` draws. The accounting (`dpdist.privacy.deniability`) holds for any fixed model. What its
-parameters tell of the seeds is charged besides: nothing where they come from public data or from earlier releases, else
+parameters tell of the seeds is charged as well: nothing where they come from public data or from earlier releases, else
 the (epsilon, delta) that the spec declares.
 """
 

@@ -75,7 +75,7 @@ class PlausibleDeniabilityPlan(Plan):
         return self.spec.synthesis.records if self.seeds is None else self.seeds.candidates
 
     def batch_size(self, slots: float) -> int:
-        """Candidates in a batch, where so many tasks run at once; the released records do not depend on it."""
+        """Candidates in a batch, where this many tasks run at once; the released records do not depend on it."""
         share = math.ceil(self.candidates_at_least / slots)
         return min(LARGEST_BATCH, max(SMALLEST_BATCH, 1 << math.ceil(math.log2(share))))
 
@@ -188,7 +188,7 @@ class PlausibleDeniabilityPlan(Plan):
             facts.append(Fact("Checks", text, {"passing_mass": seeds.passes.passing_mass}))
         elif seeds.passing_mass is not None:
             text = (
-                f"passing mass at least {seeds.passing_mass:,} in every table with so many seeds: candidates keep "
+                f"passing mass at least {seeds.passing_mass:,} in every table with this many seeds: candidates keep "
                 f"{spec.kept_combinations or 0:,} combinations of values at most"
             )
             facts.append(Fact("Checks", text, {"passing_mass": seeds.passing_mass}))

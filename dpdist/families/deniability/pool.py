@@ -61,7 +61,7 @@ class PoolPlan:
 
 
 def pool_plan(schema: Schema, *, records: int, kept: int, epsilon: float, delta: float) -> PoolPlan:
-    """Plan a pool for so many expected `records` of the split P and `kept` combinations of values. Raises
+    """Plan a pool for this many expected `records` of the split P and `kept` combinations of values. Raises
     AccountingError: the budget is not valid; SpecError: there are too many combinations.
     """
     cards = schema.cardinalities
@@ -122,7 +122,7 @@ class RecordPool(Stored):
         nothing = high <= low
         low, high = np.where(nothing, 0, low), np.where(nothing, self.cumulative[-1], high)
         weight, fraction = (high - low).astype(np.uint64), words >> _HALF
-        # floor(weight * fraction / 2**32), of which no product outgrows 64 bits
+        # floor(weight * fraction / 2**32), whose products fit 64 bits
         offset = (weight >> _HALF) * fraction + ((weight & np.uint64(0xFFFFFFFF)) * fraction >> _HALF)
         rows = np.searchsorted(self.cumulative, low + offset.astype(np.int64), side="right") - 1
         found: NDArray[np.int64] = np.minimum(rows, len(self.cumulative) - 2)

@@ -30,7 +30,7 @@ HISTOGRAM_BINS = 1 << 16  # bins of the histogram of leading words that ranges a
 _LEADING_CODES = 1 << 62  # the codes of the leading group of attributes lie below
 _GROUP_CODES = 1 << 31  # the codes of each later group lie below, so that id and code together fit 63 bits
 _MOST_KEYS = (1 << 32) - 2
-_DENSE_CODES = 1 << 20  # up to so many codes a prefix length is answered from a table over all of them
+_DENSE_CODES = 1 << 20  # up to this many codes a prefix length is answered from a table over all of them
 _NONE = np.iinfo(np.int64).max  # above every code
 
 
@@ -91,7 +91,7 @@ class PrefixCode:
         return columns
 
     def index_bytes(self, seeds: int) -> int:
-        """Upper bound on the memory of the index of so many seeds, in bytes."""
+        """Upper bound on the memory of the index of this many seeds, in bytes."""
         distinct = min(seeds, prod(self.cardinalities))
         values = sum(np.min_scalar_type(size - 1).itemsize for size in self.cardinalities)
         spaces = [prod(self.cardinalities[:length]) for length in self.lengths]

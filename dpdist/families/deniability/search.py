@@ -141,13 +141,13 @@ def merit(child: AnyFloats, between: AnyFloats, i: int, parents: Sequence[int]) 
     return float(child[i, chosen].sum() / sqrt(len(chosen) + inner.sum() - np.trace(inner)))
 
 
-def cfs_parents(child: AnyFloats, between: AnyFloats, *, turns: Sequence[int], admissible: Admissible) -> Parents:
+def cfs_parents(child: AnyFloats, between: AnyFloats, *, sequence: Sequence[int], admissible: Admissible) -> Parents:
     """Parents by correlation-based feature selection, from the correlations of `merit`. The attributes choose in the
-    order of `turns`; each adds the parent that raises its merit most, as long as one does, the graph stays acyclic and
-    the parents are admissible. Ties go to the first attribute.
+    order of `sequence`; each adds the parent that raises its merit most, as long as one does, the graph stays acyclic
+    and the parents are admissible. Ties go to the first attribute.
     """
-    parents: Parents = [[] for _ in turns]
-    for i in turns:
+    parents: Parents = [[] for _ in sequence]
+    for i in sequence:
         best = 0.0
         while True:
             found = -1

@@ -1,6 +1,6 @@
 """The seeds of a whole-release guarantee: the least k, the pass rate to declare, and its check.
 
-Without a public table the declared pass rate is the one that *every* table with so many seeds reaches
+Without a public table the declared pass rate is the one that *every* table with this many seeds reaches
 (`dpdist.privacy.deniability.certain_mass`): it needs no check and no honest table is refused. With one, nine tenths of
 what a table like it would confirm, if that is more.
 """
@@ -81,7 +81,7 @@ class SeedSearch:
             return math.inf
 
     def seeds(self, kept: int, share: Fraction, stage: float) -> SeedsChoice | None:
-        """The least k within the stage's epsilon, to a few parts in a hundred; None where there is none."""
+        """The least k within the stage's epsilon, to a few parts in a hundred; None if none exists."""
         guess = self.guess(kept, share, stage)
         k = guess.k if guess is not None else 2
         best = None

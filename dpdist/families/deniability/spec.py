@@ -127,7 +127,7 @@ class NetworkSpec(Section):
     which this release is charged. You answer for it: dpdist cannot check it."""
     structure: Literal["learned", "independent", "synthesis"] = "learned"
     """A Bayesian network with learned parents, or independent marginals (the baseline); or synthesis: records of the
-    model of kind: synthesis, of which one that agrees with what a candidate keeps gives the rest."""
+    model of kind: synthesis, one of its records that agrees with the kept values gives the rest."""
     score: Literal["cfs", "mutual-information", "total-variation"] = "total-variation"
     """Criterion of the parent search: cfs (the published one, from noisy entropies), mutual-information (the same
     entropies, lowest expected error of the two-way marginals) or total-variation (the same search from distances to
@@ -151,7 +151,7 @@ class CandidatesSpec(Section):
     minimum_pass_rate: float = Field(default=0.1, gt=0, le=1)
     """Declared public lower bound on the pass rate; checked with noise."""
     max_check_plausible: int | None = Field(default=None, ge=1)
-    """With `model.hook`: expected number of seeds, all of which each candidate is compared with, in a table of
+    """With `model.hook`: expected number of seeds, each compared with every candidate, in a table of
     data.minimum_records; default: all records. It goes with `model.hook` only."""
 
 
@@ -188,7 +188,7 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
             raise ValueError("synthesis.max_check_plausible: goes with model.hook; else all seeds are counted")
         if self.split.parameters == 0:
             raise ValueError("split.parameters: must be above 0")
-        _ = self.privacy.budget  # refuses where there is none
+        _ = self.privacy.budget  # refuses where none exists
         m = len(self.table.attributes)
         bad = [w for w in self.omegas if not 1 <= w <= m]
         if bad or not self.omegas:

@@ -30,7 +30,7 @@ _DRAWS_LOST = SAMPLER_DELTA * 2 * MAX_CELLS  # more than the cells of all tables
 
 
 def _lost(draws: int) -> ApproximateDP:
-    """What so many draws may miss of their distributions."""
+    """What this many draws may miss of their distributions."""
     return ApproximateDP(0.0, SAMPLER_DELTA * draws, label="draws")
 
 
@@ -45,7 +45,7 @@ class SeedPlan:
     whole_release: bool  # whether the guarantee covers all released records, or each by itself
     # candidates after which a release that passed its checks has enough records, but for a negligible chance
     candidates: int
-    # count, passes: the checks of whole-release mode. There is none of the pass rate where every table with so many
+    # count, passes: the checks of whole-release mode. The pass rate has none where every table with this many
     # seeds passes it (`dpdist.privacy.deniability.certain_mass`)
     count: CountCheck | None = None
     passes: PassCheck | None = None

@@ -1,4 +1,4 @@
-"""Structure learning: which attributes are the parents of which, from noisy pairwise statistics of the split T.
+"""Structure learning: the parents of each attribute, from noisy pairwise statistics of the split T.
 
 `structure_plan` fixes the noise and its charge before a record is read, `measure_structure` turns all pairwise counts
 into a few noisy statistics, and `learn_structure` chooses the parents from them, which is post-processing. The scores
@@ -219,7 +219,7 @@ def learn_structure(
     if statistics.score == "cfs":
         turns = sorted(range(len(sizes)), key=lambda i: (sizes[i], i))
         child, between = symmetrical_uncertainty(statistics.values, schema)
-        return _structure(schema, cfs_parents(child, between, turns=turns, admissible=admissible), order, regressed)
+        return _structure(schema, cfs_parents(child, between, sequence=turns, admissible=admissible), order, regressed)
     if statistics.score == "total-variation":
         dependence = np.pi * np.clip(pair_matrix(statistics.values, len(sizes)), 0.0, 1.0) ** 2
         loss = [BUCKET_LOSS if b < c else 0.0 for b, c in zip(buckets, sizes, strict=True)]

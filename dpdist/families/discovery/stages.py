@@ -1,7 +1,7 @@
 """The stages of a discovery: count and draw the noise, then write what was found.
 
 Each value of a column is in one shard, whose task adds noise and names what is frequent. A shard is a run of buckets,
-and a bucket has its own stream of noise, of which the values take draws in the order of their texts. So neither
+and a bucket has its own stream of noise; values take draws from it in the order of their texts. So neither
 partitions nor shards change what is named. Rare values never leave the tasks.
 """
 

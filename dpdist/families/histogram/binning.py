@@ -7,7 +7,7 @@ level, so levels are tables like those of a release and take noise as these do (
 Bins are cut from the noisy levels alone, which is post-processing. The levels are made to agree by least squares [1]_,
 isotonic regression makes the cumulative counts grow, and cuts divide them evenly. A code that holds more than a bin
 should is a bin of its own, so that heaps (zeros, round numbers) do not blur their neighbours. The tables that are then
-counted in the bins are chosen by what was released before, which composition allows.
+counted in the bins depend on earlier releases, which composition allows.
 
 References
 ----------
@@ -45,7 +45,7 @@ Bins = NDArray[np.int64]
 
 
 def level_sizes(codes: int) -> tuple[int, ...]:
-    """Nodes of each level over so many codes, from the codes up; the last has at most `FAN_OUT`."""
+    """Nodes of each level over this many codes, from the codes up; the last has at most `FAN_OUT`."""
     sizes = [codes]
     while sizes[-1] > FAN_OUT:
         sizes.append(-(-sizes[-1] // FAN_OUT))
@@ -67,7 +67,7 @@ def fitted_masses(levels: Sequence[Counts], *, deviations: Sequence[float]) -> F
 
 
 def even_bins(masses: Floats, count: int) -> Bins:
-    """First codes of exactly so many bins of about equal mass, at most as many as codes.
+    """First codes of exactly this many bins of about equal mass, at most one for each code.
 
     The heaviest codes are bins of their own while one holds more than an even share of what is left. Cuts at quantiles
     divide the rest. Where cuts coincide, the heaviest bins of several codes (of equal ones the widest) are halved.
@@ -91,7 +91,7 @@ def even_bins(masses: Floats, count: int) -> Bins:
 
 
 def _halved(masses: Floats, starts: list[int], count: int) -> Bins:
-    """So many bins: the heaviest of several codes is cut where its halves are most even, again and again."""
+    """This many bins: the heaviest of several codes is cut where its halves are most even, again and again."""
     ends = np.append(0.0, np.cumsum(masses))
 
     def entry(start: int, stop: int) -> tuple[float, int, int, int]:
@@ -145,7 +145,7 @@ class AdaptiveAxis:
     histogram: int
     axis: int
     grid: int  # which of the plan's
-    bins: int  # how many, besides that of missing values
+    bins: int  # their number, without that of missing values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +227,7 @@ class BinningPlan:
 def plan_binning(spec: HistogramSpec) -> BinningPlan | None:
     """The choice of a spec's adaptive bins within its share of the budget; None where no histogram asks for it.
 
-    All levels of all grids have the least noise within that share, the same for each: each is a table of which a record
+    All levels of all grids have the least noise within that share, the same for each: a record
     changes one cell, or two (replacement). Raises as `plan_measurement`.
     """
     if not spec.binned:

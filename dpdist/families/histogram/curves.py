@@ -49,7 +49,7 @@ COUNT_SHARE = 0.05
 
 _LEAST, _MOST = 1e-60, 1e60  # of penalties and norms, so that no product overflows or vanishes
 _ROWS = 1 << 13  # curves at a time
-_VALUE_BITS = 30  # a clipped value has at most so many bits
+_VALUE_BITS = 30  # a clipped value has at most this many bits
 _MATRIX_BITS = 44
 _FINE = 2.0**-20  # grid of the noise, of its deviation
 _INSIDE = 1 - 2.0**-40  # clipping leaves room for the rounding of the norm
@@ -156,7 +156,7 @@ def _incomplete() -> OutOfDomain:
 
 
 def _whole_curves(places: NDArray[np.intp], values: Floats, basis: Basis, clip: float, curves: int) -> CurveSums:
-    """Sum of so many curves whose records follow each other."""
+    """Sum of this many curves whose records follow each other."""
     size = basis.times.size
     if places.size != curves * size:
         raise _incomplete()

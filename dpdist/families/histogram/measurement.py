@@ -77,7 +77,7 @@ def plan_measurement(
     shares: Shares = "equal",
     unit: int = 1,
 ) -> Measurement:
-    """The least noise for tables of so many cells each, within (epsilon, delta) for all together.
+    """The least noise for tables of this many cells each, within (epsilon, delta) for all together.
 
     The mechanism ``auto`` is the one with the smaller total expected squared error over all cells. At ``delta = 0``
     noise is Laplace, and the release has the delta of the sampler only (`sampler_delta`). Shares that are ``optimal``
@@ -91,7 +91,7 @@ def plan_measurement(
     exact = resolve_shares(shares, cells, mechanism=mechanism)
     sampler = sampler_delta(sum(cells))
     if not 0 <= delta < 1 or 0 < delta <= sampler:
-        raise AccountingError(f"delta must be 0, or in ({sampler:.1e}, 1) for so many cells, got {delta!r}")
+        raise AccountingError(f"delta must be 0, or in ({sampler:.1e}, 1) for this many cells, got {delta!r}")
     rest = delta - sampler if delta else 0.0
     if mechanism == "gaussian":
         whole = GaussianPlan.of(sensitivity=float(unit), epsilon=epsilon, delta=rest, count=changed).sigma
@@ -163,7 +163,7 @@ def _events(mechanism: Mechanism, scales: Sequence[float], changed: int, unit: i
 
 
 def sampler_delta(draws: int) -> float:
-    """What so many draws of noise add to delta, as the sampler is not perfect."""
+    """What this many draws of noise add to delta, as the sampler is not perfect."""
     return draws * SAMPLER_DELTA
 
 
@@ -213,7 +213,7 @@ def plan_leakage(
     chains: Sequence[tuple[tuple[int, int], ...]] = (),
     accept_no_noise: bool = False,
 ) -> LeakagePlan:
-    """The least common noise for histograms of so many bins, for a leakage of `epsilon` nats together.
+    """The least common noise for histograms of this many bins, for a leakage of `epsilon` nats together.
 
     `alpha` is the assumed least probability of every bin, for every record; never estimated from the data. `chains`
     lists histograms from fine to coarse, as (number, fewest cells of the finest in one of its cells).

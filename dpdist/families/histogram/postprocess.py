@@ -99,7 +99,7 @@ def fit_hierarchy(
 
 
 def synthetic_counts(counts: NDArray[np.int64], *, records: int, noise: Noise, name: str) -> NDArray[np.int64]:
-    """Counts of so many synthetic records drawn from a released histogram, multinomial exactly (REAEDP's "DP synthetic"
+    """Counts of synthetic records drawn from a released histogram, multinomial exactly (REAEDP's "DP synthetic"
     baselines): int64 of the same shape.
 
     Records are drawn in proportion to the non-negative noisy counts, evenly if all are zero; record i takes draw i of

@@ -92,7 +92,7 @@ def _below(table: NDArray[Any], totals: NDArray[np.int64], link: NDArray[np.intp
 class Statistics:
     """Statistics of one kind about the same columns: a number of rows of the release."""
 
-    statistic: str  # statistic, of: what they are, and of which columns
+    statistic: str  # statistic, of: what they are, and their columns
     of: str
     axes: tuple[tuple[str, ...], ...]  # labels along each axis; the cells are their combinations in C order
     noisy: NDArray[np.float64]  # noisy, value: ndarray of float64, shape (cells,): as drawn, and fitted to it
@@ -123,7 +123,7 @@ def _escaped(label: str) -> str:
 
 
 def tables(statistics: Sequence[Statistics], *, rows: int) -> Iterator[pa.Table]:
-    """All statistics in order, cut into tables of so many rows (the last one has the rest)."""
+    """All statistics in order, cut into tables of this many rows (the last one has the rest)."""
     pending: list[pa.Table] = []
     free = rows
     for block in statistics:
@@ -182,7 +182,7 @@ def count_statistics(
 def entropy_statistics(
     naming: Naming, noisy: NDArray[np.float64], targets: Sequence[tuple[int, float]], cells: Sequence[int]
 ) -> list[Statistics]:
-    """Noisy entropies; fitted values are cut to what an entropy of a histogram of so many cells can be."""
+    """Noisy entropies; fitted values are cut to what an entropy of a histogram of this many cells can be."""
     pieces = []
     for drawn, (number, order) in zip(noisy, targets, strict=True):
         value = np.clip(drawn, 0.0, float(log2(np.array([float(cells[number])]))[0]))

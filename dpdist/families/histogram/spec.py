@@ -71,7 +71,7 @@ class CountsSpec(Section):
     """Histograms that are made to agree, by number, each list from fine to coarse: each is a sum of cells of the one
     before."""
     synthetic_records: int | None = Field(default=None, ge=1, le=MAX_SYNTHETIC)
-    """Release counts of so many records drawn from the noisy histograms instead."""
+    """Release counts of this many records drawn from the noisy histograms instead."""
     entropies: tuple[float, ...] = ()
     """Orders of entropies of the released counts, to release beside them."""
 

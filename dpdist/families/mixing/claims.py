@@ -127,7 +127,7 @@ def _confirmed(plan: MixingPlan, size: int, noise: Noise) -> Floats:
 
 
 def choice_claim(choice: OrderSelection, candidates: int) -> Claim:
-    """The choice among orders, where a held-out record is told right by the first of them alone."""
+    """The choice among orders, where only the first of them classifies a held-out record correctly."""
     scores = ([0] * candidates, [1] + [0] * (candidates - 1))
     absent, present = (partial(_chosen, choice, one) for one in scores)
     event = choice.event

@@ -74,7 +74,7 @@ def planned(spec: MixingSpec, *, order: int, sigma_over_clip: float) -> MixingPl
     lost = max(losses) if unit == 1 else sum(losses)  # a unit may be in several classes
     if not lost <= spec.privacy.delta / 2:
         raise SpecError(
-            f"mixing.classes: the samplers of so many mixtures lose {lost:.2g} of delta, too much of privacy.delta = "
+            f"mixing.classes: the samplers of this many mixtures lose {lost:.2g} of delta, too much of privacy.delta = "
             f"{spec.privacy.delta:g}: release fewer mixtures, or raise privacy.delta"
         )
     return made

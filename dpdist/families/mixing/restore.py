@@ -59,7 +59,7 @@ def piece_sums(mixtures: Rows, first: int, piece: int) -> SumTree:
     """The sums of the pieces of a block, as far as they can be added yet.
 
     Sums of floats depend on their order. Here pieces are added two by two, pairs two by two, and so on, whatever the
-    blocks that hold them. `first` is the number of the block's first piece in the class; a piece has so many mixtures,
+    blocks that hold them. `first` is the number of the block's first piece in the class; a piece has `piece` mixtures,
     and only the last one of the class may be shorter.
     """
     pieces = range(0, len(mixtures), piece)

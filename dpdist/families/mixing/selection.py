@@ -181,7 +181,7 @@ class Discriminant:
         object.__setattr__(self, "weights", round_to_grid(self.weights, grid=grid_below(largest * _WEIGHT_STEP)))
 
     def correct(self, rows: Rows, place: int) -> int:
-        """How many float32[n, d] rows of a class, from `clip_rows`, are told to be of it."""
+        """How many float32[n, d] rows of a class, from `clip_rows`, are classified as its own."""
         told = (rows.astype(np.float64) @ self.weights + self.offsets).argmax(axis=1)
         return int(np.count_nonzero(np.array(self.places)[told] == place)) if place in self.places else 0
 

@@ -149,7 +149,7 @@ class MixingSpec(ReleaseSpec):
         if self.label.is_continuous:
             raise ValueError(f"mixing.class: {self.mixing.label!r} is a continuous number; declare `bins`")
         if len(self.table.attributes) < 2:
-            raise ValueError("mixing: the schema needs an attribute besides the class")
+            raise ValueError("mixing: the schema needs an attribute in addition to the class")
         unknown = sorted(set(map(str, self.mixing.classes)) - set(class_names(self.label)))
         if unknown:
             names = class_names(self.label)

@@ -77,7 +77,7 @@ class Marginal:
 
     cumulative: Floats  # float64[cells + 1]: from 0 to 1
     discrete: bool  # whether the cells are values
-    bandwidth: float  # of the kernel, on the unit interval; 0 where there is none
+    bandwidth: float  # of the kernel, on the unit interval; 0 where none exists
 
     @property
     def cells(self) -> int:
@@ -116,7 +116,7 @@ class Marginal:
 
 
 def pooled_deviation(marginals: Sequence[Marginal], records: Sequence[int]) -> float:
-    """Deviation of a column of several parts, which have so many records; 1 where it does not vary."""
+    """Deviation of a column of several parts, which have this many records; 1 where it does not vary."""
     total = sum(records)
     masses = sum(marginal.masses * (count / total) for marginal, count in zip(marginals, records, strict=True))
     middles = marginals[0].middles
@@ -191,7 +191,7 @@ def likelihoods(counts: Counts, bandwidths: Floats) -> Floats:
 SCORE_STEP = 2.0**-14
 """Grid of the normal scores: sums of their products are integers, exact for any order of summation up to 2^28 rows."""
 
-_ROWS = 1 << 16  # products of 2^34 steps: sums of so many are exact in float64
+_ROWS = 1 << 16  # products of 2^34 steps: sums of this many are exact in float64
 _EDGE = 2.0**-53
 
 

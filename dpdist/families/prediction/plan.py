@@ -45,7 +45,7 @@ class TwoStagePlan(Plan):
 
     @cached_property
     def delta(self) -> float:
-        """Delta at which the guarantee is stated; 0 where there is none."""
+        """Delta at which the guarantee is stated; 0 where none exists."""
         return self.spec.privacy.delta or 0.0
 
     def public_parameters(self) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class RegressionSpec(Section):
     order a classifier, which is given codes and predicts them. Any of scikit-learn will do."""
 
     def estimator_for(self, rows: int) -> str:
-        """The estimator for so many records: exact, distributed or nystroem."""
+        """The estimator for this many records: exact, distributed or nystroem."""
         if self.estimator != "auto":
             return self.estimator
         if rows <= EXACT_ROWS:

@@ -119,7 +119,7 @@ class TwoStageSpec(ReleaseSpec):
             if unknown:
                 raise ValueError(f"prediction.{setting}: the schema has no {', '.join(map(repr, unknown))}")
         if len(names) < 2:
-            raise ValueError("prediction: the schema needs an input besides the response")
+            raise ValueError("prediction: the schema needs an input in addition to the response")
         if made.response in made.keep:
             raise ValueError("prediction.keep: the response is never kept")
         for scale in (*self.inputs, self.response):
@@ -185,7 +185,7 @@ class TwoStageSpec(ReleaseSpec):
 
     @property
     def input_attributes(self) -> tuple[Attribute, ...]:
-        """The attributes besides the response, in the order of the schema."""
+        """The attributes without the response, in the order of the schema."""
         return tuple(a for a in self.table.attributes if a.name != self.prediction.response)
 
     @property

@@ -20,7 +20,7 @@ from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Mask
 from dpdist.spec.rules import Forbidden, Rule, a_record, broken_by
 
-SPARE = 1  # so many times the released parents are drawn in addition, for exchanges
+SPARE = 1  # this many times the released parents are drawn in addition, for exchanges
 
 
 def draw_linked(

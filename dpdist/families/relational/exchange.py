@@ -1,10 +1,10 @@
 """Whole parents exchanged until the tables of the parents and of their members are close to what is expected.
 
-A member is drawn given many attributes of which the model knows few joint tables, and what several of them say alike
+A member is drawn given many attributes; the model knows few of their joint tables, and what several of them say alike
 counts more than once. So members that are drawn one after another miss the tables that were measured. Parents are drawn
 in excess, and one in the release is exchanged, with all its members, for one outside of it where that brings the tables
 of both closer to the models and to the margins: tables of one and two of the parents' attributes, and of the members',
-which are measured besides, because a model spends most of its budget on how members depend on their parent.
+which are measured as well, because a model spends most of its budget on how members depend on their parent.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Targets:
         )
 
     def counts(self, rows: int) -> tuple[Counts, Counts]:
-        """Expected counts of the cells of so many parents, in units of 2**-10, and the weights of the cells."""
+        """Expected counts of the cells of this many parents, in units of 2**-10, and the weights of the cells."""
         counts, weights = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         scales = rows, rows * self.members
         for tables, scale, spread in zip((self.first, self.others), scales, self.variances, strict=True):

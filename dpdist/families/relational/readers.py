@@ -1,4 +1,4 @@
-"""What evaluations and audits are told of a release: how its rows are linked, and what an audit attacks."""
+"""What evaluations and audits need to know of a release: how its rows are linked, and what an audit attacks."""
 
 from __future__ import annotations
 

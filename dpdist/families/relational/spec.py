@@ -33,7 +33,7 @@ class ParentSpec(Section):
     attributes: tuple[str, ...] = ()
     """Attributes of the schema that are the parent's; the others are the members'. Default: those of data.parent."""
     records: int = Field(ge=1, le=MOST_RECORDS)
-    """Number of released parents, about as many as the table is known to have."""
+    """Number of released parents, by default about the known number of the table."""
 
 
 class MembersSpec(Section):
@@ -49,7 +49,7 @@ class MembersSpec(Section):
     """Attributes of the first member that the others depend on; default: all. An attribute with `buckets` counts by
     them."""
     previous: tuple[str, ...] = ()
-    """Attributes of the previous member that a member depends on, besides; by `buckets`."""
+    """Attributes of the previous member that a member also depends on; by `buckets`."""
     crossed: tuple[tuple[str, ...], ...] = ()
     """Sets of attributes of the parent and of the first member, and `order` for the place of a member, that a member
     depends on together: by each combination of their values."""

@@ -32,7 +32,7 @@ from dpdist.spec.regression import Regression
 
 _FOR_EACH = 100  # made-up records for each coefficient
 _ANY = 0.1  # part of them with any values; the others have no attribute's last one, which the canary has
-# what the made-up table is said to stand for: with so many records the steps stay where they begin, and the canary,
+# what the made-up table is said to stand for: with this many records the steps stay where they begin, and the canary,
 # which the others say nothing of, far from what is predicted
 _RECORDS = 1e9
 

@@ -45,7 +45,9 @@ class SynthesisPlan(EventPlan):
 
     spec: WholeSynthesisSpec
     choices: Choices  # of the model, with its part of mu
-    accuracy_mu: float = 0.0  # the measurement of the records' accuracy is so many mu-GDP; 0 where nothing is measured
+    accuracy_mu: float = (
+        0.0  # the measurement of the records' accuracy is this many mu-GDP; 0 where nothing is measured
+    )
     regression_mu: float = 0.0  # the same of the declared regressions
 
     @property
@@ -64,7 +66,7 @@ class SynthesisPlan(EventPlan):
 
     @property
     def mu(self) -> float:
-        """All that is measured is so many mu-GDP, for one record."""
+        """All that is measured is this many mu-GDP, for one record."""
         return math.hypot(self.choices.mu, self.accuracy_mu, self.regression_mu)
 
     def noise_at(self, at_most: int) -> float:
@@ -78,7 +80,7 @@ class SynthesisPlan(EventPlan):
         return expected(spec.table.cardinalities, self.choices, minimum=spec.expected_records, released=spec.records)
 
     def _chosen(self, name: str) -> bool:
-        """Whether a choice is made: of a prior and of triples there is none without them."""
+        """Whether a choice is made: of a prior and of triples none exists without them."""
         if name.startswith("triple"):
             return bool(self.choices.triple_tables)
         return name != "prior_cells" or self.spec.model.prior is not None
@@ -127,7 +129,7 @@ class SynthesisPlan(EventPlan):
         return [replace(charge, sentence=text, numbers={**charge.numbers, "mu": mu})]
 
     def details(self) -> list[Fact]:
-        """What is chosen and why, and what the spec asks for besides."""
+        """What is chosen and why, and what else the spec asks for."""
         spec, cards = self.spec, self.spec.table.cardinalities
         facts = [Fact(title, text) for title, text in reasons(self.choices, cards).items()]
         if self.accuracy_mu:
@@ -184,7 +186,7 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
         )
     if wide and cells_of_pairs((2,) * len(sizes)) > MOST_CODED_CELLS:  # merging rare values would not end
         raise SpecError(
-            f"schema: {len(sizes):,} attributes with so many values: the tables of all pairs do not fit a worker, even "
+            f"schema: {len(sizes):,} attributes: the tables of all pairs do not fit a worker, even "
             "with two values each; leave attributes out, or declare coarser values"
         )
     share = 0.0 if wide else spec.privacy.accuracy_share

@@ -44,7 +44,7 @@ _STEEP = 40.0  # beyond it a logistic function is 0 or 1 to all digits that matt
 
 
 def sensitivity(coefficients: int) -> int:
-    """The most that one record moves the measured score of so many coefficients by, in L2 norm, rounded up. That is
+    """The most that one record moves the measured score of this many coefficients by, in L2 norm, rounded up. That is
     `GRID` and, for each value, an integer's step: half of it covers the rounding, the other half what floating point
     leaves of the clipping.
     """
@@ -328,5 +328,5 @@ def draws_of(regressions: Sequence[Regression]) -> int:
 
 
 def regression_deviation(regressions: int, coefficients: int, *, mu: float) -> float:
-    """The largest deviation of the steps of so many declared regressions, which are mu-GDP together."""
+    """The largest deviation of the steps of this many declared regressions, which are mu-GDP together."""
     return sensitivity(coefficients) * math.sqrt(ROUNDED * regressions / min(STEPS)) / mu

@@ -48,7 +48,7 @@ class MeasuredRegression:
     # of the private table, up to an error with this covariance; empty where they could not be found
     coefficients: tuple[float, ...] = ()
     covariance: tuple[tuple[float, ...], ...] = ()
-    reason: str = ""  # why there are none
+    reason: str = ""  # why none exist
     means: tuple[float, ...] = ()  # means, scales: of the outcome and the terms in the scores
     scales: tuple[float, ...] = ()
     scores: tuple[MeasuredScore, ...] = ()

@@ -140,7 +140,7 @@ class WholeSynthesisSpec(ReleaseSpec):
 
     @property
     def public_tables(self) -> tuple[str, ...]:
-        """Paths of the public tables that the release reads besides its own."""
+        """Paths of the public tables that the release reads in addition to its own."""
         return self.model.prior.paths if self.model.prior else ()
 
     @property

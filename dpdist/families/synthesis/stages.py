@@ -54,7 +54,7 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
     """Count all pairs in one pass, and learn the model, which is stored. Raises DataError: a policy is broken."""
 
     def make() -> Learned:
-        prior = read_prior(attempt.spec)  # before the ledger is told that the table is read
+        prior = read_prior(attempt.spec)  # before the ledger learns that the table is read
         if prior is not None:
             keep_prior(prior, attempt.public_tables)
         table, cards = attempt.spec.table, attempt.spec.table.cardinalities
@@ -124,7 +124,7 @@ def _held_pool(attempt: SynthesisAttempt) -> list[Codes] | None:
     """The pool, where tasks find it in memory; None where they draw their part of it."""
     try:
         pool = attempt.result(_Pool)
-    except LookupError:  # there is none, or an earlier process learned the model
+    except LookupError:  # none exists, or an earlier process learned the model
         return None
     return pool.parts if pool.fitted.equals(attempt.result(Learned).fitted) else None  # what was stored first counts
 
@@ -157,7 +157,7 @@ def measure_declared(attempt: SynthesisAttempt) -> Regressions:
 
 
 def _first_records(attempt: SynthesisAttempt, coefficients: int, regressions: Sequence[Regression]) -> Codes:
-    """The first released records, as many as Hessians are computed from; attributes that none asks for are left out."""
+    """The first released records, from which Hessians are computed; attributes that no regression uses are left out."""
     most, parts, rows = MOST_VALUES // coefficients, [], 0
     for part, size in zip(attempt.result(ReleasedRecords).parts, attempt.plan.parts, strict=True):
         if rows < most:

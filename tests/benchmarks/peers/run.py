@@ -103,7 +103,7 @@ NOTES = {
 
 
 def python_of(peer: Peer) -> Path:
-    """The interpreter of a peer's environment, which is made if there is none."""
+    """The interpreter of a peer's environment, which is made if none exists."""
     folder = CACHE / peer.environment
     python = folder / "bin" / "python"
     if not (folder / ".ready").exists():

@@ -52,7 +52,7 @@ def weighted(rows: int = 200) -> tuple[list[Counts], Counts]:
 
 
 def every_prefix(times: int) -> Codes:
-    """Each combination of kept values, so many times, in the order."""
+    """Each combination of kept values, this many times, in the order."""
     pairs = np.array(list(product(range(SIZES[1]), range(SIZES[0]))), np.uint8).repeat(times, axis=0)
     return [np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])]
 

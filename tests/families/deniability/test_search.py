@@ -181,7 +181,7 @@ def test_merit_is_the_published_score():
 
 def test_cfs_adds_the_best_parent_while_the_merit_grows():
     child, between = _correlations(1, 6)
-    parents = cfs_parents(child, between, turns=range(6), admissible=lambda i, chosen: True)
+    parents = cfs_parents(child, between, sequence=range(6), admissible=lambda i, chosen: True)
     chosen: list[int] = []  # the first attribute chooses freely
     while True:
         scores = {j: merit(child, between, 0, [*chosen, j]) for j in range(1, 6) if j not in chosen}
@@ -193,7 +193,7 @@ def test_cfs_adds_the_best_parent_while_the_merit_grows():
 
 
 def test_ties_go_to_the_first_attribute():
-    parents = cfs_parents(np.full((3, 3), 0.5), np.ones((3, 3)), turns=(1, 0, 2), admissible=lambda i, chosen: True)
+    parents = cfs_parents(np.full((3, 3), 0.5), np.ones((3, 3)), sequence=(1, 0, 2), admissible=lambda i, chosen: True)
     assert parents == [[2], [0], []]  # 1 takes 0; 0 takes 2, as 1 would close a cycle
 
 
@@ -209,7 +209,7 @@ def test_searches_keep_their_limits_and_make_no_cycle(seed, m, limit, cfs):
     def search():
         child, between = _correlations(seed, m)
         if cfs:
-            return cfs_parents(child, between, turns=range(m), admissible=admissible)
+            return cfs_parents(child, between, sequence=range(m), admissible=admissible)
         dependence = np.maximum(child, child.T)
         return dependence_parents(
             dependence,

@@ -108,7 +108,7 @@ def test_the_threshold_is_the_least_for_its_half_of_delta() -> None:
 
 @cache
 def drawn(count: int, values: int) -> list[int]:
-    """The noisy counts of values that stand in so many records each, of those that are named."""
+    """The noisy counts of values that stand in this many records each, of those that are named."""
     plan = plan_of({"a": "text"}, epsilon=1, delta=0.05)
     table = pa.table([[f"v{i}" for i in range(values)], [count] * values], schema=VALUES)
     found = named(table, 0, (plan.mechanism, plan.scale, plan.named_from), Noise(bytes(32)))

@@ -90,7 +90,7 @@ def planned(**changes: Any) -> HistogramPlan:
 
 
 def binning(codes: int, bins: int = 2, **changes: Any) -> BinningPlan:
-    """The choice of bins of one column of so many codes."""
+    """The choice of bins of one column of this many codes."""
     schema = {"attributes": [{"name": "x", "kind": "integer", "bounds": [1, codes]}]}
     made = planned(schema=schema, histograms=[{"columns": ["x"], "adaptive": {"x": bins}}], **changes).binning
     assert made is not None

@@ -110,7 +110,7 @@ def sample_of(features: Features, blocks: list[Block], size: int) -> Sample:
 def estimators(
     features: Features, blocks: list[Block], sample: Sample, rows: tuple[int, int], relation: Any = (0, None)
 ) -> dict[str, ridge.KernelRidge]:
-    """Each estimator, with so many rows of a group and so many landmarks."""
+    """Each estimator, with this many rows of a group and this many landmarks."""
     tuning, marks = tuning_of(RegressionSpec(width=1.0), sample, relation), sample[1][: rows[1]]
     how = (tuning, KEY, rows[0], sum(len(block[1]) for block in blocks))
     groups = [fit_groups(features, how, block, i) for i, block in enumerate(blocks)]

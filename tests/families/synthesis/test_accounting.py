@@ -119,7 +119,7 @@ def largest_delta(p: np.ndarray, q: np.ndarray, rest: np.ndarray, epsilon: float
     ],
 )
 def test_adaptive_releases_of_all_small_tables_cost_no_more(mu: float, shares: dict[str, float], unit: int) -> None:
-    """A unit has so many records; each may have that part of mu."""
+    """A unit has this many records; each may have that part of mu."""
     release = Release(mu / unit, **shares)
     epsilons = [0.0, 1.0]
     limits = [float(ndtr(mu / 2 - e / mu) - math.exp(e) * ndtr(-mu / 2 - e / mu)) for e in epsilons]

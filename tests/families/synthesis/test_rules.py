@@ -328,7 +328,7 @@ def test_a_release_is_made_again_tabulated_and_drawn_from(tmp_path: Path) -> Non
     run_release(spec)
     release = Published.open(tmp_path / "release")
     assert release.schema == SCHEMA
-    merged = release.law.fitted.rare[0] < 8  # rare ages: those of both sides of the first rule are told apart by it
+    merged = release.law.fitted.rare[0] < 8  # rare ages: those of both sides of the first rule are distinguished by it
     assert release.manifest.parameters["learned"]["rules"] == ([1, 2] if len(set(merged)) == 2 else [0, 1, 2])
     assert not broken_by(SCHEMA.forbidden, release.codes).any()
     assert recompute(tmp_path / "release").records == 2_500

@@ -54,7 +54,7 @@ MAKE_ONE = "make one with `openssl genpkey -algorithm ed25519 -out FILE` and chm
 
 
 def parse_identity(text: str) -> Ed25519PublicKey:
-    """The public key that a spec pins: the one line between the dashes of a PEM file. Raises ValueError: it is none."""
+    """The public key that a spec pins: the one line between the dashes of a PEM file. Raises ValueError."""
     with suppress(ValueError, binascii.Error, UnsupportedAlgorithm):
         key = load_der_public_key(base64.b64decode(text, validate=True))
         if isinstance(key, Ed25519PublicKey):
@@ -227,7 +227,7 @@ def noisy_steps(
 
     `masks` are those towards all other clients of the round, none in the local model. `correlated` is drawn in place of
     the mixer's ``sigma``, tau, which a message alone would need. Raises RoundFailed: the masks do not belong to a round
-    of so many clients; AccountingError: the noise is too small for the grid.
+    of this many clients; AccountingError: the noise is too small for the grid.
     """
     masked = correlated.mask_sigma > 0
     if len(masks.signs) != (correlated.clients - 1 if masked else 0):
@@ -251,7 +251,7 @@ def require_fine_grid(mixer: Mixer, correlated: CorrelatedNoise) -> None:
 
 
 def block_rows(width: int, *, clients: int) -> int:
-    """Mixtures in a message, of so many coordinates each: the coordinator holds those of all clients at a time."""
+    """Mixtures in a message, of this many coordinates each: the coordinator holds those of all clients at a time."""
     return max(1, min(MESSAGE_BYTES, 8 * MESSAGE_BYTES // clients) // (8 * width))
 
 

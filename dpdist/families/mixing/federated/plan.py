@@ -59,7 +59,7 @@ class FederatedPlan(MixingPlan):
         return Mixer(order=self.order, clip=clip, sigma=self.sigma_over_clip * clip, name=f"mixing/{code}")
 
     def shared(self, clients: int) -> CorrelatedNoise:
-        """The noise of each of so many clients. Raises AccountingError: no honest client would be among them."""
+        """The noise of each of this many clients. Raises AccountingError: no honest client would be among them."""
         sigma = self.sigma_over_clip * self.largest_norm
         if self.federated.trust == "local":
             return local_noise(sigma, clients=clients)
@@ -98,7 +98,7 @@ class FederatedPlan(MixingPlan):
         federated, listed, norm = self.federated, len(self.federated.clients), self.largest_norm
         shared = self.shared(listed)
         clients = (
-            f"{listed}, of which {federated.minimum} must be ready; each mixes its own records, is charged in its own "
+            f"{listed}; at least {federated.minimum} must be ready; each mixes its own records, is charged in its own "
             "ledger and sends noisy sums only. Minima, order and noise above are those of each client"
         )
         trust = "local: every message is private by itself"

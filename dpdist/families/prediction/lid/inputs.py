@@ -259,7 +259,7 @@ class Disclosed(Stored):
 
 def disclosed(method: Method, counts: Counts, records: Sequence[int]) -> Disclosed:
     """The share of the original row in the release: the one given, or the largest within the disclosure of every party.
-    `counts` are those of `near_counts`, over all records, of which each party has so many. Raises CheckFailed: the
+    `counts` are those of `near_counts`, over all records, with the number of each party. Raises CheckFailed: the
     disclosure would exceed the declared bound.
     """
     lid, most = method.disclosure.lid, method.most_alpha if method.alpha is None else method.alpha

@@ -53,7 +53,7 @@ Block = tuple[Floats, Floats]
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """So many records in blocks."""
+    """This many records in blocks."""
 
     rows: int
     block_rows: int = BLOCK_ROWS

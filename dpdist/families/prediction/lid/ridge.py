@@ -101,7 +101,7 @@ class RadialKernel:
         return rows[:, :-1] if self.parties else rows
 
     def codes(self, rows: Floats) -> NDArray[np.int64]:
-        """Number of each row's party, int64[n]; 0 where there is none."""
+        """Number of each row's party, int64[n]; 0 where none exists."""
         return rows[:, -1].astype(np.int64) if self.parties else np.zeros(len(rows), np.int64)
 
     def apply(self, a: Floats, b: Floats, weights: Floats) -> Floats:
@@ -275,7 +275,7 @@ def fit_group(inputs: Floats, responses: Floats, *, rows: int, kernel: RadialKer
 
 
 def average(groups: Sequence[Sequence[KernelRidge]]) -> KernelRidge:
-    """The mean of groups of estimators. Raises ValueError: there is none, or their kernels differ."""
+    """The mean of groups of estimators. Raises ValueError: none exists, or their kernels differ."""
     parts = [part for group in groups for part in group]
     if not parts or any(part.kernel != parts[0].kernel for part in parts):
         raise ValueError("estimators of one kernel are averaged, at least one")

@@ -69,7 +69,7 @@ class PrivateColumn(OwnFields):
 
 
 def private_column(scale: Scale, *, cells: int) -> PrivateColumn:
-    """A column in at most so many cells; a discrete one of no more values has one for each."""
+    """A column in at most this many cells; a discrete one of no more values has one for each."""
     count = scale.count
     if count is not None and (count <= cells or scale.nominal) and not scale.log:
         return PrivateColumn(scale=scale, cells=count, fine=1)
@@ -148,7 +148,7 @@ cross products have the rest. Marginals decide how each column looks, so theirs 
 
 
 def charge(*, inputs: int, epsilon: float, delta: float, measured: bool, draws: int, unit: int = 1) -> Deviations:
-    """Divide the budget of a whole release of so many `inputs`, the response left out, for units of so many records.
+    """Divide the budget of a whole release of `inputs` without the response, for units of this many records.
 
     Products of features may be `measured`; what is not leaves its share to the cross products. `draws` is the noise
     drawn, at most. Raises AccountingError: the budget is not valid, or too small for what the samplers lose.
@@ -177,5 +177,5 @@ def charge(*, inputs: int, epsilon: float, delta: float, measured: bool, draws: 
 
 
 def cells_for(records: int, *, noise: float) -> int:
-    """Cells of a marginal of so many records with this noise: about ``(records / noise)^(2/3)``, from 8 to 128."""
+    """Cells of a marginal of this many records with this noise: about ``(records / noise)^(2/3)``, from 8 to 128."""
     return round(min(max(math.exp(2 / 3 * math.log(records / noise)), 8.0), 128.0))
