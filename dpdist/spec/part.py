@@ -43,7 +43,7 @@ def _departures_of_rules(part: Schema, whole: Schema) -> list[str]:
         named = [part.attributes[i] for i in forbidden.attributes]
         coarser = [a.name for a in named if _unbinned(a) != known[a.name]]
         if rule not in whole.rules:
-            found.append(f"rules.{place} ({rule.text}): there is no such attribute")
+            found.append(f"rules.{place} ({rule.text}): there is no such rule")
         elif coarser:
             found.append(
                 f"rules.{place} ({rule.text}): the values of {coarser[0]!r} are other ones: leave the rule out"

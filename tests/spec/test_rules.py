@@ -170,7 +170,7 @@ def test_a_part_has_rules_of_the_contract_only() -> None:
     (found,) = departures(schema(young, {"impossible": "age > 7 and school = 'none'"}), whole)
     assert found.startswith("rules.1 (impossible: age > 7")
     (found,) = departures(schema(young | {"broken": "drop"}), whole)
-    assert "there is no such attribute" in found
+    assert "there is no such rule" in found
     merged = {"name": "school", "kind": "ordinal", "values": ["none", "all"], "aliases": {"some": "none"}}
     (found,) = departures(schema(young, attributes=[ATTRIBUTES[0], merged]), whole)
     assert "the values of 'school' are other ones" in found
