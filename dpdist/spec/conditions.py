@@ -262,8 +262,8 @@ def _mask(attribute: Attribute, kind: type[ast.cmpop], value: int | float | str)
     if len(cut):
         low, high = lows[cut[0]], highs[cut[0]]
         raise SpecError(
-            f"attribute {attribute.name!r}: {value} is inside of the bin from {low} to {high}, and values within a bin cannot be "
-            "distinguished: use < and >= with ends of bins"
+            f"attribute {attribute.name!r}: {value} is inside of the bin from {low} to {high}, and values within "
+            "a bin cannot be distinguished: use < and >= with ends of bins"
         )
     mask[: len(lows)] = every if kind in (ast.Eq, ast.Lt, ast.LtE) else none
     return mask
