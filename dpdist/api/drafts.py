@@ -18,22 +18,25 @@ _KINDS = ("text", "integer", "number")
 _NUMBER = r"[-+]?\d+(?:\.\d+)?"
 
 
-def draft_of(source: Path, *, public: bool, columns: tuple[str, ...], without: tuple[str, ...]) -> str:
+def draft_of(
+    source: str | Path, *, public: bool, columns: tuple[str, ...], without: tuple[str, ...], table: str | None = None
+) -> str:
     """A schema file drafted from a file or a folder of Parquet files that describes a table
     (`dpdist.spec.draft.draft`), or from the folder of a discovery. Raises SpecError: the source says nothing of a
     column, or has no known format, or is a release that says nothing of columns; VerificationFailed: it is damaged.
     """
-    if source.is_dir() and not _holds_files(source):
+    source = str(source)
+    if Path(source).is_dir() and not _holds_files(Path(source)):
         from dpdist.families.base.registry import FAMILIES
         from dpdist.publish.verify import read_manifest, read_release
 
-        manifest = read_manifest(str(source))
+        manifest = read_manifest(source)
         family = FAMILIES.get(manifest.kind)
         if family is None or family.described is None:
             raise SpecError(f"{source} is a release of kind {manifest.kind}; a schema is drafted from kind: discovery")
-        found = family.described(manifest, read_release(str(source)))
-        return drafted(_heading(manifest), found, source=str(source), columns=columns, without=without)
-    return draft(source, public=public, columns=columns, without=without)
+        found = family.described(manifest, read_release(source))
+        return drafted(_heading(manifest), found, source=source, columns=columns, without=without)
+    return draft(source, public=public, columns=columns, without=without, table=table)
 
 
 def _heading(manifest: Manifest) -> list[str]:
@@ -49,7 +52,7 @@ def _heading(manifest: Manifest) -> list[str]:
 
 def _holds_files(folder: Path) -> bool:
     """Whether a folder is a table of Parquet files, which a release has in a folder of their own."""
-    return any(folder.glob("*.parquet")) or any(folder.glob("*=*/**/*.parquet"))
+    return not (folder / "_manifest.json").is_file() and any(folder.rglob("*.parquet"))
 
 
 def discovered(
@@ -75,7 +78,7 @@ def discovered(
         "output": {"path": folder},
     }
     release(spec, ledger=ledger, attempt="once", progress=True)
-    return draft_of(Path(folder), public=False, columns=(), without=())
+    return draft_of(folder, public=False, columns=(), without=())
 
 
 def _column(text: str) -> tuple[str, Any]:

@@ -24,10 +24,11 @@ spec_app = typer.Typer(help="Specs: their JSON schema.", no_args_is_help=True, r
 @schema_app.command("draft")
 def schema_draft(
     source: Annotated[
-        Path, typer.Argument(help="Codebook, data dictionary, table schema, Parquet file, or published discovery.")
+        str, typer.Argument(help="Codebook, data dictionary, table schema, Parquet file, or published discovery.")
     ],
     columns: Annotated[list[str] | None, typer.Option("--column", help="A column that is wanted; repeatable.")] = None,
     without: Annotated[list[str] | None, typer.Option("--leave-out", help="A column to leave out; repeatable.")] = None,
+    table: Annotated[str | None, typer.Option(help="One of the tables that the source describes.")] = None,
     public: Annotated[
         bool, typer.Option("--public", help="The table is PUBLIC: take values and ranges from its records.")
     ] = False,
@@ -40,7 +41,8 @@ def schema_draft(
     """
     from dpdist.api.drafts import draft_of
 
-    say(draft_of(source, public=public, columns=tuple(columns or ()), without=tuple(without or ())), nl=False)
+    wanted: dict[str, Any] = {"columns": tuple(columns or ()), "without": tuple(without or ()), "table": table}
+    say(draft_of(source, public=public, **wanted), nl=False)
 
 
 @schema_app.command("discover")

@@ -10,61 +10,71 @@ import csv
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
-from xml.etree import ElementTree
+from urllib.parse import unquote
 
 from dpdist.errors import SpecError
-from dpdist.spec.described import Described, is_number, is_whole, parquet, text_of, words
+from dpdist.spec import ddi
+from dpdist.spec.described import Described, chosen, is_number, is_whole, parquet, text_of, words
 
 FORMATS = (
     "Parquet (.parquet), Frictionless Table Schema, CSVW, NIST or Census data dictionary (.json, .csv), DDI-Codebook "
     "(.xml), names file of the UCI repository (.names)"
 )
 
-MOST_INVALID = 1_000
-"""Integers of a range of invalid values up to which each is listed."""
-
 _NOT_APPLICABLE = re.compile(r"N/?A\b|not applicable|missing|blank", re.IGNORECASE)
 _NUMBERS = {"number", "decimal", "double", "float", "numeric"}
 _WHOLE = {"integer", "int", "long", "short", "byte", "nonNegativeInteger", "positiveInteger", "year", "gYear"}
 
 
-def described(path: Path, *, public: bool = False) -> tuple[str, list[Described]]:
+def described(source: str, *, public: bool = False, table: str | None = None) -> tuple[str, list[Described]]:
     """What a file says about a table: its format, and the columns. The values of a table may be looked at where it is
-    `public`. Raises SpecError: the file cannot be read, or is of no known format.
+    `public`; in a store a table is Parquet. `table` is one of several that a source describes. Raises SpecError: the
+    file cannot be read, is of no known format, or describes several tables.
     """
-    if not path.exists():
+    path = Path(source)
+    if "://" not in source and not path.exists():
         raise SpecError(f"{path}: there is no such file")
+    kind = path.suffix.lower()
+    if "://" in source or kind in (".parquet", ".pq", ".parq") or path.is_dir():
+        return "a public table" if public else "Parquet types", list(parquet(source, public=public))
+    if public:
+        raise SpecError(f"{path}: --public reads Parquet files: write the public table as Parquet first")
     try:
-        if path.suffix.lower() in (".parquet", ".pq", ".parq") or path.is_dir():
-            return "a public table" if public else "Parquet types", list(parquet(path, public=public))
-        if public:
-            raise SpecError(f"{path}: --public reads Parquet files: write the public table as Parquet first")
-        text = path.read_text(encoding="utf-8-sig")
-        if path.suffix.lower() == ".xml":
-            return "DDI-Codebook", list(_ddi(text))
-        if path.suffix.lower() == ".csv":
-            return "Census data dictionary", list(_census_csv(text))
-        if path.suffix.lower() == ".names":
-            return "UCI names file", list(_names(text))
-        return _json(json.loads(text))
+        if kind == ".xml":
+            return "DDI-Codebook", list(ddi.variables(path, table=table))
+        if kind == ".csv":
+            return "Census data dictionary", list(_census_csv(_text(path)))
+        if kind == ".names":
+            return _names(_text(path))
+        return _json(json.loads(path.read_text(encoding="utf-8-sig")), path, table)
     except OSError as error:
         raise SpecError(f"{path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, ElementTree.ParseError):
-        table = " (a table of records is drafted from Parquet: write it so)" if path.suffix.lower() == ".csv" else ""
-        raise SpecError(f"{path}: its format is not known; expected one of {FORMATS}{table}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        records = " (a table of records is drafted from Parquet: write it so)" if kind == ".csv" else ""
+        raise SpecError(f"{path}: its format is not known; expected one of {FORMATS}{records}") from None
 
 
-def _json(tree: dict[str, Any]) -> tuple[str, list[Described]]:
-    for resource in tree.get("resources", ())[:1]:  # a data package
-        tree = resource["schema"]
+def _text(path: Path) -> str:
+    """A text in UTF-8 or, where it is none, in Windows-1252, as older dictionaries are."""
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("cp1252", errors="replace")
+
+
+def _json(tree: dict[str, Any], path: Path, table: str | None) -> tuple[str, list[Described]]:
+    if isinstance(tree.get("resources"), list):  # a data package
+        named = {str(one.get("name") or one.get("path")): one for one in tree["resources"] if one.get("schema")}
+        tree = _resolved(chosen(named, table, path)["schema"], path)
     if isinstance(tree.get("fields"), list):
         return "Frictionless Table Schema", list(_frictionless(tree))
-    for table in tree.get("tables", ())[:1]:
-        tree = table
+    if isinstance(tree.get("tables"), list):
+        tree = chosen({str(one.get("url")): one for one in tree["tables"]}, table, path)
     if "tableSchema" in tree:
-        return "CSVW", list(_csvw(tree))
+        return "CSVW", list(_csvw(_resolved(tree["tableSchema"], path)))
     if isinstance(tree.get("variables"), dict):
         return "Census variables", list(_census_json(tree["variables"]))
     columns = list(_dictionary(tree))
@@ -73,28 +83,52 @@ def _json(tree: dict[str, Any]) -> tuple[str, list[Described]]:
     return "data dictionary", columns
 
 
+def _resolved(schema: dict[str, Any] | str, path: Path) -> dict[str, Any]:
+    """A schema, which may be given by a path below the folder of the file that names it."""
+    if not isinstance(schema, str):
+        return schema
+    place = PurePosixPath(schema)
+    if "://" in schema or place.is_absolute() or ".." in place.parts or not (path.parent / place).is_file():
+        raise SpecError(f"{path}: its schema is in {schema}: fetch that, and draft from it")
+    found: dict[str, Any] = json.loads((path.parent / place).read_text(encoding="utf-8-sig"))
+    return found
+
+
+_TRUE, _FALSE = ("true", "True", "TRUE", "1"), ("false", "False", "FALSE", "0")
+
+
 def _frictionless(tree: dict[str, Any]) -> Iterator[Described]:
-    absent = tuple(text for text in tree.get("missingValues", ()) if text)
     for field in tree["fields"]:
         limits, kind = field.get("constraints", {}), field.get("type", "string")
-        given = field.get("categories") or limits.get("enum") or (["true", "false"] if kind == "boolean" else ())
-        pairs = [(item["value"], item.get("label", "")) if isinstance(item, dict) else (item, "") for item in given]
+        absent = [_item(one)[0] for one in field.get("missingValues", tree.get("missingValues", ()))]
+        pairs = [_item(one) for one in field.get("categories") or limits.get("enum") or ()]
+        aliases: dict[str, str] = {}
+        if kind == "boolean" and not pairs:
+            spellings = (field.get("trueValues", _TRUE), field.get("falseValues", _FALSE))
+            pairs = [(str(texts[0]), "") for texts in spellings]
+            aliases = {str(text): str(texts[0]) for texts in spellings for text in texts[1:]}
         yield Described(
             field["name"],
             words(field.get("title"), field.get("description")),
-            {str(value): str(label) for value, label in pairs} or None,
+            dict(pairs) or None,
             low=text_of(limits.get("minimum")),
             high=text_of(limits.get("maximum")),
             integers=kind not in _NUMBERS,
             texts=kind not in _NUMBERS | _WHOLE,
             ordered=bool(field.get("categoriesOrdered")),
-            absent=absent,
+            absent=tuple(text for text in absent if text),
             nullable=not limits.get("required", False),
+            aliases=aliases,
         )
 
 
+def _item(item: Any) -> tuple[str, str]:
+    """A value and its label; the second version of the standard writes some as objects."""
+    return (str(item["value"]), str(item.get("label", ""))) if isinstance(item, dict) else (str(item), "")
+
+
 def _csvw(tree: dict[str, Any]) -> Iterator[Described]:
-    for column in tree["tableSchema"]["columns"]:
+    for column in tree["columns"]:
         if column.get("virtual"):
             continue
         kind = column.get("datatype", "string")
@@ -102,18 +136,20 @@ def _csvw(tree: dict[str, Any]) -> Iterator[Described]:
         titles, null = column.get("titles"), column.get("null", "")
         title = next(iter(titles.values())) if isinstance(titles, dict) else titles
         title = title[0] if isinstance(title, list) else title
-        choices = str(facets.get("format", "")) if facets.get("base") == "string" else ""
-        plain = re.fullmatch(r"\(?([\w .-]+(?:\|[\w .-]+)+)\)?", choices)
+        base, choices = facets.get("base", "string"), str(facets.get("format", ""))
+        plain = re.fullmatch(r"\(?([\w .-]+(?:\|[\w .-]+)+)\)?", choices) if base in ("string", "boolean") else None
+        values = plain[1].split("|") if plain else ["true", "false"] if base == "boolean" else []
         yield Described(
-            column.get("name") or title,
-            words(title, column.get("dc:description")),
-            dict.fromkeys(plain[1].split("|"), "") if plain else None,
+            title or unquote(column["name"]),  # the header of a file has the titles
+            words(column.get("dc:description")),
+            dict.fromkeys(values, "") or None,
             low=text_of(facets.get("minimum", facets.get("minInclusive"))),
             high=text_of(facets.get("maximum", facets.get("maxInclusive"))),
-            integers=facets.get("base") not in _NUMBERS,
-            texts=facets.get("base") not in _NUMBERS | _WHOLE,
+            integers=base not in _NUMBERS,
+            texts=base not in _NUMBERS | _WHOLE,
             absent=tuple(text for text in ([null] if isinstance(null, str) else null) if text),
             nullable=not column.get("required", False),
+            aliases={"1": "true", "0": "false"} if base == "boolean" and not plain else {},
         )
 
 
@@ -190,83 +226,27 @@ def _of_ranges(name: str, label: str, items: dict[str, str], ranges: list[tuple[
     )  # fmt: skip
 
 
-def _names(text: str) -> Iterator[Described]:
+def _names(text: str) -> tuple[str, list[Described]]:
     """A names file of the UCI repository: ``name: continuous.`` or ``name: a, b, c.``; its first line is the class."""
     lines = [line.partition("|")[0].strip().removesuffix(".") for line in text.splitlines()]
     found = [(name.strip(), values.strip()) for name, colon, values in (line.partition(":") for line in lines) if colon]
     if not found:
         raise ValueError("no attributes")
+    columns, ignored = [], []
     for name, values in found:
-        items = None if values == "continuous" else dict.fromkeys(map(str.strip, values.split(",")), "")
-        yield Described(name, items=items, integers=items is not None, absent=("?",), nullable=True)
+        kind = values.lower()
+        if kind == "ignore":
+            ignored.append(name)
+        elif kind in ("continuous", "real", "numeric", "integer", "int"):
+            columns.append(Described(name, integers=kind.startswith("int"), absent=("?",), nullable=True))
+        elif re.fullmatch(r"discrete(\s+\d+)?", kind):
+            columns.append(Described(name, values, texts=True, absent=("?",), nullable=True))
+        else:
+            items = dict.fromkeys(map(str.strip, values.split(",")), "")
+            columns.append(Described(name, items=items, absent=("?",), nullable=True))
     classes = next((line for line in lines if line and ":" not in line), "")
     if classes:
         note = "the class, the last column; TODO: the source does not name it"
-        yield Described("class", note, items=dict.fromkeys(map(str.strip, classes.split(",")), ""))
-
-
-def _ddi(text: str) -> Iterator[Described]:
-    """Variables of a DDI-Codebook, of any version of its name space."""
-    if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise ValueError("a document type")
-    for variable in _each(ElementTree.fromstring(text), "var"):
-        yield _variable(variable)
-
-
-def _variable(variable: ElementTree.Element) -> Described:
-    codes = list(_each(variable, "catgry"))
-    found = [(_inside(code, "catValu"), _inside(code, "labl"), code.get("missing") == "Y") for code in codes]
-    ranges, items = _values(variable, "valrng")
-    invalid, invalid_items = _values(variable, "invalrng")
-    listed, notes = _listed(invalid)
-    absent = dict.fromkeys([*(value for value, _, missing in found if missing), *invalid_items, *listed])
-    low = min((end.get("min", "") for end in ranges if is_number(end.get("min", ""))), key=float, default="")
-    high = max((end.get("max", "") for end in ranges if is_number(end.get("max", ""))), key=float, default="")
-    kinds = {form.get("type") for form in _each(variable, "varFormat")}
-    kept = {value: label for value, label, _ in found if value not in absent}
-    kept |= {item: "" for item in items if item not in absent and item not in kept}
-    if variable.get("intrvl") == "contin" and (low or high):
-        kept = {}
-    real = any(end.get("UNITS") == "REAL" for end in ranges) or variable.get("dcml", "0").strip() not in ("", "0")
-    return Described(
-        variable.get("name") or variable.attrib["ID"],
-        words(_inside(variable, "labl"), *notes),
-        kept or None,
-        low,
-        high,
-        integers=not real and is_whole(low) and is_whole(high),
-        texts="character" in kinds,
-        ordered=variable.get("nature") == "ordinal",
-        absent=tuple(absent),
-        nullable=bool(absent or invalid),
-    )
-
-
-def _values(variable: ElementTree.Element, name: str) -> tuple[list[ElementTree.Element], list[str]]:
-    """The ranges and the single values of the valid or invalid ones of a variable."""
-    found = list(_each(variable, name))
-    items = [item.get("VALUE", "") for part in found for item in _each(part, "item")]
-    return [end for part in found for end in _each(part, "range")], [item for item in items if item]
-
-
-def _listed(invalid: list[ElementTree.Element]) -> tuple[list[str], list[str]]:
-    """The integers of ranges of invalid values, and what to say about ranges that cannot be listed."""
-    listed, notes = [], []
-    for end in invalid:
-        low, high = end.get("min", ""), end.get("max", "")
-        ends = [int(float(text)) for text in (low, high) if is_number(text) and is_whole(text)]
-        if len(ends) == 2 and 0 <= ends[1] - ends[0] < MOST_INVALID:
-            listed += [str(value) for value in range(ends[0], ends[1] + 1)]
-        else:
-            notes.append(f"TODO: values from {low or 'the least'} to {high or 'the largest'} mean missing: name them")
-    return listed, notes
-
-
-def _each(node: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
-    return (child for child in node.iter() if child.tag.rpartition("}")[2] == name)
-
-
-def _inside(node: ElementTree.Element, name: str) -> str:
-    """The text of a direct child."""
-    found = (child for child in node if child.tag.rpartition("}")[2] == name)
-    return " ".join("".join(next(found, ElementTree.Element("none")).itertext()).split())
+        columns.append(Described("class", note, items=dict.fromkeys(map(str.strip, classes.split(",")), "")))
+    left_out = f"; without {', '.join(ignored)}, which it says to ignore" if ignored else ""
+    return f"UCI names file{left_out}", columns

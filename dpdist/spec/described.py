@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpdist.errors import SpecError
+from dpdist.storage.files import columns_of_folders, is_beside, storage_errors
+from dpdist.storage.s3 import filesystem
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 NAMES_RECORDS = "TODO: it names records or their groups: leave it out"
 """What a draft says about an identifier."""
@@ -39,6 +43,7 @@ class Described:
     absent: tuple[str, ...] = ()  # texts that mean missing
     nullable: bool = False  # whether values may be missing
     nothing: str = "missing"  # what a missing value is called; empty where records without a value are left out
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other spellings of codes
     others: str = ""  # what becomes of other values: clip, or a category of that name; empty where they are refused
 
     @property
@@ -46,6 +51,21 @@ class Described:
         """Whether the source calls it an identifier, and has no labels for its codes."""
         coded = len([label for label in (self.items or {}).values() if label]) > 1
         return not coded and (self.name.lower() == "id" or _IDENTIFIER.search(f"{self.name} {self.note}") is not None)
+
+
+def chosen(tables: Mapping[str, T], name: str | None, path: Path, about: Mapping[str, str] | None = None) -> T:
+    """The one of the tables that a source describes, by its name. Raises SpecError: it has no such table, or several
+    and none is named.
+    """
+    if name in tables:
+        return tables[str(name)]
+    if name is None and len(tables) == 1:
+        return next(iter(tables.values()))
+    listed = ", ".join(f"{one} ({text})" if (text := (about or {}).get(one)) else one for one in tables)
+    if not tables:
+        raise SpecError(f"{path} describes the columns of no table")
+    found = "several tables" if name is None else f"no table {name!r}"
+    raise SpecError(f"{path} describes {found}: choose --table of {listed}")
 
 
 def words(*texts: Any) -> str:
@@ -68,23 +88,66 @@ def is_whole(text: str) -> bool:
     return not text or re.fullmatch(r"[-+]?\d+(\.0*)?", text.strip()) is not None
 
 
-def parquet(path: Path, *, public: bool) -> Iterator[Described]:
-    """The columns of a file or folder; of a public table with the values of short ones and the ranges of numbers."""
+def parquet(address: str, *, public: bool) -> Iterator[Described]:
+    """The columns of a file or folder, local or in a store; of a public table with the values of short ones and the
+    ranges of numbers. Raises SpecError: a name stands twice, the types of files do not go together, or it
+    is not Parquet.
+    """
     import pyarrow as pa
     import pyarrow.dataset as ds
 
+    with storage_errors(address):
+        fs, root = filesystem(address, {})
+        files = {name: PurePosixPath(name).relative_to(root) for name in sorted(fs.find(root))}
+    files = {name: place for name, place in files.items() if not any(map(is_beside, place.parts))}
     try:
-        table = ds.dataset(path, format="parquet")
-        types: pa.Schema = table.schema
+        parts = list(ds.dataset(list(files), filesystem=fs, format="parquet").get_fragments())
+        types = _together({part.path: part.physical_schema for part in parts})
     except (pa.ArrowException, OSError) as error:
         if "duplicate field names" in str(error):
-            raise SpecError(f"{path}: two columns have the same name: rename one") from None
-        raise ValueError("not Parquet") from None
-    for field in types:
-        column, kind = _typed(field)
+            raise SpecError(f"{address}: two columns have the same name: rename one") from None
+        raise SpecError(f"{address} is not Parquet, or is damaged: write or copy it again") from None
+    table = ds.dataset(list(files), schema=types, filesystem=fs, format="parquet")
+    for one in types:
+        column, kind = _typed(one)
         if public and not column.note.endswith(_HELD_BY_NONE):
-            column = _looked_at(column, kind, table.to_table(columns=[field.name]).column(0))
+            column = _looked_at(column, kind, table.to_table(columns=[one.name]).column(0))
         yield column
+    folders: dict[str, set[str | None]] = {}
+    for place in files.values():
+        for name, value in columns_of_folders(place):
+            folders.setdefault(name, set()).add(value)
+    for name in folders.keys() - set(types.names):
+        values = sorted(value for value in folders[name] if value is not None)
+        note = f"names of the folders {name}=…: declare further values from public sources"
+        yield Described(name, note, dict.fromkeys(values, ""), texts=True, nullable=None in folders[name])
+
+
+def _undictionaried(one: pa.Field) -> pa.Field:
+    return one.with_type(getattr(one.type, "value_type", one.type))
+
+
+def _together(found: Mapping[str, pa.Schema]) -> pa.Schema:
+    """The columns of all files, each of a type that holds those of the files. Raises SpecError."""
+    import pyarrow as pa
+
+    fields: dict[str, pa.Field] = {}
+    for path, types in found.items():
+        for new in types:
+            known = fields.setdefault(new.name, new)
+            if known.type.equals(new.type):
+                continue
+            one, other = map(_undictionaried, (known, new))
+            try:
+                fields[new.name] = pa.unify_schemas(
+                    [pa.schema([one]), pa.schema([other])], promote_options="permissive"
+                ).field(0)
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                raise SpecError(
+                    f"{path}: the column {new.name!r} holds {other.type}, and {one.type} in other files: write all "
+                    "files with one type"
+                ) from None
+    return pa.schema([one.with_nullable(True) if len(found) > 1 else one for one in fields.values()])
 
 
 _HELD_BY_NONE = "; TODO: no attribute holds this type: convert it, or leave the column out"
@@ -115,6 +178,13 @@ def _looked_at(column: Described, kind: pa.DataType, held: pa.ChunkedArray) -> D
 
     values = held.cast(kind) if pa.types.is_dictionary(held.type) else held
     present = values.drop_null()
+    if pa.types.is_decimal(kind) and column.integers:
+        try:
+            present = present.cast(pa.int64())
+        except pa.ArrowInvalid:  # larger ones
+            return _ranged(replace(column, nullable=len(present) < len(held)), present)
+    elif pa.types.is_date(kind):
+        present = present.cast(pa.string())
     if pa.types.is_floating(kind):
         present = present.filter(pc.invert(pc.is_nan(present)))
     column = replace(column, nullable=len(present) < len(held))

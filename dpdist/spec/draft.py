@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from fractions import Fraction
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from textwrap import wrap
 from typing import Any
 
@@ -49,19 +49,29 @@ def notes_on(schema: Path) -> list[str]:
     return [f"TODO        {len(left)} of {schema}: see dpdist schema check {schema}"]
 
 
-def draft(path: Path, *, public: bool = False, columns: tuple[str, ...] = (), without: tuple[str, ...] = ()) -> str:
+def draft(
+    source: str | Path,
+    *,
+    public: bool = False,
+    columns: tuple[str, ...] = (),
+    without: tuple[str, ...] = (),
+    table: str | None = None,
+) -> str:
     """A schema file drafted from the description of a table (`dpdist.spec.codebooks.FORMATS`); what is left to decide
     is marked ``TODO``.
 
-    `columns` are wanted, in their order (by default all), but for those in `without`. The values and ranges of a table
-    that is `public` are taken. Raises SpecError: the file is of no known format, or does not describe a column.
+    `columns` are wanted, in their order (by default all), but for those in `without`; `table` is one of several of the
+    source. The values and ranges of a table that is `public` are taken. Raises SpecError: the file is of no known
+    format, or does not describe a column.
     """
-    kind, found = described(path, public=public)
+    source = str(source)
+    kind, found = described(source, public=public, table=table)
+    name = PurePosixPath(source).name
     heading = [
-        f"Drafted from {path.name} ({kind}). Everything here is public: check each line against public sources only.",
+        f"Drafted from {name} ({kind}). Everything here is public: check each line against public sources only.",
         "Policies: `missing` and `out_of_domain` refuse a table unless they say drop, clip or {category: NAME}.",
     ]
-    return drafted(heading, found, source=str(path), columns=columns, without=without)
+    return drafted(heading, found, source=source, columns=columns, without=without)
 
 
 def drafted(
@@ -103,10 +113,14 @@ def _attribute(column: Described) -> tuple[dict[str, Any], list[str]]:
         if all(re.fullmatch(r"-?(0|[1-9]\d*)", code) and abs(int(code)) <= LARGEST_INTEGER for code in items):
             values = [int(code) for code in items]
         attribute |= {"kind": "ordinal" if column.ordered else "categorical", "values": values}
+        if not column.texts and any(re.fullmatch(r"-?0\d+", code) for code in items):
+            notes.append("TODO: the source writes codes with zeros: if the table does not, declare them as numbers")
         if len(values) > MAX_CARDINALITY:
             notes.append(f"TODO: {len(values):,} values are too many; group them, or leave the column out")
-        if all(items.values()):
-            attribute["labels"] = list(items.values())
+        if any(items.values()):
+            attribute["labels"] = [label or code for code, label in items.items()]
+        if column.aliases:
+            attribute["aliases"] = dict(column.aliases)
     else:
         attribute |= {"kind": "categorical" if column.texts else "integer" if column.integers else "number"}
         notes.append(_UNDECIDED[attribute["kind"]])
@@ -145,6 +159,8 @@ def _elsewhere(attribute: dict[str, Any], column: Described, items: dict[str, st
         name = attribute.setdefault("missing", {"category": name})["category"]
     else:
         attribute["values"].append(name)
+        if "labels" in attribute:
+            attribute["labels"].append(name)
     attribute["out_of_domain"] = {"category": name}
     if name == attribute.get("missing", {}).get("category"):
         return ["other values count as missing"]

@@ -9,10 +9,13 @@ from __future__ import annotations
 import errno
 import lzma
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import PurePosixPath
 from typing import IO, Any, NamedTuple, TypeVar
+from urllib.parse import unquote
 
 from dpdist.errors import (
     DataNotFound,
@@ -114,6 +117,27 @@ _BY_CODE = {  # error codes of S3 servers, then names of exceptions of botocore
     **dict.fromkeys(("ProxyConnectionError", "InvalidEndpointURLError"), _UNREACHABLE),
     "400": _refused("the server refuses the request: renew the credentials, or correct the region"),
 }
+
+
+_BESIDE = re.compile(r"[._]|.*_\$folder\$$|(?i:README(\.(md|txt|rst|html))?$|.*\.(crc|md5|sha256)$)")
+_HIVE_MISSING = "__HIVE_DEFAULT_PARTITION__"
+
+
+def is_beside(name: str) -> bool:
+    """Whether a file or folder below that of a table is no part of it: a marker, a checksum, a note."""
+    return _BESIDE.match(name) is not None
+
+
+def columns_of_folders(place: PurePosixPath) -> tuple[tuple[str, str | None], ...]:
+    """The columns that the folders of a file below its table give, as Hive names them (``state=01``); None is a missing
+    value.
+    """
+    found = {}
+    for part in place.parts[:-1]:
+        column, is_one, value = part.partition("=")
+        if column and is_one:
+            found[unquote(column)] = None if value == _HIVE_MISSING else unquote(value)
+    return tuple(found.items())
 
 
 @contextmanager

@@ -1,0 +1,149 @@
+"""Variables of a DDI-Codebook of any version, also as NESSTAR and the IHSN write it."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from html.entities import name2codepoint
+from pathlib import Path
+from xml.etree import ElementTree
+
+from dpdist.errors import SpecError
+from dpdist.spec.described import Described, chosen, is_number, is_whole, words
+
+MOST_INVALID = 1_000
+"""Integers of a range of invalid values up to which each is listed."""
+
+MOST_BYTES = 1 << 28
+"""Largest codebook that is read."""
+
+_DECLARED = re.compile(rb"<\?xml[^>]*encoding=[\"']([\w.-]+)")
+_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+
+
+def variables(path: Path, *, table: str | None) -> Iterator[Described]:
+    """The variables of a codebook, of one `table` where it describes several files. Raises SpecError: there are several
+    and none is chosen, there is no variable, the encoding is not known, or the file declares entities.
+    """
+    root = _tree(path)
+    found = list(_each(root, "var"))
+    if not found:
+        name = root.tag.rpartition("}")[2]
+        raise SpecError(
+            f"{path}: <{name}> has no `var` of DDI-Codebook; other XML, such as DDI-Lifecycle and SDMX, is not read"
+        )
+    files = dict.fromkeys(name for variable in found for name in variable.get("files", "").split())
+    if len(files) > 1 or table is not None:
+        titles = {file.get("ID", ""): _text(next(_each(file, "fileName"), None)) for file in _each(root, "fileDscr")}
+        named = {titles[name]: name for name in files if titles.get(name)} | {name: name for name in files}
+        place = named.get(str(table)) or chosen(dict(zip(files, files, strict=True)), table, path, titles)
+        found = [variable for variable in found if place in variable.get("files", place).split()]
+    yield from map(_variable, found)
+
+
+def _tree(path: Path) -> ElementTree.Element:
+    """The tree of an XML file in its declared encoding. A document type is passed over: nothing outside is read, and
+    names of HTML stand for their characters.
+    """
+    if path.stat().st_size > MOST_BYTES:
+        raise SpecError(f"{path} has more than {MOST_BYTES >> 20} MiB: it is no codebook")
+    data = path.read_bytes()
+    declared = _DECLARED.match(data)
+    encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), None)
+    encoding = encoding or (declared[1].decode() if declared else "utf-8")
+    try:
+        text = data.decode(encoding)
+        if "<!ENTITY" in text:
+            raise SpecError(f"{path} declares entities of its own: write it without them")
+        parser = ElementTree.XMLParser()
+        parser.entity.update({name: chr(code) for name, code in name2codepoint.items()})
+        return ElementTree.fromstring(text, parser)
+    except LookupError:
+        raise SpecError(f"{path}: its encoding {encoding!r} is not known: write it in UTF-8") from None
+    except (UnicodeDecodeError, ElementTree.ParseError):
+        raise SpecError(f"{path} is no XML in {encoding}: write it again, or correct its declaration") from None
+
+
+def _variable(variable: ElementTree.Element) -> Described:
+    codes = list(_each(variable, "catgry"))
+    found = [(_inside(code, "catValu"), _inside(code, "labl"), code.get("missing") == "Y") for code in codes]
+    ranges, items = _values(variable, "valrng")
+    invalid, invalid_items = _values(variable, "invalrng")
+    listed, notes = _listed(invalid)
+    kinds = {form.get("type") for form in _each(variable, "varFormat")}
+    absent = dict.fromkeys([*(value for value, _, missing in found if missing), *invalid_items, *listed])
+    kept = {value: label for value, label, _ in found if value not in absent}
+    kept |= {item: "" for item in items if item not in absent and item not in kept}
+    if "numeric" in kinds and (numbers := _without_zeros(kept)) is not None:
+        notes += ["the source writes these numbers with zeros"] * (numbers.keys() != kept.keys())
+        kept = numbers
+    low = min((end.get("min", "") for end in ranges if is_number(end.get("min", ""))), key=float, default="")
+    high = max((end.get("max", "") for end in ranges if is_number(end.get("max", ""))), key=float, default="")
+    if _covered(low, high, kept):
+        low = high = ""
+    elif variable.get("intrvl") == "contin" and (low or high):
+        kept = {code: label for code, label in kept.items() if label}
+    decimals = variable.get("dcml", "").strip()
+    real = decimals != "0" if decimals else any(end.get("UNITS") == "REAL" for end in ranges)
+    return Described(
+        variable.get("name") or variable.attrib["ID"],
+        words(_inside(variable, "labl"), *notes),
+        kept or None,
+        low,
+        high,
+        integers=not real and is_whole(low) and is_whole(high),
+        texts="character" in kinds,
+        ordered=variable.get("nature") == "ordinal",
+        absent=tuple(absent),
+        nullable=bool(absent or invalid),
+    )
+
+
+def _without_zeros(codes: dict[str, str]) -> dict[str, str] | None:
+    """The codes of a numeric variable as integers; None where some are not, or would be the same."""
+    if not all(re.fullmatch(r"-?\d+", code) for code in codes):
+        return None
+    found = {str(int(code)): label for code, label in codes.items()}
+    return found if len(found) == len(codes) else None
+
+
+def _covered(low: str, high: str, codes: dict[str, str]) -> bool:
+    """Whether each integer of a range is a code with a label, so that the variable is one of categories."""
+    if not (codes and low and high and is_whole(low) and is_whole(high)) or not all(codes.values()):
+        return False
+    first, last = int(float(low)), int(float(high))
+    return last - first < len(codes) and all(str(number) in codes for number in range(first, last + 1))
+
+
+def _values(variable: ElementTree.Element, name: str) -> tuple[list[ElementTree.Element], list[str]]:
+    """The ranges and the single values of the valid or invalid ones of a variable."""
+    found = list(_each(variable, name))
+    items = [item.get("VALUE", "") for part in found for item in _each(part, "item")]
+    return [end for part in found for end in _each(part, "range")], [item for item in items if item]
+
+
+def _listed(invalid: list[ElementTree.Element]) -> tuple[list[str], list[str]]:
+    """The integers of ranges of invalid values, and what to say about ranges that cannot be listed."""
+    listed, notes = [], []
+    for end in invalid:
+        low, high = end.get("min", ""), end.get("max", "")
+        ends = [int(float(text)) for text in (low, high) if is_number(text) and is_whole(text)]
+        if len(ends) == 2 and 0 <= ends[1] - ends[0] < MOST_INVALID:
+            listed += [str(value) for value in range(ends[0], ends[1] + 1)]
+        else:
+            notes.append(f"TODO: values from {low or 'the least'} to {high or 'the largest'} mean missing: name them")
+    return listed, notes
+
+
+def _each(node: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
+    return (child for child in node.iter() if child.tag.rpartition("}")[2] == name)
+
+
+def _inside(node: ElementTree.Element, name: str) -> str:
+    """The text of a direct child."""
+    return _text(next((child for child in node if child.tag.rpartition("}")[2] == name), None))
+
+
+def _text(node: ElementTree.Element | None) -> str:
+    return "" if node is None else " ".join("".join(node.itertext()).split())

@@ -1,0 +1,214 @@
+"""Codebooks as people have them: what a draft takes from each form (docs/how-to/schema.md)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpdist.errors import SpecError
+from dpdist.spec.draft import draft
+from dpdist.spec.strict_yaml import parse_yaml
+
+Attributes = dict[str, dict[str, Any]]
+
+
+def drafted(folder: Path, name: str, content: Any, **options: Any) -> Attributes:
+    """The attributes of a draft, by name."""
+    path = folder / name
+    if isinstance(content, pa.Table):
+        pq.write_table(content, path)
+    else:
+        text = content if isinstance(content, str | bytes) else json.dumps(content)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return {one["name"]: one for one in parse_yaml(draft(path, **options))["attributes"]}
+
+
+def variable(name: str, inside: str = "", **attributes: str) -> str:
+    given = "".join(f' {key}="{value}"' for key, value in attributes.items())
+    return f'<var ID="{name}" name="{name}"{given}><labl>About {name}</labl>{inside}</var>'
+
+
+def codebook(*variables: str, head: str = "", files: str = "") -> str:
+    return f"{head}<codeBook>{files}<dataDscr>{''.join(variables)}</dataDscr></codeBook>"
+
+
+def codes(**labels: str) -> str:
+    return "".join(
+        f"<catgry><catValu>{code[1:]}</catValu><labl>{text}</labl></catgry>" for code, text in labels.items()
+    )
+
+
+NUMERIC = '<varFormat type="numeric"/>'
+REAL = '<valrng><range UNITS="REAL" min="{}" max="{}"/></valrng><varFormat type="numeric"/>'
+NESSTAR = {"dcml": "0", "intrvl": "contin"}
+
+
+@pytest.mark.parametrize(
+    ("inside", "about", "expected"),
+    [
+        (REAL.format(1, 2) + codes(_1="Urban", _2="Rural"), NESSTAR, ("categorical", [1, 2], ["Urban", "Rural"], None)),
+        (REAL.format(0, 95), NESSTAR, ("integer", None, None, [0, 95])),
+        (REAL.format(0, 95), {"intrvl": "contin"}, ("number", None, None, [0.0, 95.0])),
+        (REAL.format(0, 2.5), NESSTAR, ("number", None, None, [0.0, 2.5])),
+        (REAL.format(0, 97) + codes(_97="97 and more"), NESSTAR, ("integer", None, None, [0, 97])),
+        (
+            codes(_01="Jan", _02="Feb") + '<varFormat type="numeric"/>',
+            {},
+            ("categorical", [1, 2], ["Jan", "Feb"], None),
+        ),
+        (codes(_01="Kyiv", _1="Lviv") + NUMERIC, {}, ("categorical", ["01", "1"], None, None)),
+        (codes(_01="Jan") + '<varFormat type="character"/>', {}, ("categorical", ["01"], ["Jan"], None)),
+        (codes(_1="one", _2=""), {}, ("categorical", [1, 2], ["one", "2"], None)),
+    ],
+)
+def test_variables_of_a_codebook(inside: str, about: dict[str, str], expected: tuple[Any, ...], tmp_path: Path) -> None:
+    (found,) = drafted(tmp_path, "c.xml", codebook(variable("v", inside, **about))).values()
+    kind, values, labels, bounds = expected
+    assert (found["kind"], found.get("values"), found.get("bounds")) == (kind, values, bounds)
+    assert labels is None or found["labels"] == labels
+
+
+@pytest.mark.parametrize(
+    ("encoding", "head"),
+    [
+        ("iso-8859-1", '<?xml version="1.0" encoding="ISO-8859-1"?>'),
+        ("cp1250", '<?xml version="1.0" encoding=\'windows-1250\' standalone="yes"?>'),
+        ("utf-16", '<?xml version="1.0" encoding="UTF-16"?>'),
+        ("utf-8-sig", ""),
+        ("utf-8", '<!DOCTYPE codeBook SYSTEM "http://www.icpsr.umich.edu/DDI/Version1-2.dtd">'),
+    ],
+)
+def test_the_declared_encoding_is_read(encoding: str, head: str, tmp_path: Path) -> None:
+    text = codebook(variable("sexo", codes(_1="Varón", _2="Ženy" if encoding != "iso-8859-1" else "Mujer")), head=head)
+    found = drafted(
+        tmp_path,
+        "c.xml",
+        text.replace("Varón", "Var&oacute;n" if "DOCTYPE" in head else "Varón").encode(
+            encoding, errors="xmlcharrefreplace"
+        ),
+    )
+    assert found["sexo"]["labels"][0] == "Varón"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('<DDIInstance xmlns="ddi:instance:3_2"><V>x</V></DDIInstance>', "<DDIInstance> has no `var`.*SDMX"),
+        ("<html><body>x", "is no XML in utf-8"),
+        ('<?xml version="1.0" encoding="klingon"?><codeBook/>', "encoding 'klingon' is not known"),
+        (b'<?xml version="1.0" encoding="utf-8"?><codeBook>\xff</codeBook>', "is no XML in utf-8"),
+        ('<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]><codeBook>&a;</codeBook>', "declares entities"),
+    ],
+)
+def test_other_xml_is_refused(content: str | bytes, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=message):
+        drafted(tmp_path, "c.xml", content)
+
+
+def test_a_table_of_several_is_chosen(tmp_path: Path) -> None:
+    titles = '<fileDscr ID="F1"><fileTxt><fileName>household</fileName></fileTxt></fileDscr><fileDscr ID="F2"/>'
+    text = codebook(
+        variable("hid", REAL.format(1, 500), files="F1", **NESSTAR), variable("rooms", REAL.format(1, 9), files="F1"),
+        variable("hid", REAL.format(1, 499), files="F2", **NESSTAR), variable("weight", files="F1 F2"), files=titles,
+    )  # fmt: skip
+    with pytest.raises(SpecError, match=r"several tables: choose --table of F1 \(household\), F2"):
+        drafted(tmp_path, "c.xml", text)
+    assert drafted(tmp_path, "c.xml", text, table="F2")["hid"]["bounds"] == [1, 499]
+    for name in ("F1", "household"):
+        assert list(drafted(tmp_path, "c.xml", text, table=name)) == ["hid", "rooms", "weight"]
+    with pytest.raises(SpecError, match="no table 'F3'"):
+        drafted(tmp_path, "c.xml", text, table="F3")
+
+
+def test_packages_with_several_resources_and_schemas_by_path(tmp_path: Path) -> None:
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas/s.json").write_text(json.dumps({"fields": [{"name": "age", "type": "integer"}]}))
+    notes = {"name": "notes", "path": "notes.pdf"}
+    people = {"name": "people", "path": "t.csv", "schema": "schemas/s.json"}
+    assert list(drafted(tmp_path, "datapackage.json", {"resources": [notes, people]})) == ["age"]
+    homes = {"name": "homes", "path": "h.csv", "schema": {"fields": [{"name": "rooms", "type": "integer"}]}}
+    with pytest.raises(SpecError, match="choose --table of people, homes"):
+        drafted(tmp_path, "datapackage.json", {"resources": [people, homes]})
+    assert list(drafted(tmp_path, "datapackage.json", {"resources": [people, homes]}, table="homes")) == ["rooms"]
+    for place in ("https://example.org/s.json", "../s.json", "/etc/hostname", "nowhere.json"):
+        with pytest.raises(SpecError, match=f"its schema is in {re.escape(place)}: fetch that"):
+            drafted(tmp_path, "datapackage.json", {"resources": [{"name": "x", "schema": place}]})
+    with pytest.raises(SpecError, match="columns of no table"):
+        drafted(tmp_path, "datapackage.json", {"resources": [notes]})
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ({"type": "boolean", "trueValues": ["Y"], "falseValues": ["N"]}, {"values": ["Y", "N"]}),
+        (
+            {"type": "boolean", "trueValues": ["yes", "y"]},
+            {"aliases": {"y": "yes", "False": "false", "FALSE": "false", "0": "false"}},
+        ),
+        ({"type": "boolean"}, {"values": ["true", "false"]}),
+        ({"type": "integer", "categories": [{"value": 0, "label": "none"}, {"value": 1}]}, {"labels": ["none", "1"]}),
+        ({"type": "integer", "missingValues": [{"value": "-8"}, "-7"]}, {"missing_values": ["-8", "-7"]}),
+        ({"type": "integer"}, {"missing_values": ["-9"]}),
+        ({"type": "string", "constraints": {"enum": ["01", "02"]}}, {"values": ["01", "02"]}),
+    ],
+)
+def test_fields_of_frictionless(field: dict[str, Any], expected: dict[str, Any], tmp_path: Path) -> None:
+    missing = [{"value": "", "label": "omitted"}, {"value": "-9", "label": "refused"}]
+    found = drafted(tmp_path, "s.json", {"fields": [{"name": "q", **field}], "missingValues": missing})["q"]
+    assert {key: found.get(key) for key in expected} == expected
+
+
+def test_columns_of_csvw_have_the_names_of_the_header(tmp_path: Path) -> None:
+    columns = [
+        {"name": "home_region", "titles": {"en": ["Home Region", "Region"]}, "datatype": "string"},
+        {"name": "GID%20code", "datatype": {"base": "boolean", "format": "Y|N"}},
+        {"titles": "ok", "datatype": "boolean"},
+    ]
+    tables = [{"url": f"{name}.csv", "tableSchema": {"columns": columns}} for name in "ab"]
+    found = drafted(tmp_path, "m.json", {"tables": tables}, table="b.csv")
+    assert list(found) == ["Home Region", "GID code", "ok"]
+    assert found["GID code"]["values"] == ["Y", "N"]
+    assert found["ok"]["aliases"] == {"1": "true", "0": "false"}
+
+
+def test_types_of_a_names_file(tmp_path: Path) -> None:
+    text = "yes, no.\n\nage: continuous.\nhours: Integer.\nid: ignore.\ncity: discrete 40.\nsex: f, m.\n"
+    found = drafted(tmp_path, "x.names", text)
+    assert list(found) == ["age", "hours", "city", "sex", "class"]
+    assert (found["age"]["kind"], found["hours"]["kind"], found["city"].get("values")) == ("number", "integer", None)
+    assert "without id, which it says to ignore" in draft(tmp_path / "x.names")
+
+
+def test_codes_with_zeros_are_left_to_decide(tmp_path: Path) -> None:
+    rows = ["NAME,ST,C,2,State", 'VAL,ST,C,2,01,01,"Alabama"', 'VAL,ST,C,2,02,02,"Alaska"']
+    drafted(tmp_path, "d.csv", "\n".join(rows).encode("cp1252"))
+    assert "TODO: the source writes codes with zeros" in draft(tmp_path / "d.csv")
+
+
+def test_types_of_other_systems_are_drafted(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "branch": pa.array([Decimal(1), Decimal(9)] * 50, pa.decimal128(5, 0)),
+            "big": pa.array([Decimal(10) ** 30, Decimal(9)] * 50, pa.decimal128(38, 0)),
+            "price": pa.array([Decimal("1.25"), Decimal("9.75")] * 50, pa.decimal128(5, 2)),
+            "until": pa.array([dt.date(9999, 12, 31), None] * 50),
+            "far": pa.array([3_000_000, None] * 50, pa.date32()),
+            "seen": pa.array([dt.datetime(2024, 1, 1), None] * 50),
+            "spent": pa.array([dt.timedelta(1)] * 100),
+            "list": pa.array([[1]] * 100),
+        }
+    )
+    found = drafted(tmp_path, "t.parquet", table, public=True)
+    assert list(found) == table.column_names
+    assert found["branch"]["kind"] in ("integer", "categorical")
+    assert found["price"]["bounds"] == [1.25, 9.75]
+    assert found["until"]["values"] == ["9999-12-31"]
+    assert draft(tmp_path / "t.parquet").count("no attribute holds this type") == 3
