@@ -142,7 +142,7 @@ def opened_run(
     from dpdist.lifecycle.run import Run
 
     loaded = _loaded(spec, data, ledger, settings)
-    executor, given = _given(data, client, extra_columns=loaded.data.extra_columns)
+    executor, given = _given(data, client, loaded)
     with (
         shown(progress) as report,
         Run(
@@ -263,9 +263,13 @@ def _loaded(spec: AnySpecification, data: Any, ledger: AnyLedger, settings: Mapp
     return specified(spec, overrides)
 
 
-def _given(data: Any, client: Client | None, *, extra_columns: Any) -> tuple[Cluster | None, Input | None]:
+def _given(data: Any, client: Client | None, spec: ReleaseSpec) -> tuple[Cluster | None, Input | None]:
     """The executor and the input of a call, where they are not those of the spec."""
     executor = executor_for(client, dask=is_partitioned(data))
     if data is None or paths_of(data) is not None:
         return executor, None
-    return executor, as_input(data, executor=executor, extra_columns=extra_columns)
+    from dpdist.data.files import wanted_columns
+
+    extra = spec.data.extra_columns
+    columns = wanted_columns(spec.table, spec.column_beside) if extra == "ignore" else None
+    return executor, as_input(data, executor=executor, extra_columns=extra, columns=columns)

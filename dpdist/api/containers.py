@@ -34,11 +34,18 @@ def paths_of(data: object) -> list[str] | None:
 
 def is_partitioned(data: object) -> bool:
     """Whether it is a Dask DataFrame."""
-    return hasattr(data, "to_delayed") and hasattr(data, "npartitions")
+    return _has(data, "to_delayed") and _has(data, "npartitions")
 
 
-def as_input(data: Any, *, executor: Executor | None, extra_columns: ExtraColumns = "refuse") -> Input:
-    """A table that is no path (see `EXPECTED`) as an input of a release or an evaluation.
+def as_input(
+    data: Any,
+    *,
+    executor: Executor | None,
+    extra_columns: ExtraColumns = "refuse",
+    columns: Sequence[str] | None = None,
+) -> Input:
+    """A table that is no path (see `EXPECTED`) as an input of a release or an evaluation; of other columns than
+    `columns`, where these are given, nothing is looked at.
 
     The partitions of a Dask DataFrame are computed by `executor`. Raises SpecError: it is not one of these;
     ColumnMismatch: a column holds values of several types.
@@ -49,41 +56,59 @@ def as_input(data: Any, *, executor: Executor | None, extra_columns: ExtraColumn
     if is_partitioned(data):
         if executor is None:
             raise SpecError("data: a Dask DataFrame needs a Dask executor")
-        return PartitionedTable(data.to_delayed(), partial(to_arrow, what=what), executor, what, extra_columns)
-    return TableInMemory(to_arrow(data, what=what), what, extra_columns)
+        return PartitionedTable(
+            data.to_delayed(), partial(to_arrow, what=what, columns=columns), executor, what, extra_columns
+        )
+    return TableInMemory(to_arrow(data, what=what, columns=columns), what, extra_columns)
 
 
-def to_arrow(data: Any, *, what: str) -> pa.Table:
-    """A table of any package as an Arrow table, without copies where that is possible."""
+def to_arrow(data: Any, *, what: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """A table of any package as an Arrow table, without copies where that is possible. With `columns` the others are
+    neither converted nor kept.
+    """
+    if columns is not None and _package(data) in ("pandas", "polars") and _has(data, "columns"):
+        data = data[[name for name in data.columns if str(name) in columns]]
+    table = _converted(data, what)
+    if columns is not None:
+        table = table.select([place for place, name in enumerate(table.column_names) if name in columns])
+    return table
+
+
+def _converted(data: Any, what: str) -> pa.Table:
     import pyarrow as pa
 
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
-    if _package(data) == "pandas" and hasattr(data, "columns"):
+    if _package(data) == "pandas" and _has(data, "columns"):
         return _of_pandas(data, what)
-    if hasattr(data, "__arrow_c_stream__"):
+    if _has(data, "__arrow_c_stream__"):
         with suppress(pa.ArrowInvalid):  # a single column
             return pa.RecordBatchReader.from_stream(data).read_all()
-    if hasattr(data, "fetch_record_batch"):  # a cursor of ADBC
+    if _has(data, "fetch_record_batch"):  # a cursor of ADBC
         return data.fetch_record_batch().read_all()
-    if hasattr(data, "to_pyarrow_dataset"):  # a Delta table
+    if _has(data, "to_pyarrow_dataset"):  # a Delta table
         data = data.to_pyarrow_dataset()
-    if hasattr(data, "to_table") and _package(data) == "pyarrow":
+    if _has(data, "to_table") and _package(data) == "pyarrow":
         return data.to_table()
-    if _package(data) == "pyiceberg" and hasattr(data, "scan"):
+    if _package(data) == "pyiceberg" and _has(data, "scan"):
         return data.scan().to_arrow()
     raise SpecError(f"data: expected {EXPECTED}; {what} is not one of these")
 
 
 def column_names(data: Any) -> Sequence[str] | None:
     """The names of the columns, where they are known without reading a record."""
-    columns = getattr(data, "columns", None)
+    columns = data.columns if _has(data, "columns") else None
     if columns is not None and _package(data) in ("pandas", "polars", "dask", "duckdb"):
         return [str(name) for name in columns]
     names = getattr(getattr(data, "schema", None), "names", None)
-    return None if names is None or callable(names) else [str(name) for name in names]
+    return [str(name) for name in names] if isinstance(names, list | tuple) else None
+
+
+def _has(data: object, name: str) -> bool:
+    """Whether a class has an attribute: lazy objects, such as a Dask Delayed, answer to every name."""
+    return hasattr(type(data), name)
 
 
 def _package(data: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import logging
 import os
 import signal
@@ -91,6 +92,9 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in workers: tasks share the cores, waking others costs more
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # they would see what is private, and are looked for
     gc.set_threshold(200_000, 50, 50)  # looking for cycles among what was imported takes a tenth of a second
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # the files that dpdist reads are UTF-8, so what it prints is
+            stream.reconfigure(encoding="utf-8")
     try:
         if os.environ.get("DPDIST_LOG") == "json":
             from dpdist.cluster.logs import configure

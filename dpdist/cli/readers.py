@@ -226,6 +226,7 @@ def replicates(
 
     made = make_replicates(place.open(), number, seed=seed)
     _write(made.to_arrow(), out, False)
+    say(f"weights in {made.prefix}weight, replicates in {made.prefix}replicate_1 to {made.prefix}replicate_{number}")
     say(f"Fay's coefficient {made.fay!r}, mse about the full sample")
 
 
@@ -251,9 +252,12 @@ def _write(table: pa.Table, out: Path | None, as_json: bool) -> None:
         from pyarrow import csv
 
         from dpdist.inference.replicates import plain
+        from dpdist.storage.files import translated
 
         if out.exists():
             raise OutputExists(f"{out} exists: choose another --out")
+        with translated(str(out), writing=True):
+            out.parent.mkdir(parents=True, exist_ok=True)
         if out.suffix == ".csv":
             csv.write_csv(plain(table), out)
         else:

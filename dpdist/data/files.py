@@ -15,6 +15,7 @@ from itertools import accumulate
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from dpdist.data.encode import check_type
 from dpdist.data.keyed_ids import check_type_beside
@@ -51,7 +52,7 @@ class TableFile:
     """A file of a table."""
 
     found: FoundFile  # path, size and stamp
-    columns: tuple[str, ...]  # column names in the order of the file
+    columns: tuple[str, ...]  # column names in the order of the file, without those that its folders give
     # Parquet: first row of each row group, then the number of rows. CSV: first byte of the records and end of the file
     # (compressed: start of the records plus the compressed size, a measure of its length only)
     boundaries: tuple[int, ...] = field(repr=False)
@@ -73,7 +74,10 @@ def inspect_parquet(found: FoundFile, source: TableSource, schema: Schema) -> Ta
         types = file.schema_arrow
         groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     group_bytes = max((sum(g.column(i).total_compressed_size for i in range(g.num_columns)) for g in groups), default=0)
-    check_arrow(found.path, types, schema, extra=source.extra_columns, beside=source.beside)
+    every = types
+    for name in _given_by_folders(found, types.names):
+        every = every.append(pa.field(name, pa.string()))
+    check_arrow(found.path, every, schema, extra=source.extra_columns, beside=source.beside)
     boundaries = (0, *accumulate(group.num_rows for group in groups))
     wanted = set(schema.names) - set(schema.continuous)
     texts = tuple(field.name for field in types if field.name in wanted and is_text(field.type))
@@ -107,9 +111,10 @@ def inspect_csv(found: FoundFile, source: TableSource, schema: Schema) -> TableF
         if names is not None and len(names) != len(columns):
             raise ColumnMismatch(f"{path}: the header has {len(names)} columns, csv.columns has {len(columns)}")
         if given is not None:
-            check_columns(path, columns, schema, extra=source.extra_columns, beside=source.beside)
+            every = (*columns, *_given_by_folders(found, columns))
+            check_columns(path, every, schema, extra=source.extra_columns, beside=source.beside)
         else:
-            _check_header(path, columns, source, schema)
+            _check_header(found, columns, source, schema)
     stop = found.size if compression is None else start + found.size * (len(head) > start)
     return TableFile(found, tuple(columns), (min(start, stop), stop), compression)
 
@@ -130,11 +135,12 @@ def line_bytes(file: TableFile, source: TableSource) -> int:
     return max(1, round(len(head) / max(1, head.count(b"\n"))))
 
 
-def _check_header(path: str, columns: Sequence[str], source: TableSource, schema: Schema) -> None:
+def _check_header(found: FoundFile, columns: Sequence[str], source: TableSource, schema: Schema) -> None:
     """As `check_columns`, without a name that was found: in a file without header these are a person's values."""
     advice = NO_HEADER
     if len(columns) == 1:
         advice = f"fields are taken to be separated by {source.csv.delimiter!r}, see data.csv.delimiter; {advice}"
+    path, columns = found.path, (*columns, *_given_by_folders(found, columns))
     wanted = wanted_columns(schema, source.beside)
     missing = [name for name in wanted if columns.count(name) != 1]
     if missing:
@@ -149,6 +155,25 @@ def _check_header(path: str, columns: Sequence[str], source: TableSource, schema
 def wanted_columns(schema: Schema, beside: str | None) -> tuple[str, ...]:
     """The columns that are read: those of the schema, then that of ids or weights, where there is one."""
     return schema.names if beside is None else (*schema.names, beside)
+
+
+def _given_by_folders(found: FoundFile, columns: Sequence[str]) -> list[str]:
+    """The columns that the folders of a file give, and the file does not have."""
+    return [name for name, _ in found.folders if name not in columns]
+
+
+def with_folders(batch: pa.RecordBatch, file: TableFile, names: Sequence[str]) -> pa.RecordBatch:
+    """Rows of a file with the columns among `names` that its folders give, in the order of the names."""
+    given = {name: value for name, value in file.found.folders if name in names and name not in batch.schema.names}
+    if not given:
+        return batch
+    columns = [
+        pa.repeat(pa.scalar(given[name], pa.string()), batch.num_rows).dictionary_encode()
+        if name in given
+        else batch.column(name)
+        for name in names
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=list(names))
 
 
 def check_arrow(
@@ -204,7 +229,7 @@ def first_record(head: bytes, options: CsvSpec, *, whole: bool, path: str) -> tu
     them.
 
     `head` is the beginning of the file, or the `whole` of it. Raises UnreadableFile: it is not UTF-8 text or holds no
-    complete header line; ColumnMismatch: two columns have the same name.
+    complete header line.
     """
     position = len(_BOM) if head.startswith(_BOM) else 0
 
@@ -234,14 +259,13 @@ def first_record(head: bytes, options: CsvSpec, *, whole: bool, path: str) -> tu
 def _names(text: bytes, options: CsvSpec, path: str) -> tuple[str, ...]:
     """The column names of a header line."""
     try:
-        names = next(csv.reader([text.decode("utf-8")], delimiter=options.delimiter))
+        line = [text.decode("utf-8")]
+        names = next(csv.reader(line, delimiter=options.delimiter, skipinitialspace=options.strip))
     except (UnicodeDecodeError, csv.Error):
         names = []
     if not names or b"\0" in text or text.count(b'"') % 2:
         raise UnreadableFile(f"the header of {path} is not a line of UTF-8 text with column names")
     names = [name.strip() for name in names] if options.strip else names
-    if len(set(names)) < len(names):
-        raise ColumnMismatch(f"{path}: a name appears more than once in the header; {NO_HEADER}")
     return tuple(names)
 
 
@@ -278,10 +302,12 @@ def lines_of_range(
         yield rest if ends else rest + b"\n"
 
 
-def records_of_lines(lines: bytes, *, comment: str | None, path: str) -> bytes:
-    """Remove blank and comment lines, and refuse what cannot be cut at line feeds. Raises UnreadableFile: a quoted
-    field spans lines (or a quote is not closed), or line breaks are not LF or CR LF.
+def records_of_lines(lines: bytes, *, options: CsvSpec, path: str) -> bytes:
+    """Remove blank and comment lines, and blanks before a quoted field where texts are stripped; refuse what cannot be
+    cut at line feeds. Raises UnreadableFile: a quoted field spans lines (or a quote is not closed), or line breaks are
+    not LF or CR LF.
     """
+    comment = options.comment
     mark = comment.encode() if comment else None
     special = lines.startswith(b"\n") or b"\n\n" in lines
     if b"\r" in lines:
@@ -303,7 +329,24 @@ def records_of_lines(lines: bytes, *, comment: str | None, path: str) -> bytes:
                 f"{path}: a quoted field spans several lines or a quote is not closed; a table is cut at line breaks, "
                 "so write the file without line breaks inside fields, or as Parquet"
             )
+        if options.strip:
+            lines = _without_blanks_before_quotes(lines, text, options.delimiter)
     return lines
+
+
+def _without_blanks_before_quotes(lines: bytes, text: NDArray[np.uint8], delimiter: str) -> bytes:
+    """Lines whose quoted fields begin with their quote; blanks before quotes inside quoted fields stay."""
+    blank = b" \t".replace(delimiter.encode(), b"")
+    blanks = re.compile(rb"(?:(?<=%b)|^)[%b]+(?=\")" % (re.escape(delimiter.encode()), blank), re.MULTILINE)
+    if blanks.search(lines) is None:
+        return lines
+    quotes = np.flatnonzero(text == ord('"'))
+    found = np.array([match.span() for match in blanks.finditer(lines)])
+    outside = found[np.searchsorted(quotes, found[:, 0]) % 2 == 0]
+    edges = np.zeros(len(text) + 1, np.int8)
+    edges[outside[:, 0]] += 1
+    edges[outside[:, 1]] -= 1
+    return bytes(text[np.cumsum(edges[:-1], dtype=np.int8) == 0])
 
 
 def _bounded(rest: bytes, path: str) -> None:

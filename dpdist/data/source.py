@@ -22,7 +22,7 @@ from fsspec.utils import glob_translate
 
 from dpdist.errors import DataNotFound, SpecError
 from dpdist.spec.data import CsvSpec, ParentTable
-from dpdist.storage.files import compression_of, is_local, storage_errors
+from dpdist.storage.files import columns_of_folders, compression_of, is_beside, is_local, storage_errors
 from dpdist.storage.s3 import filesystem, is_s3, require_plain
 
 Format = Literal["parquet", "csv"]
@@ -61,8 +61,8 @@ class TableSource:
     """The files of a table."""
 
     # files, folders (searched at every depth) or globs; local, ``s3://`` or another of `STORES`. Files found twice, by
-    # symbolic or hard links as well, count once; in folders and globs, names that begin with ``_`` or ``.`` are ignored
-    # and links to folders are not followed
+    # symbolic or hard links as well, count once; in folders and globs, names that begin with ``_`` or ``.``, markers,
+    # checksums and a README are ignored, and links to folders are not followed
     paths: tuple[str, ...]
     # inferred from the names of the files if absent. CSV files may be compressed (inferred from the suffix)
     format: Format | None = None
@@ -96,6 +96,8 @@ class FoundFile:
     path: str
     size: int
     stamp: str
+    # columns that the names of its folders below the path of the source give (``state=01``), None for a missing value
+    folders: tuple[tuple[str, str | None], ...] = ()
 
 
 def find_files(source: TableSource) -> tuple[FoundFile, ...]:
@@ -111,10 +113,9 @@ def find_files(source: TableSource) -> tuple[FoundFile, ...]:
             entries = _expand(fs, root)
             if not entries:
                 raise DataNotFound(_nothing_there(fs, root, path))
-            found.update(
-                FoundFile(_full_path(fs, name), int(info["size"]), _stamp(fs, name, info))
-                for name, info in entries.items()
-            )
+            for name, info in entries.items():
+                folders = columns_of_folders(PurePosixPath(name).relative_to(_fixed(root)))
+                found.add(FoundFile(_full_path(fs, name), int(info["size"]), _stamp(fs, name, info), folders))
     once = {_identity(file.path): file for file in sorted(found)[::-1]}
     return tuple(sorted(once.values()))
 
@@ -186,7 +187,7 @@ def would_find(source: TableSource, file: str) -> bool:
         fixed = _fixed(root) if is_pattern else PurePosixPath(root)
         rest = PurePosixPath(root).relative_to(fixed)
         fixed = PurePosixPath(os.path.realpath(fixed)) if is_file_local else fixed
-        if fixed not in written.parents or any(map(_hidden, written.relative_to(fixed).parts)):
+        if fixed not in written.parents or any(map(is_beside, written.relative_to(fixed).parts)):
             continue
         pattern = re.compile(glob_translate(f"{fixed / rest}"))
         if not is_pattern or any(pattern.match(str(place)) for place in (written, *written.parents)):
@@ -224,7 +225,7 @@ def _expand(fs: Any, root: str) -> dict[str, dict[str, Any]]:
         entries: dict[str, dict[str, Any]] = {}
         fixed = _fixed(root)
         for name, match in fs.glob(root, detail=True).items():
-            if not any(map(_hidden, PurePosixPath(name).relative_to(fixed).parts)):
+            if not any(map(is_beside, PurePosixPath(name).relative_to(fixed).parts)):
                 entries |= {name: match} if _is_file(match) else _below(fs, name)
         return entries
     return {root: info} if _is_file(info) else _below(fs, root)
@@ -250,12 +251,8 @@ def _below(fs: Any, folder: str) -> dict[str, dict[str, Any]]:
         if _is_file(info)
         and not name.endswith("/")
         and name != folder
-        and not any(map(_hidden, name.removeprefix(prefix).split("/")))
+        and not any(map(is_beside, name.removeprefix(prefix).split("/")))
     }
-
-
-def _hidden(name: str) -> bool:
-    return name.startswith((".", "_"))
 
 
 def _full_path(fs: Any, name: str) -> str:
@@ -286,5 +283,5 @@ def _nothing_there(fs: Any, root: str, path: str) -> str:
     if has_magic(root):
         return f"no file matches {path}: check data.path"
     if fs.exists(root):
-        return f"the folder {path} holds no data file (names that start with _ or . are ignored)"
+        return f"the folder {path} holds no data file (names that start with _ or ., markers and checksums are ignored)"
     return f"there is no file at {path}: check data.path"

@@ -29,6 +29,7 @@ from dpdist.data.files import (
     open_parquet,
     records_of_lines,
     wanted_columns,
+    with_folders,
 )
 from dpdist.data.records import BATCH_ROWS, EncodedBatch, Partitions
 from dpdist.data.source import Format, TableSource, find_files, fingerprint_of, format_of
@@ -276,23 +277,25 @@ def _parquet_batches(files: TableFiles, stretch: Stretch, batch_rows: int) -> It
         if reader.metadata.num_rows != file.boundaries[-1] or tuple(reader.schema_arrow.names) != file.columns:
             return  # another file than the one that was opened: the caller notices the missing rows
         skip, left = start - file.boundaries[groups[0]], stop - start
-        columns = list(wanted_columns(files.schema, files.source.beside))
+        names = wanted_columns(files.schema, files.source.beside)
+        columns = [name for name in names if name in file.columns]
         batches = reader.iter_batches(batch_rows, row_groups=groups, columns=columns, use_threads=False)
         message = f"{file.found.path} is a damaged Parquet file: write or copy it again"
         while left and (batch := unless_damaged(lambda: next(batches, None), message)) is not None:
             rows = batch.slice(skip, left)
             skip, left = max(0, skip - batch.num_rows), left - rows.num_rows
             if rows.num_rows:
-                yield readable(rows)
+                yield with_folders(readable(rows), file, names)
 
 
 def _csv_batches(files: TableFiles, stretch: Stretch, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """The records of a stretch of a CSV file; all columns are texts, but for numbers and ids in dictionaries."""
     file, delimiter, schema = files.files[stretch[0]], files.source.csv.delimiter, files.schema
-    names = list(wanted_columns(schema, files.source.beside))
+    wanted = wanted_columns(schema, files.source.beside)
+    names = [name for name in wanted if name in file.columns]
     parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=False)
     texts = dict.fromkeys(names, pa.dictionary(pa.int32(), pa.string()))
-    texts |= dict.fromkeys((*schema.continuous, *names[len(schema.names) :]), pa.string())
+    texts |= dict.fromkeys({*schema.continuous, *wanted[len(schema.names) :]} & set(names), pa.string())
     convert = pa.csv.ConvertOptions(include_columns=names, column_types=texts, strings_can_be_null=False)
     message = (
         f"{file.found.path} has a record that is not UTF-8 text with {len(file.columns)} fields separated by "
@@ -303,7 +306,7 @@ def _csv_batches(files: TableFiles, stretch: Stretch, batch_rows: int) -> Iterat
         rows = unless_damaged(partial(pa.csv.read_csv, pa.BufferReader(records), read, parse, convert), message)
         if rows.num_rows != records.count(b"\n"):
             raise UnreadableFile(message)
-        yield from rows.to_batches()
+        yield from (with_folders(batch, file, wanted) for batch in rows.to_batches())
 
 
 def _csv_records(files: TableFiles, stretch: Stretch, batch_rows: int) -> Iterator[bytes]:
@@ -324,5 +327,5 @@ def _csv_records(files: TableFiles, stretch: Stretch, batch_rows: int) -> Iterat
             raw.seek(start - (not aligned))
         block, end = batch_rows * _BYTES_PER_ROW, None if packed else stop
         for lines in lines_of_range(read, start=start, stop=end, aligned=aligned, block_bytes=block, path=path):
-            if records := records_of_lines(lines, comment=source.csv.comment, path=path):
+            if records := records_of_lines(lines, options=source.csv, path=path):
                 yield records

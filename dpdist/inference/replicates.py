@@ -63,15 +63,26 @@ class Replicates:
         """Fay's coefficient, as R's survey package (rho), Stata (fay) and samplics (fay_coef) take it."""
         return 1 - self.step
 
+    @property
+    def prefix(self) -> str:
+        """What the names of the columns of weights begin with, so that no attribute has one of them."""
+        prefix, added = "", ["weight", *(f"replicate_{k + 1}" for k in range(self.number))]
+        while {prefix + name for name in added} & set(self.release.schema.names):
+            prefix += "survey_"
+        return prefix
+
     def to_arrow(self) -> pa.Table:
-        """The records, their ``weight``, and ``replicate_1`` and so on."""
+        """The records, and columns of their weights: ``weight``, ``replicate_1`` and so on, or, where an attribute has
+        such a name, ``survey_weight`` and ``survey_replicate_1``.
+        """
         manifest = self.release.manifest
         noise = Noise(hashlib.sha256(b"dpdist replicates values\0" + manifest.attempt.encode()).digest())
         table = decode(self.release.schema, self.codes, form=manifest.format, noise=noise)
-        table = table.append_column("weight", pa.array(np.full(len(self.ratios), self.weight)))
+        prefix = self.prefix
+        table = table.append_column(f"{prefix}weight", pa.array(np.full(len(self.ratios), self.weight)))
         for k in range(self.number):
             column = self.weight * self.ratios[:, k].astype(np.float64)
-            table = table.append_column(f"replicate_{k + 1}", pa.array(column))
+            table = table.append_column(f"{prefix}replicate_{k + 1}", pa.array(column))
         return table
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:

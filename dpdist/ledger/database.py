@@ -160,7 +160,7 @@ def masked(url: URL) -> str:
 
 def _parse(url: str) -> URL:
     if url and "://" not in url and (Path(url).suffix or Path(url).is_file()):  # the path of a file
-        url = f"sqlite:///{url}"
+        return URL.create("sqlite", database=url)  # as it is: ? and % are no marks of a URL here
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):

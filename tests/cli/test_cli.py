@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import signal
 import subprocess
@@ -348,3 +349,12 @@ def test_a_command_that_charges_nothing_speaks_of_no_charge(
     with pytest.raises(SystemExit):
         commands._terminated(signal.SIGTERM, None)
     assert ("charged" in capsys.readouterr().err) == charges
+
+
+def test_what_is_printed_is_utf8_whatever_the_locale(tmp_path: Path) -> None:
+    fields = [{"name": "q", "type": "string", "constraints": {"enum": ["a", "Łódź"], "required": True}}]
+    (tmp_path / "s.json").write_text(json.dumps({"fields": fields}))
+    command = [sys.executable, "-m", "dpdist", "schema", "draft", "s.json"]
+    environment = {**os.environ, "PYTHONIOENCODING": "cp1252"}
+    drafted = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True).stdout
+    assert "Łódź" in drafted.decode("utf-8")

@@ -7,6 +7,7 @@ import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,7 @@ from dpdist.inference.comparisons import answer, by_replicates
 from dpdist.inference.perturbation import MOST_ATTRIBUTES
 from dpdist.inference.published import Published
 from dpdist.inference.replicates import Replicates, make_replicates
+from dpdist.spec.schema import Schema
 
 QUESTIONS = (
     "count where employed = 'yes'",
@@ -185,7 +187,7 @@ def test_of_too_many_attributes_none_are_made(opened: Published, monkeypatch: py
 
 
 def test_the_command_writes_what_r_reads(opened: Published, tmp_path: Path) -> None:
-    out = tmp_path / "people.csv"
+    out = tmp_path / "tables" / "new" / "people.csv"
     arguments = ["replicates", opened.store.uri.removeprefix("file://"), "--out", str(out), "--number", "40"]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -194,6 +196,17 @@ def test_the_command_writes_what_r_reads(opened: Published, tmp_path: Path) -> N
     arguments = ["infer", arguments[1], "share where sex = 1 minus share where sex = 2", "--json"]
     (found,) = json.loads(CliRunner().invoke(app, arguments, catch_exceptions=False).stdout)
     assert found["low"] < found["estimate"] < found["high"]
+
+
+def test_weights_do_not_take_the_name_of_an_attribute(replicates: Replicates) -> None:
+    renamed = [
+        a.model_copy(update={"name": "weight"}) if a.name == "score" else a
+        for a in replicates.release.schema.attributes
+    ]
+    release = SimpleNamespace(schema=Schema(attributes=tuple(renamed)), manifest=replicates.release.manifest)
+    names = replace(replicates, release=release).to_arrow().column_names
+    assert len(set(names)) == len(names)
+    assert names[5:7] == ["survey_weight", "survey_replicate_1"]
 
 
 def test_r_gives_the_same_standard_errors(opened: Published, replicates: Replicates, tmp_path: Path) -> None:

@@ -1,0 +1,174 @@
+"""Tables as people have them: what is read, passed over and refused, for each form (docs/how-to/schema.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from dask import delayed
+
+from dpdist.api.containers import as_input
+from dpdist.data.source import TableSource
+from dpdist.data.table import open_table
+from dpdist.errors import ColumnMismatch, DpdistError, SpecError
+from dpdist.ledger.database import Database
+from dpdist.spec.data import CsvSpec
+from dpdist.spec.draft import draft
+from dpdist.spec.schema import Schema
+
+SCHEMA = Schema.model_validate(
+    {
+        "attributes": [
+            {"name": "region", "kind": "categorical", "values": ["north", "south, east"]},
+            {"name": "age", "kind": "integer", "bounds": [0, 99]},
+        ]
+    }
+)
+RECORDS = [[0, 7], [1, 40], [0, 41]]
+
+
+def records(path: Path, schema: Schema = SCHEMA, **settings: Any) -> list[list[int]]:
+    """The codes of a table, sorted."""
+    source = TableSource((str(path),), **settings)
+    table = open_table(source, schema, partitions=2)
+    found = [np.stack(b.codes, 1) for p in range(len(table.partitions)) for b in table.batches(p)]
+    return sorted(np.concatenate(found).tolist(), key=lambda row: row[-1])
+
+
+def parquet(path: Path, **columns: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ('region,age\nnorth,7\n"south, east",40\nnorth,41\n', {}),
+        ('region, age\n "north", 7\n\t"south, east" ,40\n"north","41"\n', {}),
+        ('age, "region"\n7, "north"\n40,  "south, east"\n41,north\n', {}),
+        ('region,age,,\nnorth,7,,\n"south, east",40,,\nnorth,41,,\n', {"extra_columns": "ignore"}),
+        ('region,x,age,x\nnorth,1,7,2\n"south, east",1,40,2\nnorth,1,41,2\n', {"extra_columns": "ignore"}),
+        ("region\tage\nnorth\t7\nsouth, east\t40\nnorth\t41\n", {"csv": CsvSpec(delimiter="\t")}),
+        (
+            'note\tregion\tage\n\t"north"\t7\n\t "south, east"\t40\n\t"north"\t41\n',
+            {"csv": CsvSpec(delimiter="\t"), "extra_columns": "ignore"},
+        ),
+    ],
+)
+def test_csv_as_it_is_written(text: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    assert records(tmp_path / "t.csv", **settings) == RECORDS
+
+
+def test_a_blank_before_a_quote_inside_a_quoted_field_is_kept(tmp_path: Path) -> None:
+    schema = Schema.model_validate(
+        {"attributes": [{"name": "said", "kind": "categorical", "values": ['a, "b"', "c"]}, SCHEMA.attributes[1]]}
+    )
+    (tmp_path / "t.csv").write_text('said,age\n"a, ""b""",1\n "c", 2\n "a, ""b""", "3"\n')
+    assert records(tmp_path / "t.csv", schema) == [[0, 1], [1, 2], [0, 3]]
+
+
+def test_a_wanted_name_that_repeats_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("region,age,age\nnorth,7,8\n")
+    with pytest.raises(ColumnMismatch, match="'age' once each"):
+        records(tmp_path / "t.csv", extra_columns="ignore")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["_SUCCESS", ".part.crc", "y=1_$folder$", "README", "README.md", "part.parquet.crc", "SHA.sha256", "_temporary/x"],
+)
+def test_what_stands_beside_the_parts_is_passed_over(name: str, tmp_path: Path) -> None:
+    parquet(tmp_path / "t/a.parquet", region=["north", "south, east", "north"], age=[7, 40, 41])
+    (tmp_path / "t" / name).parent.mkdir(exist_ok=True)
+    (tmp_path / "t" / name).write_text("not a table")
+    assert records(tmp_path / "t") == RECORDS
+    assert "name: age" in draft(tmp_path / "t")
+
+
+def hive(folder: Path, write: Callable[[Path, list[int]], None]) -> None:
+    for place, ages in (("region=north/b", [7, 41]), ("region=south%2C east/c=1", [40])):
+        (folder / place).mkdir(parents=True)
+        write(folder / place / "part", ages)
+
+
+def test_columns_of_hive_folders_are_columns(tmp_path: Path) -> None:
+    hive(tmp_path / "p", lambda path, ages: parquet(path.with_suffix(".parquet"), age=ages))
+    hive(tmp_path / "c", lambda path, ages: path.with_suffix(".csv").write_text("age\n" + "\n".join(map(str, ages))))
+    for form in "pc":
+        assert records(tmp_path / form, extra_columns="ignore") == RECORDS
+        with pytest.raises(ColumnMismatch, match="schema does not name"):
+            records(tmp_path / form)  # the folder c=1
+        assert records(tmp_path / form / "region=*/b") == [[0, 7], [0, 41]]
+    found = draft(tmp_path / "p")
+    assert "name: region" in found
+    assert "south, east" in found
+
+
+def test_a_hive_column_may_be_a_number_and_may_be_missing(tmp_path: Path) -> None:
+    schema = Schema.model_validate(
+        {
+            "attributes": [
+                {"name": "year", "kind": "integer", "bounds": [2000, 2030], "missing": {"category": "none"}},
+                {"name": "share", "kind": "number", "bounds": [0, 1]},
+                SCHEMA.attributes[1],
+            ]
+        }
+    )
+    for year, share, age in (("2020", "0.5", 1), ("__HIVE_DEFAULT_PARTITION__", "1", 2)):
+        parquet(tmp_path / f"t/year={year}/share={share}/part.parquet", age=[age])
+    assert records(tmp_path / "t", schema) == [[20, 0.5, 1], [31, 1, 2]]
+    parquet(tmp_path / "t/year=2021/part.parquet", age=[3])
+    with pytest.raises(ColumnMismatch, match="'share' is missing"):
+        records(tmp_path / "t", schema)
+
+
+def test_drafts_of_files_that_differ(tmp_path: Path) -> None:
+    parquet(tmp_path / "t/1.parquet", a=[1, 2] * 50, b=pa.nulls(100), c=pa.array(["x"] * 100).dictionary_encode())
+    parquet(tmp_path / "t/2.parquet", a=[1.0, 2.0] * 50, b=["x", "y"] * 50, c=["y"] * 100)
+    found = draft(tmp_path / "t", public=True)
+    assert found.count("values: [x, y]") == 2
+    assert "missing: {category: missing}" in found
+    parquet(tmp_path / "t/3.parquet", a=["one"], b=["x"], c=["y"])
+    with pytest.raises(SpecError, match=r"3.parquet: the column 'a' holds string, and double in other files"):
+        draft(tmp_path / "t")
+
+
+def test_a_table_in_a_store_is_drafted(s3: Any, s3_server: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    parquet(tmp_path / "t.parquet", age=[7])
+    s3.put(str(tmp_path / "t.parquet"), "census/t/k=5/t.parquet")
+    found = draft("s3://census/t")
+    assert "name: age" in found
+    assert "name: k" in found
+
+
+def test_other_columns_of_a_frame_do_not_matter() -> None:
+    frame = pd.DataFrame({"region": ["north", "south, east", "north"], "age": [7, 40, 41]})
+    wanted = as_input(frame, executor=None).open(SCHEMA)
+    strange = frame.assign(diagnoses=[["A00"], [], None], mixed=[1, "x", object()], when=pd.Timestamp("2024-01-01"))
+    strange.columns = [*strange.columns[:-1], "mixed"]  # a name twice
+    for one in (strange, pa.Table.from_pandas(frame.assign(diagnoses=[["A00"], [], None]), preserve_index=False)):
+        found = as_input(one, executor=None, extra_columns="ignore", columns=SCHEMA.names).open(SCHEMA)
+        assert found.fingerprint == wanted.fingerprint
+    with pytest.raises(ColumnMismatch, match="two columns have the same name"):
+        as_input(strange, executor=None)
+
+
+def test_lazy_objects_are_no_tables() -> None:
+    for lazy in (delayed(pd.DataFrame({"age": [1]})), delayed([1, 2])):
+        with pytest.raises(SpecError, match=r"the dask Delayed.* is not one of these"):
+            as_input(lazy, executor=None)
+
+
+def test_a_path_of_a_ledger_is_taken_as_it_is(tmp_path: Path) -> None:
+    for name in ("what?.db", "50%3F.db", "a#b.db"):
+        assert Database(str(tmp_path / name)).file == tmp_path / name
+    with pytest.raises(DpdistError):
+        Database("what?")
