@@ -1,13 +1,17 @@
 """From the measured accuracy of a release to standard errors and intervals of its cells.
 
 The mean error of a cell of k attributes with share s of the records is taken as ``exp(a_k + g_k log s)``, fitted to the
-noisy sums of the classes; each class is then moved from the curve to its own mean as far as its noise allows. A pair's
-distance over what the curve expects of it gives a factor for the pair, moved towards 1 in proportion to its noise.
-Errors are taken to have tails ``P(|error| > x) = 20^(-x / (q e))`` with e the mean error and q from `_MULTIPLIERS`:
-the 95 % interval is the released count and q e to both sides. Where the cell's table itself was measured with Gaussian
-noise of known deviation, the interval around the measurement is taken unless the other one is shorter even with a mean
-error two standard deviations above its estimate: nothing is estimated in the interval around the measurement, and who
-takes the shorter one of the two takes the other one mostly where its mean error is estimated too small.
+noisy sums of the classes; each class is then moved from the curve to its own mean as far as its noise allows. A sum
+within two deviations of its noise shows no error: an upper bound, a deviation higher, takes its place in intervals. A
+pair's distance over what the curve expects of it gives a factor for the pair, moved towards 1 in proportion to its
+noise. Errors are taken to have tails ``P(|error| > x) = 20^(-x / (q e))`` with e the mean error and q from
+`_MULTIPLIERS`: the 95 % interval reaches from q e below the released count up to the largest count whose own q e is at
+least its distance. Errors grow with the count, so the cell's share in the table decides, not the released one.
+
+Where the cell's table itself was measured with Gaussian noise of known deviation, the interval around the measurement
+is taken unless the other one is shorter even with a mean error two standard deviations above its estimate: nothing is
+estimated in the interval around the measurement, and who takes the shorter one of the two takes the other one mostly
+where its mean error is estimated too small.
 
 The multipliers were chosen on Adult and ACS 2013; `tests/benchmarks/bench_coverage.py` shows how often intervals cover.
 """
@@ -38,6 +42,9 @@ _SURE = 2.0
 """An interval by mean errors is taken if it is the shorter one even with a mean error this many deviations larger."""
 _SURELY = 0.5
 """Deviation of the logarithm of errors that the noise hides; it grows with how far they stand out."""
+_SHOWN = 2.0
+"""Deviations of its noise from which on a sum shows an error; below, an upper bound takes its place."""
+_STEPS = 8  # towards the upper end of an interval; each is a contraction
 _LN20 = math.log(20)
 
 
@@ -98,11 +105,12 @@ class _Errors:
 
     shares: Floats
     means: Floats
+    most: Floats  # of classes whose sum shows no error an upper bound, of the others the mean
     deviations: Floats
 
-    def at(self, shares: Floats) -> Floats:
-        found = np.interp(np.log(np.maximum(shares, _LEAST_SHARE)), np.log(self.shares), np.log(self.means))
-        return np.asarray(np.exp(found))
+    def at(self, shares: Floats, *, most: bool = False) -> Floats:
+        errors = np.log(self.most if most else self.means)
+        return np.asarray(np.exp(np.interp(np.log(np.maximum(shares, _LEAST_SHARE)), np.log(self.shares), errors)))
 
     def relative_deviation(self, shares: Floats) -> Floats:
         """How far the mean errors may be from what they are estimated at."""
@@ -120,7 +128,9 @@ def _errors(order: Order, released: int, prior: _Curve | None) -> tuple[_Errors,
     precision = 1 / deviations**2 + 1 / variance
     posterior = np.maximum((means / deviations**2 + expected / variance) / precision, 0.3 * expected)
     # an error of the scale itself makes intervals cover less: half of the second derivative of the tail, about
-    return _Errors(shares, posterior * (1 + 1 / (precision * expected**2)), 1 / np.sqrt(precision) / posterior), curve
+    estimated = posterior * (1 + 1 / (precision * expected**2))
+    most = estimated + np.where(means < _SHOWN * deviations, 1 / np.sqrt(precision), 0.0)
+    return _Errors(shares, estimated, most, 1 / np.sqrt(precision) / posterior), curve
 
 
 def _from_pairs(pairs: _Curve, order: int) -> tuple[float, float, float, float]:
@@ -181,25 +191,41 @@ class CellErrors:
         """The numbers of attributes whose joint tables were measured."""
         return tuple(sorted(self._errors))
 
-    def mean_error(self, attributes: Attributes, counts: Counts) -> Floats:
+    def mean_error(self, attributes: Attributes, counts: Counts | Floats) -> Floats:
         """Expected ``|count - released count|`` of each cell of a table, at the scale of the private table.
 
         Parameters
         ----------
         attributes : tuple of int
             One to three, ascending.
-        counts : ndarray of int64
+        counts : ndarray
             The released counts of the table's cells.
         """
-        found = self._errors[len(attributes)].at(counts / self.accuracy.released)
-        pairs = list(combinations(attributes, 2))
-        return found * (math.fsum(self._factors.get(pair, 1.0) for pair in pairs) / len(pairs) if pairs else 1.0)
+        return self._errors[len(attributes)].at(counts / self.accuracy.released) * self._factor(attributes)
 
-    def half_width(self, attributes: Attributes, counts: Counts, *, confidence: float = 0.95) -> Floats:
-        """Half of the length of each cell's interval."""
+    def _factor(self, attributes: Attributes) -> float:
+        pairs = list(combinations(attributes, 2))
+        return math.fsum(self._factors.get(pair, 1.0) for pair in pairs) / len(pairs) if pairs else 1.0
+
+    def half_width(self, attributes: Attributes, counts: Counts | Floats, *, confidence: float = 0.95) -> Floats:
+        """How far below its released count each cell's interval reaches."""
         large, small = _MULTIPLIERS[len(attributes)]
         multiplier = np.where(counts > SMALL * self.accuracy.released, large, small)
-        return self.mean_error(attributes, counts) * multiplier * (-math.log(1 - confidence) / _LN20)
+        errors = self._errors[len(attributes)].at(counts / self.accuracy.released, most=True)
+        return errors * self._factor(attributes) * multiplier * (-math.log(1 - confidence) / _LN20)
+
+    def reaches(
+        self, attributes: Attributes, counts: Counts | Floats, *, confidence: float = 0.95
+    ) -> tuple[Floats, Floats]:
+        """How far below and above its released count each cell's interval reaches: above to the largest count whose own
+        error explains the released one, because a cell with few released records may have many in the table.
+        """
+        below = self.half_width(attributes, counts, confidence=confidence)
+        scale, above = self.accuracy.released / max(self.accuracy.records, 1), below
+        for _ in range(_STEPS):
+            reached = np.minimum(counts + above * scale, self.accuracy.released)
+            above = np.maximum(below, self.half_width(attributes, reached, confidence=confidence))
+        return below, above
 
     def surely(self, attributes: Attributes, counts: Counts) -> Floats:
         """Half of the length that each cell's interval has at most: a measurement with a shorter one is preferred."""
@@ -223,13 +249,15 @@ class CellErrors:
         """
         accuracy = self.accuracy
         estimate = at_scale(counts, records=accuracy.records, released=accuracy.released).astype(np.float64)
-        half = self.half_width(attributes, counts, confidence=confidence)
+        below, above = self.reaches(attributes, counts, confidence=confidence)
+        low, high = estimate - below, estimate + above
         if measured is not None:
             noisy, sigma = measured
             known = NormalDist().inv_cdf(0.5 + confidence / 2) * sigma
             better = sigma * 1.96 < self.surely(attributes, counts)
-            estimate, half = np.where(better, noisy, estimate), np.where(better, known, half)
-        return Interval(estimate, np.maximum(estimate - half, 0), np.maximum(estimate + half, 0))
+            estimate = np.where(better, noisy, estimate)
+            low, high = np.where(better, noisy - known, low), np.where(better, noisy + known, high)
+        return Interval(estimate, np.maximum(low, 0), np.maximum(high, 0))
 
     def within(self, order: int, *, confidence: float = 0.95) -> float:
         """The share of the table within which the cells above `SMALL` are, in this many of them, on average.
@@ -242,7 +270,7 @@ class CellErrors:
             return math.nan
         cells = np.array(measured.cells, np.float64)[large]
         shares = np.array(measured.mass)[large] / cells / self.accuracy.released
-        scale = self._errors[order].at(shares) * _MULTIPLIERS[order][0] / _LN20
+        scale = self._errors[order].at(shares, most=True) * _MULTIPLIERS[order][0] / _LN20
         low, high = 0.0, 50 * float(scale.max())
         for _ in range(60):
             middle = (low + high) / 2

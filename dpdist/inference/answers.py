@@ -203,14 +203,15 @@ def tabulate(release: Published, names: list[str]) -> pa.Table:
     codes = [row.astype(a.dtype) for row, a in zip(grid, schema.attributes, strict=True)]
     values = "labels" if any(a.labels for a in schema.attributes) else "values"
     cells = decode(schema, codes, form=PartFormat(values=values, bins="label"))
-    estimates, half = table.cells()
+    estimates, reaches = table.cells()
     estimates = np.maximum(estimates, 0)
     columns = {"count": estimates[turned]}
-    if half is not None:
+    if reaches is not None:
+        below, above = reaches
         columns |= {
-            "standard_error": half[turned] / NORMAL_95,
-            "low": np.maximum(estimates - half, 0)[turned],
-            "high": (estimates + half)[turned],
+            "standard_error": below[turned] / NORMAL_95,
+            "low": np.maximum(estimates - below, 0)[turned],
+            "high": (estimates + above)[turned],
         }
     for name, column in columns.items():
         cells = cells.append_column(name, pa.array(column))
@@ -233,44 +234,48 @@ class _Table:
             noisy, deviations = self.measured
             self.measured = np.where(self.possible, noisy, 0.0), np.where(self.possible, deviations, 0.0)
         if self.errors is not None:
-            half, surely = self.halves_of(self.counts)
-            self._half, self._surely = half * self.possible, surely * self.possible
+            self._halves = self.halves_of(self.counts) * self.possible
 
-    def halves_of(self, counts: Floats) -> tuple[Floats, Floats]:
-        """Half widths of cells with these counts: estimated, and at most."""
+    def halves_of(self, counts: Floats) -> Floats:
+        """How far intervals of cells with these counts reach below and above them, and half of their length at most:
+        float64[3, cells]. Of a cell with most of the records, they are those of the rest of the table, the other way
+        round.
+        """
         if self.errors is None:
             raise ValueError(self.why)
-        at = np.minimum(counts, np.maximum(self.records - counts, 0))
-        released = np.rint(at * self.errors.accuracy.released / max(self.records, 1)).astype(np.int64)
-        return self.errors.half_width(self.attributes, released), self.errors.surely(self.attributes, released)
+        rest = np.maximum(self.records - counts, 0)
+        released = np.rint(np.minimum(counts, rest) * self.errors.accuracy.released / max(self.records, 1))
+        found = np.stack([
+            *self.errors.reaches(self.attributes, released), self.errors.surely(self.attributes, released)
+        ])  # fmt: skip
+        return np.where(counts > rest, found[[1, 0, 2]], found)
 
-    def cells(self) -> tuple[Floats, Floats | None]:
-        """The estimate of each cell, and its half width."""
+    def cells(self) -> tuple[Floats, tuple[Floats, Floats] | None]:
+        """The estimate of each cell, and how far its interval reaches below and above it."""
         if self.errors is None:
             return self.counts, None
+        below, above, most = self._halves
         if self.measured is None:
-            return self.counts, self._half
-        noisy, deviations = self.measured
-        better = deviations * NORMAL_95 < self._surely
-        return np.where(better, noisy, self.counts), np.where(better, deviations * NORMAL_95, self._half)
+            return self.counts, (below, above)
+        noisy, known = self.measured[0], self.measured[1] * NORMAL_95
+        better = known < most
+        return np.where(better, noisy, self.counts), (np.where(better, known, below), np.where(better, known, above))
 
-    def total(self, mask: Mask) -> tuple[float, float | None]:
-        """The estimate of the sum of some cells, and its half width."""
+    def total(self, mask: Mask) -> tuple[float, tuple[float, float] | None]:
+        """The estimate of the sum of some cells, and how far its interval reaches below and above it."""
         estimate = float(self.counts[mask].sum())
         if self.errors is None:
             return estimate, None
         if not self.possible[mask].any():
-            return 0.0, 0.0
-        half, most = (
-            max(float(together[0]), math.sqrt(float((each[mask] ** 2).sum())))
-            for together, each in zip(self.halves_of(np.array([estimate])), (self._half, self._surely), strict=True)
-        )
+            return 0.0, (0.0, 0.0)
+        together, each = self.halves_of(np.array([estimate]))[:, 0], np.sqrt((self._halves[:, mask] ** 2).sum(1))
+        below, above, most = np.maximum(together, each).tolist()
         if self.measured is not None:
             noisy, deviations = self.measured
             known = NORMAL_95 * math.sqrt(float((deviations[mask] ** 2).sum()))
             if known < most:
-                return float(noisy[mask].sum()), known
-        return estimate, half
+                return float(noisy[mask].sum()), (known, known)
+        return estimate, (below, above)
 
 
 def _count(release: Published, asked: Quantity) -> Answer:
@@ -280,17 +285,18 @@ def _count(release: Published, asked: Quantity) -> Answer:
         estimate = release.law.probability(condition) * release.records
         return Answer(asked.text, estimate * scale, None, None, None, TOO_MANY)
     table = _Table(release, attributes)
-    estimate, half = table.total(condition.cells(attributes, table.shape))
-    if half is None:
+    estimate, reaches = table.total(condition.cells(attributes, table.shape))
+    if reaches is None:
         return Answer(asked.text, estimate * scale, None, None, None, table.why)
-    estimate, low, high = around(estimate * scale, half * scale, asked.range)
-    return Answer(asked.text, estimate, half / NORMAL_95 * scale, low, high)
+    below, above = reaches
+    estimate, low, high = around(estimate * scale, below * scale, asked.range, above=above * scale)
+    return Answer(asked.text, estimate, below / NORMAL_95 * scale, low, high)
 
 
-def around(estimate: float, half: float, within: Range) -> tuple[float, float, float]:
+def around(estimate: float, half: float, within: Range, *, above: float | None = None) -> tuple[float, float, float]:
     """An estimate moved into its range, and the ends inside of it of the interval around it, which is no point then."""
     inside = min(max(estimate, within[0]), within[1])
-    return inside, max(inside - half, within[0]), min(inside + half, within[1])
+    return inside, max(inside - half, within[0]), min(inside + (half if above is None else above), within[1])
 
 
 def _of_values(release: Published, asked: Quantity) -> Answer:
@@ -315,8 +321,8 @@ def _of_values(release: Published, asked: Quantity) -> Answer:
     rank = np.full(table.shape[axis], len(order))
     rank[order] = np.arange(len(order))
     up_to = [cells & _only(table.shape, axis, rank <= k) for k in range(len(order))]
-    away = np.array([table.total(mask.ravel())[1] or 0.0 for mask in up_to]) / total
-    possible = (reached + away >= asked.level) & (np.append(0.0, (reached - away)[:-1]) <= asked.level)
+    away = np.array([table.total(mask.ravel())[1] or (0.0, 0.0) for mask in up_to]) / total
+    possible = (reached + away[:, 1] >= asked.level) & (np.append(0.0, (reached - away[:, 0])[:-1]) <= asked.level)
     codes = order[possible & asked.admitted[order]]
     if not len(codes):
         codes = order[[at]]

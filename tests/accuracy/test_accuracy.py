@@ -12,7 +12,7 @@ import pytest
 
 from dpdist.accuracy import measured
 from dpdist.accuracy.intervals import CellErrors, sentence
-from dpdist.accuracy.measured import Accuracy, at_scale, classes_of, deviations, measure_accuracy
+from dpdist.accuracy.measured import Accuracy, Order, at_scale, classes_of, deviations, measure_accuracy
 from dpdist.accuracy.tables import Tables, _blocks, tables_operator, triples_of
 from dpdist.data.count import covering_blocks, pair_counts, table_counts
 from dpdist.data.operators import pair_counts_operator
@@ -184,6 +184,36 @@ def test_intervals_cover_where_the_noise_hides_all_errors() -> None:
         covered.append(np.concatenate(of_key).mean())
     assert np.mean(covered) > 0.9
     assert min(covered) > 0.7
+
+
+@pytest.mark.parametrize(("noise", "least"), [(0.01, 90), (1.0, 80)])
+def test_cells_of_the_table_are_covered_however_few_records_were_released(noise: float, least: float) -> None:
+    """Cells are chosen by their share of the table; the noise of each class's sum is that part of a ninth of all."""
+    found = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        truth = np.floor(rng.pareto(1.0, 2000) * 20).astype(np.int64)
+        released = np.maximum(np.rint(truth + rng.laplace(scale=4 * np.sqrt(truth + 5))), 0).astype(np.int64)
+        rows, records = int(released.sum()), int(truth.sum())
+        away, classes = np.abs(truth - released * records / rows), classes_of(released, rows)
+        sums, cells, mass = (np.bincount(classes, of, 9) for of in (away, None, released))
+        deviation = noise * float(away.sum()) / 9
+        noisy = np.rint(sums + rng.normal(0, deviation, 9))
+        noisy_sums, numbers, masses = (tuple(of.astype(int).tolist()) for of in (noisy, cells, mass))
+        order = Order(2, 1, noisy_sums, deviation, numbers, masses)
+        interval = CellErrors(Accuracy(records, rows, (order,))).interval((0, 1), released)
+        large = truth > 0.001 * records
+        found.append(100 * np.mean(((interval.low <= truth) & (truth <= interval.high))[large]))
+    assert np.mean(found) > 95
+    assert min(found) > least
+
+
+def test_a_sum_that_its_noise_hides_gives_an_upper_bound() -> None:
+    def stated(total: int) -> float:
+        order = Order(1, 1, (*[0] * 8, total), 50.0, (*[0] * 8, 2), (*[0] * 8, 1000))
+        return CellErrors(Accuracy(1000, 1000, (order,))).within(1)
+
+    assert stated(99) > 1.3 * stated(101)  # two deviations
 
 
 def test_a_measured_cell_has_the_interval_of_its_noise() -> None:
