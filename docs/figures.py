@@ -112,9 +112,13 @@ def coverage() -> Rows:
         rows.append(
             [name, epsilon, *(found.get(kind, "") for kind in kinds), *(text.partition(" ")[0] for text in stated)]
         )
-    for row in Table("coverage.unseen").only("ε", "one-way", "two-way", "three-way", "regression"):
-        rows.append(["ACS persons", *row[:4], "", row[4], "", ""])
     return rows
+
+
+def covered_cells() -> Rows:
+    """Return the coverage of cells that are chosen by their share of the table."""
+    columns = ("table", "ε", "one-way", "two-way", "three-way")
+    return [list(columns), *Table("coverage.table").only(*columns)]
 
 
 def attacks() -> Rows:
@@ -277,6 +281,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "quality": quality,
     "speed": speed,
     "coverage": coverage,
+    "covered_cells": covered_cells,
     "attacks": attacks,
     "households": household_attacks,
     "audit": audit,

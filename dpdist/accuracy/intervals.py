@@ -2,16 +2,16 @@
 
 The mean error of a cell of k attributes with share s of the records is taken as ``exp(a_k + g_k log s)``, fitted to the
 noisy sums of the classes; each class is then moved from the curve to its own mean as far as its noise allows. A sum
-within two deviations of its noise shows no error: an upper bound, a deviation higher, takes its place in intervals. A
-pair's distance over what the curve expects of it gives a factor for the pair, moved towards 1 in proportion to its
-noise. Errors are taken to have tails ``P(|error| > x) = 20^(-x / (q e))`` with e the mean error and q from
-`_MULTIPLIERS`: the 95 % interval reaches from q e below the released count up to the largest count whose own q e is at
-least its distance. Errors grow with the count, so the cell's share in the table decides, not the released one.
+within two deviations of its noise shows no error: an upper bound takes its place in intervals. A pair's distance over
+what the curve expects of it gives a factor for the pair, moved towards 1 in proportion to its noise. Errors are taken
+to have tails ``P(|error| > x) = 20^(-x / (q e))`` with e the mean error and q from `_MULTIPLIERS`: the 95 % interval
+reaches from q e below the released count up to the largest count whose own q e is at least its distance. Errors grow
+with the count, so the cell's share in the table decides, not the released one.
 
 Where the cell's table itself was measured with Gaussian noise of known deviation, the interval around the measurement
 is taken unless the other one is shorter even with a mean error two standard deviations above its estimate: nothing is
 estimated in the interval around the measurement, and who takes the shorter one of the two takes the other one mostly
-where its mean error is estimated too small.
+where its mean error is estimated too small. The other one is never shorter than `at_least`.
 
 The multipliers were chosen on Adult and ACS 2013; `tests/benchmarks/bench_coverage.py` shows how often intervals cover.
 """
@@ -44,6 +44,7 @@ _SURELY = 0.5
 """Deviation of the logarithm of errors that the noise hides; it grows with how far they stand out."""
 _SHOWN = 2.0
 """Deviations of its noise from which on a sum shows an error; below, an upper bound takes its place."""
+_UPPER = 1.645  # deviations of the upper bound: 95 %
 _STEPS = 8  # towards the upper end of an interval; each is a contraction
 _LN20 = math.log(20)
 
@@ -129,7 +130,7 @@ def _errors(order: Order, released: int, prior: _Curve | None) -> tuple[_Errors,
     posterior = np.maximum((means / deviations**2 + expected / variance) / precision, 0.3 * expected)
     # an error of the scale itself makes intervals cover less: half of the second derivative of the tail, about
     estimated = posterior * (1 + 1 / (precision * expected**2))
-    most = estimated + np.where(means < _SHOWN * deviations, 1 / np.sqrt(precision), 0.0)
+    most = estimated + np.where(means < _SHOWN * deviations, _UPPER / np.sqrt(precision), 0.0)
     return _Errors(shares, estimated, most, 1 / np.sqrt(precision) / posterior), curve
 
 
@@ -138,6 +139,13 @@ def _from_pairs(pairs: _Curve, order: int) -> tuple[float, float, float, float]:
     if order == 3:
         return pairs.a + math.log(1.2), pairs.g + 0.03, 0.3, 0.1
     return pairs.a + math.log(0.75), max(pairs.g - 0.15, 0.0), 0.4, 0.2
+
+
+def at_least(reach: Floats, known: Floats) -> Floats:
+    """How far an interval reaches around a released count whose own measurement has a `known` reach: the others that it
+    was fitted to say at most as much, so the released count has half of the measurement's variance at least.
+    """
+    return np.where(np.isfinite(known), np.maximum(reach, known * math.sqrt(0.5)), reach)
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,8 +263,12 @@ class CellErrors:
             noisy, sigma = measured
             known = NormalDist().inv_cdf(0.5 + confidence / 2) * sigma
             better = sigma * 1.96 < self.surely(attributes, counts)
+            below, above = at_least(below, known), at_least(above, known)
+            low, high = (
+                np.where(better, noisy - known, estimate - below),
+                np.where(better, noisy + known, estimate + above),
+            )
             estimate = np.where(better, noisy, estimate)
-            low, high = np.where(better, noisy - known, low), np.where(better, noisy + known, high)
         return Interval(estimate, np.maximum(low, 0), np.maximum(high, 0))
 
     def within(self, order: int, *, confidence: float = 0.95) -> float:

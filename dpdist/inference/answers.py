@@ -26,6 +26,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from dpdist.accuracy.intervals import at_least
 from dpdist.errors import SpecError
 from dpdist.inference.published import NO_ACCURACY, Published
 from dpdist.privacy.arrays import Floats
@@ -259,7 +260,8 @@ class _Table:
             return self.counts, (below, above)
         noisy, known = self.measured[0], self.measured[1] * NORMAL_95
         better = known < most
-        return np.where(better, noisy, self.counts), (np.where(better, known, below), np.where(better, known, above))
+        reaches = tuple(np.where(better, known, at_least(reach, known)) for reach in (below, above))
+        return np.where(better, noisy, self.counts), (reaches[0], reaches[1])
 
     def total(self, mask: Mask) -> tuple[float, tuple[float, float] | None]:
         """The estimate of the sum of some cells, and how far its interval reaches below and above it."""
@@ -275,6 +277,9 @@ class _Table:
             known = NORMAL_95 * math.sqrt(float((deviations[mask] ** 2).sum()))
             if known < most:
                 return float(noisy[mask].sum()), (known, known)
+            if known < math.inf:
+                least = known * math.sqrt(0.5)
+                below, above = max(below, least), max(above, least)
         return estimate, (below, above)
 
 
