@@ -8,6 +8,7 @@ pyarrow only, so that a resumed run writes the same file again.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,6 +88,7 @@ class Column:
     widths: NDArray[np.uint64] | None = None  # number of integers in the bin of each code, where one is drawn
     # ends of the bins of a number, in which one is drawn; of a continuous number its bounds
     edges: NDArray[np.float64] | None = None
+    step: float | None = None  # what numbers that are drawn are multiples of
     missing: int | None = None  # the code that is written as null
 
     @property
@@ -115,6 +117,8 @@ class Column:
         if self.edges is not None and words is not None:
             bins = np.minimum(codes, len(self.edges) - 2)  # the missing category is masked
             low, high = self.edges[bins], self.edges[bins + 1]
+            if self.step is not None:
+                return numbers(self._multiples(bins, words), missing=mask)
             drawn = low + (high - low) * ((words >> np.uint64(11)) * 2.0**-53)
             return numbers(np.where(drawn < high, drawn, low), missing=mask)  # the sum may round up to the next bin
         if self.integers is None:
@@ -123,6 +127,23 @@ class Column:
         if self.widths is not None and words is not None:
             integers += (words % self.widths[codes]).astype(np.int64)  # uniform to within width * 2^-64
         return numbers(integers, missing=mask)
+
+    def _multiples(self, bins: NDArray[Any], words: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """A multiple of the step in each bin, uniform to within their number times 2^-64; the lower end of a bin that
+        has none. A step such as 0.01 divides whole numbers, which gives the floats that people write.
+        """
+        step, edges = self.step or 1.0, self.edges if self.edges is not None else np.zeros(1)
+        parts = round(1 / step)
+
+        def multiple(number: NDArray[np.float64]) -> NDArray[np.float64]:
+            return number / parts if parts and math.isclose(parts * step, 1) else number * step
+
+        ends = np.ceil(edges / step)
+        ends += multiple(ends) < edges
+        ends -= multiple(ends - 1) >= edges  # the least multiple that is not below each edge
+        many = np.maximum(np.diff(ends), 0).astype(np.uint64)[bins]
+        drawn = multiple(ends[bins] + (words % np.maximum(many, 1)).astype(np.float64))
+        return np.where(many > 0, drawn, edges[bins])
 
     def admits(self, values: pa.Array | pa.ChunkedArray) -> bool:
         """Whether every value could have come from a code."""
@@ -289,7 +310,7 @@ def _column(attribute: Attribute, form: PartFormat) -> Column:
         lows, highs = _intervals(attribute)
         edges = np.append(lows, highs[-1:])
         field = pa.field(name, pa.float64(), nullable=attribute.missing_code is not None)
-        return Column(field, size, edges=edges, missing=attribute.missing_code)
+        return Column(field, size, edges=edges, step=attribute.step, missing=attribute.missing_code)
     integers = attribute.bin_edges if attribute.values is None else np.array(attribute.values, np.int64)
     widths = None
     if attribute.is_binned:
@@ -311,7 +332,10 @@ def _texts(attribute: Attribute, form: PartFormat) -> tuple[str, ...] | None:
         return None if isinstance(attribute.values[0], int) else tuple(map(str, attribute.values))
     if attribute.is_binned and form.bins == "label":
         pairs = zip(*(ends.tolist() for ends in _intervals(attribute)), strict=True)
-        return tuple(f"{low}..{high}" if low < high else f"{low}" for low, high in pairs)
+        return tuple(
+            f"{low}" if low == high or high == math.nextafter(low, math.inf) else f"{low}..{high}"
+            for low, high in pairs
+        )
     return None
 
 

@@ -251,8 +251,10 @@ def _mask(attribute: Attribute, kind: type[ast.cmpop], value: int | float | str)
     if ends is None:
         raise SpecError(f"attribute {attribute.name!r} holds texts: compare it with a quoted text")
     lows, highs = ends
-    open_end = attribute.kind == "number"  # the upper end of a bin of numbers belongs to the next one
-    below = (highs <= value if open_end else highs < value), lows >= value
+    # the upper end of a bin of numbers belongs to the next one; the bin of a heap is one number
+    heap = np.isin(lows, attribute.heaps)
+    highs = np.where(heap, lows, highs)
+    below = np.where(heap | (attribute.kind != "number"), highs < value, highs <= value), lows >= value
     up_to = highs <= value, lows > value
     if kind in (ast.Eq, ast.NotEq):
         every, none = (lows == value) & (highs == value), (lows > value) | below[0]

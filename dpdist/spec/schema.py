@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -72,6 +73,11 @@ class Attribute(Frozen):
     bins: Count | Edges | None = None
     """Public bins: {count: n} or {edges: [...]}, the lower edges. Without them each integer is a value, and a number
     stays continuous. The last bin of a number includes the upper bound."""
+    heaps: tuple[Number, ...] = ()
+    """Values that many records share, such as an income of 0: each has a bin of its own among `bins`, so it is counted
+    and released as it is."""
+    step: float | None = Field(default=None, gt=0)
+    """What released numbers of a binned `number` are multiples of: 0.01 for cents, 1 for whole numbers."""
     buckets: Width | Edges | Groups | tuple[int, ...] | None = None
     """Coarser values used where the attribute is a parent: {width: w}, {edges: [...]}, {groups: [[...], ...]} or one
     bucket number per value."""
@@ -89,19 +95,20 @@ class Attribute(Frozen):
     """Policy for values outside the domain: refuse, drop, clip (ordered attributes) or {category: one of the values}.
     """
 
-    @field_validator("bounds", "bins", "buckets", mode="after")
+    @field_validator("bounds", "bins", "heaps", "buckets", mode="after")
     @classmethod
     def _of_one_type(cls, field: Any, info: ValidationInfo) -> Any:
         """Bounds and edges of a number are floats, of the others integers."""
         kind, name = info.data.get("kind"), info.data.get("name")
         if isinstance(field, Edges):
             return Edges(edges=_one_type(field.edges, kind, name))
-        return _one_type(field, kind, name) if info.field_name == "bounds" and field is not None else field
+        return _one_type(field, kind, name) if info.field_name in ("bounds", "heaps") and field else field
 
     @model_validator(mode="after")
     def _consistent(self) -> Attribute:
         try:
             if self.kind in ("integer", "number"):
+                self._check_heaps()
                 self._check_bounds()
             else:
                 self._check_values()
@@ -150,9 +157,21 @@ class Attribute(Frozen):
                 f"{lo:.15g}, and the last must lie below the upper bound {hi:.15g}, which is no edge"
             )
 
+    def _check_heaps(self) -> None:
+        """Refuse heaps and a step that do not go with the bins."""
+        if (self.heaps and self.bins is None) or (
+            self.step is not None and (self.kind != "number" or self.bins is None)
+        ):
+            raise ValueError("`heaps` go with `bins`, and `step` with those of a number")
+        lo, hi = self.bounds or (0, 0)
+        if not all(lo <= heap < hi + (self.kind == "integer") for heap in self.heaps):
+            raise ValueError(f"`heaps` lie within the bounds, from {lo} on and below the end of the last bin")
+        if self.step is not None and not hi - lo >= self.step >= (hi - lo) * 2.0**-52:
+            raise ValueError("`step` is at most the width of the bounds, and within the precision of floats")
+
     def _check_values(self) -> None:
         """Refuse values that are no domain."""
-        if self.bounds is not None or self.bins is not None:
+        if self.bounds is not None or self.bins is not None or self.heaps or self.step is not None:
             raise ValueError(f"a {self.kind} attribute takes `values` only")
         if not self.values:
             raise ValueError("declare its `values`, such as [north, south]")
@@ -197,15 +216,20 @@ class Attribute(Frozen):
         if self.bounds is None or self.is_continuous:
             raise TypeError(f"attribute {self.name!r} has no bins")
         lo, hi = self.bounds
+        heaps = np.array(self.heaps)
         if self.kind == "number":
             if isinstance(self.bins, Count):
-                return np.linspace(lo, hi, self.bins.count + 1)[:-1]
-            return np.array(self.bins.edges if isinstance(self.bins, Edges) else (), np.float64)
+                edges = np.linspace(lo, hi, self.bins.count + 1)[:-1]
+            else:
+                edges = np.array(self.bins.edges if isinstance(self.bins, Edges) else (), np.float64)
+            return np.union1d(edges, [*heaps, *np.nextafter(heaps, math.inf)]) if self.heaps else edges
         lo, hi = int(lo), int(hi)
-        if isinstance(self.bins, Edges):
-            return np.array(self.bins.edges, np.int64)
-        if isinstance(self.bins, Count):
-            return np.array([lo + i * (hi - lo + 1) // self.bins.count for i in range(self.bins.count)], np.int64)
+        if self.bins is not None:
+            binned = self.bins.edges if isinstance(self.bins, Edges) else ()
+            if isinstance(self.bins, Count):
+                binned = tuple(lo + i * (hi - lo + 1) // self.bins.count for i in range(self.bins.count))
+            own = {int(edge) for heap in self.heaps for edge in (heap, heap + 1) if edge <= hi}
+            return np.array(sorted({*map(int, binned), *own}) if own else binned, np.int64)
         if hi - lo + 1 > MAX_CARDINALITY:
             raise ValueError(f"the domain exceeds {MAX_CARDINALITY} values; declare `bins`")
         return np.arange(lo, hi + 1, dtype=np.int64)

@@ -1,0 +1,95 @@
+"""Values that many records share are released as they are, and numbers as people write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from dpdist.data.encode import TableEncoder
+from dpdist.data.released import ReleaseDecoder
+from dpdist.privacy.noise import Noise
+from dpdist.publish.part_format import PartFormat
+from dpdist.publish.parts import columns, decode
+from dpdist.spec.conditions import parse_condition
+from dpdist.spec.schema import Schema
+
+
+def schema(**settings: Any) -> Schema:
+    given = {"name": "x", "kind": "number", "bounds": [-10, 100], "bins": {"count": 4}, **settings}
+    return Schema.model_validate({"attributes": [given]})
+
+
+def released(of: Schema, values: Any, form: PartFormat | None = None) -> pa.Table:
+    """Values that went through codes, and back."""
+    batch = pa.record_batch({"x": values})
+    codes = TableEncoder(of).encode(batch).codes
+    return decode(of, codes, form=form or PartFormat(values="values", bins="uniform"), noise=Noise(bytes(32)))
+
+
+def test_a_heap_comes_back_as_it_is_and_the_rest_of_its_bin_does_not() -> None:
+    values = np.tile([0.0, 1e-9, -1e-9, 50.0, 99.0], 200)
+    found = released(schema(heaps=[0, 50]), values)["x"].to_numpy()
+    assert ((found == values) == np.isin(values, (0, 50))).all()
+    assert ((found < 0) == (values < 0)).all()
+    whole = released(schema(kind="integer", heaps=[0, 100]), np.tile([0, 100, 7, -3], 200))["x"].to_numpy()
+    assert (whole[0::4] == 0).all()
+    assert (whole[1::4] == 100).all()
+    assert len(set(whole[2::4].tolist())) > 10
+
+
+@pytest.mark.parametrize(("step", "text"), [(0.01, 2), (0.5, 1), (1, 0), (5, 0), (0.3, None)])
+def test_numbers_are_multiples_of_the_step(step: float, text: int | None) -> None:
+    of = schema(bins={"edges": [-10, -9.999, 15.000000000000002, 33.335]}, heaps=[0.005], step=step)
+    codes = np.repeat(np.arange(of.cardinalities[0], dtype=np.uint8), 3000)
+    table = decode(of, [codes], form=PartFormat(values="values", bins="uniform"), noise=Noise(bytes(32)))
+    found = table["x"].to_numpy()
+    assert (np.concatenate(ReleaseDecoder.of(of, PartFormat(values="values", bins="uniform")).codes(
+        table.to_batches()[0])) == codes).all()  # fmt: skip
+    inside = np.isin(codes, [1, 4, 5])  # the others have the heap, or less than a step
+    np.testing.assert_allclose(found[inside] / step, np.rint(found[inside] / step), atol=1e-9)
+    assert text is None or all(round(x, text) == x for x in found[inside].tolist())
+    wide = found[codes == 5] / step
+    number = len(np.unique(np.rint(wide)))
+    assert number > 0.9 * min(66 / step, 1900)
+    assert abs(wide.mean() * step - (33.335 + 100) / 2) < 3
+
+
+def test_conditions_and_labels_know_heaps() -> None:
+    of = schema(heaps=[0], bins={"edges": [-10, 50]})
+
+    def met(text: str) -> list[bool]:
+        cells = parse_condition(text, of).cells((0,), of.cardinalities)
+        return np.asarray(cells).tolist()
+
+    assert met("x = 0") == [False, True, False, False]
+    assert met("x > 0") == [False, False, True, True]
+    assert met("x >= 0") == [False, True, True, True]
+    assert met("x < 0") == [True, False, False, False]
+    assert met("x <= 0") == [True, True, False, False]
+    labels = columns(of, PartFormat(values="values", bins="label"))[0].texts
+    assert labels is not None
+    assert labels[1] == "0.0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"heaps": [101]}, "`heaps` lie within the bounds"),
+        ({"heaps": [100]}, "`heaps` lie within the bounds"),
+        ({"bins": None, "heaps": [0]}, "`heaps` go with `bins`"),
+        ({"bins": None, "step": 0.1}, "`step` with those of a number"),
+        ({"kind": "integer", "step": 2}, "`step` with those of a number"),
+        ({"kind": "integer", "heaps": [0.5]}, "are integers"),
+        ({"step": 0}, "greater than 0"),
+        ({"step": 1e-30}, "precision of floats"),
+        ({"step": 1000}, "at most the width"),
+        ({"kind": "categorical", "values": ["a"], "bounds": None, "bins": None, "step": 1}, "takes `values` only"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        schema(**settings)
