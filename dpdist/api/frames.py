@@ -38,7 +38,8 @@ def _typed(values: pa.Array | pa.ChunkedArray, column: Column, attribute: Attrib
     if column.texts is None:
         if names is None:
             return values
-        places, shown = pc.index_in(values, pa.array(attribute.values, values.type)), list(names)
+        known = column.integers[: len(names)] if column.integers is not None else ()
+        places, shown = pc.index_in(values, pa.array(known).cast(values.type)), list(names)
         if isinstance(attribute.missing, Category):  # a null, where integers are written
             places, shown = places.fill_null(len(shown)), [*shown, attribute.missing.category]
     else:
@@ -55,7 +56,7 @@ def to_pandas(table: pa.Table, schema: Schema, form: PartFormat, *, labels: bool
     """Released records as a pandas DataFrame, by the parameters of `typed`.
 
     Categorical and ordinal attributes become categoricals of all declared values, ordered where they are ordinal.
-    Integers that may be missing are nullable (``Int64``).
+    Integers and booleans that may be missing are nullable (``Int64``, ``boolean``).
     """
     import pandas as pd
 
@@ -67,6 +68,8 @@ def to_pandas(table: pa.Table, schema: Schema, form: PartFormat, *, labels: bool
         values = shown.column(name).combine_chunks()
         if pa.types.is_integer(values.type):
             made[name] = _integers(values, attribute, pd)
+        elif pa.types.is_boolean(values.type) and attribute.missing_code is not None:
+            made[name] = values.to_pandas(types_mapper={pa.bool_(): pd.BooleanDtype()}.get)
         else:
             made[name] = values.to_pandas()
     return pd.DataFrame(made)

@@ -84,7 +84,8 @@ class Column:
     field: pa.Field  # name and type; nullable only where a missing category is written as null
     cardinality: int = 0
     texts: tuple[str, ...] | None = None  # text of each code
-    integers: NDArray[np.int64] | None = None  # integer of each code, or the lowest one of its bin
+    # integer of each code, or the lowest one of its bin; 1 and 0 of true and false
+    integers: NDArray[np.int64] | None = None
     widths: NDArray[np.uint64] | None = None  # number of integers in the bin of each code, where one is drawn
     # ends of the bins of a number, in which one is drawn; of a continuous number its bounds
     edges: NDArray[np.float64] | None = None
@@ -124,6 +125,8 @@ class Column:
         if self.integers is None:
             return numbers(codes).cast(self.field.type)
         integers = self.integers[codes]
+        if pa.types.is_boolean(self.field.type):
+            return numbers(integers, missing=mask).cast(pa.bool_())
         if self.widths is not None and words is not None:
             integers += (words % self.widths[codes]).astype(np.int64)  # uniform to within width * 2^-64
         return numbers(integers, missing=mask)
@@ -155,6 +158,8 @@ class Column:
             whole = not pc.any(pc.is_nan(values), min_count=0).as_py()
             return low is None or (whole and bool(self.edges[0] <= low) and bool(high <= self.edges[-1]))
         distinct = values.unique().drop_null()
+        if pa.types.is_boolean(values.type):
+            return True
         if self.texts is not None:
             known = texts(self.texts)
         elif self.integers is None:
@@ -311,7 +316,11 @@ def _column(attribute: Attribute, form: PartFormat) -> Column:
         edges = np.append(lows, highs[-1:])
         field = pa.field(name, pa.float64(), nullable=attribute.missing_code is not None)
         return Column(field, size, edges=edges, step=attribute.step, missing=attribute.missing_code)
-    integers = attribute.bin_edges if attribute.values is None else np.array(attribute.values, np.int64)
+    truths = attribute.values is not None and isinstance(attribute.values[0], str)
+    if attribute.values is None:
+        integers = attribute.bin_edges
+    else:
+        integers = np.array([value == "true" if truths else value for value in attribute.values], np.int64)
     widths = None
     if attribute.is_binned:
         lows, highs = _intervals(attribute)
@@ -319,17 +328,19 @@ def _column(attribute: Attribute, form: PartFormat) -> Column:
     if attribute.missing_code is not None:  # an entry for its code, which is written as null
         integers = np.append(integers, integers[-1:])
         widths = None if widths is None else np.append(widths, widths[-1:])
-    field = pa.field(name, pa.int64(), nullable=attribute.missing_code is not None)
+    kind = pa.bool_() if truths else pa.int64()
+    field = pa.field(name, kind, nullable=attribute.missing_code is not None)
     return Column(field, size, integers=integers, widths=widths, missing=attribute.missing_code)
 
 
 def _texts(attribute: Attribute, form: PartFormat) -> tuple[str, ...] | None:
-    """The text of each declared value or bin, or None where integers are written."""
+    """The text of each declared value or bin, or None where integers or booleans are written."""
     as_label = form.values == "labels" or (attribute.is_binned and form.bins == "label")
     if as_label and attribute.labels is not None:
         return attribute.labels
     if attribute.values is not None:
-        return None if isinstance(attribute.values[0], int) else tuple(map(str, attribute.values))
+        whole = isinstance(attribute.values[0], int) or set(attribute.values) == {"true", "false"}
+        return None if whole else tuple(map(str, attribute.values))
     if attribute.is_binned and form.bins == "label":
         pairs = zip(*(ends.tolist() for ends in _intervals(attribute)), strict=True)
         return tuple(

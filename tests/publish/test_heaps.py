@@ -1,4 +1,4 @@
-"""Values that many records share are released as they are, and numbers as people write them."""
+"""Values that many records share are released as they are, numbers as people write them, booleans as booleans."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
+from dpdist.api.frames import to_pandas
 from dpdist.data.encode import TableEncoder
 from dpdist.data.released import ReleaseDecoder
 from dpdist.privacy.noise import Noise
@@ -73,6 +74,25 @@ def test_conditions_and_labels_know_heaps() -> None:
     labels = columns(of, PartFormat(values="values", bins="label"))[0].texts
     assert labels is not None
     assert labels[1] == "0.0"
+
+
+@pytest.mark.parametrize("missing", ["refuse", {"category": "none"}])
+@pytest.mark.parametrize("values", [["true", "false"], ["false", "true"]])
+def test_booleans_are_booleans(values: list[str], missing: Any) -> None:
+    given = {"name": "x", "kind": "categorical", "values": values, "labels": ["a", "b"], "missing": missing}
+    of = Schema.model_validate({"attributes": [given]})
+    nulls = isinstance(missing, dict)
+    held = pa.array([True, False, None, True] if nulls else [True, False, False, True])
+    form = PartFormat()
+    for one in (held, held.cast(pa.string())):
+        found = released(of, one)
+        assert found["x"].combine_chunks().equals(held)
+        codes = ReleaseDecoder.of(of, form).codes(found.to_batches()[0])
+        assert decode(of, codes, form=form).equals(found)
+    assert columns(of, form)[0].admits(held)
+    assert not columns(of, form)[0].admits(held.cast(pa.int64()))
+    assert str(to_pandas(found, of, form)["x"].dtype) == ("boolean" if nulls else "bool")
+    assert to_pandas(found, of, form, labels=True)["x"][0] == given["labels"][values.index("true")]
 
 
 @pytest.mark.parametrize(
