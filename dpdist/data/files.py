@@ -248,7 +248,7 @@ def first_record(head: bytes, options: CsvSpec, *, whole: bool, path: str) -> tu
         next_line()
     if not options.header:
         return None, position
-    mark = options.comment.encode() if options.comment else None
+    mark = options.comment.encode(options.encoding, "replace") if options.comment else None
     while (line := next_line()) is not None:
         text = line.rstrip(b"\r\n")
         if text and not (mark and text.startswith(mark)):
@@ -259,12 +259,12 @@ def first_record(head: bytes, options: CsvSpec, *, whole: bool, path: str) -> tu
 def _names(text: bytes, options: CsvSpec, path: str) -> tuple[str, ...]:
     """The column names of a header line."""
     try:
-        line = [text.decode("utf-8")]
+        line = [text.decode(options.encoding)]
         names = next(csv.reader(line, delimiter=options.delimiter, skipinitialspace=options.strip))
     except (UnicodeDecodeError, csv.Error):
         names = []
     if not names or b"\0" in text or text.count(b'"') % 2:
-        raise UnreadableFile(f"the header of {path} is not a line of UTF-8 text with column names")
+        raise UnreadableFile(f"the header of {path} is not a line of {options.encoding.upper()} text with column names")
     names = [name.strip() for name in names] if options.strip else names
     return tuple(names)
 
@@ -307,8 +307,7 @@ def records_of_lines(lines: bytes, *, options: CsvSpec, path: str) -> bytes:
     cut at line feeds. Raises UnreadableFile: a quoted field spans lines (or a quote is not closed), or line breaks are
     not LF or CR LF.
     """
-    comment = options.comment
-    mark = comment.encode() if comment else None
+    mark = options.comment.encode(options.encoding, "replace") if options.comment else None
     special = lines.startswith(b"\n") or b"\n\n" in lines
     if b"\r" in lines:
         if lines.count(b"\r") != lines.count(b"\r\n"):

@@ -291,6 +291,7 @@ def _parquet_batches(files: TableFiles, stretch: Stretch, batch_rows: int) -> It
 def _csv_batches(files: TableFiles, stretch: Stretch, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """The records of a stretch of a CSV file; all columns are texts, but for numbers and ids in dictionaries."""
     file, delimiter, schema = files.files[stretch[0]], files.source.csv.delimiter, files.schema
+    encoding = files.source.csv.encoding
     wanted = wanted_columns(schema, files.source.beside)
     names = [name for name in wanted if name in file.columns]
     parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=False)
@@ -298,10 +299,12 @@ def _csv_batches(files: TableFiles, stretch: Stretch, batch_rows: int) -> Iterat
     texts |= dict.fromkeys({*schema.continuous, *wanted[len(schema.names) :]} & set(names), pa.string())
     convert = pa.csv.ConvertOptions(include_columns=names, column_types=texts, strings_can_be_null=False)
     message = (
-        f"{file.found.path} has a record that is not UTF-8 text with {len(file.columns)} fields separated by "
+        f"{file.found.path} has a record that is not {encoding.upper()} text with {len(file.columns)} fields separated by "
         f"{delimiter!r}: check data.csv, or repair the file"
     )
     for records in _csv_records(files, stretch, batch_rows):
+        if encoding != "utf-8":
+            records = records.decode(encoding, "replace").encode()  # what is no text is out of every domain
         read = pa.csv.ReadOptions(use_threads=False, column_names=list(file.columns), block_size=len(records))
         rows = unless_damaged(partial(pa.csv.read_csv, pa.BufferReader(records), read, parse, convert), message)
         if rows.num_rows != records.count(b"\n"):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dpdist.spec.paths import PATH
 from dpdist.spec.strict import MOST_RECORDS, Section
@@ -41,6 +42,8 @@ class CsvSpec(Section):
     columns: tuple[str, ...] | None = None
     """Column names of files without header."""
     delimiter: str = Field(default=",", min_length=1, max_length=1, description="Field separator.")
+    encoding: str = "utf-8"
+    """Encoding of the files: utf-8, or one with a byte for each character, such as latin-1 or cp1252."""
     strip: bool = True
     """Whether blanks around fields are removed."""
     comment: str | None = None
@@ -53,6 +56,20 @@ class CsvSpec(Section):
         Otherwise the spec chooses the line, which may be a record.
         """
         return self.header and not self.skip_rows and self.comment is None
+
+    @field_validator("encoding")
+    @classmethod
+    def _of_bytes(cls, name: str) -> str:
+        """Refuse encodings whose lines cannot be cut at the byte of a line feed."""
+        try:
+            known = codecs.lookup(name).name
+            each = [bytes([byte]).decode(known, "replace") for byte in range(256)]
+        except (LookupError, ValueError):
+            known, each = "", []
+        own = [text for text in each[128:] if text != "\ufffd"]
+        if known != "utf-8" and (each[:128] != [chr(byte) for byte in range(128)] or len(own) < 64):
+            raise ValueError(f"{name!r} is no encoding with a byte for each character: write the files in UTF-8")
+        return known
 
     @model_validator(mode="after")
     def _readable(self) -> CsvSpec:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from dask import delayed
+from pydantic import ValidationError
 
 from dpdist.api.containers import as_input
 from dpdist.data.source import TableSource
@@ -72,6 +73,32 @@ def test_a_blank_before_a_quote_inside_a_quoted_field_is_kept(tmp_path: Path) ->
     )
     (tmp_path / "t.csv").write_text('said,age\n"a, ""b""",1\n "c", 2\n "a, ""b""", "3"\n')
     assert records(tmp_path / "t.csv", schema) == [[0, 1], [1, 2], [0, 3]]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1250", "windows-1252", "iso8859_15", "koi8-r", "utf-8"])
+def test_a_file_has_the_encoding_that_the_spec_names(encoding: str, tmp_path: Path) -> None:
+    words = ["Ж", "Щ"] if encoding == "koi8-r" else ["ä", "é"]
+    schema = Schema.model_validate(
+        {
+            "attributes": [
+                {"name": words[0], "kind": "categorical", "values": words},
+                {"name": "n", "kind": "integer", "bounds": [0, 9], "missing": {"category": "none"}},
+            ]
+        }
+    )
+    text = f'{words[1]} a note\n{words[0]},n\n{words[0]},1\n\n"{words[1]}", 2\n{words[1]} no record\n'
+    (tmp_path / "t.csv").write_bytes(text.encode(encoding))
+    csv = CsvSpec.model_validate({"encoding": encoding, "skip_rows": 1, "comment": f"{words[1]} "})
+    assert records(tmp_path / "t.csv", schema, csv=csv) == [[0, 1], [1, 2]]
+    if encoding != "utf-8":
+        with pytest.raises(DpdistError, match="UTF-8"):
+            records(tmp_path / "t.csv", schema, csv=CsvSpec(skip_rows=1))
+
+
+@pytest.mark.parametrize("name", ["utf-16", "utf-7", "shift_jis", "gb18030", "hz", "rot13", "klingon", "idna", "cp037"])
+def test_lines_of_other_encodings_cannot_be_cut(name: str) -> None:
+    with pytest.raises(ValidationError, match="is no encoding with a byte for each character"):
+        CsvSpec.model_validate({"encoding": name})
 
 
 def test_a_wanted_name_that_repeats_is_refused(tmp_path: Path) -> None:
