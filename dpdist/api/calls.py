@@ -271,5 +271,5 @@ def _given(data: Any, client: Client | None, spec: ReleaseSpec) -> tuple[Cluster
     from dpdist.data.files import wanted_columns
 
     extra = spec.data.extra_columns
-    columns = wanted_columns(spec.table, spec.column_beside) if extra == "ignore" else None
-    return executor, as_input(data, executor=executor, extra_columns=extra, columns=columns)
+    wanted = wanted_columns(spec.table, spec.column_beside) if extra == "ignore" else None
+    return executor, as_input(data, executor=executor, extra_columns=extra, wanted=wanted)

@@ -42,10 +42,9 @@ def as_input(
     *,
     executor: Executor | None,
     extra_columns: ExtraColumns = "refuse",
-    columns: Sequence[str] | None = None,
+    wanted: Sequence[str] | None = None,
 ) -> Input:
-    """A table that is no path (see `EXPECTED`) as an input of a release or an evaluation; of other columns than
-    `columns`, where these are given, nothing is looked at.
+    """A table that is no path (see `EXPECTED`) as an input of a release or an evaluation; `wanted` as for `to_arrow`.
 
     The partitions of a Dask DataFrame are computed by `executor`. Raises SpecError: it is not one of these;
     ColumnMismatch: a column holds values of several types.
@@ -57,20 +56,27 @@ def as_input(
         if executor is None:
             raise SpecError("data: a Dask DataFrame needs a Dask executor")
         return PartitionedTable(
-            data.to_delayed(), partial(to_arrow, what=what, columns=columns), executor, what, extra_columns
+            data.to_delayed(), partial(to_arrow, what=what, wanted=wanted), executor, what, extra_columns
         )
-    return TableInMemory(to_arrow(data, what=what, columns=columns), what, extra_columns)
+    return TableInMemory(to_arrow(data, what=what, wanted=wanted), what, extra_columns)
 
 
-def to_arrow(data: Any, *, what: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """A table of any package as an Arrow table, without copies where that is possible. With `columns` the others are
-    neither converted nor kept.
+def to_arrow(data: Any, *, what: str, wanted: Sequence[str] | None = None) -> pa.Table:
+    """A table of any package as an Arrow table, without copies where that is possible. Where `wanted` are the columns
+    of the schema, the others are left out if they repeat a name, or hold what no attribute can.
     """
-    if columns is not None and _package(data) in ("pandas", "polars") and _has(data, "columns"):
-        data = data[[name for name in data.columns if str(name) in columns]]
+    from dpdist.data.arrow import is_digestible
+
+    if wanted is not None and _package(data) == "pandas" and _has(data, "columns"):
+        names = [str(name) for name in data.columns]
+        kept = [
+            name in wanted or (names.count(name) == 1 and _converts(data.iloc[:, k])) for k, name in enumerate(names)
+        ]
+        data = data.loc[:, kept]
     table = _converted(data, what)
-    if columns is not None:
-        table = table.select([place for place, name in enumerate(table.column_names) if name in columns])
+    if wanted is not None:
+        kinds = zip(table.column_names, table.schema.types, strict=True)
+        table = table.select([k for k, (name, kind) in enumerate(kinds) if name in wanted or is_digestible(kind)])
     return table
 
 

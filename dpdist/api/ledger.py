@@ -118,6 +118,7 @@ class Ledger:
         """
         from dpdist.api.containers import as_input, is_partitioned, paths_of
         from dpdist.cluster.cluster import Cluster
+        from dpdist.data.files import wanted_columns
         from dpdist.lifecycle.conformity import check_input
         from dpdist.spec.contract import Contract
 
@@ -129,7 +130,9 @@ class Ledger:
             executor = Cluster() if is_partitioned(data) else None
             given = None
             if data is not None and paths is None:
-                given = as_input(data, executor=executor, extra_columns=contract.data.extra_columns)
+                beside, extra = contract.protected or contract.weight, contract.data.extra_columns
+                wanted = wanted_columns(contract.table, beside.by if beside else None) if extra == "ignore" else None
+                given = as_input(data, executor=executor, extra_columns=extra, wanted=wanted)
             found = check_input(contract, paths or (), given=given, executor=executor)
             found.refuse()
             ledger.admit_input(

@@ -177,6 +177,22 @@ def digest_of(table: pa.Table) -> str:
     return whole.hexdigest()
 
 
+def is_digestible(kind: pa.DataType) -> bool:
+    """Whether a column of this type has a digest: it holds single values, in a dictionary or not."""
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_a = pa.types
+    fits = (
+        is_text,
+        is_a.is_null,
+        is_a.is_decimal,
+        is_a.is_floating,
+        is_a.is_boolean,
+        is_a.is_temporal,
+        is_a.is_integer,
+    )
+    return any(fit(value) for fit in fits) and not is_a.is_interval(value)
+
+
 def _update(parts: Sequence[Hash], chunk: pa.Array, name: str) -> str:
     """Add a chunk of a column to its digests (absence, values, lengths of texts); return the kind of its values."""
     absent, values, lengths = parts
@@ -200,7 +216,7 @@ def _update(parts: Sequence[Hash], chunk: pa.Array, name: str) -> str:
         label, chunk = "boolean", chunk.cast(pa.int64())
     elif pa.types.is_temporal(kind):
         label, chunk = str(kind), chunk.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
-    elif not pa.types.is_integer(kind):
+    elif not is_digestible(kind):
         raise ColumnMismatch(f"the column {name!r} holds values of type {kind}: leave it out of the table")
     numbers = chunk.fill_null(0).to_numpy(zero_copy_only=False)
     values.update((numbers if label == "number" else numbers.astype(np.int64)).tobytes())

@@ -299,8 +299,8 @@ def _csv_batches(files: TableFiles, stretch: Stretch, batch_rows: int) -> Iterat
     texts |= dict.fromkeys({*schema.continuous, *wanted[len(schema.names) :]} & set(names), pa.string())
     convert = pa.csv.ConvertOptions(include_columns=names, column_types=texts, strings_can_be_null=False)
     message = (
-        f"{file.found.path} has a record that is not {encoding.upper()} text with {len(file.columns)} fields separated by "
-        f"{delimiter!r}: check data.csv, or repair the file"
+        f"{file.found.path} has a record that is not {encoding.upper()} text with {len(file.columns)} fields "
+        f"separated by {delimiter!r}: check data.csv, or repair the file"
     )
     for records in _csv_records(files, stretch, batch_rows):
         if encoding != "utf-8":

@@ -118,9 +118,11 @@ def parquet(address: str, *, public: bool) -> Iterator[Described]:
         for name, value in columns_of_folders(place):
             folders.setdefault(name, set()).add(value)
     for name in folders.keys() - set(types.names):
-        values = sorted(value for value in folders[name] if value is not None)
-        note = f"names of the folders {name}=…: declare further values from public sources"
-        yield Described(name, note, dict.fromkeys(values, ""), texts=True, nullable=None in folders[name])
+        values = sorted(value for value in folders[name] if value is not None) if public else []
+        note = f"from the names of the folders, {name}=…"
+        yield Described(
+            name, note, dict.fromkeys(values, "") or None, texts=True, nullable=public and None in folders[name]
+        )
 
 
 def _undictionaried(one: pa.Field) -> pa.Field:

@@ -133,9 +133,10 @@ def test_columns_of_hive_folders_are_columns(tmp_path: Path) -> None:
         with pytest.raises(ColumnMismatch, match="schema does not name"):
             records(tmp_path / form)  # the folder c=1
         assert records(tmp_path / form / "region=*/b") == [[0, 7], [0, 41]]
-    found = draft(tmp_path / "p")
-    assert "name: region" in found
-    assert "south, east" in found
+    for public in (False, True):  # the names of folders are values of records
+        found = draft(tmp_path / "p", public=public)
+        assert "name: region" in found
+        assert ("south, east" in found) is public
 
 
 def test_a_hive_column_may_be_a_number_and_may_be_missing(tmp_path: Path) -> None:
@@ -176,16 +177,24 @@ def test_a_table_in_a_store_is_drafted(s3: Any, s3_server: str, tmp_path: Path, 
     assert "name: k" in found
 
 
-def test_other_columns_of_a_frame_do_not_matter() -> None:
-    frame = pd.DataFrame({"region": ["north", "south, east", "north"], "age": [7, 40, 41]})
-    wanted = as_input(frame, executor=None).open(SCHEMA)
-    strange = frame.assign(diagnoses=[["A00"], [], None], mixed=[1, "x", object()], when=pd.Timestamp("2024-01-01"))
+def test_other_columns_of_a_frame_do_not_matter_whatever_their_type() -> None:
+    frame = pd.DataFrame({"region": ["north", "south, east", "north"], "age": [7, 40, 41], "note": ["a", "b", "c"]})
+    wanted = SCHEMA.names
+    same = as_input(frame, executor=None, wanted=wanted, extra_columns="ignore")
+    strange = frame.assign(diagnoses=[["A00"], [], None], mixed=[1, "x", object()], pair=[{"a": 1}] * 3)
     strange.columns = [*strange.columns[:-1], "mixed"]  # a name twice
-    for one in (strange, pa.Table.from_pandas(frame.assign(diagnoses=[["A00"], [], None]), preserve_index=False)):
-        found = as_input(one, executor=None, extra_columns="ignore", columns=SCHEMA.names).open(SCHEMA)
-        assert found.fingerprint == wanted.fingerprint
+    arrow = pa.Table.from_pandas(frame.assign(diagnoses=[["A00"], [], None]), preserve_index=False)
+    for one in (strange, arrow):
+        found = as_input(one, executor=None, extra_columns="ignore", wanted=wanted)
+        assert found.fingerprint == same.fingerprint  # what has a digest is part of the identity of the table
+        assert found.open(SCHEMA).rows == 3
+    other = as_input(frame.assign(note="d"), executor=None, wanted=wanted, extra_columns="ignore")
+    assert other.fingerprint != same.fingerprint
     with pytest.raises(ColumnMismatch, match="two columns have the same name"):
         as_input(strange, executor=None)
+    lists = as_input(frame.assign(age=[[1], [2], [3]]), executor=None, wanted=wanted, extra_columns="ignore")
+    with pytest.raises(ColumnMismatch, match=r"'age'.* list"):
+        lists.open(SCHEMA)
 
 
 def test_lazy_objects_are_no_tables() -> None:
