@@ -38,8 +38,8 @@ def _typed(values: pa.Array | pa.ChunkedArray, column: Column, attribute: Attrib
     if column.texts is None:
         if names is None:
             return values
-        known = column.integers[: len(names)] if column.integers is not None else ()
-        places, shown = pc.index_in(values, pa.array(known).cast(values.type)), list(names)
+        known = column.written(column.integers[: len(names)]) if column.integers is not None else values[:0]
+        places, shown = pc.index_in(values, known), list(names)
         if isinstance(attribute.missing, Category):  # a null, where integers are written
             places, shown = places.fill_null(len(shown)), [*shown, attribute.missing.category]
     else:

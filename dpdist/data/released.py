@@ -64,8 +64,7 @@ class Decoder:
             codes = values.to_numpy(zero_copy_only=False)
             self._check(bool(codes.size and codes.max() >= column.cardinality))
         else:
-            is_truth = pa.types.is_boolean(values.type)
-            codes = self._of_integers(values.cast(pa.int64()) if is_truth else values)
+            codes = self._of_integers(column.as_integers(values))
         return np.asarray(codes, self.attribute.dtype)
 
     def _of_numbers(self, values: pa.Array) -> NDArray[np.int64]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -84,7 +86,7 @@ class Column:
     field: pa.Field  # name and type; nullable only where a missing category is written as null
     cardinality: int = 0
     texts: tuple[str, ...] | None = None  # text of each code
-    # integer of each code, or the lowest one of its bin; 1 and 0 of true and false
+    # integer of each code, or the lowest one of its bin; of booleans and days see `written`
     integers: NDArray[np.int64] | None = None
     widths: NDArray[np.uint64] | None = None  # number of integers in the bin of each code, where one is drawn
     # ends of the bins of a number, in which one is drawn; of a continuous number its bounds
@@ -125,11 +127,24 @@ class Column:
         if self.integers is None:
             return numbers(codes).cast(self.field.type)
         integers = self.integers[codes]
-        if pa.types.is_boolean(self.field.type):
-            return numbers(integers, missing=mask).cast(pa.bool_())
-        if self.widths is not None and words is not None:
+        if self.widths is None:
+            return self.written(integers, missing=mask)
+        if words is not None:
             integers += (words % self.widths[codes]).astype(np.int64)  # uniform to within width * 2^-64
         return numbers(integers, missing=mask)
+
+    def written(self, integers: NDArray[Any], *, missing: NDArray[np.bool_] | None = None) -> pa.Array:
+        """Integers as the values of the column, which may be booleans or days since 1970."""
+        values = numbers(integers, missing=missing)
+        return (
+            values.cast(pa.int32()).cast(self.field.type)
+            if pa.types.is_date(self.field.type)
+            else values.cast(self.field.type)
+        )
+
+    def as_integers(self, values: pa.Array) -> pa.Array:
+        """The values of the column as integers: `written`, the other way round."""
+        return (values.cast(pa.int32()) if pa.types.is_date(values.type) else values).cast(pa.int64())
 
     def _multiples(self, bins: NDArray[Any], words: NDArray[np.uint64]) -> NDArray[np.float64]:
         """A multiple of the step in each bin, uniform to within their number times 2^-64; the lower end of a bin that
@@ -158,14 +173,12 @@ class Column:
             whole = not pc.any(pc.is_nan(values), min_count=0).as_py()
             return low is None or (whole and bool(self.edges[0] <= low) and bool(high <= self.edges[-1]))
         distinct = values.unique().drop_null()
-        if pa.types.is_boolean(values.type):
-            return True
         if self.texts is not None:
             known = texts(self.texts)
         elif self.integers is None:
             return not len(distinct) or pc.max(distinct).as_py() < self.cardinality
         elif self.widths is None:
-            known = numbers(self.integers)
+            known = self.written(self.integers)
         else:  # bins lie side by side
             ends = pc.min_max(distinct).as_py()
             last = int(self.integers[-1]) + int(self.widths[-1]) - 1
@@ -316,11 +329,15 @@ def _column(attribute: Attribute, form: PartFormat) -> Column:
         edges = np.append(lows, highs[-1:])
         field = pa.field(name, pa.float64(), nullable=attribute.missing_code is not None)
         return Column(field, size, edges=edges, step=attribute.step, missing=attribute.missing_code)
-    truths = attribute.values is not None and isinstance(attribute.values[0], str)
+    kind = _type_of(attribute)
     if attribute.values is None:
         integers = attribute.bin_edges
+    elif pa.types.is_date(kind):
+        integers = np.array(attribute.values, "datetime64[D]").astype(np.int64)
     else:
-        integers = np.array([value == "true" if truths else value for value in attribute.values], np.int64)
+        integers = np.array(
+            [value == "true" if pa.types.is_boolean(kind) else value for value in attribute.values], np.int64
+        )
     widths = None
     if attribute.is_binned:
         lows, highs = _intervals(attribute)
@@ -328,19 +345,37 @@ def _column(attribute: Attribute, form: PartFormat) -> Column:
     if attribute.missing_code is not None:  # an entry for its code, which is written as null
         integers = np.append(integers, integers[-1:])
         widths = None if widths is None else np.append(widths, widths[-1:])
-    kind = pa.bool_() if truths else pa.int64()
     field = pa.field(name, kind, nullable=attribute.missing_code is not None)
     return Column(field, size, integers=integers, widths=widths, missing=attribute.missing_code)
 
 
+def _type_of(attribute: Attribute) -> pa.DataType:
+    """The type of the values: integers of bins and codes; booleans and days where each text is one."""
+    values = attribute.values or (0,)
+    if isinstance(values[0], int):
+        return pa.int64()
+    if set(values) == {"true", "false"}:
+        return pa.bool_()
+    return pa.date32() if all(map(_is_day, map(str, values))) else pa.string()
+
+
+def _is_day(text: str) -> bool:
+    """Whether a text is a day as dates are written."""
+    if re.fullmatch(r"\d{4}-\d\d-\d\d", text) is None:
+        return False
+    try:
+        return bool(date.fromisoformat(text))
+    except ValueError:
+        return False
+
+
 def _texts(attribute: Attribute, form: PartFormat) -> tuple[str, ...] | None:
-    """The text of each declared value or bin, or None where integers or booleans are written."""
+    """The text of each declared value or bin, or None where integers, booleans or days are written."""
     as_label = form.values == "labels" or (attribute.is_binned and form.bins == "label")
     if as_label and attribute.labels is not None:
         return attribute.labels
     if attribute.values is not None:
-        whole = isinstance(attribute.values[0], int) or set(attribute.values) == {"true", "false"}
-        return None if whole else tuple(map(str, attribute.values))
+        return tuple(map(str, attribute.values)) if pa.types.is_string(_type_of(attribute)) else None
     if attribute.is_binned and form.bins == "label":
         pairs = zip(*(ends.tolist() for ends in _intervals(attribute)), strict=True)
         return tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,23 @@ def test_booleans_are_booleans(values: list[str], missing: Any) -> None:
     assert not columns(of, form)[0].admits(held.cast(pa.int64()))
     assert str(to_pandas(found, of, form)["x"].dtype) == ("boolean" if nulls else "bool")
     assert to_pandas(found, of, form, labels=True)["x"][0] == given["labels"][values.index("true")]
+
+
+def test_days_are_days() -> None:
+    values = ["2024-02-28", "2024-02-29", "1969-12-31"]
+    given = {"name": "x", "kind": "ordinal", "values": values, "missing": {"category": "none"}}
+    of, form = Schema.model_validate({"attributes": [given]}), PartFormat()
+    held = pa.array([date(2024, 2, 29), None, date(1969, 12, 31)])
+    for one in (held, held.cast(pa.string())):
+        found = released(of, one)
+        assert found["x"].combine_chunks().equals(held)
+        assert ReleaseDecoder.of(of, form).codes(found.to_batches()[0])[0].tolist() == [1, 3, 2]
+    assert columns(of, form)[0].admits(held)
+    assert not columns(of, form)[0].admits(pa.array([date(2024, 3, 1)]))
+    labelled = Schema.model_validate({"attributes": [given | {"labels": ["a", "b", "c"]}]})
+    assert to_pandas(found, labelled, form, labels=True)["x"].tolist() == ["b", "none", "c"]
+    texts = Schema.model_validate({"attributes": [given | {"values": ["2024-02-30", "2024-02-29"]}]})
+    assert columns(texts, form)[0].texts is not None  # one is no day
 
 
 @pytest.mark.parametrize(
