@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpdist.publish.columns import Column, columns
 from dpdist.publish.part_format import PartFormat
-from dpdist.publish.parts import Column, columns
 from dpdist.spec.schema import Attribute, Category, Schema
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from dpdist.data.records import BATCH_ROWS, EncodedBatch, Partitions
 from dpdist.data.report import RowReport
 from dpdist.errors import VerificationFailed
 from dpdist.privacy.arrays import Codes
+from dpdist.publish.columns import Column, columns
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.part_format import PartFormat, PartRecord
-from dpdist.publish.parts import Column, columns
 from dpdist.publish.verify import part_batches
 from dpdist.spec.schema import Attribute, Schema
 

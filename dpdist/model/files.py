@@ -24,9 +24,10 @@ from dpdist.model.choices import MOST_ROUNDS
 from dpdist.model.draw import FORMAT, LARGEST_PART
 from dpdist.model.fitted import UNIT, Fitted
 from dpdist.model.learn import Learned
+from dpdist.publish.columns import lists, numbers, texts
 from dpdist.publish.manifest import Manifest, parsed
 from dpdist.publish.part_format import read_file
-from dpdist.publish.parts import lists, numbers, parquet_bytes, read_parquet, texts
+from dpdist.publish.parts import parquet_bytes, read_parquet
 from dpdist.storage.store import Store
 
 _DAMAGED = "copy the release again from its publisher"

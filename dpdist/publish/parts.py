@@ -8,26 +8,21 @@ pyarrow only, so that a resumed run writes the same file again.
 from __future__ import annotations
 
 import hashlib
-import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from dpdist.errors import OutputUnwritable
 from dpdist.limits import MODEL_VALUES, PART_BYTES
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
+from dpdist.publish.columns import Column, columns
 from dpdist.publish.pages import refuse_expanding
 from dpdist.publish.part_format import PartFormat, PartRecord
-from dpdist.spec.schema import Attribute, Category, Schema
+from dpdist.spec.schema import Schema
 from dpdist.storage.store import Store
 
 ROW_GROUP = 1 << 17
@@ -54,140 +49,6 @@ drawn, which carries the guarantee. ``value``: fitted to it (non-negative, consi
 count, before negative ones were set to zero; null where none is known."""
 
 
-def numbers(values: NDArray[Any], *, missing: NDArray[np.bool_] | None = None) -> pa.Array:
-    """An Arrow array of the type of `values` (integers or floating point), null where `missing` is true.
-
-    `pyarrow.array` does the same, and imports pandas first: a quarter of a second in each process that writes a part.
-    """
-    held = np.ascontiguousarray(values)
-    valid = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
-    return pa.Array.from_buffers(pa.from_numpy_dtype(held.dtype), len(held), [valid, pa.py_buffer(held)])
-
-
-def texts(values: Sequence[str]) -> pa.Array:
-    """An array of strings."""
-    encoded = [value.encode() for value in values]
-    ends = np.cumsum([0, *map(len, encoded)]).astype(np.int32)
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
-    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
-
-
-def lists(values: Sequence[NDArray[Any]]) -> pa.Array:
-    """An array of lists of integers."""
-    ends = np.cumsum([0, *map(len, values)]).astype(np.int32)
-    whole = np.concatenate([np.zeros(0, np.int64), *(np.asarray(value, np.int64) for value in values)])
-    return pa.ListArray.from_arrays(numbers(ends), numbers(whole))
-
-
-@dataclass(frozen=True, eq=False)
-class Column:
-    """How the codes of one attribute are written. At most one of the tables is set; with none, codes stay codes."""
-
-    field: pa.Field  # name and type; nullable only where a missing category is written as null
-    cardinality: int = 0
-    texts: tuple[str, ...] | None = None  # text of each code
-    # integer of each code, or the lowest one of its bin; of booleans and days see `written`
-    integers: NDArray[np.int64] | None = None
-    widths: NDArray[np.uint64] | None = None  # number of integers in the bin of each code, where one is drawn
-    # ends of the bins of a number, in which one is drawn; of a continuous number its bounds
-    edges: NDArray[np.float64] | None = None
-    step: float | None = None  # what numbers that are drawn are multiples of
-    missing: int | None = None  # the code that is written as null
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether `decode` needs words."""
-        return self.widths is not None or (self.edges is not None and self.cardinality > 0)
-
-    def decode(self, codes: NDArray[Any], words: NDArray[np.uint64] | None = None) -> pa.Array:
-        """The Arrow array of `codes`; `words`, uint64 and uniform, place a binned integer or number in its bin. Raises
-        ValueError: a code or number is outside the domain, or words are needed.
-        """
-        if not self.cardinality:
-            continuous = numbers(codes.astype(np.float64, copy=False))
-            if not self.admits(continuous):
-                raise ValueError(f"attribute {self.field.name!r}: a number is outside the domain")
-            return continuous
-        if codes.size and codes.max() >= self.cardinality:
-            raise ValueError(f"attribute {self.field.name!r}: a code is outside the domain")
-        if self.is_drawn and words is None:
-            raise ValueError(f"attribute {self.field.name!r}: bins need noise to draw from")
-        if self.texts is not None:
-            distinct = list(dict.fromkeys(self.texts))
-            index = np.array([distinct.index(text) for text in self.texts], np.int32)
-            return pa.DictionaryArray.from_arrays(numbers(index[codes]), texts(distinct))
-        mask = None if self.missing is None else codes == self.missing
-        if self.edges is not None and words is not None:
-            bins = np.minimum(codes, len(self.edges) - 2)  # the missing category is masked
-            low, high = self.edges[bins], self.edges[bins + 1]
-            if self.step is not None:
-                return numbers(self._multiples(bins, words), missing=mask)
-            drawn = low + (high - low) * ((words >> np.uint64(11)) * 2.0**-53)
-            return numbers(np.where(drawn < high, drawn, low), missing=mask)  # the sum may round up to the next bin
-        if self.integers is None:
-            return numbers(codes).cast(self.field.type)
-        integers = self.integers[codes]
-        if self.widths is None:
-            return self.written(integers, missing=mask)
-        if words is not None:
-            integers += (words % self.widths[codes]).astype(np.int64)  # uniform to within width * 2^-64
-        return numbers(integers, missing=mask)
-
-    def written(self, integers: NDArray[Any], *, missing: NDArray[np.bool_] | None = None) -> pa.Array:
-        """Integers as the values of the column, which may be booleans or days since 1970."""
-        values = numbers(integers, missing=missing)
-        return (
-            values.cast(pa.int32()).cast(self.field.type)
-            if pa.types.is_date(self.field.type)
-            else values.cast(self.field.type)
-        )
-
-    def as_integers(self, values: pa.Array) -> pa.Array:
-        """The values of the column as integers: `written`, the other way round."""
-        return (values.cast(pa.int32()) if pa.types.is_date(values.type) else values).cast(pa.int64())
-
-    def _multiples(self, bins: NDArray[Any], words: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """A multiple of the step in each bin, uniform to within their number times 2^-64; the lower end of a bin that
-        has none. A step such as 0.01 divides whole numbers, which gives the floats that people write.
-        """
-        step, edges = self.step or 1.0, self.edges if self.edges is not None else np.zeros(1)
-        parts = round(1 / step)
-
-        def multiple(number: NDArray[np.float64]) -> NDArray[np.float64]:
-            return number / parts if parts and math.isclose(parts * step, 1) else number * step
-
-        ends = np.ceil(edges / step)
-        ends += multiple(ends) < edges
-        ends -= multiple(ends - 1) >= edges  # the least multiple that is not below each edge
-        many = np.maximum(np.diff(ends), 0).astype(np.uint64)[bins]
-        drawn = multiple(ends[bins] + (words % np.maximum(many, 1)).astype(np.float64))
-        return np.where(many > 0, drawn, edges[bins])
-
-    def admits(self, values: pa.Array | pa.ChunkedArray) -> bool:
-        """Whether every value could have come from a code."""
-        if values.type != self.field.type or (values.null_count and not self.field.nullable):
-            return False
-        if self.edges is not None:  # bins lie side by side
-            ends = pc.min_max(values, min_count=0)
-            low, high = ends["min"].as_py(), ends["max"].as_py()
-            whole = not pc.any(pc.is_nan(values), min_count=0).as_py()
-            return low is None or (whole and bool(self.edges[0] <= low) and bool(high <= self.edges[-1]))
-        distinct = values.unique().drop_null()
-        if self.texts is not None:
-            known = texts(self.texts)
-        elif self.integers is None:
-            return not len(distinct) or pc.max(distinct).as_py() < self.cardinality
-        elif self.widths is None:
-            known = self.written(self.integers)
-        else:  # bins lie side by side
-            ends = pc.min_max(distinct).as_py()
-            last = int(self.integers[-1]) + int(self.widths[-1]) - 1
-            return not len(distinct) or (int(self.integers[0]) <= ends["min"] and ends["max"] <= last)
-        if pa.types.is_dictionary(distinct.type):
-            distinct = distinct.cast(pa.string())
-        return bool(pc.all(pc.is_in(distinct, known), min_count=0).as_py())
-
-
 @dataclass(frozen=True, eq=False)
 class StatisticColumn:
     """A column of a table of statistics."""
@@ -204,11 +65,6 @@ class StatisticColumn:
         if not pc.all(pc.is_finite(values), min_count=0).as_py():
             return False
         return not self.non_negative or bool(pc.all(pc.greater_equal(values, 0.0), min_count=0).as_py())
-
-
-def columns(schema: Schema, form: PartFormat) -> tuple[Column, ...]:
-    """The columns of a release of records, in order of the schema."""
-    return tuple(_column(attribute, form) for attribute in schema.attributes)
 
 
 def released_columns(schema: Schema, form: PartFormat) -> tuple[Column | StatisticColumn, ...]:
@@ -310,86 +166,6 @@ def write_part(store: Store, name: str, table: pa.Table) -> PartRecord:
     record = PartRecord(name=name, rows=table.num_rows, bytes=len(content), sha256=digest)
     store.write_bytes(name, content)
     return record
-
-
-def _column(attribute: Attribute, form: PartFormat) -> Column:
-    name = attribute.name
-    if attribute.is_continuous:
-        return Column(pa.field(name, pa.float64(), nullable=False), edges=np.array(attribute.bounds, np.float64))
-    size = attribute.cardinality
-    if form.values == "codes":
-        return Column(pa.field(name, pa.from_numpy_dtype(attribute.dtype), nullable=False), size)
-    texts = _texts(attribute, form)
-    if texts is not None:
-        extra = (attribute.missing.category,) if isinstance(attribute.missing, Category) else ()
-        field = pa.field(name, pa.dictionary(pa.int32(), pa.string()), nullable=False)
-        return Column(field, size, texts=(*texts, *extra))
-    if attribute.kind == "number":
-        lows, highs = _intervals(attribute)
-        edges = np.append(lows, highs[-1:])
-        field = pa.field(name, pa.float64(), nullable=attribute.missing_code is not None)
-        return Column(field, size, edges=edges, step=attribute.step, missing=attribute.missing_code)
-    kind = _type_of(attribute)
-    if attribute.values is None:
-        integers = attribute.bin_edges
-    elif pa.types.is_date(kind):
-        integers = np.array(attribute.values, "datetime64[D]").astype(np.int64)
-    else:
-        integers = np.array(
-            [value == "true" if pa.types.is_boolean(kind) else value for value in attribute.values], np.int64
-        )
-    widths = None
-    if attribute.is_binned:
-        lows, highs = _intervals(attribute)
-        widths = (highs - lows + 1).astype(np.uint64)
-    if attribute.missing_code is not None:  # an entry for its code, which is written as null
-        integers = np.append(integers, integers[-1:])
-        widths = None if widths is None else np.append(widths, widths[-1:])
-    field = pa.field(name, kind, nullable=attribute.missing_code is not None)
-    return Column(field, size, integers=integers, widths=widths, missing=attribute.missing_code)
-
-
-def _type_of(attribute: Attribute) -> pa.DataType:
-    """The type of the values: integers of bins and codes; booleans and days where each text is one."""
-    values = attribute.values or (0,)
-    if isinstance(values[0], int):
-        return pa.int64()
-    if set(values) == {"true", "false"}:
-        return pa.bool_()
-    return pa.date32() if all(map(_is_day, map(str, values))) else pa.string()
-
-
-def _is_day(text: str) -> bool:
-    """Whether a text is a day as dates are written."""
-    if re.fullmatch(r"\d{4}-\d\d-\d\d", text) is None:
-        return False
-    try:
-        return bool(date.fromisoformat(text))
-    except ValueError:
-        return False
-
-
-def _texts(attribute: Attribute, form: PartFormat) -> tuple[str, ...] | None:
-    """The text of each declared value or bin, or None where integers, booleans or days are written."""
-    as_label = form.values == "labels" or (attribute.is_binned and form.bins == "label")
-    if as_label and attribute.labels is not None:
-        return attribute.labels
-    if attribute.values is not None:
-        return tuple(map(str, attribute.values)) if pa.types.is_string(_type_of(attribute)) else None
-    if attribute.is_binned and form.bins == "label":
-        pairs = zip(*(ends.tolist() for ends in _intervals(attribute)), strict=True)
-        return tuple(
-            f"{low}" if low == high or high == math.nextafter(low, math.inf) else f"{low}..{high}"
-            for low, high in pairs
-        )
-    return None
-
-
-def _intervals(attribute: Attribute) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Lowest and highest integer of each bin, or the ends of the bins of a number."""
-    lows = attribute.bin_edges
-    highest = attribute.bounds[1] if attribute.bounds else lows[-1]
-    return lows, np.append(lows[1:] - (attribute.kind == "integer"), lows.dtype.type(highest))
 
 
 def read_parquet(

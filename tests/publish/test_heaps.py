@@ -14,8 +14,9 @@ from dpdist.api.frames import to_pandas
 from dpdist.data.encode import TableEncoder
 from dpdist.data.released import ReleaseDecoder
 from dpdist.privacy.noise import Noise
+from dpdist.publish.columns import columns
 from dpdist.publish.part_format import PartFormat
-from dpdist.publish.parts import columns, decode
+from dpdist.publish.parts import decode
 from dpdist.spec.conditions import parse_condition
 from dpdist.spec.schema import Schema
 

@@ -19,18 +19,9 @@ from hypothesis import strategies as st
 from dpdist.errors import OutputUnwritable
 from dpdist.privacy.noise import Noise
 from dpdist.publish import parts
+from dpdist.publish.columns import columns, lists, numbers, texts
 from dpdist.publish.part_format import PartFormat, PartRecord
-from dpdist.publish.parts import (
-    arrow_schema,
-    columns,
-    decode,
-    lists,
-    numbers,
-    parquet_bytes,
-    part_name,
-    texts,
-    write_part,
-)
+from dpdist.publish.parts import arrow_schema, decode, parquet_bytes, part_name, write_part
 from dpdist.spec.groups import Edges
 from dpdist.spec.schema import Attribute, Category, Count, Schema
 from dpdist.storage.store import Store
@@ -320,7 +311,7 @@ def test_reading_and_writing_import_no_cluster() -> None:
     """Nor pandas, which `pyarrow.array` imports."""
     program = (
         "import sys, numpy as np, dpdist.publish.verify, pyarrow as pa\n"
-        "from dpdist.publish.parts import lists, numbers, texts\n"
+        "from dpdist.publish.columns import lists, numbers, texts\n"
         "from dpdist.publish.parts import parquet_bytes\n"
         "parquet_bytes(pa.table({'a': texts(['x']), 'b': numbers(np.arange(1)), 'c': lists([np.arange(2)])}))\n"
         "print([m for m in ('dask', 'distributed', 'pandas', 's3fs', 'botocore', 'prefect') if m in sys.modules])"
