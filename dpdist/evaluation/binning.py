@@ -110,11 +110,8 @@ def code_labels(attribute: Attribute) -> tuple[str, ...]:
     elif attribute.values is not None:
         names = list(map(str, attribute.values))
     else:
-        lows = attribute.bin_edges.tolist()
-        step = 1 if attribute.kind == "integer" else 0
-        top = attribute.bounds[1] if attribute.bounds else lows[-1]
-        ends = [*(low - step for low in lows[1:]), top]
-        names = [f"{a:.10g}" if a >= b else f"{a:.10g}..{b:.10g}" for a, b in zip(lows, ends, strict=True)]
+        pairs = zip(*(ends.tolist() for ends in attribute.bin_ends(shown=True)), strict=True)
+        names = [f"{low:.10g}" if low >= high else f"{low:.10g}..{high:.10g}" for low, high in pairs]
     if isinstance(attribute.missing, Category):
         names.append(attribute.missing.category)
     return tuple(names)

@@ -170,7 +170,7 @@ def _column(attribute: Attribute, form: PartFormat) -> Column:
         field = pa.field(name, pa.dictionary(pa.int32(), pa.string()), nullable=False)
         return Column(field, size, texts=(*texts, *extra))
     if attribute.kind == "number":
-        lows, highs = _intervals(attribute)
+        lows, highs = attribute.bin_ends()
         edges = np.append(lows, highs[-1:])
         field = pa.field(name, pa.float64(), nullable=attribute.missing_code is not None)
         return Column(field, size, edges=edges, step=attribute.step, missing=attribute.missing_code)
@@ -185,7 +185,7 @@ def _column(attribute: Attribute, form: PartFormat) -> Column:
         )
     widths = None
     if attribute.is_binned:
-        lows, highs = _intervals(attribute)
+        lows, highs = attribute.bin_ends()
         widths = (highs - lows + 1).astype(np.uint64)
     if attribute.missing_code is not None:  # an entry for its code, which is written as null
         integers = np.append(integers, integers[-1:])
@@ -222,16 +222,6 @@ def _texts(attribute: Attribute, form: PartFormat) -> tuple[str, ...] | None:
     if attribute.values is not None:
         return tuple(map(str, attribute.values)) if pa.types.is_string(_type_of(attribute)) else None
     if attribute.is_binned and form.bins == "label":
-        pairs = zip(*(ends.tolist() for ends in _intervals(attribute)), strict=True)
-        return tuple(
-            f"{low}" if low == high or high == math.nextafter(low, math.inf) else f"{low}..{high}"
-            for low, high in pairs
-        )
+        pairs = zip(*(ends.tolist() for ends in attribute.bin_ends(shown=True)), strict=True)
+        return tuple(f"{low}..{high}" if low < high else f"{low}" for low, high in pairs)
     return None
-
-
-def _intervals(attribute: Attribute) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Lowest and highest integer of each bin, or the ends of the bins of a number."""
-    lows = attribute.bin_edges
-    highest = attribute.bounds[1] if attribute.bounds else lows[-1]
-    return lows, np.append(lows[1:] - (attribute.kind == "integer"), lows.dtype.type(highest))

@@ -211,16 +211,14 @@ def _present(attribute: Attribute) -> Mask:
     return present
 
 
-def ends_of(attribute: Attribute) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Lowest and highest value of each code; for bins of numbers the end that is not in it. None for texts."""
+def ends_of(attribute: Attribute, *, shown: bool = False) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Lowest and highest value of each code (`Attribute.bin_ends`); None for texts."""
     if attribute.values is not None:
         if not all(isinstance(value, int) for value in attribute.values):
             return None
         values = np.array(attribute.values, np.int64)
         return values, values
-    lows = attribute.bin_edges
-    highest = attribute.bounds[1] if attribute.bounds else lows[-1]
-    return lows, np.append(lows[1:] - (attribute.kind == "integer"), lows.dtype.type(highest))
+    return attribute.bin_ends(shown=shown)
 
 
 def _mask(attribute: Attribute, kind: type[ast.cmpop], value: int | float | str) -> Mask:

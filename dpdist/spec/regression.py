@@ -74,7 +74,7 @@ def numbers_in(text: str, schema: Schema, *, ordered: bool = False) -> Numbers:
     match = _GIVEN.fullmatch(text.strip())
     name, given = match.groups() if match else (text, None)
     place, attribute = named(name.strip().strip("`"), schema)
-    ends = ends_of(attribute)
+    ends = ends_of(attribute, shown=True)
     texts: tuple[str, ...] = ()
     if ends is None and ordered and attribute.kind == "ordinal" and given is None:
         texts = tuple(texts_of(attribute))

@@ -234,6 +234,18 @@ class Attribute(Frozen):
             raise ValueError(f"the domain exceeds {MAX_CARDINALITY} values; declare `bins`")
         return np.arange(lo, hi + 1, dtype=np.int64)
 
+    def bin_ends(self, *, shown: bool = False) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Lowest and highest integer of each bin, or the ends of the bins of a number, the upper one in the next bin.
+        `shown` to people a heap begins and ends at its value, and the bin after it begins there.
+        """
+        lows = self.bin_edges
+        highest = self.bounds[1] if self.bounds else lows[-1]
+        highs = np.append(lows[1:] - (self.kind == "integer"), lows.dtype.type(highest))
+        if shown and self.heaps and self.kind == "number":
+            below = np.nextafter(lows, -math.inf)
+            return np.where(np.isin(below, self.heaps), below, lows), np.where(np.isin(lows, self.heaps), lows, highs)
+        return lows, highs
+
     @property
     def is_binned(self) -> bool:
         """Whether a code stands for an interval of integers or numbers."""

@@ -13,11 +13,13 @@ from pydantic import ValidationError
 from dpdist.api.frames import to_pandas
 from dpdist.data.encode import TableEncoder
 from dpdist.data.released import ReleaseDecoder
+from dpdist.evaluation.binning import code_labels
 from dpdist.privacy.noise import Noise
 from dpdist.publish.columns import columns
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import decode
 from dpdist.spec.conditions import parse_condition
+from dpdist.spec.regression import numbers_in
 from dpdist.spec.schema import Schema
 
 
@@ -74,8 +76,11 @@ def test_conditions_and_labels_know_heaps() -> None:
     assert met("x < 0") == [True, False, False, False]
     assert met("x <= 0") == [True, True, False, False]
     labels = columns(of, PartFormat(values="values", bins="label"))[0].texts
-    assert labels is not None
-    assert labels[1] == "0.0"
+    assert labels == ("-10.0..0.0", "0.0", "0.0..50.0", "50.0..100.0")
+    assert code_labels(of.attributes[0]) == ("-10..0", "0", "0..50", "50..100")
+    numbers = numbers_in("x", of, ordered=True)
+    assert numbers.order.tolist() == [0, 1, 2, 3]
+    assert numbers.middles.tolist() == [-5, 0, 25, 75]
 
 
 @pytest.mark.parametrize("missing", ["refuse", {"category": "none"}])

@@ -244,8 +244,8 @@ def _texts(attribute: Attribute, wanted: Names) -> list[str]:
 
 def _ends(attribute: Attribute) -> tuple[list[Any], list[Any]]:
     """Where each bin of an attribute begins and ends."""
-    edges, last = attribute.bin_edges.tolist(), attribute.bounds[1] if attribute.bounds else 0
-    return edges, [*(edge - (attribute.kind == "integer") for edge in edges[1:]), last]
+    lows, highs = attribute.bin_ends(shown=True)
+    return lows.tolist(), highs.tolist()
 
 
 def _interval(low: Any, high: Any) -> str:
