@@ -57,7 +57,7 @@ def described(source: str, *, public: bool = False, table: str | None = None) ->
 
 
 def _text(path: Path) -> str:
-    """A text in UTF-8 or, where it is none, in Windows-1252, as older dictionaries are."""
+    """A text in UTF-8, or else in Windows-1252, as older dictionaries are."""
     data = path.read_bytes()
     try:
         return data.decode("utf-8-sig")

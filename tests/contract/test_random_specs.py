@@ -64,6 +64,12 @@ def attribute(rng: random.Random, name: str, *, continuous: bool = False) -> Tre
         maybe(rng, tree, "bins", {"count": 1}, {"count": size}, chance=0.3)
     else:
         tree |= {"bounds": [-1.5, 4.0]} | ({} if continuous and rng.random() < 0.7 else {"bins": {"count": size}})
+    if "bins" in tree:
+        maybe(rng, tree, "heaps", [0], [-1, 1], [tree["bounds"][0]], chance=0.3)
+        if kind == "number":
+            maybe(rng, tree, "step", 0.01, 0.3, 1, 5.5, chance=0.3)
+    if tree.get("values", [0])[0] == "v0" and size == 2:
+        maybe(rng, tree, "values", ["true", "false"], ["2024-02-29", "1969-12-31"])
     if kind != "number" or "bins" in tree:
         maybe(rng, tree, "buckets", {"width": 1}, {"width": 2}, {"width": 100}, chance=0.3)
         maybe(rng, tree, "missing", {"category": "none"}, chance=0.25)
