@@ -110,11 +110,11 @@ def find_files(source: TableSource) -> tuple[FoundFile, ...]:
         with storage_errors(path):
             fs, root = filesystem(path, source.storage_options)
             fs.invalidate_cache()
-            entries = _expand(fs, root)
+            entries, fixed = _expand(fs, root), str(_fixed(root))
             if not entries:
                 raise DataNotFound(_nothing_there(fs, root, path))
             for name, info in entries.items():
-                folders = columns_of_folders(PurePosixPath(name).relative_to(_fixed(root)))
+                folders = columns_of_folders(name.removeprefix(fixed) if name.startswith(fixed) else "")
                 found.add(FoundFile(_full_path(fs, name), int(info["size"]), _stamp(fs, name, info), folders))
     once = {_identity(file.path): file for file in sorted(found)[::-1]}
     return tuple(sorted(once.values()))

@@ -128,12 +128,12 @@ def is_beside(name: str) -> bool:
     return _BESIDE.match(name) is not None
 
 
-def columns_of_folders(place: PurePosixPath) -> tuple[tuple[str, str | None], ...]:
+def columns_of_folders(place: str | PurePosixPath) -> tuple[tuple[str, str | None], ...]:
     """The columns that the folders of a file below its table give, as Hive names them (``state=01``); None is a missing
     value.
     """
     found = {}
-    for part in place.parts[:-1]:
+    for part in PurePosixPath(place).parts[:-1]:
         column, is_one, value = part.partition("=")
         if column and is_one:
             found[unquote(column)] = None if value == _HIVE_MISSING else unquote(value)
