@@ -15,10 +15,14 @@ from dpdist.spec.described import Described, chosen, is_number, is_whole, words
 MOST_INVALID = 1_000
 """Integers of a range of invalid values up to which each is listed."""
 
-MOST_BYTES = 1 << 28
+MOST_BYTES = 1 << 26
 """Largest codebook that is read."""
 
 _DECLARED = re.compile(rb"<\?xml[^>]*encoding=[\"']([\w.-]+)")
+_ENCODINGS = re.compile(
+    r"utf-?(8|16)(-?sig|-?le|-?be)?|us-ascii|(iso-?8859|latin|windows|cp|koi8|mac)[\w-]*|shift_jis|euc-\w+|gb\w+|big5",
+    re.IGNORECASE,
+)
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
@@ -52,10 +56,12 @@ def _tree(path: Path) -> ElementTree.Element:
     declared = _DECLARED.match(data)
     encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), None)
     encoding = encoding or (declared[1].decode() if declared else "utf-8")
+    if _ENCODINGS.fullmatch(encoding) is None:
+        raise SpecError(f"{path}: its encoding {encoding!r} is not known: write it in UTF-8")
     try:
         text = data.decode(encoding)
         if "<!ENTITY" in text:
-            raise SpecError(f"{path} declares entities of its own: write it without them")
+            raise SpecError(f"{path} has <!ENTITY: write it without entities of its own, in comments too")
         parser = ElementTree.XMLParser()
         parser.entity.update({name: chr(code) for name, code in name2codepoint.items()})
         return ElementTree.fromstring(text, parser)
@@ -87,7 +93,7 @@ def _variable(variable: ElementTree.Element) -> Described:
     decimals = variable.get("dcml", "").strip()
     real = decimals != "0" if decimals else any(end.get("UNITS") == "REAL" for end in ranges)
     return Described(
-        variable.get("name") or variable.attrib["ID"],
+        variable.get("name") or variable.get("ID") or "a variable without a name",
         words(_inside(variable, "labl"), *notes),
         kept or None,
         low,
