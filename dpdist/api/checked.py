@@ -67,7 +67,11 @@ def check_schema(schema: Schema, table: Any, *, custodian: bool, layout: Mapping
     if problems or not custodian:
         return SchemaCheck(problems)
     executor = executor_for(None, dask=is_partitioned(table)) or InProcess()
-    given = _files(paths, layout) if paths else as_input(table, executor=executor, extra_columns="ignore")
+    given = (
+        _files(paths, layout)
+        if paths
+        else as_input(table, executor=executor, extra_columns="ignore", wanted=schema.names)
+    )
     found = check_records(schema, given, executor)
     return SchemaCheck((), found.problems, found.counts)
 

@@ -65,7 +65,7 @@ def evaluate(
     executor = executor_for(client, dask=is_partitioned(against) or is_partitioned(holdout))
     tables = {"against": against, "holdout": holdout}
     given = settings | {
-        name: paths_of(data) or as_input(data, executor=executor, extra_columns="ignore")
+        name: paths_of(data) or as_input(data, executor=executor, extra_columns="ignore", wanted=())
         for name, data in tables.items()
         if data is not None
     }

@@ -248,7 +248,7 @@ def first_record(head: bytes, options: CsvSpec, *, whole: bool, path: str) -> tu
         next_line()
     if not options.header:
         return None, position
-    mark = options.comment.encode(options.encoding, "replace") if options.comment else None
+    mark = options.comment.encode(options.encoding) if options.comment else None
     while (line := next_line()) is not None:
         text = line.rstrip(b"\r\n")
         if text and not (mark and text.startswith(mark)):
@@ -259,8 +259,9 @@ def first_record(head: bytes, options: CsvSpec, *, whole: bool, path: str) -> tu
 def _names(text: bytes, options: CsvSpec, path: str) -> tuple[str, ...]:
     """The column names of a header line."""
     try:
-        line = [text.decode(options.encoding)]
-        names = next(csv.reader(line, delimiter=options.delimiter, skipinitialspace=options.strip))
+        if options.strip:
+            text = _without_blanks_before_quotes(text, np.frombuffer(text, np.uint8), options.delimiter)
+        names = next(csv.reader([text.decode(options.encoding)], delimiter=options.delimiter))
     except (UnicodeDecodeError, csv.Error):
         names = []
     if not names or b"\0" in text or text.count(b'"') % 2:
@@ -307,7 +308,7 @@ def records_of_lines(lines: bytes, *, options: CsvSpec, path: str) -> bytes:
     cut at line feeds. Raises UnreadableFile: a quoted field spans lines (or a quote is not closed), or line breaks are
     not LF or CR LF.
     """
-    mark = options.comment.encode(options.encoding, "replace") if options.comment else None
+    mark = options.comment.encode(options.encoding) if options.comment else None
     special = lines.startswith(b"\n") or b"\n\n" in lines
     if b"\r" in lines:
         if lines.count(b"\r") != lines.count(b"\r\n"):

@@ -22,7 +22,7 @@ from fsspec.utils import glob_translate
 
 from dpdist.errors import DataNotFound, SpecError
 from dpdist.spec.data import CsvSpec, ParentTable
-from dpdist.storage.files import columns_of_folders, compression_of, is_beside, is_local, storage_errors
+from dpdist.storage.files import columns_of_folders, compression_of, is_local, is_passed_over, storage_errors
 from dpdist.storage.s3 import filesystem, is_s3, require_plain
 
 Format = Literal["parquet", "csv"]
@@ -187,7 +187,7 @@ def would_find(source: TableSource, file: str) -> bool:
         fixed = _fixed(root) if is_pattern else PurePosixPath(root)
         rest = PurePosixPath(root).relative_to(fixed)
         fixed = PurePosixPath(os.path.realpath(fixed)) if is_file_local else fixed
-        if fixed not in written.parents or any(map(is_beside, written.relative_to(fixed).parts)):
+        if fixed not in written.parents or is_passed_over(written.relative_to(fixed).parts):
             continue
         pattern = re.compile(glob_translate(f"{fixed / rest}"))
         if not is_pattern or any(pattern.match(str(place)) for place in (written, *written.parents)):
@@ -225,7 +225,7 @@ def _expand(fs: Any, root: str) -> dict[str, dict[str, Any]]:
         entries: dict[str, dict[str, Any]] = {}
         fixed = _fixed(root)
         for name, match in fs.glob(root, detail=True).items():
-            if not any(map(is_beside, PurePosixPath(name).relative_to(fixed).parts)):
+            if not is_passed_over(PurePosixPath(name).relative_to(fixed).parts):
                 entries |= {name: match} if _is_file(match) else _below(fs, name)
         return entries
     return {root: info} if _is_file(info) else _below(fs, root)
@@ -251,7 +251,7 @@ def _below(fs: Any, folder: str) -> dict[str, dict[str, Any]]:
         if _is_file(info)
         and not name.endswith("/")
         and name != folder
-        and not any(map(is_beside, name.removeprefix(prefix).split("/")))
+        and not is_passed_over(name.removeprefix(prefix).split("/"))
     }
 
 

@@ -123,6 +123,7 @@ class Column:
         ends = np.ceil(edges / step)
         ends += multiple(ends) < edges
         ends -= multiple(ends - 1) >= edges  # the least multiple that is not below each edge
+        ends[-1] += multiple(ends[-1:])[0] == edges[-1]  # the upper bound is in the last bin
         many = np.maximum(np.diff(ends), 0).astype(np.uint64)[bins]
         drawn = multiple(ends[bins] + (words % np.maximum(many, 1)).astype(np.float64))
         return np.where(many > 0, drawn, edges[bins])

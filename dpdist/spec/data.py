@@ -34,6 +34,9 @@ class StorageSpec(Section):
         return options
 
 
+_ESCAPES = b"\\u000a\\n+AAo-~{"  # what some encodings read as other characters
+
+
 class CsvSpec(Section):
     """How a CSV file is laid out."""
 
@@ -64,10 +67,11 @@ class CsvSpec(Section):
         try:
             known = codecs.lookup(name).name
             each = [bytes([byte]).decode(known, "replace") for byte in range(256)]
+            each += [] if _ESCAPES.decode(known, "replace") == _ESCAPES.decode() else ["an escape"]
         except (LookupError, ValueError):
             known, each = "", []
         own = [text for text in each[128:] if text != "\ufffd"]
-        if known != "utf-8" and (each[:128] != [chr(byte) for byte in range(128)] or len(own) < 64):
+        if known != "utf-8" and (each[:128] != [chr(byte) for byte in range(128)] or len(own) < 64 or len(each) > 256):
             raise ValueError(f"{name!r} is no encoding with a byte for each character: write the files in UTF-8")
         return known
 
@@ -79,6 +83,10 @@ class CsvSpec(Section):
             raise ValueError("`delimiter` must be one ASCII character, neither a quote nor a line break")
         if self.comment is not None and (not self.comment or "\n" in self.comment):
             raise ValueError("`comment` must be a text without line breaks, or absent")
+        try:
+            (self.comment or "").encode(self.encoding)
+        except UnicodeEncodeError:
+            raise ValueError(f"`comment` is no text in {self.encoding}") from None
         if self.columns is not None and len(set(self.columns)) != len(self.columns):
             raise ValueError("`columns` names a column twice")
         return self

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpdist.errors import SpecError
-from dpdist.storage.files import columns_of_folders, is_beside, storage_errors
+from dpdist.storage.files import columns_of_folders, is_passed_over, storage_errors
 from dpdist.storage.s3 import filesystem
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def parquet(address: str, *, public: bool) -> Iterator[Described]:
     with storage_errors(address):
         fs, root = filesystem(address, {})
         files = {name: PurePosixPath(name).relative_to(root) for name in sorted(fs.find(root))}
-    files = {name: place for name, place in files.items() if not any(map(is_beside, place.parts))}
+    files = {name: place for name, place in files.items() if not is_passed_over(place.parts)}
     try:
         parts = list(ds.dataset(list(files), filesystem=fs, format="parquet").get_fragments())
         types = _together({part.path: part.physical_schema for part in parts})

@@ -11,7 +11,7 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import IO, Any, NamedTuple, TypeVar
@@ -123,9 +123,12 @@ _BESIDE = re.compile(r"[._]|.*_\$folder\$$|(?i:README(\.(md|txt|rst|html))?$|.*\
 _HIVE_MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 
-def is_beside(name: str) -> bool:
-    """Whether a file or folder below that of a table is no part of it: a marker, a checksum, a note."""
-    return _BESIDE.match(name) is not None
+def is_passed_over(parts: Sequence[str]) -> bool:
+    """Whether a file below the folder of a table is no part of it, by the names of its folders and its own: hidden, a
+    marker, a checksum, a note.
+    """
+    hidden = any(part.startswith((".", "_")) for part in parts[:-1])
+    return hidden or (bool(parts) and _BESIDE.match(parts[-1]) is not None)
 
 
 def columns_of_folders(place: str | PurePosixPath) -> tuple[tuple[str, str | None], ...]:

@@ -51,7 +51,7 @@ def parquet(path: Path, **columns: Any) -> None:
     ("text", "settings"),
     [
         ('region,age\nnorth,7\n"south, east",40\nnorth,41\n', {}),
-        ('region, age\n "north", 7\n\t"south, east" ,40\n"north","41"\n', {}),
+        ('region,\t"age"\n "north", 7\n\t"south, east" ,40\n"north","41"\n', {}),
         ('age, "region"\n7, "north"\n40,  "south, east"\n41,north\n', {}),
         ('region,age,,\nnorth,7,,\n"south, east",40,,\nnorth,41,,\n', {"extra_columns": "ignore"}),
         ('region,x,age,x\nnorth,1,7,2\n"south, east",1,40,2\nnorth,1,41,2\n', {"extra_columns": "ignore"}),
@@ -95,10 +95,23 @@ def test_a_file_has_the_encoding_that_the_spec_names(encoding: str, tmp_path: Pa
             records(tmp_path / "t.csv", schema, csv=CsvSpec(skip_rows=1))
 
 
-@pytest.mark.parametrize("name", ["utf-16", "utf-7", "shift_jis", "gb18030", "hz", "rot13", "klingon", "idna", "cp037"])
+@pytest.mark.parametrize(
+    "name", ["utf-16", "utf-7", "shift_jis", "gb18030", "hz", "rot13", "raw_unicode_escape", "klingon", "idna", "cp037"]
+)
 def test_lines_of_other_encodings_cannot_be_cut(name: str) -> None:
     with pytest.raises(ValidationError, match="is no encoding with a byte for each character"):
         CsvSpec.model_validate({"encoding": name})
+
+
+def test_a_comment_is_a_text_of_the_encoding() -> None:
+    with pytest.raises(ValidationError, match="`comment` is no text in iso8859-1"):
+        CsvSpec.model_validate({"encoding": "latin-1", "comment": "€"})
+
+
+def test_a_value_of_a_folder_is_no_marker(tmp_path: Path) -> None:
+    parquet(tmp_path / "t/file=a.md5/1.parquet", region=["north"], age=[7])
+    parquet(tmp_path / "t/file=b.crc/1.parquet", region=["north"], age=[41])
+    assert records(tmp_path / "t", extra_columns="ignore") == [[0, 7], [0, 41]]
 
 
 def test_a_wanted_name_that_repeats_is_refused(tmp_path: Path) -> None:
