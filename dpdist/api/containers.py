@@ -69,15 +69,18 @@ def to_arrow(data: Any, *, what: str, wanted: Sequence[str] | None = None) -> pa
 
     if wanted is not None and _package(data) == "pandas" and _has(data, "columns"):
         names = [str(name) for name in data.columns]
-        kept = [
-            name in wanted or (names.count(name) == 1 and _converts(data.iloc[:, k])) for k, name in enumerate(names)
-        ]
-        data = data.loc[:, kept]
+        kept = [name in wanted or _converts(data.iloc[:, k]) for k, name in enumerate(names)]
+        data = data.loc[:, [keeps and _once(name, names, wanted) for keeps, name in zip(kept, names, strict=True)]]
     table = _converted(data, what)
     if wanted is not None:
-        kinds = zip(table.column_names, table.schema.types, strict=True)
-        table = table.select([k for k, (name, kind) in enumerate(kinds) if name in wanted or is_digestible(kind)])
+        names, kinds = table.column_names, table.schema.types
+        held = [name in wanted or is_digestible(kind) for name, kind in zip(names, kinds, strict=True)]
+        table = table.select([k for k, name in enumerate(names) if held[k] and _once(name, names, wanted)])
     return table
+
+
+def _once(name: str, names: Sequence[str], wanted: Sequence[str]) -> bool:
+    return name in wanted or names.count(name) == 1
 
 
 def _converted(data: Any, what: str) -> pa.Table:

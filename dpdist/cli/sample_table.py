@@ -163,7 +163,7 @@ def write(
 def write_uniform(path: Path, schema: Path, rows: int, *, seed: int = 0) -> None:
     """Write a table of a schema, to a .csv file or else as Parquet: all values are equally likely, none is missing.
 
-    Raises OutputExists, OutputUnwritable: the file exists, or cannot be written; SpecError: the schema is not one.
+    Raises OutputExists, OutputUnwritable: the file exists, or cannot be written; SpecError: it is no schema.
     """
     from pyarrow import csv
 

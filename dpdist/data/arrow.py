@@ -181,20 +181,14 @@ def is_digestible(kind: pa.DataType) -> bool:
     """Whether a column of this type has a digest: it holds single values, in a dictionary or not."""
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_a = pa.types
-    fits = (
-        is_text,
-        is_a.is_null,
-        is_a.is_decimal,
-        is_a.is_floating,
-        is_a.is_boolean,
-        is_a.is_temporal,
-        is_a.is_integer,
-    )
-    return any(fit(value) for fit in fits) and not is_a.is_interval(value)
+    single = (is_a.is_null, is_a.is_decimal, is_a.is_floating, is_a.is_boolean, is_a.is_temporal, is_a.is_integer)
+    return is_text(value) or (any(fits(value) for fits in single) and not is_a.is_interval(value))
 
 
 def _update(parts: Sequence[Hash], chunk: pa.Array, name: str) -> str:
     """Add a chunk of a column to its digests (absence, values, lengths of texts); return the kind of its values."""
+    if not is_digestible(chunk.type):
+        raise ColumnMismatch(f"the column {name!r} holds values of type {chunk.type}: leave it out of the table")
     absent, values, lengths = parts
     chunk = decoded(chunk)
     absent.update(chunk.is_null().cast(pa.uint8()).to_numpy())
@@ -216,8 +210,6 @@ def _update(parts: Sequence[Hash], chunk: pa.Array, name: str) -> str:
         label, chunk = "boolean", chunk.cast(pa.int64())
     elif pa.types.is_temporal(kind):
         label, chunk = str(kind), chunk.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
-    elif not is_digestible(kind):
-        raise ColumnMismatch(f"the column {name!r} holds values of type {kind}: leave it out of the table")
     numbers = chunk.fill_null(0).to_numpy(zero_copy_only=False)
     values.update((numbers if label == "number" else numbers.astype(np.int64)).tobytes())
     return label

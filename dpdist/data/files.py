@@ -69,15 +69,15 @@ class TableFile:
 def inspect_parquet(found: FoundFile, source: TableSource, schema: Schema) -> TableFile:
     """Read the footer of a Parquet file and check its columns and their types."""
     if not found.size:
-        raise EmptyTable(f"{found.path} is empty (0 bytes): write or copy it again")
-    with storage_errors(found.path), open_parquet(found, source) as file:
+        raise EmptyTable(f"{found.shown} is empty (0 bytes): write or copy it again")
+    with storage_errors(found.shown), open_parquet(found, source) as file:
         types = file.schema_arrow
         groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     group_bytes = max((sum(g.column(i).total_compressed_size for i in range(g.num_columns)) for g in groups), default=0)
     every = types
     for name in _given_by_folders(found, types.names):
         every = every.append(pa.field(name, pa.string()))
-    check_arrow(found.path, every, schema, extra=source.extra_columns, beside=source.beside)
+    check_arrow(found.shown, every, schema, extra=source.extra_columns, beside=source.beside)
     boundaries = (0, *accumulate(group.num_rows for group in groups))
     wanted = set(schema.names) - set(schema.continuous)
     texts = tuple(field.name for field in types if field.name in wanted and is_text(field.type))
@@ -92,15 +92,15 @@ def open_parquet(found: FoundFile, source: TableSource, **options: object) -> pq
         with open_file(found.path, source.storage_options) as raw:
             is_parquet = raw.read(4) == b"PAR1"
         if is_parquet:
-            return f"{found.path} is a truncated or damaged Parquet file: write or copy it again"
-        return f"{found.path} is not a Parquet file: check data.path and data.format"
+            return f"{found.shown} is a truncated or damaged Parquet file: write or copy it again"
+        return f"{found.shown} is not a Parquet file: check data.path and data.format"
 
     return unless_damaged(lambda: pq.ParquetFile(file, **options), message)
 
 
 def inspect_csv(found: FoundFile, source: TableSource, schema: Schema) -> TableFile:
     """Read the header of a CSV file and check its columns."""
-    path, given, compression = found.path, source.csv.columns, compression_of(found.path)
+    path, given, compression = found.shown, source.csv.columns, compression_of(found.path)
     head = _read_head(found, source, compression)
     refuse_other_format(head, path)
     names, start = first_record(head, source.csv, whole=len(head) < _HEAD_BYTES, path=path)
@@ -121,9 +121,9 @@ def inspect_csv(found: FoundFile, source: TableSource, schema: Schema) -> TableF
 
 def _read_head(found: FoundFile, source: TableSource, compression: str | None) -> bytes:
     """The first bytes of a CSV file."""
-    message = f"{found.path} is not a valid {compression or 'CSV'} file: write or copy it again"
+    message = f"{found.shown} is not a valid {compression or 'CSV'} file: write or copy it again"
     with (
-        storage_errors(found.path),
+        storage_errors(found.shown),
         open_file(found.path, source.storage_options, compression=compression) as file,
     ):
         return unless_damaged(lambda: file.read(_HEAD_BYTES), message)
@@ -140,7 +140,7 @@ def _check_header(found: FoundFile, columns: Sequence[str], source: TableSource,
     advice = NO_HEADER
     if len(columns) == 1:
         advice = f"fields are taken to be separated by {source.csv.delimiter!r}, see data.csv.delimiter; {advice}"
-    path, columns = found.path, (*columns, *_given_by_folders(found, columns))
+    path, columns = found.shown, (*columns, *_given_by_folders(found, columns))
     wanted = wanted_columns(schema, source.beside)
     missing = [name for name in wanted if columns.count(name) != 1]
     if missing:

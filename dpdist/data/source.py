@@ -16,6 +16,7 @@ from glob import has_magic
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import glob_translate
@@ -99,6 +100,14 @@ class FoundFile:
     # columns that the names of its folders below the path of the source give (``state=01``), None for a missing value
     folders: tuple[tuple[str, str | None], ...] = ()
 
+    @property
+    def shown(self) -> str:
+        """The path for messages, without the values that its folders give."""
+        given = {name for name, _ in self.folders}
+        parts = [part.partition("=") for part in self.path.split("/")]
+        hidden = [f"{name}=…" if sign and unquote(name) in given else name + sign + rest for name, sign, rest in parts]
+        return "/".join(hidden)
+
 
 def find_files(source: TableSource) -> tuple[FoundFile, ...]:
     """List the files of a table, sorted by path. Raises DataNotFound: a path leads to no file, the bucket does not
@@ -113,10 +122,13 @@ def find_files(source: TableSource) -> tuple[FoundFile, ...]:
             entries, fixed = _expand(fs, root), str(_fixed(root))
             if not entries:
                 raise DataNotFound(_nothing_there(fs, root, path))
+            if any("\udc80" <= letter <= "\udcff" for name in entries for letter in name):
+                raise DataNotFound(f"a file or folder of {path} has a name that is no UTF-8: rename it")
             for name, info in entries.items():
                 folders = columns_of_folders(name.removeprefix(fixed) if name.startswith(fixed) else "")
                 found.add(FoundFile(_full_path(fs, name), int(info["size"]), _stamp(fs, name, info), folders))
-    once = {_identity(file.path): file for file in sorted(found)[::-1]}
+    first = sorted(found, key=lambda file: (file.path, -len(file.folders)))  # as the outermost of the paths has it
+    once = {_identity(file.path): file for file in first[::-1]}
     return tuple(sorted(once.values()))
 
 

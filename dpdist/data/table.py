@@ -188,7 +188,7 @@ class Table(Partitions):
         """Consecutive rows of a partition as they are read, with the numbers of their file and of the first."""
         read = _csv_batches if self.files.format == "csv" else _parquet_batches
         for piece in self.partitions[partition]:
-            row, path = piece.first_row, self.files.files[piece.file].found.path
+            row, path = piece.first_row, self.files.files[piece.file].found.shown
             with storage_errors(path):
                 for batch in read(self.files, (piece.file, piece.start, piece.stop), batch_rows):
                     yield piece.file, row, batch
@@ -262,7 +262,7 @@ def count_records(files: TableFiles, stretches: Sequence[Stretch]) -> list[int]:
     """Count the records of stretches of CSV files (a scan for line feeds; nothing is parsed)."""
     counts = []
     for stretch in stretches:
-        with storage_errors(files.files[stretch[0]].found.path):
+        with storage_errors(files.files[stretch[0]].found.shown):
             counts.append(sum(block.count(b"\n") for block in _csv_records(files, stretch, BATCH_ROWS)))
     return counts
 
@@ -280,7 +280,7 @@ def _parquet_batches(files: TableFiles, stretch: Stretch, batch_rows: int) -> It
         names = wanted_columns(files.schema, files.source.beside)
         columns = [name for name in names if name in file.columns]
         batches = reader.iter_batches(batch_rows, row_groups=groups, columns=columns, use_threads=False)
-        message = f"{file.found.path} is a damaged Parquet file: write or copy it again"
+        message = f"{file.found.shown} is a damaged Parquet file: write or copy it again"
         while left and (batch := unless_damaged(lambda: next(batches, None), message)) is not None:
             rows = batch.slice(skip, left)
             skip, left = max(0, skip - batch.num_rows), left - rows.num_rows
@@ -299,7 +299,7 @@ def _csv_batches(files: TableFiles, stretch: Stretch, batch_rows: int) -> Iterat
     texts |= dict.fromkeys({*schema.continuous, *wanted[len(schema.names) :]} & set(names), pa.string())
     convert = pa.csv.ConvertOptions(include_columns=names, column_types=texts, strings_can_be_null=False)
     message = (
-        f"{file.found.path} has a record that is not {encoding.upper()} text with {len(file.columns)} fields "
+        f"{file.found.shown} has a record that is not {encoding.upper()} text with {len(file.columns)} fields "
         f"separated by {delimiter!r}: check data.csv, or repair the file"
     )
     for records in _csv_records(files, stretch, batch_rows):
@@ -316,10 +316,10 @@ def _csv_records(files: TableFiles, stretch: Stretch, batch_rows: int) -> Iterat
     """Blocks of whole records of a stretch of a CSV file."""
     (number, start, stop), source = stretch, files.source
     file = files.files[number]
-    path, packed = file.found.path, file.compression is not None
+    path, packed = file.found.shown, file.compression is not None
     aligned = packed or start == file.boundaries[0]
     message = f"{path} is a damaged {file.compression or 'CSV'} file: write or copy it again"
-    with open_file(path, source.storage_options, compression=file.compression) as raw:
+    with open_file(file.found.path, source.storage_options, compression=file.compression) as raw:
 
         def read(size: int) -> bytes:
             return unless_damaged(lambda: raw.read(size), message)

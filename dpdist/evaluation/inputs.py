@@ -141,7 +141,7 @@ class Inputs:
 
     @property
     def sample_rows(self) -> int:
-        """Approximate records of each sample: what fits, at most `LARGEST_SAMPLE`."""
+        """About how many records each sample has: all that fit, at most `LARGEST_SAMPLE`."""
         row = sum(attribute.dtype.itemsize for attribute in self.schema.attributes)
         return min(LARGEST_SAMPLE, SAMPLE_BYTES // row)
 

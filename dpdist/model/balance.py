@@ -21,7 +21,7 @@ from dpdist.privacy.noise import Noise
 CELL_BITS = 10  # expected counts are in units of 2**-10 records
 # weights of cells are in units of 2**-26: a cell of a million records has one, too, and costs stay below 2**62
 WEIGHT_BITS = 26
-LOOKED_AT = 2048  # rows of a sample that a round looks at: this many or a sixteenth, at most four times as many
+LOOKED_AT = 2048  # rows of a sample that a round looks at: this number, or a sixteenth up to four times it
 _CELLS_AT_ONCE = 1 << 23  # places of the rows' cells, so that wide rows take no more memory than others
 
 

@@ -42,11 +42,11 @@ def check_statement(manifest: Manifest) -> float | None:
             epsilons = [one for item in guarantees for one in _checked(item, guarantees, event)]
     except AccountingError as error:
         raise VerificationFailed(
-            f"{MANIFEST} states guarantees or events that are not any: {error}. {_ADVICE.capitalize()}"
+            f"{MANIFEST} states guarantees or events that are not valid: {error}. {_ADVICE.capitalize()}"
         ) from None
     except (ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise VerificationFailed(
-            f"{MANIFEST} states guarantees or events that are not any ({type(error).__name__}): {_ADVICE}"
+            f"{MANIFEST} states guarantees or events that are not valid ({type(error).__name__}): {_ADVICE}"
         ) from None
     return max(epsilons, default=None)
 

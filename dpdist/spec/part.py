@@ -25,7 +25,7 @@ def departures(part: Schema, whole: Schema) -> list[str]:
     for attribute in part.attributes:
         original = known.get(attribute.name)
         if original is None:
-            found.append(f"attribute {attribute.name!r}: none exists")
+            found.append(f"attribute {attribute.name!r}: there is no such attribute")
         elif attribute != original and (why := _departure(attribute, original)):
             found.append(f"attribute {attribute.name!r}: {why}")
     return found or _departures_of_rules(part, whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,43 @@ def test_a_hive_column_may_be_a_number_and_may_be_missing(tmp_path: Path) -> Non
         records(tmp_path / "t", schema)
 
 
+def test_messages_do_not_show_the_values_of_folders(tmp_path: Path) -> None:
+    (tmp_path / "t/region=north").mkdir(parents=True)
+    for name, content in (("1.parquet", b"no table"), ("1.csv", b"wrong\n1\n"), ("1.csv", b'age\n"1\n')):
+        path = tmp_path / "t/region=north" / name
+        path.write_bytes(content)
+        with pytest.raises(DpdistError, match=r"region=…/1\.") as caught:
+            records(tmp_path / "t")
+        assert "north" not in str(caught.value)
+        path.unlink()
+
+
+def test_columns_may_all_come_from_folders(tmp_path: Path) -> None:
+    schema = Schema(attributes=SCHEMA.attributes[:1])
+    for form, write in {
+        "p": lambda path: parquet(path.with_suffix(".parquet"), x=[1, 2, 3]),
+        "c": lambda path: path.with_suffix(".csv").write_text("x\n1\n2\n3\n"),
+    }.items():
+        (tmp_path / form / "region=north").mkdir(parents=True)
+        write(tmp_path / form / "region=north/1")
+        assert records(tmp_path / form, schema, extra_columns="ignore") == [[0]] * 3
+        both = TableSource((str(tmp_path / form), str(tmp_path / form / "region=north")), extra_columns="ignore")
+        assert open_table(both, schema).rows == 3
+
+
+def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    parquet(tmp_path / "t/region=north/1.parquet", age=[41])
+    folder = os.fsencode(tmp_path) + b"/t/region=\xff"
+    try:
+        os.makedirs(folder)
+    except OSError:
+        pytest.skip("this file system has names in UTF-8 only")
+    with open(folder + b"/1.parquet", "wb"):
+        pass
+    with pytest.raises(DpdistError, match="has a name that is no UTF-8: rename it"):
+        records(tmp_path / "t")
+
+
 def test_drafts_of_files_that_differ(tmp_path: Path) -> None:
     parquet(tmp_path / "t/1.parquet", a=[1, 2] * 50, b=pa.nulls(100), c=pa.array(["x"] * 100).dictionary_encode())
     parquet(tmp_path / "t/2.parquet", a=[1.0, 2.0] * 50, b=["x", "y"] * 50, c=["y"] * 100)
@@ -201,6 +239,8 @@ def test_other_columns_of_a_frame_do_not_matter_whatever_their_type() -> None:
         found = as_input(one, executor=None, extra_columns="ignore", wanted=wanted)
         assert found.fingerprint == same.fingerprint  # what has a digest is part of the identity of the table
         assert found.open(SCHEMA).rows == 3
+    twice = pa.table([*arrow.columns, arrow["note"], arrow["age"]], names=[*arrow.column_names, "x", "x"])
+    assert as_input(twice, executor=None, extra_columns="ignore", wanted=wanted).fingerprint == same.fingerprint
     other = as_input(frame.assign(note="d"), executor=None, wanted=wanted, extra_columns="ignore")
     assert other.fingerprint != same.fingerprint
     with pytest.raises(ColumnMismatch, match="two columns have the same name"):

@@ -103,8 +103,8 @@ def no_guarantee(tree: Tree) -> None:
         (replaced, "stated for replacement, its events are of add/remove"),
         (one_record_better, r"its events cost epsilon of one record .* states 0\.01"),
         (fine_words, "the sentence of the guarantee does not say what its numbers say"),
-        (no_event, "states guarantees or events that are not any"),
-        (no_guarantee, "states guarantees or events that are not any"),
+        (no_event, "states guarantees or events that are not valid"),
+        (no_guarantee, "states guarantees or events that are not valid"),
     ],
 )
 def test_a_guarantee_that_its_events_do_not_give_is_refused(

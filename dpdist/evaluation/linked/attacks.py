@@ -2,7 +2,7 @@
 
 Members are drawn from the parents that the release was made from, the others from the hold-out. The adversary knows the
 whole record of a target: the parent's attributes, and those of all members in their order. Both groups are attacked:
-all parents, and those of rare composition, with this many members that few have as many.
+all parents, and those of rare composition, with more members than nearly all others.
 
 - *closest parent*: how near the nearest released parent is; of equally near ones, how far the nearest of the reference;
 - *density*: how dense released parents are near the target, over how dense the reference is;

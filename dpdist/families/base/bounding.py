@@ -186,7 +186,7 @@ def sizes_for(rows: int) -> tuple[int, int]:
 def split_partition(
     table: Batches, partition: int, sizes: tuple[int, int], key: KeyRef
 ) -> list[ShardPiece | RowReport]:
-    """The records of a partition for each of this many shards of this many blocks, and what the policies met."""
+    """The records of a partition for each shard and each of its blocks, and what the policies met."""
     shards, blocks = sizes
     hashes, report = UnitHashes.of(load_noise(key)), RowReport.empty(table.schema)
     form = RowFormat.of(table.schema)

@@ -56,7 +56,7 @@ class Needs:
 
 
 def core_seconds(*, read: float, drawn: float = 0.0) -> float:
-    """Approximate seconds of one core to read and count numbers of values, and to draw and write them."""
+    """About how many seconds one core needs to read and count values, and to draw and write them."""
     return _START + read / _READ + drawn / _DRAWN
 
 

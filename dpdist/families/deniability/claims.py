@@ -55,7 +55,7 @@ from dpdist.privacy.testing import Canaries, Claim
 from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
 
-_PASSING = 3  # seeds beyond k, in scales of the threshold noise, nearly all of these pass
+_PASSING = 3  # seeds beyond k, in scales of the threshold noise: nearly all of them pass
 _RECORDS, _SEED_DELTA = 5, 0.05  # of the small release that audits the test of a plan
 _MOST = 1 << 24  # candidates
 

@@ -45,9 +45,7 @@ class SynthesisPlan(EventPlan):
 
     spec: WholeSynthesisSpec
     choices: Choices  # of the model, with its part of mu
-    accuracy_mu: float = (
-        0.0  # the measurement of the records' accuracy is this many mu-GDP; 0 where nothing is measured
-    )
+    accuracy_mu: float = 0.0  # mu of the measurement of the records' accuracy; 0 where nothing is measured
     regression_mu: float = 0.0  # the same of the declared regressions
 
     @property
@@ -80,7 +78,7 @@ class SynthesisPlan(EventPlan):
         return expected(spec.table.cardinalities, self.choices, minimum=spec.expected_records, released=spec.records)
 
     def _chosen(self, name: str) -> bool:
-        """Whether a choice is made: of a prior and of triples none exists without them."""
+        """Whether a choice is made: there is one of a prior and of triples only with them."""
         if name.startswith("triple"):
             return bool(self.choices.triple_tables)
         return name != "prior_cells" or self.spec.model.prior is not None
