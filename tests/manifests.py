@@ -16,7 +16,11 @@ def manifest_of(fields: Mapping[str, Any] | None = None, **changes: Any) -> Mani
     """What `Manifest.of` makes of a plan and an attempt with these contents, by their names in a manifest."""
     given = {"files": (), **(fields or {}), **changes}
     spec = SimpleNamespace(
-        kind=given["kind"], name=given["name"], fingerprint=given["spec_sha256"], public=lambda: given["spec"]
+        kind=given["kind"],
+        name=given["name"],
+        fingerprint=given["spec_sha256"],
+        public=lambda: given["spec"],
+        papers=("Author: A paper, 2026",),
     )
     plan: Any = SimpleNamespace(
         spec=spec,

@@ -89,6 +89,7 @@ class Manifest(BaseModel):
     files: tuple[FileRecord, ...] = Field(
         default=(), description="What is released beside the parts: noisy tables, model, how records are drawn."
     )
+    papers: tuple[str, ...] = Field(default=(), description="Papers of the method, to be cited with the release.")
     packages: dict[str, str] = Field(description="Versions of the packages that made the release.")
 
     @model_validator(mode="after")
@@ -145,6 +146,7 @@ class Manifest(BaseModel):
             format=form,
             parts=tuple(attempt.parts),
             files=tuple(attempt.files),
+            papers=spec.papers,
             packages=package_versions(),
         )
 

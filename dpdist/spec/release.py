@@ -121,6 +121,7 @@ class ReleaseSpec(Section):
     protects_units: ClassVar[bool] = False  # whether the charge of the family is known for units of several records
     weighs: ClassVar[bool] = False  # whether records may count by their weights
     keeps_rules: ClassVar[bool] = False  # whether the schema may have rules, which then no released record breaks
+    papers: ClassVar[tuple[str, ...]] = ()  # of the method, to be cited with a release
 
     kind: str
     name: str = Field(pattern=NAME, description="Name of the release, once per data set.")

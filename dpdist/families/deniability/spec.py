@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -157,6 +157,11 @@ class CandidatesSpec(Section):
 
 class PlausibleDeniabilitySpec(ReleaseSpec):
     """Full synthetic records from a DP Bayesian network, tested against the seeds."""
+
+    papers: ClassVar[tuple[str, ...]] = (
+        "Bindschaedler, Shokri, Gunter: Plausible deniability for privacy-preserving data synthesis, PVLDB 10, 2017, "
+        "doi:10.14778/3055540.3055542",
+    )
 
     kind: Literal["plausible-deniability"]
     privacy: DeniabilityPrivacySpec

@@ -158,6 +158,10 @@ class CurvesSpec(Section):
 class HistogramSpec(ReleaseSpec):
     """Histograms, cross-tabulations and entropies of one table in one pass, or a function-valued mean."""
 
+    papers: ClassVar[tuple[str, ...]] = (
+        "Ma, Wu, Yan: Entropy-calibrated differentially private data release, 2026, doi:10.48550/arXiv.2603.13709",
+        "Saeidian et al.: A tight context-aware privacy bound for histogram publication, 2025",
+    )
     protects_units: ClassVar[bool] = True
     keeps_rules: ClassVar[bool] = True  # of the table: counts are no records
     weighs: ClassVar[bool] = True

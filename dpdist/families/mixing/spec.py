@@ -133,6 +133,7 @@ class MixingDataSpec(DataSpec):
 class MixingSpec(ReleaseSpec):
     """Class-wise mixtures with Gaussian noise (DP-CDA)."""
 
+    papers: ClassVar[tuple[str, ...]] = ("Saha, Tonoy, Imtiaz: DP-CDA, 2024, doi:10.48550/arXiv.2411.16121",)
     protects_units: ClassVar[bool] = True
 
     kind: Literal["mixing"]

@@ -93,6 +93,7 @@ class PredictionSpec(Section):
 class TwoStageSpec(ReleaseSpec):
     """Synthetic inputs mixed with original ones and responses from kernel ridge regression, or the DP variant."""
 
+    papers: ClassVar[tuple[str, ...]] = ("Liu, Lin, Fan, Zhou: Two-stage data synthesization (LK-2SS)",)
     protects_units: ClassVar[bool] = True  # under guarantee dp
 
     kind: Literal["two-stage"]

@@ -58,6 +58,9 @@ class MembersSpec(Section):
 class RelationalSpec(ReleaseSpec):
     """Parents with their members, drawn from two models that were fitted to noisy tables."""
 
+    papers: ClassVar[tuple[str, ...]] = (
+        "McKenna, Miklau, Sheldon: Winning the NIST contest, JPC 11, 2021, doi:10.29012/jpc.778",
+    )
     protects_units: ClassVar[bool] = True
     keeps_rules: ClassVar[bool] = True
 

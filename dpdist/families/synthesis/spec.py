@@ -85,6 +85,9 @@ MOST_SHARES = 0.9
 class WholeSynthesisSpec(ReleaseSpec):
     """Records drawn from a model that was fitted to noisy tables of all records."""
 
+    papers: ClassVar[tuple[str, ...]] = (
+        "McKenna, Miklau, Sheldon: Winning the NIST contest, JPC 11, 2021, doi:10.29012/jpc.778",
+    )
     protects_units: ClassVar[bool] = True
     keeps_rules: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
