@@ -48,6 +48,7 @@ def plan(
     Parameters
     ----------
     spec : path, mapping or ReleaseSpec
+        What is released: a YAML file, or the same keys in a mapping.
     data : table, optional
         The table that would be released; only the names of its columns are looked at.
     ledger : Ledger or URL, optional
@@ -91,6 +92,7 @@ def release(
     Parameters
     ----------
     spec : path, mapping or ReleaseSpec
+        What is released: a YAML file, or the same keys in a mapping.
     data : table, optional
         Paths, a pandas, Polars or Dask DataFrame, a pyarrow table or dataset, what streams Arrow batches (a DuckDB
         relation, an ADBC cursor), a Delta or Iceberg table; by default the files that the spec names.
