@@ -148,7 +148,7 @@ def _own_keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def synced() -> Iterator[None]:
-    """Files and SQLite databases are synced as ever."""
+    """Sync files and SQLite databases, as outside of the tests."""
     unsynced.undo()
     yield
     unsynced.apply()

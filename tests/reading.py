@@ -1,4 +1,4 @@
-"""What somebody reads of a text: private numbers are looked for in it, and must not be found by chance."""
+"""The words of a text that a test searches for private numbers, without those that would match by chance."""
 
 from __future__ import annotations
 

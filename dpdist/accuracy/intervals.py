@@ -106,7 +106,7 @@ class _Errors:
 
     shares: Floats
     means: Floats
-    most: Floats  # of classes whose sum shows no error an upper bound, of the others the mean
+    most: Floats  # an upper bound for classes whose sum shows no error, the mean for the others
     deviations: Floats
 
     def at(self, shares: Floats, *, most: bool = False) -> Floats:

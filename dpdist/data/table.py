@@ -73,8 +73,8 @@ class TableFiles:
     schema: Schema
     format: Format
     files: tuple[TableFile, ...]  # in the order of their paths; the position is the file's number in a record's address
-    number: int | None = None  # of partitions, where that was asked for
-    partition_rows: int = PARTITION_ROWS  # of a partition, else
+    number: int | None = None  # of partitions, as the spec sets it
+    partition_rows: int = PARTITION_ROWS  # of a partition, where the spec sets no number
 
     @classmethod
     def of(

@@ -44,7 +44,7 @@ def readable(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _readable(array: pa.Array) -> pa.Array:
-    """An array whose texts are all UTF-8; itself where they are."""
+    """Make texts that are not UTF-8 null; return the array itself where all are UTF-8."""
     if pa.types.is_dictionary(array.type):
         values = _readable(array.dictionary)
         return array if values is array.dictionary else pa.DictionaryArray.from_arrays(array.indices, values)

@@ -99,9 +99,9 @@ def draw_records(
 ) -> Codes:
     """The records of one part.
 
-    Without an adjustment they are drawn as a part. With one, they are taken from a part of the pool by weight,
-    systematically along its lexicographic order; the parts of the pool serve in turn, and are drawn again where they
-    are not given. Then the records are balanced against a second sample as large (`rounds`), and put in a random order.
+    Without an adjustment they are drawn from the model. With one, they are a systematic sample by weight of a part of
+    the pool, in its lexicographic order; the parts of the pool serve in turn, and are drawn again where they are not
+    given. Then the records are balanced against a second sample as large (`rounds`), and put in a random order.
     """
     name = f"records/{part}"
     balanced = rounds > 0 and len(fitted.expected) > 0

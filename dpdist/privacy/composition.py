@@ -136,7 +136,7 @@ class Composition:
 
     @cached_property
     def _few_cumulants(self) -> dict[bool, Floats]:
-        """K at `_tilts`, about, in either direction."""
+        """Approximate K at `_tilts`, in either direction."""
         return {reverse: _cumulant(self._few, self._tilts, reverse) for reverse in (False, True)}
 
     def renyi(self, delta: float, reverse: bool) -> tuple[float, float]:

@@ -54,7 +54,7 @@ def run(setting: Setting, *words: str) -> str:
 
 
 def differing(setting: Setting) -> list[str]:
-    """The cases whose digests are others under a setting."""
+    """Return the cases whose digests differ under a setting."""
     import test_digests
 
     return others(json.loads(run(setting, __file__, "digests", *test_digests.CASES)))

@@ -81,7 +81,7 @@ def test_occupation_groups_cover_the_codes(recipe: ModuleType) -> None:
     assert names[recipe.occupation_group(codes)].tolist() == wanted
 
 
-def test_a_file_that_is_none(recipe: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_named(recipe: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "p.csv"
     source.write_text("a,b\n1,2\n")
     assert recipe.main([str(source), "--out", str(tmp_path), "--year", "2013"]) == 3

@@ -1,6 +1,6 @@
 """The commands of the compose file are the ones that work: its services and those of its heading, as local processes.
 
-What Docker does is done here: variables are filled in, volumes are folders, names of services lead to the loopback.
+The test does what Docker does: variables are filled in, volumes are folders, names of services lead to the loopback.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class Users(WiredClients):
 
 
 def isolate(folder: Path, processes: Users, spec: dict[str, Any]) -> bool:
-    """Make users; whether that is possible here."""
+    """Make users of the system. Returns whether that is possible here."""
     python = [sys.executable, "-c", "import distributed, dpdist.lifecycle.run"]
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         return False

@@ -1,4 +1,4 @@
-"""Units of several records: what they cost is enumerated, and where their records are changes no bit."""
+"""Units of several records: their cost is enumerated, and the places of their records change no bit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Preload of test schedulers and workers: what kills them, or fills their memory, in the middle of a chosen task.
 
 A file in the folder DPDIST_FAULTS, named ``worker`` or ``scheduler``, holds ``<beginning of a task's name> <state>
-<action>``. Who removes the file first acts: `kill` is SIGKILL. `hog` leaves the file in place and takes memory until
-the nanny steps in.
+<action>``. The process that removes the file first acts; `kill` is SIGKILL. `hog` leaves the file in place
+and takes memory until the nanny steps in.
 """
 
 from __future__ import annotations

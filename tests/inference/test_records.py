@@ -45,7 +45,7 @@ def copy(plain: Path, tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def test_all_bytes_again(plain: Path) -> None:
+def test_all_bytes_are_made_again(plain: Path) -> None:
     found = recompute(plain)
     assert (found.parts, found.records, found.rewritten) == (3, 2_500, ())
     report = verify(plain)

@@ -554,7 +554,7 @@ def test_shares_go_to_one_way_tables_as_their_noise_grows() -> None:
 
 
 def digests() -> str:
-    """What two learned models are told by."""
+    """The numbers in which two learned models may differ."""
     return " ".join(hashlib.sha256(learned.to_bytes()).hexdigest() for learned in (fitted(), raked()))
 
 

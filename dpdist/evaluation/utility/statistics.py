@@ -99,7 +99,7 @@ class Compared:
 
     @property
     def distance(self) -> float | None:
-        """Total variation distance of the shares, of counts."""
+        """Total variation distance between shares, where the statistic is a count."""
         value = np.maximum(self.value, 0)
         if self.statistic != "count" or not self.truth.sum() or not value.sum():
             return None
@@ -144,7 +144,7 @@ def _section(name: str, title: str, found: list[Compared]) -> PageSection:
             f"The released values are off by {mean:.2%} of the true ones on average (sum of errors over the sum "
             f"of true values), by {relative[most]:.2%} for {most}."
         )
-    note = "Errors are absolute. Distance: total variation of the shares, of counts."
+    note = "Errors are absolute. Distance: total variation between shares, for counts."
     tables = (
         PageTable(title, columns, tuple(rows), note),
         PageTable("Where it differs most", ("of", "cell", "true", "released", "difference"), tuple(worst)),

@@ -166,7 +166,7 @@ def _synthesizer(attempt: DeniabilityAttempt) -> SeedSynthesis:
 
 
 def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:
-    """The first R candidates that pass, in parts of fixed size. Raises CheckFailed: too few pass, or than declared."""
+    """The first R candidates that pass, in parts of fixed size. Raises CheckFailed: too few candidates pass."""
     spec, plan, executor, seeds = attempt.spec, attempt.plan, attempt.executor, attempt.result(IndexedSeeds)
     records, size = spec.synthesis.records, plan.batch_size(executor.slots)
     test = PrivacyTest.of(spec.privacy.deniability)
