@@ -23,6 +23,7 @@ from dpdist.spec.contract import Contract
 from dpdist.spec.overrides import override
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.undeclared import undeclared
 
 MODES = ("in-process", "threads", "embedded", "address")
 """Executors, by the names that specs give them (`cluster.mode`)."""
@@ -395,6 +396,29 @@ DISCOVERY = Case(
     bad=None,
 )
 
+DISCOVERING = Case(
+    name="synthesis that finds values",
+    settings={
+        "kind": "synthesis",
+        "schema": {
+            "attributes": [
+                undeclared("region", "text"),
+                undeclared("age", "integer"),
+                {"name": "sex", "kind": "integer", "bounds": [1, 2]},
+                undeclared("score", [0, 400], bins=8),
+                undeclared("employed", "text"),
+            ]
+        },
+        "discover": {"columns": ["region", "age", "score", "employed"]},
+        "privacy": {"epsilon": 4, "delta": 1e-7},
+        "model": {"rounds": 2, "balance": 20},
+        "synthesis": {"records": 2_500},
+    },
+    table=releases.table,
+    rows=6_053,
+    bad=None,
+)
+
 CASES = [
     DENIABILITY,
     REGRESSION,
@@ -407,6 +431,7 @@ CASES = [
     PARTIES,
     PRIVATE,
     SYNTHESIS,
+    DISCOVERING,
     RELATIONAL,
     DISCOVERY,
 ]

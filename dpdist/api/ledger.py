@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpdist.api.display import Text
 from dpdist.errors import SpecError
+from dpdist.spec.release import DEFAULT_LEDGER
 
 if TYPE_CHECKING:
     from dpdist.ledger import Books
@@ -27,11 +28,13 @@ class Ledger:
 
     Parameters
     ----------
-    url : str
-        ``sqlite:///path`` or ``postgresql+psycopg://user@host/database``.
+    url : str, optional
+        ``sqlite:///path``, ``postgresql+psycopg://user@host/database`` or the path of an SQLite ledger; by default what
+        ``DPDIST_LEDGER`` says, else ``dpdist-ledger.db`` in the working folder, as on the command line.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str | None = None) -> None:
+        url = os.environ.get("DPDIST_LEDGER", DEFAULT_LEDGER) if url is None else url
         if not isinstance(url, str) or not url:
             raise SpecError("Ledger: expected a URL such as sqlite:///ledger.db, or the path of an SQLite ledger")
         self.url = url

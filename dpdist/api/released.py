@@ -166,11 +166,15 @@ class Release:
 
         return Published.open(self.path, self._key, storage_options=self._options)
 
-    def sample(self, records: int, *, where: str | None = None, seed: int = 0) -> pa.Table:
+    def sample(self, n: int = 1, *, where: str | None = None, seed: int = 0, labels: bool = False) -> DataFrame:
         """New records from the published model, given a condition; it costs nothing. See docs/inference.md."""
+        return to_pandas(self.drawn(n, where=where, seed=seed), self.schema, self.manifest.format, labels=labels)
+
+    def drawn(self, n: int, *, where: str | None = None, seed: int = 0) -> pa.Table:
+        """As `sample`, as Arrow."""
         from dpdist.inference.records import draw_table
 
-        return draw_table(self._published, records, where=where, seed=seed).table
+        return draw_table(self._published, n, where=where, seed=seed).table
 
     def tabulate(self, *names: str) -> pa.Table:
         """The model's counts of all cells of some attributes, with standard errors and 95 % intervals."""

@@ -5,24 +5,29 @@ from __future__ import annotations
 import inspect
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpdist.api.calls import AnyLedger, opened_run
-from dpdist.api.frames import to_pandas
+from dpdist.api.calls import IN_MEMORY, AnyLedger, opened_run, plan
+from dpdist.api.display import html_table
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.released import Release
-from dpdist.errors import SpecError
+from dpdist.errors import BudgetExceeded, DatasetExists, SpecError
+from dpdist.privacy.formatting import Fact, lines_of
 from dpdist.spec.overrides import override
 from dpdist.spec.schema import Schema
 
 if TYPE_CHECKING:
     from distributed import Client
-    from pandas import DataFrame
 
+    from dpdist.api.framed import Framed
     from dpdist.families.base.attempt import Progress
     from dpdist.lifecycle.run import AttemptMode
+
+OWN_DATASET = "frame"
+"""Data set of tables without a schema, unless another is named."""
 
 LEAST_RECORDS = 1_000
 """Records of the release that `fit` makes, unless `settings` says otherwise."""
@@ -80,6 +85,68 @@ class Synthesizer:
         self.dataset = dataset
         self.name = name
         self.settings = settings
+        self._framed: Framed | None = None
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        epsilon: float,
+        delta: float,
+        drop: Sequence[str] = (),
+        public: Mapping[str, Any] | None = None,
+        ledger: AnyLedger = None,
+        dataset: str | None = None,
+        name: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Synthesizer:
+        """Return a synthesizer for a table without a schema; it reads no record. `fit` finds what is not public.
+
+        Names and types of the columns are taken as public. Values that many records share, bounds and bins are found
+        with noise, for ``discover.share`` of the budget (of mu^2, 0.2 by default), in the same charge as the model.
+
+        Parameters
+        ----------
+        frame : table
+            As `data` of `dpdist.release`.
+        epsilon, delta : float
+            Of all of it.
+        drop : sequence of str
+            Columns to leave out, such as identifiers.
+        public : mapping, optional
+            By column what is public and costs nothing: bounds ``(0, 110)``, a list of values, the keys of an attribute
+            of a schema, or ``"text"``, ``"integer"``, ``"number"``.
+        ledger : Ledger or URL, optional
+            By default that of the command line (`Ledger`).
+        dataset : str, optional
+            The data set that is charged; by default ``frame``, with this epsilon and delta for all its releases.
+        name, settings
+            As for the constructor.
+
+        Raises
+        ------
+        SpecError
+            A column is not there, identifies people or holds free text by its name, or has a type of no attribute.
+        """
+        from dpdist.api.framed import framed
+
+        found = framed(frame, drop, public or {})
+        own: dict[str, Any] = {"data.extra_columns": "ignore", "data.minimum_records": LEAST_RECORDS}
+        if found.undeclared:
+            own["discover.columns"] = list(found.undeclared)
+        made = cls(
+            found.schema,
+            epsilon=epsilon,
+            delta=delta,
+            ledger=Ledger() if ledger is None else ledger,
+            dataset=dataset or OWN_DATASET,
+            name=name,
+            settings=own | dict(settings or {}),
+        )
+        made._framed = found
+        plan(made._tree(name or "synthesizer"), settings={"data.path": IN_MEMORY})
+        return made
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters of the constructor."""
@@ -129,8 +196,12 @@ class Synthesizer:
         DpdistError
             As `dpdist.release`.
         """
+        if self._framed is not None:
+            X = self._framed.read(X)
+            if self.dataset == OWN_DATASET:
+                self._make_dataset()
         options: dict[str, Any] = {"client": client, "progress": progress, "attempt": attempt, "test_key": test_key}
-        with opened_run(self._spec(), data=X, ledger=self.ledger, **options) as run:
+        with _told_of_own_dataset(self.dataset), opened_run(self._spec(), data=X, ledger=self.ledger, **options) as run:
             if run.outcome is not None:
                 raise SpecError(f"release {run.spec.name!r} is published: draw from the synthesizer that made it")
             outcome, spec = run.finish(), run.spec
@@ -139,11 +210,17 @@ class Synthesizer:
         self.epsilon_, self.delta_ = self.release_.epsilon, self.release_.delta
         self.feature_names_in_ = spec.table.names
         self.n_features_in_ = len(self.feature_names_in_)
+        if self._framed is not None:
+            self.schema = self.release_.schema
+            self.settings = {n: v for n, v in (self.settings or {}).items() if not n.startswith("discover.")}
         return self
 
-    def sample(
-        self, n: int = 1, *, where: str | None = None, random_state: int | None = None, labels: bool = False
-    ) -> DataFrame:
+    def _make_dataset(self) -> None:
+        """Enter the data set of tables without a schema, where the ledger does not have it."""
+        with suppress(DatasetExists):
+            Ledger(url_of(self.ledger)).create(self.dataset, epsilon=self.epsilon, delta=self.delta)
+
+    def sample(self, n: int = 1, *, where: str | None = None, seed: int = 0, labels: bool = False) -> Any:
         """Draw records from the published model, as ``dpdist draw`` does. Costs nothing.
 
         Parameters
@@ -151,29 +228,50 @@ class Synthesizer:
         n : int
         where : str, optional
             Which records, such as ``"region = 'north' and age >= 65"``.
-        random_state : int, optional
-            The same number, the same records; by default others each time.
+        seed : int
+            The same number, the same records.
         labels : bool
             Whether declared labels take the place of values.
+
+        Returns
+        -------
+        DataFrame
+            With the types of the schema, or of the frame that `from_frame` was given.
 
         Raises
         ------
         SpecError
             The model is not fitted, `n` is below 1, or a number is no integer.
         """
-        from dpdist.inference.published import Published
-        from dpdist.inference.records import draw_table
-
         if not hasattr(self, "release_"):
             raise SpecError("sample: the synthesizer is not fitted yet; call fit first")
-        seed = secrets.randbelow(1 << 62) if random_state is None else random_state
-        published = Published.open(self.release_.path)
-        drawn = draw_table(published, n, where=where, seed=seed).table
-        return to_pandas(drawn, self.release_.schema, self.release_.manifest.format, labels=labels)
+        if self._framed is None or labels:
+            return self.release_.sample(n, where=where, seed=seed, labels=labels)
+        return self._framed.restored(self.release_.drawn(n, where=where, seed=seed))
+
+    def _facts(self) -> list[Fact]:
+        if hasattr(self, "release_"):
+            return self.release_._facts()
+        facts = [Fact("Promise", f"({self.epsilon:g}, {self.delta:g})-differential privacy, charged by fit()")]
+        if self._framed is not None:
+            names, found = self._framed.schema.names, self._framed.undeclared
+            facts += [
+                Fact("Public", f"names and types of {len(names)} columns are taken as public"),
+                Fact("To find", f"{', '.join(found) or 'nothing'}, with noise and within the same charge"),
+            ]
+        return [*facts, Fact("Data set", self.dataset)]
+
+    def __repr__(self) -> str:
+        return "\n".join(["Synthesizer", *lines_of(self._facts())])
+
+    def _repr_html_(self) -> str:
+        return html_table(self._facts(), title="Synthesizer")
 
     def _spec(self) -> dict[str, Any]:
         """The spec of the release."""
-        name = self.name or f"synthesizer-{secrets.token_hex(4)}"
+        return self._tree(self.name or f"synthesizer-{secrets.token_hex(4)}")
+
+    def _tree(self, name: str) -> dict[str, Any]:
         schema = self.schema
         if isinstance(schema, str | os.PathLike):
             schema = Schema.from_yaml(Path(schema))
@@ -201,3 +299,17 @@ class Synthesizer:
                 "records; the data set has no contract that declares one"
             )
         return contract.minimum_records
+
+
+@contextmanager
+def _told_of_own_dataset(dataset: str) -> Iterator[None]:
+    """Say what to do where the data set of tables without a schema has nothing left."""
+    try:
+        yield
+    except BudgetExceeded as error:
+        if dataset != OWN_DATASET:
+            raise
+        raise BudgetExceeded(
+            f"{error}. All tables share the data set {OWN_DATASET!r} unless dataset= names one of their own: "
+            "Ledger().create(NAME, epsilon=…, delta=…)"
+        ) from None

@@ -27,6 +27,7 @@ from dpdist.cli.readers import audit_coverage, draw, infer, replicates, tabulate
 from dpdist.cli.runs import runs_app
 from dpdist.cli.schema import schema_app, spec_app
 from dpdist.cli.shared import AsJson, Settings, SpecPath, error_text, guarantee_lines, loaded, overrides, say, show_json
+from dpdist.cli.synthesize import synthesize
 from dpdist.errors import AccountingError, DpdistError, SpecError
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ app = _App(
     rich_markup_mode=None,
 )
 app.command()(plan)
+app.command()(synthesize)
 app.command()(evaluate)
 app.command()(verify)
 app.command()(draw)
@@ -147,7 +149,7 @@ def _terminated(number: int, frame: object) -> None:
 def _of_the_charge() -> str:
     """What becomes of a charge, where the command makes one."""
     given, asked = sys.argv[1:2], {"evaluate": "--publish", "schema": "discover"}
-    charges = given == ["release"] or any(
+    charges = given in (["release"], ["synthesize"]) or any(
         given == [name] and any(o in a for a in sys.argv) for name, o in asked.items()
     )
     return "; what was charged stays charged and the run can be resumed (--resume)" if charges else ""

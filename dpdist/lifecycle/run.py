@@ -57,6 +57,7 @@ from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
     from dpdist.spec.release import ReleaseSpec
+    from dpdist.spec.schema import Schema
 
 log = logging.getLogger("dpdist")
 log.addHandler(logging.NullHandler())  # else Python prints errors to the terminal
@@ -181,12 +182,7 @@ class Run:
         file are public.
         """
         try:
-            return self._input.open(
-                self.spec.table,
-                partitions=self.spec.cluster.partitions,
-                checked=self._contract is not None,
-                beside=self.spec.column_beside,
-            )
+            return self._open_by(self.spec.table)
         except DataError as error:
             is_public = self.spec.data.csv.begins_with_header or isinstance(error, DataNotFound | WrongFormat)
             if is_public or self._contract is not None or self.plan.event is None:
@@ -194,6 +190,15 @@ class Run:
             if not self.resumed:
                 self._ledger.mark_drawing(self._ledger.reserve(**self._reservation))
             raise type(error)(f"{error}\n{CHARGE_STAYS}") from None
+
+    def _open_by(self, schema: Schema) -> Opened:
+        """The table as read by a schema of some or all attributes of the spec."""
+        return self._input.open(
+            schema,
+            partitions=self.spec.cluster.partitions,
+            checked=self._contract is not None or schema is not self.spec.table,
+            beside=self.spec.column_beside,
+        )
 
     def _log(self, message: str, level: int = logging.INFO, **fields: str) -> None:
         """A line of the structured log."""
@@ -292,6 +297,7 @@ class Run:
             before_noise=partial(self._mark_drawing, attempt),
             contract=self._contract,
             public_tables=self._public_tables,
+            open=self._open_by,
         )
 
     def _mark_drawing(self, attempt: Charge) -> None:

@@ -27,7 +27,7 @@ from dpdist.errors import SpecError
 from dpdist.spec.groups import Edges, Groups, Number, Prefix, Width, group_map, level_maps
 from dpdist.spec.rules import Rule, Rules, compiled
 from dpdist.spec.strict import Frozen, Value
-from dpdist.spec.strict_yaml import load_yaml
+from dpdist.spec.strict_yaml import load_yaml, write_yaml
 from dpdist.spec.validation import validated
 
 if TYPE_CHECKING:
@@ -366,6 +366,14 @@ class Schema(Frozen):
         module = import_module("dpdist.api.checked")  # of a layer above this one, which has the tables
         found: SchemaCheck = module.check_schema(self, table, custodian=custodian, layout=layout)
         return found
+
+    def save(self, path: str | Path) -> None:
+        """Write the schema as a YAML file. Raises SpecError: it cannot be written."""
+        text = write_yaml(self.model_dump(mode="json", exclude_defaults=True), flow=True)
+        try:
+            Path(path).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise SpecError(f"{path} cannot be written: {error.strerror}") from None
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Schema:

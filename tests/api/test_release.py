@@ -187,11 +187,11 @@ def test_a_synthesizer_charges_once_and_samples_for_free(ledger: dpdist.Ledger) 
     again = type(model)(**model.get_params())
     assert again.get_params() == model.get_params()
     real = frame()
-    drawn = model.fit(real).sample(2_500, random_state=1)
+    drawn = model.fit(real).sample(2_500, seed=1)
     assert len(drawn) == 2_500
     assert drawn["grade"].cat.ordered
-    pd.testing.assert_frame_equal(drawn, model.sample(2_500, random_state=1))
-    assert not drawn.equals(model.sample(2_500, random_state=2))
+    pd.testing.assert_frame_equal(drawn, model.sample(2_500, seed=1))
+    assert not drawn.equals(model.sample(2_500, seed=2))
     share = (real["size"] == 3).mean()
     assert abs((drawn["size"] == 3).mean() - share) < 0.05
     assert model.n_features_in_ == 6

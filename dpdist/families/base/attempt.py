@@ -76,6 +76,7 @@ class Attempt(Generic[SpecT, PlanT]):
     # digests of the contract of the data set, which the spec is a part of, and of the public tables that are read
     contract: str | None = None
     public_tables: str | None = None
+    open: Callable[[Schema], Opened] | None = None  # opens the table to read it by another schema
     _results: dict[type, object] = field(default_factory=dict)
 
     @property
@@ -99,6 +100,21 @@ class Attempt(Generic[SpecT, PlanT]):
             return bounded(self.executor, self.located, at_most=unit.at_most, key=self.key)
         (records,) = self.located.sides
         return records if weight is None else WeightedRecords(records, weight)
+
+    def read_by(self, schema: Schema) -> Records:
+        """The table as read by another schema. Raises DataError: its columns do not fit that schema."""
+        if self.open is None:
+            raise ValueError("the records of this attempt are encoded already")
+        (records,) = self.open(schema).on(self.executor).sides
+        return records
+
+    def become(self, plan: PlanT) -> None:
+        """Go on with a plan, and its spec, that an earlier stage has completed."""
+        if self.open is not None:
+            self.table = self.open(plan.spec.table)
+        self.plan, self.spec = plan, plan.spec  # type: ignore[assignment]
+        for name in ("located", "records"):
+            self.__dict__.pop(name, None)
 
     @property
     def drawing_key(self) -> KeyRef:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -16,6 +17,11 @@ from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
+
+BY_CHANCE = 1e-6
+"""Probability that an empty bin counts as one with records."""
+
+_ERROR = 1 + 1e-9  # of `math.erfc` and `math.exp`, and more
 
 Mechanism = Literal["laplace", "gaussian"]
 """Discrete Laplace noise, or Gaussian noise that is rounded."""
@@ -118,3 +124,22 @@ def project(noisy: ArrayLike, *, total: float | None = None) -> Floats:
     kept = np.flatnonzero(falling > levels)  # never empty, as falling[0] > levels[0]
     result: Floats = np.maximum(table - levels[kept[-1]], 0.0)
     return result
+
+
+def tail(mechanism: Mechanism, scale: float, count: int) -> float:
+    """Probability that the noise is at least `count`, which is positive; rounded upwards."""
+    if mechanism == "gaussian":  # the nearest integer to a normal draw
+        return _ERROR * math.erfc((count - 0.5) / scale / math.sqrt(2)) / 2
+    return _ERROR * math.exp(-count / scale) / (1 + math.exp(-1 / scale))
+
+
+def least_above(above: Callable[[int], float], probability: float) -> int:
+    """Least positive count that noise reaches with this probability at most."""
+    high = 1
+    while above(high) > probability:
+        high *= 2
+    low = high // 2  # reached with a larger probability, or 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if above(middle) > probability else (low, middle)
+    return high

@@ -8,10 +8,11 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from dpdist.families.discovery.spec import MISSING, DiscoverySpec
+from dpdist.families.discovery.spec import DiscoverySpec
 from dpdist.publish.manifest import Manifest
 from dpdist.spec.described import NAMES_RECORDS, Described
 from dpdist.spec.reader import load_public
+from dpdist.spec.undeclared import MISSING
 
 _INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 _OTHER = "values that are not named"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from dpdist.data.records import MOST_TEXT_BYTES
-from dpdist.families.base.calibration import Mechanism, deviation
+from dpdist.families.base.calibration import BY_CHANCE, Mechanism, deviation, least_above, tail
 from dpdist.families.base.plan import EventPlan, Needs
 from dpdist.families.discovery.spec import MOST_VALUES, DiscoverySpec
 from dpdist.privacy.accountant import choose_noise
@@ -17,9 +15,6 @@ from dpdist.privacy.events import ApproximateDP, Composed
 from dpdist.privacy.formatting import Fact, number_of, upwards
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.publish.part_format import PartFormat
-
-_ERROR = 1 + 1e-9  # of `math.erfc` and `math.exp`, and more
-_BY_CHANCE = 1e-6  # probability that an empty bin counts as one with records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,24 +92,5 @@ def plan(spec: DiscoverySpec) -> DiscoveryPlan:
         mechanism=noise.kind,
         scale=noise.scale,
         named_from=threshold,
-        seen_from=least_above(above, _BY_CHANCE),
+        seen_from=least_above(above, BY_CHANCE),
     )
-
-
-def tail(mechanism: Mechanism, scale: float, count: int) -> float:
-    """Probability that the noise is at least `count`, which is positive; rounded upwards."""
-    if mechanism == "gaussian":  # the nearest integer to a normal draw
-        return _ERROR * math.erfc((count - 0.5) / scale / math.sqrt(2)) / 2
-    return _ERROR * math.exp(-count / scale) / (1 + math.exp(-1 / scale))
-
-
-def least_above(above: Callable[[int], float], probability: float) -> int:
-    """Least positive count that noise reaches with this probability at most."""
-    high = 1
-    while above(high) > probability:
-        high *= 2
-    low = high // 2  # reached with a larger probability, or 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if above(middle) > probability else (low, middle)
-    return high

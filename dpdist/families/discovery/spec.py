@@ -10,15 +10,11 @@ from pydantic import Field, FiniteFloat, model_validator
 
 from dpdist.spec.release import Epsilon, PrivacyLimit, ReleaseSpec
 from dpdist.spec.schema import Attribute, Schema
-
-MISSING = "missing"
-"""What the cell of missing values is called."""
+from dpdist.spec.undeclared import undeclared
 
 MOST_VALUES = 1_000
 """Values named of a column at most, the most frequent first: a schema of more is written by nobody."""
 
-_EXPONENT = 62
-_SMALLEST = -10  # numbers nearer to 0 than 2 to the power of it are in the bins beside 0
 
 Bound = Annotated[int | FiniteFloat, Field(union_mode="smart")]
 Kind = Literal["text", "integer", "number"] | tuple[Bound, Bound]
@@ -88,28 +84,4 @@ def _is_kind(kind: Any) -> bool:
 
 def schema_of(columns: Mapping[str, Any]) -> Schema:
     """The schema by which the columns are read: no value is outside of it. Raises ValueError: bounds are no bounds."""
-    return Schema.model_validate({"attributes": [_attribute(name, kind) for name, kind in columns.items()]})
-
-
-def _attribute(name: str, kind: Any) -> dict[str, Any]:
-    elsewhere = {"missing": {"category": MISSING}, "out_of_domain": {"category": MISSING}}
-    if kind == "text":
-        return {
-            "name": name,
-            "kind": "categorical",
-            "values": ["present"],
-            "missing": {"category": MISSING},
-            "out_of_domain": {"category": "present"},
-        }
-    bounds: Any
-    bins: dict[str, Any]
-    if kind == "integer":
-        edges = [1 - 2**k for k in range(_EXPONENT, 0, -1)] + [0] + [2**k for k in range(_EXPONENT)]
-        bounds, bins = [edges[0], 2**_EXPONENT - 1], {"edges": edges}
-    elif kind == "number":
-        powers = [2.0**k for k in range(_SMALLEST, _EXPONENT)]
-        bounds = [-(2.0**_EXPONENT), 2.0**_EXPONENT]
-        bins = {"edges": [bounds[0], *(-power for power in reversed(powers)), 0.0, *powers]}
-    else:
-        kind, bounds, bins = "integer" if all(isinstance(end, int) for end in kind) else "number", kind, {"count": 1}
-    return {"name": name, "kind": kind, "bounds": bounds, "bins": bins, **elsewhere}
+    return Schema.model_validate({"attributes": [undeclared(name, kind) for name, kind in columns.items()]})

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from dpdist.accuracy.measured import Accuracy
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
+from dpdist.families.base.values import canary_counts
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.regression_steps import scores_operator
 from dpdist.families.synthesis.regressions import Regressions, measure_regressions
@@ -39,6 +40,9 @@ _RECORDS = 1e9
 
 def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
     """All that is measured, and the folder that is published with what fitting and drawing make of it."""
+    if plan.discovery is not None:
+        spec = change(plan.spec, {"schema": plan.spec.presumed.model_dump(mode="json"), "discover": None})
+        return (_found_claim(plan), *claims(replace(plan, spec=spec, discovery=None)))
     copies, schema = plan.spec.records_of_a_unit, plan.spec.table
     claim = model_claim(
         schema, plan.choices, accuracy_mu=plan.accuracy_mu, epsilon=plan.epsilon, delta=plan.delta, copies=copies
@@ -51,6 +55,32 @@ def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
             present=partial(_with_regressions, plan, claim.present, joined),
         )
     return (claim, _folder_claim(plan)) if plan.spec.output.measurements else (claim,)
+
+
+def _found_claim(plan: SynthesisPlan) -> Claim:
+    """The counts from which values and bounds are found: of columns of numbers two histograms and their steps."""
+    return Claim(
+        name=f"values and bounds of {len(plan.spec.undeclared)} columns",
+        absent=partial(_found, plan, 0),
+        present=partial(_found, plan, 1),
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+    )
+
+
+def _found(plan: SynthesisPlan, record: int, noise: Noise) -> Floats:
+    how, spec = plan.discovery, plan.spec
+    if how is None:
+        raise ValueError("nothing is found")
+    return canary_counts(
+        len(spec.undeclared_texts),
+        3 * len(spec.undeclared_numbers) + 1,
+        record,
+        named_as=("gaussian", how.values, how.named_from),
+        counted_as=("gaussian", how.cells),
+        far=how.cells,
+        noise=noise,
+    )
 
 
 def _with_regressions(plan: SynthesisPlan, tables: Callable[[Noise], ArrayLike], codes: Codes, noise: Noise) -> Floats:

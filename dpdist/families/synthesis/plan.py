@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from textwrap import shorten
 from typing import Any, ClassVar
 
@@ -15,8 +15,9 @@ from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 from dpdist.errors import SpecError
 from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.plan import EventPlan, Needs, core_seconds
+from dpdist.families.synthesis.discovery import Discovery, lost_by
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of, regression_deviation
-from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.families.synthesis.spec import PRESUMED_VALUES, WholeSynthesisSpec
 from dpdist.model.choices import MOST_CODED_CELLS, Choices, choose, is_wide, reasons, with_prior, without_triples
 from dpdist.model.draw import LARGEST_PART, MOST_REDRAWS, parts_of
 from dpdist.model.forecast import (
@@ -28,10 +29,13 @@ from dpdist.model.forecast import (
     refuse_undrawable,
 )
 from dpdist.privacy.calibrate import ABOVE
+from dpdist.privacy.event import Event
+from dpdist.privacy.events import ApproximateDP, Composed
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.storage.stored import tree_of
 
+_DRAWN = 0.05  # part of delta that draws may miss their distributions by, where it is not known yet how many there are
 _LOST = 0.01  # part of delta that the draws of triples' tables may miss their distributions by
 _PAIR = 1.6e-3  # seconds of one core that learning takes, for each pair of attributes (docs/benchmarks.md)
 TARGET_WEIGHT = 2.0  # of the pairs of a target attribute
@@ -47,6 +51,8 @@ class SynthesisPlan(EventPlan):
     choices: Choices  # of the model, with its part of mu
     accuracy_mu: float = 0.0  # mu of the measurement of the records' accuracy; 0 where nothing is measured
     regression_mu: float = 0.0  # the same of the declared regressions
+    discovery_mu: float = 0.0  # the same of values that are found before the model is learned
+    discovery: Discovery | None = None  # how they are found; None where nothing is open
 
     @property
     def parts(self) -> Sequence[int]:
@@ -65,7 +71,7 @@ class SynthesisPlan(EventPlan):
     @property
     def mu(self) -> float:
         """All that is measured is this many mu-GDP, for one record."""
-        return math.hypot(self.choices.mu, self.accuracy_mu, self.regression_mu)
+        return math.hypot(self.choices.mu, self.accuracy_mu, self.regression_mu, self.discovery_mu)
 
     def noise_at(self, at_most: int) -> float:
         """The expected error of two-way tables."""
@@ -75,7 +81,15 @@ class SynthesisPlan(EventPlan):
     def expected(self) -> Expected:
         """The accuracy that the records are expected to have."""
         spec = self.spec
-        return expected(spec.table.cardinalities, self.choices, minimum=spec.expected_records, released=spec.records)
+        return expected(spec.presumed.cardinalities, self.choices, minimum=spec.expected_records, released=spec.records)
+
+    def knowing(self, spec: WholeSynthesisSpec, spent: float) -> SynthesisPlan:
+        """The plan of the spec that has what was found, for this much of mu^2. Raises SpecError: too much was found."""
+        left = math.sqrt(self.mu**2 - spent) / ABOVE
+        found = _planned(spec, self.event, left)
+        if _draws(spec, left) * SAMPLER_DELTA > _DRAWN * self.delta:
+            raise SpecError("the columns have too many values for this delta: raise delta, or drop columns")
+        return replace(found, discovery_mu=math.sqrt(spent))
 
     def _chosen(self, name: str) -> bool:
         """Whether a choice is made: there is one of a prior and of triples only with them."""
@@ -85,11 +99,11 @@ class SynthesisPlan(EventPlan):
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object."""
-        return super().to_json() | {"reasons": reasons(self.choices, self.spec.table.cardinalities)}
+        return super().to_json() | {"reasons": reasons(self.choices, self.spec.presumed.cardinalities)}
 
     def needs(self) -> Needs:
         """Memory, tasks and time, from public sizes only."""
-        choices, cards = self.choices, self.spec.table.cardinalities
+        choices, cards = self.choices, self.spec.presumed.cardinalities
         m, largest, passes = len(cards), max(self.parts), 2 + 2 * len(STEPS) * bool(self.regression_mu)
         pairs = m * (m - 1) // 2
         drawn = max(choices.pool_rows, largest) if choices.rake else 2 * largest
@@ -128,8 +142,16 @@ class SynthesisPlan(EventPlan):
 
     def details(self) -> list[Fact]:
         """What is chosen and why, and what else the spec asks for."""
-        spec, cards = self.spec, self.spec.table.cardinalities
+        spec, cards = self.spec, self.spec.presumed.cardinalities
         facts = [Fact(title, text) for title, text in reasons(self.choices, cards).items()]
+        if self.discovery:
+            text = (
+                f"values and bounds of {number_of(len(spec.undeclared), 'column')} are found first, with "
+                f"{100 * (self.discovery_mu / self.mu) ** 2:.3g} % of mu^2 at most: values of "
+                f"{self.discovery.named_from:,} records or more, counts within +-{self.discovery.cells:.3g}. Till then "
+                f"each is taken to have {PRESUMED_VALUES} values"
+            )
+            facts.insert(0, Fact("Discovery", text, {"named_from": self.discovery.named_from}))
         if self.accuracy_mu:
             text = (
                 f"measured after the records are drawn, with {100 * spec.privacy.accuracy_share:.3g} % of mu^2: "
@@ -169,7 +191,7 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     """Plan a synthesis. Raises SpecError: all pair tables do not fit a worker, or the parts are too large;
     AccountingError: no amount of noise meets the budget.
     """
-    sizes = spec.table.cardinalities
+    sizes = spec.presumed.cardinalities
     if spec.model.prior is not None:
         from dpdist.families.synthesis.prior import refuse_own_table
 
@@ -177,22 +199,39 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     if spec.output.rows_per_part > LARGEST_PART and spec.records > LARGEST_PART:
         raise SpecError(f"output.rows_per_part: at most {LARGEST_PART:,} for a synthesis")
     epsilon, delta = spec.privacy.epsilon, spec.privacy.delta
-    wide = is_wide(sizes)
-    if wide and spec.model.prior:
+    if is_wide(sizes) and spec.model.prior:
         raise SpecError(
             "model.prior: the pair tables of these domains are too large to start from; leave the prior out"
         )
-    if wide and cells_of_pairs((2,) * len(sizes)) > MOST_CODED_CELLS:  # merging rare values would not end
+    if is_wide(sizes) and cells_of_pairs((2,) * len(sizes)) > MOST_CODED_CELLS:  # merging rare values would not end
         raise SpecError(
             f"schema: {len(sizes):,} attributes: the tables of all pairs do not fit a worker, even "
             "with two values each; leave attributes out, or declare coarser values"
         )
-    share = 0.0 if wide else spec.privacy.accuracy_share
-    most = draws_at_most(_choices(spec, 1.0), sizes) + (draws(sizes) if share else 0)
-    most += draws_of(spec.parsed_regressions)
-    whole = GaussianPlan.of(epsilon=epsilon, delta=delta, draws=most, label="all noisy tables, distances and picks")
+    calibrated = partial(GaussianPlan.of, epsilon=epsilon, label="all noisy tables, distances and picks")
+    if spec.discover is None:
+        whole = calibrated(delta=delta, draws=_draws(spec, 1.0))
+        return _planned(spec, whole.event, whole.mu)
+    lost = ApproximateDP(0.0, lost_by(spec) + _DRAWN * delta, label="values of one record named, and draws")
+    whole = calibrated(delta=delta - lost.delta)
+    own, rest = whole.part(spec.discover.share), whole.part(1 - spec.discover.share)
+    planned = _planned(spec, Composed((whole.event, lost)), rest)
+    return replace(planned, discovery=Discovery.of(spec, own), discovery_mu=own)
+
+
+def _draws(spec: WholeSynthesisSpec, mu: float) -> int:
+    """A bound of the draws of noise."""
+    sizes = spec.presumed.cardinalities
+    accuracy = draws(sizes) if spec.privacy.accuracy_share and not is_wide(sizes) else 0
+    return draws_at_most(_choices(spec, mu), sizes) + accuracy + draws_of(spec.parsed_regressions)
+
+
+def _planned(spec: WholeSynthesisSpec, event: Event, mu: float) -> SynthesisPlan:
+    """The plan that divides mu."""
+    sizes = spec.presumed.cardinalities
+    share = 0.0 if is_wide(sizes) else spec.privacy.accuracy_share
     # what is mu-GDP for one record is (c mu)-GDP for c of them, so a record may have a c-th of the unit's mu
-    model_mu, accuracy_mu, regression_mu = _divided(whole.mu / spec.records_of_a_unit, share, spec.regression_share)
+    model_mu, accuracy_mu, regression_mu = _divided(mu / spec.records_of_a_unit, share, spec.regression_share)
     choices = _choices(spec, model_mu)
     refuse_undrawable(choices, sizes)
     if regressions := spec.parsed_regressions:
@@ -202,7 +241,12 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     if accuracy_mu:
         check_deviation("privacy.accuracy_share", max(deviations(sizes, mu=accuracy_mu).values()))
     return SynthesisPlan(
-        spec=spec, event=whole.event, delta=delta, choices=choices, accuracy_mu=accuracy_mu, regression_mu=regression_mu
+        spec=spec,
+        event=event,
+        delta=spec.privacy.delta,
+        choices=choices,
+        accuracy_mu=accuracy_mu,
+        regression_mu=regression_mu,
     )
 
 
@@ -217,7 +261,7 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     """The choices that the spec does not make."""
     m = len(spec.table.attributes)
     parts = spec.records // spec.output.rows_per_part  # whole ones: each uses as much of the pool as any other
-    sizes = spec.table.cardinalities
+    sizes = spec.presumed.cardinalities
     found = choose(sizes, records=spec.expected_records, mu=mu, parts=parts, raking=not is_wide(sizes))
     if not draws_at_most(found, sizes) * SAMPLER_DELTA <= _LOST * spec.privacy.delta:
         found = without_triples(found)

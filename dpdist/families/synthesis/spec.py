@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -13,6 +13,7 @@ from dpdist.model.choices import MOST_ROUNDS
 from dpdist.spec.data import FilesSpec
 from dpdist.spec.regression import Regression, parse_regression
 from dpdist.spec.release import Delta, Epsilon, OutputSpec, PrivacyLimit, ReleaseSpec
+from dpdist.spec.schema import Attribute, Schema
 from dpdist.spec.strict import MOST_RECORDS, Section
 
 """Of balancing."""
@@ -75,8 +76,20 @@ class SynthesisSpec(Section):
     """Number of released records; default: data.minimum_records."""
 
 
+class DiscoverSpec(Section):
+    """What the schema leaves open: it is found before the model is learned, within the same budget."""
+
+    columns: tuple[str, ...] = Field(min_length=1, max_length=500)
+    """Attributes of the schema whose values, bounds and bins are found."""
+    share: float = Field(default=0.2, gt=0, le=0.9)
+    """Share of the budget (of mu^2) that this takes at most."""
+
+
 REGRESSION_SHARE = 0.1
 """Share of mu^2 that declared regressions take where the spec does not say."""
+
+PRESUMED_VALUES = 30
+"""Values of an attribute, about, before they are found."""
 
 MOST_SHARES = 0.9
 """Of mu^2, for the accuracy and the regressions together, at most."""
@@ -100,6 +113,8 @@ class WholeSynthesisSpec(ReleaseSpec):
     regressions: tuple[str, ...] = Field(default=(), max_length=32)
     """Regressions whose coefficients are measured, as questions of `dpdist infer`, such as "regression wage on age, sex
     = 1" or "logistic regression income = 2 on age, sex = 1 where state = 8"."""
+    discover: DiscoverSpec | None = None
+    """What the schema leaves open, as `dpdist.Synthesizer.from_frame` and `dpdist synthesize` write it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> WholeSynthesisSpec:
@@ -112,7 +127,57 @@ class WholeSynthesisSpec(ReleaseSpec):
         if any(len(set(priority.attributes)) < 2 for priority in self.model.priorities):
             raise ValueError("model.priorities: name two different attributes")
         self._check_regressions()
+        if self.discover is not None:
+            self._check_discovery(self.discover)
         return self
+
+    def _check_discovery(self, discover: DiscoverSpec) -> None:
+        for name in discover.columns:
+            if name not in self.table.names:
+                raise ValueError(f"discover.columns: no attribute is called {name!r}; name attributes of the schema")
+        beside = {"unit": self.unit, "weight": self.weight, "regressions": self.regressions, "rules": self.table.rules}
+        if given := [name for name, value in {**beside, "model.prior": self.model.prior}.items() if value]:
+            raise ValueError(f"discover: leave {given[0]} out, or declare all attributes")
+
+    @property
+    def undeclared(self) -> tuple[str, ...]:
+        """Names of the attributes whose values are found, in the order of the schema."""
+        columns = self.discover.columns if self.discover else ()
+        return tuple(name for name in self.table.names if name in columns)
+
+    @property
+    def undeclared_texts(self) -> tuple[str, ...]:
+        """Those whose values are texts."""
+        return tuple(name for name in self.undeclared if self.attribute(name).values is not None)
+
+    @property
+    def undeclared_numbers(self) -> tuple[str, ...]:
+        """The others."""
+        return tuple(name for name in self.undeclared if self.attribute(name).values is None)
+
+    def attribute(self, name: str) -> Attribute:
+        """The attribute of this name."""
+        return self.table.attributes[self.table.names.index(name)]
+
+    @property
+    def presumed(self) -> Schema:
+        """The schema, with some number of values for attributes whose values are not found yet."""
+        if not self.undeclared:
+            return self.table
+        open_ = {n: Attribute(name=n, kind="integer", bounds=(1, PRESUMED_VALUES)) for n in self.undeclared}
+        return Schema(attributes=tuple(open_.get(a.name, a) for a in self.table.attributes))
+
+    @property
+    def asks_of_table(self) -> str | None:
+        """Which values there are, where the schema leaves that open."""
+        return None if self.discover is None else "discover: the contract has the values; leave the setting out"
+
+    def public(self) -> dict[str, Any]:
+        """The public settings, for the manifest."""
+        tree = super().public()
+        if self.discover is None:
+            del tree["discover"]
+        return tree
 
     def _check_regressions(self) -> None:
         if not self.regressions and self.privacy.regression_share is not None:

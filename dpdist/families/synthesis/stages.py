@@ -15,6 +15,7 @@ from dpdist.families.base.accuracy import ReleaseAccuracy, accuracy_stage, count
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
+from dpdist.families.synthesis.discovery_steps import discover
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.prior import keep_prior, read_prior
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, Score, scores_operator
@@ -47,7 +48,15 @@ def stages(plan: SynthesisPlan) -> Sequence[Stage[WholeSynthesisSpec, SynthesisP
     regressions = (Stage("regressions", measure_declared),) if plan.regression_mu else ()
     published = (Stage("publish model", publish_model),) if plan.spec.output.measurements else ()
     measured = (*accuracy, *regressions)
-    return (Stage("model", learn_model), Stage("records", draw), *measured, *published, Stage("write", write_records))
+    found = (Stage("discover", discover),) if plan.discovery else ()
+    return (
+        *found,
+        Stage("model", learn_model),
+        Stage("records", draw),
+        *measured,
+        *published,
+        Stage("write", write_records),
+    )
 
 
 def learn_model(attempt: SynthesisAttempt) -> Learned:
@@ -129,8 +138,12 @@ def _held_pool(attempt: SynthesisAttempt) -> list[Codes] | None:
     return pool.parts if pool.fitted.equals(attempt.result(Learned).fitted) else None  # what was stored first counts
 
 
-def measure(attempt: SynthesisAttempt) -> ReleaseAccuracy:
-    """Measure the accuracy of the records, at the scale of the noisy number of records."""
+def measure(attempt: SynthesisAttempt) -> ReleaseAccuracy | None:
+    """Measure the accuracy of the records, at the scale of the noisy number of records; where values were found first,
+    there may be too many of them.
+    """
+    if not attempt.plan.accuracy_mu:
+        return None
     records = attempt.result(Learned).report["records"]
     return accuracy_stage(attempt, mu=attempt.plan.accuracy_mu, records=records)
 

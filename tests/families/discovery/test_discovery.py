@@ -23,11 +23,12 @@ from dpdist.api.drafts import draft_of
 from dpdist.data.records import MOST_TEXT_BYTES
 from dpdist.data.texts import VALUES, count_values, texts_of
 from dpdist.errors import ColumnMismatch, ContractBroken, DpdistError, SpecError
+from dpdist.families.base.calibration import tail
 from dpdist.families.base.registry import make_plan
+from dpdist.families.base.values import named
 from dpdist.families.discovery import stages
 from dpdist.families.discovery.claims import claims
-from dpdist.families.discovery.plan import DiscoveryPlan, tail
-from dpdist.families.discovery.stages import named
+from dpdist.families.discovery.plan import DiscoveryPlan
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy.noise import Noise

@@ -1,0 +1,274 @@
+"""Values, bounds and bins that a synthesis finds before it learns its model, within the same Gaussian account.
+
+One record changes one cell by 1 of each histogram, so histograms of deviations s_i cost the sum of ``1/s_i^2`` of mu^2.
+Which columns get fine histograms depends on what coarse ones released; the model has what is left of mu^2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
+import pyarrow.compute as pc
+
+from dpdist.data.arrow import ArrowRecords
+from dpdist.data.operators import table_counts_operator
+from dpdist.data.table import Table
+from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.calibration import project
+from dpdist.families.base.graph import table_pass
+from dpdist.families.base.values import named_values, noisy_counts
+from dpdist.families.synthesis.discovery import CELLS, Discovery
+from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.privacy.arrays import Counts, Floats
+from dpdist.spec.overrides import change
+from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.undeclared import MISSING, UNBOUNDED
+from dpdist.storage.stored import Stored, tree_of
+
+if TYPE_CHECKING:
+    pass
+
+OTHERS = "other values"
+"""The category of all values that are not named."""
+
+MOST_VALUES = 100
+"""Values of a column that are named at most, the most frequent first."""
+
+_MOST_BINS = 40  # in addition to heaps
+_LEAST_CELLS = 8
+_SEEN = 2.5  # deviations from which on cells at an end have records
+_MOST_INTEGERS = 128  # of a range up to which each integer is a value
+_CLEAR = 4.0  # deviations from which on a coarse bin has records
+_FILLED = 6.0  # deviations of the records of a bin, at least
+_STEPS = ((1.0, r"^-?\d+(\.0*)?$"), (0.01, r"^-?\d+\.\d{1,2}$"))  # what numbers may be multiples of, and their texts
+_WHOLE = 0.98  # share of a column's values that are multiples of its step, at least
+
+if TYPE_CHECKING:
+    from dpdist.families.synthesis.plan import SynthesisPlan
+
+DiscoveringAttempt: TypeAlias = "Attempt[WholeSynthesisSpec, SynthesisPlan]"
+
+
+@dataclass(frozen=True)
+class Discovered(Stored):
+    """What was found, drawn once."""
+
+    FILE: ClassVar[str] = "discovered.json"
+
+    attributes: str  # as JSON
+    records: int  # the noisy number of records, less four deviations
+    spent: float  # of mu^2
+
+
+def discover(attempt: DiscoveringAttempt) -> Discovered:
+    """Find what the schema leaves open; the attempt goes on with a spec and a plan that have it."""
+    spec, plan = attempt.spec, attempt.plan
+    if plan.discovery is None:  # the step is repeated
+        return attempt.result(Discovered)
+    found = attempt.stored(Discovered, lambda: _found(attempt))
+    attempt.public["discovered"] = {
+        "columns": list(spec.undeclared),
+        "share_of_mu_squared": found.spent / plan.mu**2,
+        **tree_of(plan.discovery),
+    }
+    settings = {"schema": Schema.model_validate_json(found.attributes), "discover": None}
+    attempt.become(plan.knowing(change(spec, settings | {"data.minimum_records": found.records}), found.spent))
+    return found
+
+
+def _found(attempt: DiscoveringAttempt) -> Discovered:
+    spec, noise, table = attempt.spec, attempt.plan.discovery, attempt.records
+    if noise is None:
+        raise ValueError("the schema leaves nothing open")
+
+    def noisy(name: str, counts: Counts, deviation: float = noise.cells) -> Counts:
+        return noisy_counts(counts, how=("gaussian", deviation), noise=attempt.noise, name=name)
+
+    rows = int(noisy("records", np.array([table.rows], np.int64))[0])
+    texts, numbers = spec.undeclared_texts, spec.undeclared_numbers
+    named, absent = named_values(attempt, table, texts, ("gaussian", noise.values, noise.named_from))
+    lacking = noisy("missing", absent, noise.values)
+    made = {name: _text(name, i, named, lacking[i], noise) for i, name in enumerate(texts)}
+    wide: list[_Range] = []
+    if numbers:
+        coarse = noisy("bins", _counts(attempt, spec.table, numbers))
+        steps = noisy("steps", _multiples(attempt, numbers).ravel()).reshape(-1, len(_STEPS))
+        for name, cells, counted in zip(numbers, _split(spec.table, numbers, coarse), steps, strict=True):
+            found = _Range.of(spec.attribute(name), cells, counted, rows, noise)
+            if found.is_wide:
+                wide.append(found)
+            made[name] = found.attribute()
+    if wide:
+        fine = Schema(attributes=tuple(one.refined() for one in wide))
+        cells = noisy("fine", _counts(attempt, fine, fine.names))
+        for one, own in zip(wide, _split(fine, fine.names, cells), strict=True):
+            made[one.name] = one.attribute(own[:-1])
+    schema = Schema(attributes=tuple(made.get(a.name, a) for a in spec.table.attributes))
+    spent = noise.spent(len(texts), 1 + 2 * len(numbers) + len(wide))
+    records = max(rows - math.ceil(_CLEAR * noise.cells), 1)
+    return Discovered(schema.model_dump_json(exclude_defaults=True), records, spent)
+
+
+def _counts(attempt: DiscoveringAttempt, schema: Schema, names: Sequence[str]) -> Counts:
+    """The one-way tables of some attributes, one after another; no policy refuses a record."""
+    places = [schema.names.index(name) for name in names]
+    counting = table_counts_operator(schema.cardinalities, [(place,) for place in places])
+    table = attempt.records if schema == attempt.spec.table else attempt.read_by(schema)
+    with attempt.stage("counting bins") as progress:
+        graph = table_pass(attempt.executor, table, counting, name="counting-bins")
+        counts: Counts = attempt.executor.compute([graph], progress=progress)[0][0]
+    return counts
+
+
+def _split(schema: Schema, names: Sequence[str], counts: Counts) -> list[Counts]:
+    sizes = [schema.attributes[schema.names.index(name)].cardinality for name in names]
+    return np.split(counts, np.cumsum(sizes)[:-1])
+
+
+def _multiples(attempt: DiscoveringAttempt, names: Sequence[str]) -> Counts:
+    """How many values of each column are multiples of a step, and of none before it."""
+    with attempt.stage("counting steps") as progress:
+        task = attempt.executor.tasks("steps")
+        parts = [task("count", count_multiples, part, i, names) for part, i in attempt.records.parts(task)]
+        counts: Counts = attempt.executor.compute([task.tree("sum", sum, parts)], progress=progress)[0]
+    return counts
+
+
+def count_multiples(table: Table | ArrowRecords, partition: int, names: Sequence[str]) -> Counts:
+    """See `_multiples`; for one partition."""
+    counts = np.zeros((len(names), len(_STEPS)), np.int64)
+    for arrays in table.texts(partition, names):
+        for column, texts in zip(counts, arrays, strict=True):
+            column += [pc.sum(pc.match_substring_regex(texts, text)).as_py() or 0 for _, text in _STEPS]
+    return counts
+
+
+def _text(name: str, column: int, named: Sequence[tuple[int, str, int]], lacking: int, noise: Discovery) -> Attribute:
+    """A column of texts: its frequent values, and one category for all others."""
+    found = sorted((-count, value) for place, value, count in named if place == column)[:MOST_VALUES]
+    values = [value for _, value in found if value not in (MISSING, OTHERS)]
+    has_gaps = lacking >= _CLEAR * noise.values
+    return Attribute.model_validate(
+        {
+            "name": name,
+            "kind": "categorical",
+            "values": [*values, OTHERS],
+            "missing": {"category": MISSING} if has_gaps else "drop",
+            "out_of_domain": {"category": OTHERS},
+        }
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Range:
+    """What coarse bins say of a column of numbers."""
+
+    given: Attribute
+    edges: Floats  # of the coarse bins that hold all but few values, the end of the last one too
+    masses: Floats  # of these bins
+    has_gaps: bool  # whether values are missing
+    step: float | None  # what values are multiples of
+    deviation: float  # of the noise of a count
+
+    @property
+    def name(self) -> str:
+        """Of the column."""
+        return self.given.name
+
+    @classmethod
+    def of(cls, given: Attribute, cells: Counts, steps: Counts, rows: int, noise: Discovery) -> _Range:
+        """From the noisy counts of the bins, of the multiples and of all records."""
+        lows, highs = given.bin_ends()
+        whole = given.kind == "integer"
+        edges = np.append(lows, highs[-1] + whole).astype(np.float64)
+        first, last = 0, len(lows) - 1
+        if highs[-1] >= UNBOUNDED:
+            clear, zero = np.flatnonzero(cells[:-1] >= _CLEAR * noise.cells), int(np.searchsorted(lows, 0))
+            first, last = (int(clear[0]), int(clear[-1])) if len(clear) else (zero, zero)
+            if 0 < lows[first] ** 2 <= edges[last + 1]:
+                first = zero  # a range that begins far below its end has a 0
+        held = cells[first : last + 1]
+        total = max(float(held.sum()), 1.0)
+        present = rows - int(cells[-1])
+        reached = np.cumsum(steps) >= max(_WHOLE * present - 2 * _CLEAR * noise.cells, present / 2)
+        step = _STEPS[int(np.argmax(reached))][0] if reached.any() and not whole else None
+        gaps = cells[-1] >= _CLEAR * noise.cells
+        return cls(given, edges[first : last + 2], project(held, total=total), bool(gaps), step, noise.cells)
+
+    @property
+    def is_of_integers(self) -> bool:
+        """Whether all but few values are integers."""
+        return self.given.kind == "integer" or self.step == 1
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it has more values than a small domain."""
+        return not self.is_of_integers or float(self.edges[-1] - self.edges[0]) > _MOST_INTEGERS
+
+    def refined(self) -> Attribute:
+        """The attribute with fine bins: most where most records are."""
+        return self._with([*self._fine()], out_of_domain={"category": MISSING}, missing={"category": MISSING})
+
+    def _fine(self) -> Iterator[float]:
+        """Lower ends of fine bins: the more records a coarse bin seems to have, the more cells it is cut into."""
+        lows, highs = self.edges[:-1], self.edges[1:]
+        if self.is_of_integers:
+            lows, highs = np.ceil(lows), np.ceil(highs)
+        divisible = self.masses * (highs - lows > 1) if self.is_of_integers else self.masses
+        number = min(max(float(self.masses.sum()) / self.deviation, _LEAST_CELLS), CELLS)
+        cells = np.maximum(np.rint(number * divisible / max(float(divisible.sum()), 1.0)), 1)
+        if self.is_of_integers:
+            cells = np.minimum(cells, highs - lows)
+        for low, high, number in zip(lows.tolist(), highs.tolist(), cells.astype(int).tolist(), strict=True):
+            ends = (low + i * (high - low) / number for i in range(number))
+            yield from map(math.ceil, ends) if self.is_of_integers else ends
+
+    def attribute(self, cells: Counts | None = None) -> Attribute:
+        """The attribute as it is found; where the range is wide, with bins of about equally many records."""
+        if cells is None:
+            lows = [*self._fine()] if self.is_wide else [*range(math.ceil(self.edges[0]), math.ceil(self.edges[-1]))]
+            return self._with(lows)
+        lows, total = [*self._fine()], max(float(self.masses.sum()), 1.0)
+        first, last = self._held(cells, np.array(lows))
+        masses = project(cells[first:last], total=total)
+        around = np.lib.stride_tricks.sliding_window_view(np.pad(masses, 4, "edge"), 9)
+        stands_out = (masses >= _FILLED * self.deviation) & (masses >= 4 * np.median(around, axis=1))
+        heaps = (masses >= max(total / _MOST_BINS, _FILLED * self.deviation)) | stands_out
+        least = max(_FILLED * self.deviation, float(masses[~heaps].sum()) / _MOST_BINS)
+        cuts, run = [first], 0.0
+        for i, (mass, is_heap) in enumerate(zip(masses.tolist(), heaps.tolist(), strict=True), first):
+            run += mass
+            cuts += [i, i + 1] if is_heap else [i + 1] if run >= least else []
+            run = 0.0 if cuts[-1] == i + 1 else run
+        kept = [lows[i] for i in sorted(set(cuts)) if i < last]
+        end = float([*lows, self.edges[-1]][last])
+        return replace(self, edges=np.append(self.edges[:-1], end))._with(kept)
+
+    def _held(self, cells: Counts, lows: Floats) -> tuple[int, int]:
+        """The first cell and the one after the last, without cells at the ends of the range that seem to be empty."""
+        if self.given.bounds is None or self.given.bounds[1] < UNBOUNDED:
+            return 0, len(cells)
+        inner, outer = int((lows < self.edges[1]).sum()), int((lows >= self.edges[-2]).sum())
+        ends = []
+        for own in (cells[:inner], cells[::-1][:outer]):
+            held = np.cumsum(own) >= _SEEN * self.deviation * np.sqrt(np.arange(1, len(own) + 1))
+            ends.append(int(held.argmax()) if held.any() else 0)
+        first, last = ends[0], len(cells) - ends[1]
+        return (first, last) if first < last else (0, len(cells))
+
+    def _with(self, lows: Sequence[float], **policies: Any) -> Attribute:
+        """The attribute with bins of these lower ends."""
+        end, missing = float(self.edges[-1]), {"category": MISSING} if self.has_gaps else "drop"
+        tree: dict[str, Any] = {"name": self.name, "kind": self.given.kind, "missing": missing, "out_of_domain": "clip"}
+        if self.given.kind == "integer":
+            tree |= {"bounds": [int(lows[0]), math.ceil(end) - 1]}
+            if len(lows) < tree["bounds"][1] - tree["bounds"][0] + 1:
+                tree["bins"] = {"edges": [int(low) for low in lows]}
+        else:
+            step = self.step or 10.0 ** (math.floor(math.log10(np.median(np.diff([*lows, end])))) - 1)
+            tree |= {"bounds": [lows[0], end - 0.5 if step == 1 else end], "bins": {"edges": lows}, "step": step}
+        return Attribute.model_validate(tree | policies)

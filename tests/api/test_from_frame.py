@@ -1,0 +1,208 @@
+"""From a frame to a release in three lines: types, one charge, what is found, and twenty wrong uses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from commands import Command
+from releases import KEY
+
+import dpdist
+from dpdist import errors
+from dpdist.families.base.registry import make_plan
+from dpdist.families.synthesis.plan import SynthesisPlan
+from dpdist.spec.reader import load
+from dpdist.spec.undeclared import undeclared
+
+pd = pytest.importorskip("pandas")
+ROWS = 8_000
+
+
+def people(rows: int = ROWS) -> Any:
+    rng = np.random.default_rng(1)
+    region = rng.choice(["north", "south", "east"], rows, p=[0.5, 0.3, 0.2]).astype(object)
+    region[:3] = "planted-value"
+    return pd.DataFrame(
+        {
+            "customer_id": np.arange(rows),
+            "age": rng.integers(18, 91, rows),
+            "region": region,
+            "plan": pd.Categorical(rng.choice(["a", "b"], rows)),
+            "income": np.where(rng.random(rows) < 0.3, 0, np.round(rng.lognormal(10, 0.6, rows), 2)),
+            "children": np.where(rng.random(rows) < 0.2, np.nan, rng.poisson(1.2, rows)),
+            "smokes": rng.random(rows) < 0.3,
+            "joined": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, rows), unit="D"),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        made = tmp_path_factory.mktemp("frames")
+        patch.chdir(made)
+        patch.delenv("DPDIST_LEDGER", raising=False)
+        dpdist.Ledger("others.db").create("others", epsilon=1, delta=1e-8)
+        yield made
+
+
+def asked(frame: Any = None, **changes: Any) -> dpdist.Synthesizer:
+    given = {"epsilon": 1, "delta": 1e-9, "drop": ["customer_id"], "public": {"age": (0, 110)}} | changes
+    return dpdist.Synthesizer.from_frame(people() if frame is None else frame, **given)
+
+
+@pytest.fixture(scope="module")
+def made(folder: Path) -> dpdist.Synthesizer:
+    return asked(name="three-lines").fit(people(), test_key=KEY)
+
+
+def test_three_lines_charge_once_and_give_the_types_of_the_frame(made: dpdist.Synthesizer) -> None:
+    frame, sample = people(), made.sample(3_000)
+    assert [str(kind) for kind in sample.dtypes] == [str(kind) for kind in frame.drop(columns="customer_id").dtypes]
+    assert len(dpdist.Ledger().show("frame").attempts) == 1
+    report = dpdist.verify(made.release_, ledger=dpdist.Ledger())
+    assert (report.epsilon, report.verdict) == (1, "verified")
+    assert abs((sample["income"] == 0).mean() - 0.3) < 0.05
+    assert abs(sample["children"].isna().mean() - 0.2) < 0.05
+    assert set(sample["children"].dropna() % 1) == {0.0}
+    assert abs(sample["age"].median() - 54) < 4
+    assert sample["joined"].median().year == 2021
+    pd.testing.assert_frame_equal(sample, made.sample(3_000, seed=0))
+
+
+def test_what_few_records_have_is_not_found(made: dpdist.Synthesizer, folder: Path) -> None:
+    made.schema.save("found.yaml")
+    text = Path("found.yaml").read_text(encoding="utf-8")
+    assert dpdist.Schema.from_yaml("found.yaml") == made.release_.schema
+    assert "planted-value" not in text
+    assert all(value in text for value in ("north", "south", "east"))
+    assert made.release_.manifest.parameters["discovered"]["share_of_mu_squared"] <= 0.2 + 1e-9
+
+
+def test_what_was_found_serves_the_next_release(folder: Path) -> None:
+    ledger = dpdist.Ledger("own.db")
+    ledger.create("own", epsilon=2, delta=1e-8)
+    first = asked(ledger=ledger, dataset="own").fit(people())
+    again = first.fit(people())
+    assert "discovered" not in again.release_.manifest.parameters
+    assert len(ledger.show("own").attempts) == 2
+
+
+def test_the_noise_of_what_is_found_keeps_its_share(folder: Path) -> None:
+    """The sum of 1/s^2 over all histograms is within the share, and with the model within the whole."""
+    columns = {"a": "text", "b": "text", "n": "integer", "x": "number", "k": (0, 5_000)}
+    tree = {
+        "kind": "synthesis",
+        "name": "found",
+        "dataset": "people",
+        "schema": {"attributes": [undeclared(name, kind, bins=64) for name, kind in columns.items()]},
+        "data": {"path": "t.parquet", "minimum_records": 1_000},
+        "output": {"path": "out"},
+        "privacy": {"epsilon": 1, "delta": 1e-9},
+        "discover": {"columns": list(columns), "share": 0.3},
+    }
+    plan = make_plan(load(tree))
+    assert isinstance(plan, SynthesisPlan)
+    assert plan.discovery is not None
+    spent = plan.discovery.spent(2, 1 + 3 * 3)
+    whole = 1 / plan.event.parts()[0].noise_multiplier  # type: ignore[union-attr]
+    assert 2 / plan.discovery.values**2 + 10 / plan.discovery.cells**2 <= spent <= 0.3 * whole**2 * (1 + 1e-9)
+    assert plan.mu <= whole
+    known = load(tree | {"schema": plan.spec.presumed, "discover": None})
+    final = plan.knowing(known, spent)  # type: ignore[arg-type]
+    assert math.hypot(final.choices.mu, final.accuracy_mu) ** 2 + spent <= whole**2
+    assert final.event == plan.event
+
+
+@pytest.mark.parametrize("kind", ["polars", "arrow", "dask", "parquet"])
+def test_other_tables_give_what_the_frame_gives(kind: str, made: dpdist.Synthesizer, folder: Path) -> None:
+    frame = people().drop(columns=["joined"])
+    table = pa.Table.from_pandas(frame)
+    pq.write_table(table, folder / "people.parquet")
+    given: Any = {
+        "polars": lambda: pytest.importorskip("polars").from_pandas(frame),
+        "arrow": lambda: table,
+        "dask": lambda: pytest.importorskip("dask.dataframe").from_pandas(frame, npartitions=3),
+        "parquet": lambda: "people.parquet",
+    }[kind]()
+    ledger = dpdist.Ledger(f"{kind}.db")
+    found = asked(given, ledger=ledger, name=kind).fit(given, test_key=KEY)
+    assert found.schema.names == made.schema.names[:-1]
+    assert len(found.sample(10)) == 10
+
+
+def test_the_command_line_does_the_same(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    command: Command = request.getfixturevalue("dpdist")
+    pq.write_table(pa.Table.from_pandas(people().drop(columns=["joined"])), tmp_path / "shop.parquet")
+    done = command("synthesize", "shop.parquet", "--epsilon", "1", "--drop", "customer_id", "--public",
+        "age=0..110", "--ledger", "cli.db", "--schema", "shop.yaml")  # fmt: skip
+    assert done.code == 0, done.err
+    assert "(1, 1e-9)-differential privacy" in done.out
+    assert "names and types of 6 columns are taken as public" in done.err
+    assert abs(len(dpdist.open_release("releases/shop")) - ROWS) < 1_000
+    assert dpdist.Schema.from_yaml("shop.yaml").names[0] == "age"
+
+
+def held(**columns: Any) -> Any:
+    return pd.DataFrame({"age": [1, 2], **columns})
+
+
+WRONG: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
+    "an identifier": (errors.SpecError, "drop=['customer_id']", lambda: asked(drop=[])),
+    "free text": (errors.SpecError, "free text: remarks", lambda: asked(held(remarks=["a", "b"]), drop=[])),
+    "a name": (errors.SpecError, "firstName", lambda: asked(held(firstName=["a", "b"]), drop=[])),
+    "a column to drop that is not there": (errors.SpecError, "did you mean 'customer_id'",
+        lambda: asked(drop=["custmer_id"])),
+    "a public column that is not there": (errors.SpecError, "did you mean 'age'",
+        lambda: asked(public={"agee": "text"})),
+    "a text to drop": (errors.SpecError, "expected a list", lambda: asked(drop="customer_id")),
+    "nothing left": (errors.SpecError, "no column is left", lambda: asked(held(), drop=["age"], public={})),
+    "dropped and public": (errors.SpecError, "in both", lambda: asked(drop=["customer_id", "age"])),
+    "public as a list": (errors.SpecError, "expected a mapping", lambda: asked(public=["age"])),
+    "an unknown kind": (errors.SpecError, "expected bounds such as", lambda: asked(public={"age": "integr"})),
+    "bounds the wrong way": (errors.SpecError, "exceeds the upper bound", lambda: asked(public={"age": (110, 0)})),
+    "bounds of texts": (errors.SpecError, "two numbers", lambda: asked(public={"age": ("a", "b")})),
+    "one bound": (errors.SpecError, "two numbers", lambda: asked(public={"age": (5,)})),
+    "values twice": (errors.SpecError, "declared twice", lambda: asked(public={"region": ["north", "north"]})),
+    "no values": (errors.SpecError, "declare its `values`", lambda: asked(public={"region": []})),
+    "numbers of texts": (errors.SpecError, "holds texts", lambda: asked(public={"region": "number"})),
+    "a column of lists": (errors.SpecError, "'tags' holds list", lambda: asked(held(tags=[[1], [2]]), drop=[])),
+    "several types": (errors.ColumnMismatch, "several types", lambda: asked(held(mix=["a", 2.5]), drop=[])),
+    "no table": (errors.SpecError, "is not one of these", lambda: asked({"age": [1]})),
+    "no file": (errors.DataNotFound, "nowhere.parquet", lambda: asked("nowhere.parquet")),
+    "no epsilon": (errors.SpecError, "epsilon", lambda: asked(epsilon=0)),
+    "a delta that is none": (errors.SpecError, "delta", lambda: asked(delta=1.0)),
+    "a setting that is none": (errors.SpecError, "did you mean 'records'",
+        lambda: asked(settings={"synthesis.record": 5})),
+    "another frame": (errors.ColumnMismatch, "'region' is missing",
+        lambda: asked(ledger=dpdist.Ledger("others.db"), dataset="others").fit(people().drop(columns="region"))),
+    "a second release": (errors.BudgetExceeded, "dataset=", lambda: asked().fit(people())),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("use", WRONG)
+def test_a_wrong_use_is_one_clear_error_and_costs_nothing(use: str, made: dpdist.Synthesizer) -> None:
+    kind, words, act = WRONG[use]
+    before = dpdist.Ledger().show("frame").attempts
+    with pytest.raises(kind) as caught:
+        act()
+    assert words in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 2
+    assert "planted-value" not in str(caught.value)
+    assert dpdist.Ledger().show("frame").attempts == before
+    assert not dpdist.Ledger("others.db").show("others").attempts
+
+
+def test_days_come_back_as_days(made: dpdist.Synthesizer) -> None:
+    table = pa.table({"day": pa.array([date(2020, 1, 1 + k % 28) for k in range(4_000)])})
+    ledger = dpdist.Ledger("days.db")
+    found = dpdist.Synthesizer.from_frame(table, epsilon=2, delta=1e-9, ledger=ledger).fit(table)
+    assert found.sample(5).schema.field("day").type == pa.date32()
