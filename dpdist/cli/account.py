@@ -9,7 +9,9 @@ import typer
 from dpdist.cli.shared import REQUIRED, option, show_json, with_options
 from dpdist.errors import SpecError
 
-account_app = typer.Typer(help="What would it cost, without a spec.", no_args_is_help=True, rich_markup_mode=None)
+account_app = typer.Typer(
+    help="Say what a mechanism costs, without a spec.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @account_app.callback()
@@ -26,7 +28,7 @@ def account_plausible_deniability(
     records: Annotated[int, typer.Option(min=1, help="Released records, R.")],
     delta: Annotated[float, typer.Option(help="Delta of the whole release.")],
 ) -> None:
-    """Cost of the seeds of a plausible-deniability release, as JSON."""
+    """Cost of the seeds of a release, as JSON."""
     from dpdist.privacy.accountant import plausible_deniability
 
     try:
@@ -62,7 +64,10 @@ def account_plausible_deniability(
     option("table_records", Annotated[int | None, typer.Option(min=1, help="With --paper: mixtures of all classes.")]),
 )
 def account_mixing(**asked: Any) -> None:
-    """Cost of the mixtures of a class, or the noise they need, as JSON (add/remove adjacency)."""
+    """Cost or noise of mixtures, as JSON.
+
+    They are those of a class, under add/remove adjacency.
+    """
     from dpdist.privacy.mixtures import account_mixing as account
 
     show_json(account(**asked))
@@ -74,7 +79,10 @@ def account_entropy(
     order: Annotated[float, typer.Option(help="Order of the Renyi entropy; 1 is Shannon's.")] = 1.0,
     adjacency: Annotated[str, typer.Option(help="add/remove or replacement.")] = "add/remove",
 ) -> None:
-    """How much one record moves an entropy, in bits: exact sensitivity and the papers' bound, as JSON."""
+    """Sensitivity of an entropy in bits, as JSON.
+
+    The exact one, and the papers' bound.
+    """
     from dpdist.privacy.sensitivity import account
 
     show_json(account(records=records, order=order, adjacency=adjacency))  # type: ignore[arg-type]
@@ -85,7 +93,10 @@ def account_pml(
     epsilon: Annotated[float, typer.Option(help="Pointwise maximal leakage, in nats.")],
     alpha: Annotated[float, typer.Option(help="Assumed least probability of every bin, for every record.")],
 ) -> None:
-    """Noise of a histogram for a bound on its leakage, and its equal differential privacy, as JSON."""
+    """Noise for a bound on leakage, as JSON.
+
+    That of a histogram, with its equal differential privacy.
+    """
     from dpdist.privacy.leakage import account
 
     show_json(account(epsilon=epsilon, alpha=alpha))

@@ -49,10 +49,11 @@ def cluster_secrets(
     prefix: Annotated[str, typer.Option(help="Beginning of the secrets' names.")] = "dpdist",
     days: Annotated[int, typer.Option(min=1, max=3650, help="Days until the certificates expire.")] = 365,
 ) -> None:
-    """Print the secrets that the Helm chart names, for ``kubectl apply --server-side -f -``.
+    """Print the secrets that the Helm chart names.
 
-    The ledger's URL and the object store's credentials are those of the environment (DPDIST_LEDGER,
-    AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY). Certificates are made, and a key-encryption key unless DPDIST_KEK is set.
+    They are for ``kubectl apply --server-side -f -``. The ledger's URL and the object store's credentials are those
+    of the environment (DPDIST_LEDGER, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY). Certificates are made, and a key-
+    encryption key unless DPDIST_KEK is set.
     """
     import sys
 

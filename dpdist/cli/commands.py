@@ -231,7 +231,10 @@ def sample(
         Path | None, typer.Option(help="Schema file (YAML): write a table of it, all values equally likely.")
     ] = None,
 ) -> None:
-    """Write a made-up census-like table (schema of deploy/releases/schemas/acs2013.yaml) to try things out."""
+    """Write a made-up table to try things out.
+
+    By default census-like, of the schema deploy/releases/schemas/acs2013.yaml.
+    """
     from dpdist.cli.sample_table import write, write_uniform
 
     if schema is not None:
@@ -260,7 +263,9 @@ def audit(
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Attack the mechanisms of a spec on made-up tables: stated epsilon against a measured lower bound.
+    """Attack the mechanisms of a spec on made-up tables.
+
+    Prints the stated epsilon beside a measured lower bound.
 
     Each mechanism is run many times on two small tables, which takes minutes; begin with --runs 400.
     """

@@ -38,7 +38,10 @@ def contract_draft(
         typer.Option(help="A spec: its `data` says how the files are read and, unless given, which and how many."),
     ] = None,
 ) -> None:
-    """Print a contract made from a schema; write it to a file, and read it before you create the data set."""
+    """Print a contract made from a schema.
+
+    Write it to a file, and read it before you create the data set.
+    """
     from dpdist.spec.contract import drafted
     from dpdist.spec.draft import notes_on
     from dpdist.spec.schema import Schema
@@ -73,9 +76,9 @@ def contract_check(
     ] = None,
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
-    """Read the table once and find whether it keeps the contract. Costs nothing: for the custodian's eyes only.
+    """Read the table once: does it keep the contract?
 
-    What is printed holds private counts.
+    Costs nothing: for the custodian's eyes only. What is printed holds private counts.
     """
     from dpdist.lifecycle.conformity import check_input
     from dpdist.spec.contract import Contract
@@ -115,9 +118,10 @@ def contract_amend(
     reason: Annotated[str, typer.Option(help="Why; it stands in the journal of the data set.")],
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
-    """Give a data set another contract, or another cap on epsilon: an act of the custodian, in the journal.
+    """Give a data set another contract or cap.
 
-    Inputs are checked again. A higher cap is then the guarantee of everything that was released before, too.
+    An act of the custodian, in the journal. Inputs are checked again. A higher cap is then the guarantee of
+    everything that was released before, too.
     """
     from dpdist.spec.contract import Contract
 

@@ -44,7 +44,10 @@ def _options() -> list[inspect.Parameter]:
     *_options(), option("settings", Settings), option("endpoint_url", Endpoint), option("as_json", AsJson, False)
 )
 def evaluate(**given: Any) -> None:
-    """Compare a release with the real table: one CONFIDENTIAL page with plots, and the figures as JSON."""
+    """Compare a release with the real table (CONFIDENTIAL).
+
+    Writes one page with plots, and the figures as JSON.
+    """
     from dpdist.api.evaluation import evaluate as call
 
     asked = {name: value for name, value in given.items() if value is not None and name in Request.settings()}

@@ -48,7 +48,7 @@ def ledger_create(
     ] = None,
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
-    """Enter a data set with its budget, and its contract if it has one."""
+    """Enter a data set with its budget or contract."""
     if contract is not None:
         if epsilon or delta or allow or pml:
             raise SpecError("--contract: the contract says the caps and the guarantees; leave the other options out")
@@ -73,7 +73,10 @@ def ledger_identity(
     ] = False,
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
-    """Print the public key with which the releases of a data set are signed, for its readers to keep."""
+    """Print the public key of a data set.
+
+    Its releases are signed with the private half; readers keep the public one.
+    """
     from dpdist.ledger.signing import public_pem
 
     with open_ledger(ledger) as opened:
@@ -208,9 +211,10 @@ def ledger_anchor(
     dataset: Annotated[str, typer.Argument(help="Name of the data set.")],
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
-    """Set the anchor of a data set to the ledger as it is, once all of it is verified (needs DPDIST_LEDGER_ANCHOR).
+    """Set the anchor of a data set to the ledger as it is.
 
-    From then on a database that is older than its anchor is refused.
+    All of the ledger is verified first; DPDIST_LEDGER_ANCHOR says where the anchor lies. From then on a database
+    that is older than its anchor is refused.
     """
     with open_ledger(ledger) as opened:
         mark = opened.anchor(dataset)
@@ -226,7 +230,10 @@ def ledger_verify(
         typer.Option(help="A `head` that `ledger show --json` once gave and that was kept elsewhere; may be repeated."),
     ] = None,
 ) -> None:
-    """Check that no row of the ledger was changed and that no cap is exceeded."""
+    """Check that the ledger is as dpdist left it.
+
+    No row was changed, and no cap is exceeded.
+    """
     if receipt and dataset is None:
         raise SpecError("--receipt: a receipt is of one data set, name it")
     damaged = []
@@ -250,9 +257,9 @@ def ledger_give_up(
     ledger: LedgerUrl = DEFAULT_LEDGER,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """End an open attempt that nobody will resume; its key is destroyed.
+    """End an open attempt that nobody will resume.
 
-    Its charge is given back if no record was read, and stays spent otherwise.
+    Its key is destroyed. Its charge is given back if no record was read, and stays spent otherwise.
     """
     from dpdist.lifecycle.history import find_attempt
 

@@ -22,7 +22,10 @@ def report(
     dataset: Annotated[str | None, typer.Option(help="One data set only; default: all.")] = None,
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
-    """Write a page that says what was spent on each data set, when, and under which guarantee; it works offline."""
+    """Write a page of what each data set has spent.
+
+    It says when, and under which guarantee, and works offline.
+    """
     from dpdist.evaluation.ledger_report import ledger_page
     from dpdist.evaluation.page.files import write_private
     from dpdist.ledger.statement import ledger_rows
@@ -46,7 +49,10 @@ def metrics(
     ] = None,
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
-    """Print what is left, open and released, in the text format of Prometheus. Nothing in it depends on a record."""
+    """Print the state of the ledger for Prometheus.
+
+    What is left, open and released; nothing in it depends on a record.
+    """
     from dpdist.evaluation.page.files import write_private
 
     if output is not None and listen is not None:

@@ -98,7 +98,10 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check every file of a release against its manifest, the guarantee against its events, and the signature."""
+    """Check the files, guarantee and signature of a release.
+
+    The files are compared with the manifest, and the guarantee with its events.
+    """
     from dpdist.api.calls import verified
 
     release, options = place.release, place.options
@@ -165,7 +168,10 @@ def draw(
     seed: Annotated[int, typer.Option(min=0, help="Another seed, other records.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Draw new records from the model of a release, of any number and under a condition; it costs nothing."""
+    """Draw new records from the model of a release.
+
+    Any number of them, also under a condition; it costs nothing.
+    """
     from dpdist.inference.records import draw_table
 
     drawn = draw_table(place.open(), records, where=where, seed=seed)
@@ -181,7 +187,10 @@ def tabulate(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """The model's counts of all cells of some attributes, with standard errors and 95 % intervals."""
+    """Print the counts of a table's cells, with intervals.
+
+    The counts are those of the model, with standard errors and 95 % intervals.
+    """
     from dpdist.inference.answers import tabulate as table_of
 
     _write(table_of(place.open(), attributes), out, as_json)
@@ -221,7 +230,10 @@ def replicates(
     number: Annotated[int, typer.Option(min=20, max=1_000, help="Number of replicates.")] = 80,
     seed: Annotated[int, typer.Option(min=0, help="Another seed, other replicates.")] = 0,
 ) -> None:
-    """The released records with replicate weights, for R's survey package, Stata or samplics; it costs nothing."""
+    """Write the released records with replicate weights.
+
+    For R's survey package, Stata or samplics; it costs nothing.
+    """
     from dpdist.inference.replicates import make_replicates
 
     made = make_replicates(place.open(), number, seed=seed)

@@ -48,7 +48,10 @@ def runs_clean(
     ] = None,
     endpoint_url: Endpoint = None,
 ) -> None:
-    """Delete what killed runs left: probes, unfinished files, claims, parts and keys of attempts that were given up."""
+    """Delete what killed runs left.
+
+    Probes, unfinished files, claims, parts and keys of attempts that were given up.
+    """
     from dpdist.lifecycle.leftovers import sweep_address, sweep_store
     from dpdist.storage.local import sweep_reports
 

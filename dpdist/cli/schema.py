@@ -33,11 +33,11 @@ def schema_draft(
         bool, typer.Option("--public", help="The table is PUBLIC: take values and ranges from its records.")
     ] = False,
 ) -> None:
-    """Print a schema drafted from a description of a table; what is left to decide is marked TODO.
+    """Print a schema drafted from a description of a table.
 
-    Reads Frictionless Table Schema, CSVW, DDI-Codebook, data dictionaries of NIST and the Census Bureau (JSON, CSV),
-    names files of the UCI repository, the types of Parquet files, and releases of kind: discovery. Reads no record,
-    unless --public is given.
+    What is left to decide is marked TODO. Reads Frictionless Table Schema, CSVW, DDI-Codebook, data dictionaries of
+    NIST and the Census Bureau (JSON, CSV), names files of the UCI repository, the types of Parquet files, and
+    releases of kind: discovery. Reads no record, unless --public is given.
     """
     from dpdist.api.drafts import draft_of
 
@@ -62,7 +62,9 @@ def schema_discover(
     delta: Annotated[float, typer.Option(help="Delta of the discovery.")],
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
-    """Charge a data set for a discovery of its columns, publish it, and print a schema drafted from it.
+    """Discover the values of columns, at a charge.
+
+    Publishes the discovery, and prints a schema drafted from it.
 
     Repeated, it ends what was interrupted, and costs nothing more.
     """
@@ -90,7 +92,7 @@ def schema_check(
         ),
     ] = False,
 ) -> None:
-    """Say what is missing or wrong in a schema, what is left to decide in a draft, and what it declares.
+    """Say what a schema declares, lacks or leaves open.
 
     With --against, also whether a table fits it, which costs nothing. Reads no record, unless --custodian is given.
     """
