@@ -30,9 +30,7 @@ from dpdist.accuracy.measured import EDGES, Accuracy, Order, at_scale
 from dpdist.accuracy.tables import Attributes
 from dpdist.privacy.arrays import Counts, Floats
 
-SMALL = 0.01
-"""Cells with less than this share have heavier tails, and the published sentence leaves them out."""
-
+SMALL = 0.01  # cells with less than this share have heavier tails, and the published sentence leaves them out
 _MULTIPLIERS = {1: (2.5, 3.4), 2: (2.7, 2.9), 3: (2.9, 2.9)}  # of cells above and below `SMALL`
 _LEAST_SHARE = 2e-5
 _ERROR_OF_CURVE = 0.3  # relative deviation of a class from the curve, before it is measured
@@ -40,10 +38,8 @@ _FACTORS = (0.4, 2.5)
 _LEAST_SPREAD = 0.02  # variance of the pairs' factors, at least
 _SURE = 2.0
 """An interval by mean errors is taken if it is the shorter one even with a mean error this many deviations larger."""
-_SURELY = 0.5
-"""Deviation of the logarithm of errors that the noise hides; it grows with how far they stand out."""
-_SHOWN = 2.0
-"""Deviations of its noise from which on a sum shows an error; below, an upper bound takes its place."""
+_SURELY = 0.5  # deviation of the logarithm of errors that the noise hides; it grows with how far they stand out
+_SHOWN = 2.0  # deviations of its noise from which on a sum shows an error; below, an upper bound takes its place
 _UPPER = 1.645  # deviations of the upper bound: 95 %
 _STEPS = 8  # towards the upper end of an interval; each is a contraction
 _LN20 = math.log(20)

@@ -28,9 +28,7 @@ from dpdist.storage.stored import tree_of, value_of
 EDGES = (1, 3, 10, 30, 100, 300, 1000, 3000)
 """Classes of a cell by its share of the released records: their lower ends, in units of 1e-4."""
 
-MOST_PAIRS = 1000
-"""More pairs have no distance each: the noise of a distance grows with their root."""
-
+MOST_PAIRS = 1000  # more pairs have no distance each: the noise of a distance grows with their root
 _WEIGHTS = {1: 1.0, 2: 1.5, 3: 1.5}  # shares of the orders' sums, and of the pairs' distances, before they sum to 1
 _PAIRS_WEIGHT = 2.0
 

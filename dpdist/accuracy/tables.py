@@ -25,24 +25,12 @@ from dpdist.data.count import (
 from dpdist.data.operators import Operator, pair_counts_operator, table_counts_operator, together
 from dpdist.privacy.arrays import Codes, Counts
 
-TRIPLES = 300
-"""Triples of attributes that are compared at most."""
-
-MOST_TRIPLE_CELLS = 1 << 23
-"""Cells of all compared triples at most (64 MiB)."""
-
-BLOCK_CELLS = 1 << 16
-"""Cells of a block of attributes that holds several triples, at most (512 KiB)."""
-
-MOST_SHARED_PAIRS = 2000
-"""Of more pairs, finding blocks for them and the triples takes longer than they save."""
-
-TRAVELLING_CELLS = 1 << 22
-"""Blocks of more cells do not leave a partition (32 MiB)."""
-
-_FEW = 4
-"""Cells of blocks for each one of their marginals, from which on it is worth a partition's time to sum them up."""
-
+TRIPLES = 300  # triples of attributes that are compared at most
+MOST_TRIPLE_CELLS = 1 << 23  # cells of all compared triples at most (64 MiB)
+BLOCK_CELLS = 1 << 16  # cells of a block of attributes that holds several triples, at most (512 KiB)
+MOST_SHARED_PAIRS = 2000  # of more pairs, finding blocks for them and the triples takes longer than they save
+TRAVELLING_CELLS = 1 << 22  # blocks of more cells do not leave a partition (32 MiB)
+_FEW = 4  # cells of blocks for each one of their marginals, from which on it is worth a partition's time to sum them up
 Attributes = tuple[int, ...]
 
 

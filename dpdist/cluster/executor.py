@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 from dpdist.cluster.tasks import Deferred, DirectTasks, Tasks
 
-TaskProgress = Callable[[int, int], None]
-"""Called with (finished tasks, all tasks) while tasks run."""
+TaskProgress = Callable[[int, int], None]  # called with (finished tasks, all tasks) while tasks run
 
 
 class Executor(Protocol):

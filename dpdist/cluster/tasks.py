@@ -13,8 +13,7 @@ from itertools import count, islice
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-Deferred: TypeAlias = Any
-"""The result of a task: the value itself in process, a `dask.delayed.Delayed` on a cluster."""
+Deferred: TypeAlias = Any  # the result of a task: the value itself in process, a `dask.delayed.Delayed` on a cluster
 
 
 class Tasks(ABC):

@@ -19,11 +19,8 @@ from dpdist.data.count import MAX_PAIR_CELLS
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.schema import Attribute, Category, Schema
 
-LARGEST = 256
-"""Codes of an attribute that is compared as it is."""
-
-NUMBER_BINS = 20
-"""Bins of a number, and about the number of runs of a domain that is too large."""
+LARGEST = 256  # codes of an attribute that is compared as it is
+NUMBER_BINS = 20  # bins of a number, and about the number of runs of a domain that is too large
 
 
 @dataclass(frozen=True, eq=False)

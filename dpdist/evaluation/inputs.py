@@ -33,11 +33,8 @@ from dpdist.publish.manifest import Manifest
 from dpdist.spec.schema import Schema
 from dpdist.spec.unit import UnitSpec, WeightSpec
 
-LARGEST_SAMPLE = 2_000_000
-"""Records of each table that are held at once, as codes; of a larger table a random sample."""
-
-SAMPLE_BYTES = 64 << 20
-"""Memory of the codes of such a sample."""
+LARGEST_SAMPLE = 2_000_000  # records of each table that are held at once, as codes; of a larger table a random sample
+SAMPLE_BYTES = 64 << 20  # memory of the codes of such a sample
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,7 @@ STATES: Final = {
     "abandoned": "given up, spent",
     "void": "given back",
 }
-LOW: Final = 0.2
-"""Share of a budget below which the page says that it is low, as the alarm does."""
-
+LOW: Final = 0.2  # share of a budget below which the page says that it is low, as the alarm does
 _OPEN: Final = ("reserved", "drawing")
 
 

@@ -47,9 +47,7 @@ from dpdist.spec.unit import UnitSpec, protected
 
 FILE = "publishable.json"
 
-STEPS = 1 << 10
-"""Steps of the grid in a unit of U_k."""
-
+STEPS = 1 << 10  # steps of the grid in a unit of U_k
 LARGEST_EPSILON = 20.0
 
 _ORDERS = (1, 2, 3)

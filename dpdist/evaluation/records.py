@@ -19,11 +19,8 @@ from dpdist.spec.schema import Attribute, Schema
 
 Keys: TypeAlias = NDArray[np.uint64]
 
-CELLS = 32
-"""Equal intervals into which a continuous number is cut where attacks count agreements."""
-
-PAIRS = 60
-"""Most pairs of attributes that are left out of the keys; with more attributes they are drawn at random."""
+CELLS = 32  # equal intervals into which a continuous number is cut where attacks count agreements
+PAIRS = 60  # most pairs of attributes that are left out of the keys; with more attributes they are drawn at random
 
 
 def size(columns: Codes) -> int:
@@ -171,8 +168,7 @@ def _mixed(words: Keys) -> Keys:
     return np.asarray(words ^ (words >> np.uint64(31)))
 
 
-BLOCK_CELLS = 1 << 19
-"""Distances in a block: 2 MiB of float32 for each array at work, which stay in the cache."""
+BLOCK_CELLS = 1 << 19  # distances in a block: 2 MiB of float32 for each array at work, which stay in the cache
 
 
 @dataclass(frozen=True)

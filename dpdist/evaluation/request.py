@@ -24,9 +24,7 @@ else:  # files and the command line say where these are
     Table = tuple[str, ...]
     Spec = Key = Where = Any
 
-LEAST_SAMPLE = 50
-"""Records that models are trained or tested on, at least."""
-
+LEAST_SAMPLE = 50  # records that models are trained or tested on, at least
 _TABLES = {"against", "holdout", "parents", "holdout_parents"}
 _NO_SETTINGS = {"storage_options", "executor"}
 

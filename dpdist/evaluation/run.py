@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from dpdist.evaluation.publishable import FiguresPublication
     from dpdist.spec.release import ReleaseSpec
 
-LARGE = 256 << 20
-"""Bytes of files from which on worker processes read them, unless a cluster is named."""
+LARGE = 256 << 20  # bytes of files from which on worker processes read them, unless a cluster is named
 
 
 Sections = tuple[list[PageSection], dict[str, RowReport]]

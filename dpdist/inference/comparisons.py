@@ -168,8 +168,7 @@ def _quantity(replicates: Replicates, text: str) -> tuple[Quantity, Floats]:
     return asked, (rows[:, 0] * rows[:, 1]) @ weights / total
 
 
-_Part = tuple[Quantity, float, float]
-"""A quantity, its estimate, and by how much of its error an answer moves."""
+_Part = tuple[Quantity, float, float]  # a quantity, its estimate, and by how much of its error an answer moves
 
 
 def _of_cells(replicates: Replicates, parts: Sequence[_Part], other: float = 0.0) -> float:

@@ -28,11 +28,8 @@ from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Box, Condition
 from dpdist.spec.rules import Rules, forbidden_cells
 
-MOST_CELLS = 30_000_000
-"""Cells of the junction tree of a marginal at most."""
-
-MOST_JOINED = 300_000
-"""Cells at most of a table to which attributes of rules are added."""
+MOST_CELLS = 30_000_000  # cells of the junction tree of a marginal at most
+MOST_JOINED = 300_000  # cells at most of a table to which attributes of rules are added
 
 
 class Law:

@@ -110,10 +110,8 @@ def scores_of(counts: PairCounts, a: int, numbers: Floats | None) -> Floats:
     return np.stack(found, axis=1) if found else np.zeros((len(share[a]), 0))
 
 
-MOST_PRODUCTS = 2_000
-"""Products of scores at most; with more there is one score for each attribute."""
-MOST_ATTRIBUTES = (1 + math.isqrt(1 + 8 * MOST_PRODUCTS)) // 2
-"""Attributes with no more pairs than that."""
+MOST_PRODUCTS = 2_000  # products of scores at most; with more there is one score for each attribute
+MOST_ATTRIBUTES = (1 + math.isqrt(1 + 8 * MOST_PRODUCTS)) // 2  # attributes with no more pairs than that
 _ROWS = 20_000  # rows at a time
 _FOR_MOMENTS = 200_000  # rows from which the products' covariance is computed, at most
 _AT_ONCE = 8  # perturbations at a time

@@ -27,8 +27,7 @@ from dpdist.publish.parts import UNREADABLE, decode, parquet_bytes, read_parquet
 from dpdist.publish.verify import open_release
 from dpdist.spec.conditions import parse_condition
 
-SHOWN = 10
-"""Changed rows that a message names at most."""
+SHOWN = 10  # changed rows that a message names at most
 
 
 @dataclass(frozen=True)

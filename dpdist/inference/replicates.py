@@ -34,10 +34,8 @@ from dpdist.publish.parts import decode
 from dpdist.spec.conditions import ends_of
 from dpdist.spec.schema import Attribute
 
-NUMBER = 80
-"""Replicates, unless another number is asked for."""
-_LARGEST = 0.9
-"""No weight moves by more than this share of itself."""
+NUMBER = 80  # replicates, unless another number is asked for
+_LARGEST = 0.9  # no weight moves by more than this share of itself
 
 
 @dataclass(frozen=True, eq=False, repr=False)

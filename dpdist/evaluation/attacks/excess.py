@@ -47,11 +47,8 @@ from dpdist.evaluation.records import (
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.spec.schema import Schema
 
-NEAREST = (1, 5, 10)
-"""Released records that the adversary of linkage looks at in each half."""
-
-ETAS = (0.001, 0.01, 0.05)
-"""Shares of the range within which a number counts as located."""
+NEAREST = (1, 5, 10)  # released records that the adversary of linkage looks at in each half
+ETAS = (0.001, 0.01, 0.05)  # shares of the range within which a number counts as located
 
 
 def linked(

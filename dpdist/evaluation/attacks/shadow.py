@@ -31,9 +31,7 @@ from dpdist.publish.manifest import Manifest
 from dpdist.spec.reader import load_public
 from dpdist.spec.release import ReleaseSpec
 
-Generator: TypeAlias = Callable[[Codes, int], Codes]
-"""A table and a seed to a release of it, in the same schema."""
-
+Generator: TypeAlias = Callable[[Codes, int], Codes]  # a table and a seed to a release of it, in the same schema
 _MOST = 10_000  # records of a shadow table
 _LARGEST_RATIO = 10.0
 

@@ -30,8 +30,7 @@ class Sizes:
 EXCESS = ("training", "low", "high", "hold-out", "low ", "high ", "excess", "low  ", "high  ")
 """Columns of the cells of an `Excess`."""
 
-Hits = tuple[int, int]
-"""Successes, and trials."""
+Hits = tuple[int, int]  # successes, and trials
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

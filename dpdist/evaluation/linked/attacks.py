@@ -35,9 +35,7 @@ from dpdist.spec.schema import Schema
 
 NAME, TITLE = "parents-membership", "Membership of parents"
 
-RARE = 0.02
-"""Largest share of the parents that have this many members as those of rare composition."""
-
+RARE = 0.02  # largest share of the parents that have this many members as those of rare composition
 SIZES = Sizes(targets=10_000, searched=2_000, compared=100_000)
 
 ATTACKS = ("closest parent", "density", "pairs")
@@ -196,8 +194,7 @@ def _judged(groups: Mapping[str, Mapping[str, AttackResult]], name: str) -> tupl
     return text, "good" if area.low <= 0.5 else "bad" if area.low > 0.55 else "fair"
 
 
-BLOCK_CELLS = 1 << 20
-"""Pairs of parents that are compared at a time."""
+BLOCK_CELLS = 1 << 20  # pairs of parents that are compared at a time
 
 
 def wide(parents: ParentRecords) -> NDArray[np.unsignedinteger]:

@@ -21,12 +21,8 @@ from dpdist.spec.schema import Attribute
 
 NAME, TITLE = "within-parents", "Within parents"
 
-LARGEST = 12
-"""Values of each attribute whose shares of parents are compared."""
-
-LEAST = 0.005
-"""Share of the parents below which a subgroup of them is not compared."""
-
+LARGEST = 12  # values of each attribute whose shares of parents are compared
+LEAST = 0.005  # share of the parents below which a subgroup of them is not compared
 _WORST = 25
 
 Statistics = dict[tuple[str, str], float]

@@ -21,8 +21,7 @@ _PERCENT = re.compile(r"(?<=[0-9]) ?%")
 State: TypeAlias = Literal["good", "fair", "bad", "info"]
 """How a verdict is to be read: as good news, with reserve, as bad news, or as information."""
 
-Cell: TypeAlias = object
-"""str, bool, int, float, a NumPy scalar, or None where there is nothing to say."""
+Cell: TypeAlias = object  # str, bool, int, float, a NumPy scalar, or None where there is nothing to say
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,7 @@ from dpdist.spec.rules import Rules
 
 _GOOD, _FAIR = 0.92, 0.85  # shares of covered estimates
 
-MARGIN = 0.05
-"""Share of a hold-out that may be of the table before it is not used."""
-
+MARGIN = 0.05  # share of a hold-out that may be of the table before it is not used
 _CONFIDENCE = 0.9999
 _LARGEST = 200_000
 

@@ -27,8 +27,7 @@ from dpdist.privacy.arrays import Codes
 _FOREST_ROWS, _FOREST_TREES, _FOREST_TARGETS = 10_000, 20, 40
 _SERIES = (("real", plots.REAL), ("released", plots.RELEASED), ("independent", plots.OTHER))
 
-Measured: TypeAlias = dict[str, float | None]
-"""Figures of a model, by name."""
+Measured: TypeAlias = dict[str, float | None]  # figures of a model, by name
 
 
 def training_section(trial: Trial, view: View, target: int, *, progress: Progress) -> PageSection:
@@ -146,9 +145,7 @@ def _judged_losses(losses: Mapping[str, float], kept: list[float]) -> tuple[Stat
     return state, f"{verdict}; it keeps {mean:.0%} of what the forest gains over the most frequent value."
 
 
-SMALL = 200
-"""Records of the small table of one's own that released records are added to."""
-
+SMALL = 200  # records of the small table of one's own that released records are added to
 _BOTH = "few real and released"
 
 

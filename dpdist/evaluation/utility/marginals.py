@@ -28,11 +28,8 @@ from dpdist.privacy.arrays import Counts, Floats
 
 Subset = tuple[int, ...]
 
-MAX_TRIPLES = 200
-"""Three-way marginals compared, unless fewer exist."""
-
-TRIPLE_CELLS = 1 << 23
-"""Cells of all three-way tables together (64 MiB of int64)."""
+MAX_TRIPLES = 200  # three-way marginals compared, unless fewer exist
+TRIPLE_CELLS = 1 << 23  # cells of all three-way tables together (64 MiB of int64)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

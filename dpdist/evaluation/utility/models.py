@@ -21,8 +21,7 @@ from dpdist.evaluation.page.sections import PageSection, does_not_apply
 from dpdist.evaluation.records import drawn, independent, size, take
 from dpdist.privacy.arrays import Codes, Floats
 
-Maker: TypeAlias = Callable[[int], Any]
-"""A seed to an estimator."""
+Maker: TypeAlias = Callable[[int], Any]  # a seed to an estimator
 
 
 def estimator(path: str, **options: Any) -> Maker:
@@ -166,8 +165,7 @@ def fit(make: Maker, seed: int, matrix: Any, labels: Labels, test: Any) -> Model
     return ModelPredictions(predicted, score)
 
 
-LEAST = 50
-"""Fewest records to train on, and to test on."""
+LEAST = 50  # fewest records to train on, and to test on
 
 
 @dataclass(frozen=True, eq=False)

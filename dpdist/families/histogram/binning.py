@@ -37,11 +37,8 @@ from dpdist.privacy.event import Event
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.privacy.noise import Noise
 
-FAN_OUT = 16
-"""Nodes of a level in a node of the next: few levels share the noise, and few nodes make up a range."""
-
-Bins = NDArray[np.int64]
-"""The first code of each bin, ascending from 0."""
+FAN_OUT = 16  # nodes of a level in a node of the next: few levels share the noise, and few nodes make up a range
+Bins = NDArray[np.int64]  # the first code of each bin, ascending from 0
 
 
 def level_sizes(codes: int) -> tuple[int, ...]:
@@ -112,11 +109,8 @@ def _halved(masses: Floats, starts: list[int], count: int) -> Bins:
     return np.array(sorted(firsts), np.int64)
 
 
-BINS_SHARE = Fraction(1, 3)
-"""Share of the budget that the choice of adaptive bins takes, for all columns together."""
-
-Chosen = Mapping[tuple[int, int], Bins]
-"""Bins by number of the histogram and axis."""
+BINS_SHARE = Fraction(1, 3)  # share of the budget that the choice of adaptive bins takes, for all columns together
+Chosen = Mapping[tuple[int, int], Bins]  # bins by number of the histogram and axis
 
 
 @dataclass(frozen=True, kw_only=True)

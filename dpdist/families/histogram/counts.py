@@ -21,9 +21,7 @@ from dpdist.data.operators import Operator
 from dpdist.errors import SpecError
 from dpdist.privacy.arrays import Codes, Counts
 
-MAX_CELLS = 1 << 26
-"""Largest number of cells of all blocks of a release together (512 MiB of int64)."""
-
+MAX_CELLS = 1 << 26  # largest number of cells of all blocks of a release together (512 MiB of int64)
 _WORD = 8  # bytes of a count
 _LARGE = 1 << 21  # cells; larger summaries are added two at a time
 

@@ -41,12 +41,8 @@ from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.portable import matmul
 
-MAX_CURVES = 1 << 31
-"""Largest number of curves whose integer sums are exact."""
-
-COUNT_SHARE = 0.05
-"""Share of the budget of the number of curves, where it is private."""
-
+MAX_CURVES = 1 << 31  # largest number of curves whose integer sums are exact
+COUNT_SHARE = 0.05  # share of the budget of the number of curves, where it is private
 _LEAST, _MOST = 1e-60, 1e60  # of penalties and norms, so that no product overflows or vanishes
 _ROWS = 1 << 13  # curves at a time
 _VALUE_BITS = 30  # a clipped value has at most this many bits

@@ -26,8 +26,7 @@ from dpdist.spec.schema import Attribute, Category, Schema
 
 Names = Literal["values", "labels", "codes"]
 
-NO_AXES = (("",),)
-"""Of a statistic that has one cell."""
+NO_AXES = (("",),)  # of a statistic that has one cell
 
 
 def fit(

@@ -11,11 +11,8 @@ from pydantic import Field, model_validator
 from dpdist.spec.release import PrivacyLimit, ReleaseSpec
 from dpdist.spec.strict import Exact, Section
 
-MAX_SYNTHETIC = 1_000_000_000
-"""Most synthetic records: each takes a draw."""
-
-CHECK_SHARE = Fraction(1, 50)
-"""Share of the budget of the check of the declared minimum, where entropies need one."""
+MAX_SYNTHETIC = 1_000_000_000  # most synthetic records: each takes a draw
+CHECK_SHARE = Fraction(1, 50)  # share of the budget of the check of the declared minimum, where entropies need one
 
 
 class HistogramPrivacySpec(PrivacyLimit):

@@ -20,8 +20,7 @@ from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.mixtures import ClassMixtures, noise_of_units
 from dpdist.spec.overrides import change
 
-ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-"""Orders that are compared unless others are given."""
+ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # orders that are compared unless others are given
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,8 +28,7 @@ from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
 from dpdist.storage.stored import Stored
 
-ClassCodes = list[Codes]
-"""The codes of the records of each class, the class attribute left out."""
+ClassCodes = list[Codes]  # the codes of the records of each class, the class attribute left out
 
 
 def class_operator(label: int, classes: Sequence[int], *, by_value: bool = False) -> Operator:

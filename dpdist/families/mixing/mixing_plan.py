@@ -28,8 +28,7 @@ from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
 
-MARGIN = 5e-4
-"""Of epsilon, left unspent: the pair of several classes is found on a lattice."""
+MARGIN = 5e-4  # of epsilon, left unspent: the pair of several classes is found on a lattice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,9 +29,7 @@ from dpdist.privacy.noise import Noise
 
 Rows = NDArray[np.float32]
 
-LARGEST_ORDER = 1 << 11
-"""Rows in a mixture, at most: sums then stay below 2**24 grid steps and are exact in float32."""
-
+LARGEST_ORDER = 1 << 11  # rows in a mixture, at most: sums then stay below 2**24 grid steps and are exact in float32
 _GRID_STEPS = 1 << 12  # grid steps in the clipping norm, at least
 _GATHERED_BYTES = 1 << 19  # rows gathered at a time
 _SAMPLED = 1 << 19  # rows sampled at a time
@@ -218,12 +216,8 @@ def _distinct(noise: Noise, name: str, start: int, stop: int, *, size: int, orde
 
 # How many mixtures a task makes: a few tasks for each slot, of bounded memory; no release depends on it.
 
-BLOCK_BYTES = 1 << 26
-"""Mixtures of a task, at most."""
-
-SHARD_BYTES = 1 << 28
-"""Vectors of a class that a task holds at a time."""
-
+BLOCK_BYTES = 1 << 26  # mixtures of a task, at most
+SHARD_BYTES = 1 << 28  # vectors of a class that a task holds at a time
 _LEAST_BLOCK = 1 << 13
 _PIECE = 1 << 12
 

@@ -20,8 +20,7 @@ from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 
-LABEL_GRID = 2.0**-20
-"""Grid of the published noise on labels."""
+LABEL_GRID = 2.0**-20  # grid of the published noise on labels
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,9 +27,7 @@ from dpdist.families.mixing.scaling import Encoding
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.noise import Noise
 
-LARGEST_WIDTH = 1 << 12
-"""Coordinates of mixtures whose covariance is taken, at most: a covariance then has 128 MiB."""
-
+LARGEST_WIDTH = 1 << 12  # coordinates of mixtures whose covariance is taken, at most: a covariance then has 128 MiB
 _GRID = 2.0**-10  # of the filling noise, in units of its deviation
 
 

@@ -149,12 +149,8 @@ def _nearest(vectors: Floats, table: Floats) -> NDArray[np.intp]:
     return nearest
 
 
-MOMENT_GRID = 2.0**-17
-"""Grid to which coordinates and squares are rounded before their sums are taken."""
-
-LEAST_DEVIATION = 2.0**-6
-"""Of an ordered attribute, whose values span [-1, 1]."""
-
+MOMENT_GRID = 2.0**-17  # grid to which coordinates and squares are rounded before their sums are taken
+LEAST_DEVIATION = 2.0**-6  # of an ordered attribute, whose values span [-1, 1]
 _SUMMED = 1 << 20  # continuous numbers summed at a time
 
 

@@ -16,9 +16,7 @@ from dpdist.spec.release import PrivacyLimit, ReleaseSpec
 from dpdist.spec.schema import Attribute, Category
 from dpdist.spec.strict import MOST_RECORDS, Exact, Section, Value
 
-MOST_CANDIDATES = 8
-"""Orders that are tried on a table, at most."""
-
+MOST_CANDIDATES = 8  # orders that are tried on a table, at most
 HELD_OUT = Fraction(1, 10)
 """Share of the records on which orders are compared: enough to tell them apart, and little is lost to the mixtures."""
 

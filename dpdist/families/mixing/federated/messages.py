@@ -105,8 +105,7 @@ def require_signature(signature: bytes, statement: bytes, *, client: str, pinned
         ) from None
 
 
-MASK_RATIO = 64.0
-"""Deviation of the masks of a pair, in units of the noise that a message alone would need."""
+MASK_RATIO = 64.0  # deviation of the masks of a pair, in units of the noise that a message alone would need
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,12 +194,8 @@ class Masks:
         return total
 
 
-MESSAGE_BYTES = 1 << 26
-"""Largest message."""
-
-LEAST_STEPS = 16.0
-"""Least deviation of a client's own noise in steps, times the root of the number of honest clients."""
-
+MESSAGE_BYTES = 1 << 26  # largest message
+LEAST_STEPS = 16.0  # least deviation of a client's own noise in steps, times the root of the number of honest clients
 MESSAGES_HELD = 4
 """Of the size of a message: what a client holds while it makes one, and the coordinator beside those of all clients."""
 

@@ -122,12 +122,8 @@ def error_of(answer: Any) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in answer.error[:200])
 
 
-PATIENCE = 3600.0
-"""Seconds to wait for a client in each stage."""
-
-BEGUN_FILE = "begun"
-"""Written before the first noise: from then on the round goes on, or is lost."""
-
+PATIENCE = 3600.0  # seconds to wait for a client in each stage
+BEGUN_FILE = "begun"  # written before the first noise: from then on the round goes on, or is lost
 RESUME = "nothing is published and nothing is drawn again; resume once all clients of the round are back"
 _READING = (
     "cannot read its table, or may not use it; nothing was drawn, and the charges stay spent: whether a table can be "
