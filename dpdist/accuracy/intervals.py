@@ -9,11 +9,8 @@ reaches from q e below the released count up to the largest count whose own q e 
 with the count, so the cell's share in the table decides, not the released one.
 
 Where the cell's table itself was measured with Gaussian noise of known deviation, the interval around the measurement
-is taken unless the other one is shorter even with a mean error two standard deviations above its estimate: nothing is
-estimated in the interval around the measurement, and who takes the shorter one of the two takes the other one mostly
-where its mean error is estimated too small. The other one is never shorter than `at_least`.
-
-The multipliers were chosen on Adult and ACS 2013; `tests/benchmarks/bench_coverage.py` shows how often intervals cover.
+is taken unless the other one is shorter even with a mean error two standard deviations above its estimate. The
+multipliers were chosen on Adult and ACS 2013; `tests/benchmarks/bench_coverage.py` shows how often intervals cover.
 """
 
 from __future__ import annotations
@@ -138,9 +135,7 @@ def _from_pairs(pairs: _Curve, order: int) -> tuple[float, float, float, float]:
 
 
 def at_least(reach: Floats, known: Floats) -> Floats:
-    """How far an interval reaches around a released count whose own measurement has a `known` reach: the others that it
-    was fitted to say at most as much, so the released count has half of the measurement's variance at least.
-    """
+    """How far an interval reaches around a released count: it has half of its measurement's variance at least."""
     return np.where(np.isfinite(known), np.maximum(reach, known * math.sqrt(0.5)), reach)
 
 
@@ -221,9 +216,7 @@ class CellErrors:
     def reaches(
         self, attributes: Attributes, counts: Counts | Floats, *, confidence: float = 0.95
     ) -> tuple[Floats, Floats]:
-        """How far below and above its released count each cell's interval reaches: above to the largest count whose own
-        error explains the released one, because a cell with few released records may have many in the table.
-        """
+        """How far below and above its released count a cell's interval reaches, as errors grow with the count."""
         below = self.half_width(attributes, counts, confidence=confidence)
         scale, above = self.accuracy.released / max(self.accuracy.records, 1), below
         for _ in range(_STEPS):
@@ -268,10 +261,7 @@ class CellErrors:
         return Interval(estimate, np.maximum(low, 0), np.maximum(high, 0))
 
     def within(self, order: int, *, confidence: float = 0.95) -> float:
-        """The share of the table within which the cells above `SMALL` are, in this many of them, on average.
-
-        Cells count alike, whatever their share. NaN where no cell is above `SMALL`.
-        """
+        """The share of the table within which cells above `SMALL` are, in this many of them; NaN where none is."""
         measured = next(item for item in self.accuracy.orders if item.attributes == order)
         large = [k for k, number in enumerate(measured.cells) if number and k and EDGES[k - 1] >= SMALL * 10_000]
         if not large:

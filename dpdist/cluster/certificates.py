@@ -1,8 +1,7 @@
 """Certificates for TLS between the processes of a Dask cluster.
 
 A new authority signs a certificate for each role. Its key is then discarded, so that nobody can add a member later.
-Dask requires a certificate of this authority from every scheduler, worker and client. It does not compare host names,
-so one set serves any machine. Replace a set before it expires.
+Dask does not compare host names, so one set serves any machine.
 """
 
 from __future__ import annotations

@@ -100,9 +100,7 @@ class Cluster:
         return [Delayed(future.key, {future.key: future}) for future in futures]
 
     def persist(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Deferred]:
-        """Compute tasks and keep their results where they were computed, by the workers or, with threads, by this
-        process.
-        """
+        """Compute tasks and keep their results where they were computed."""
         with translated():
             if self._client is None:
                 with _ThreadProgress(progress):

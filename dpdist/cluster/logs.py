@@ -34,9 +34,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(form: str | None = None, *, stream: IO[str] | None = None) -> None:
-    """Send the log of dpdist to a stream (standard error by default); repeated calls replace each other. The form is
-    ``json``, or anything else for no log; default: the variable ``DPDIST_LOG``.
-    """
+    """Log to a stream in the `form` ``json``, or not at all; default: the variable ``DPDIST_LOG``."""
     form = os.environ.get("DPDIST_LOG", "") if form is None else form
     log = logging.getLogger("dpdist")
     for handler in [handler for handler in log.handlers if isinstance(handler.formatter, JsonFormatter)]:
@@ -50,9 +48,7 @@ def configure(form: str | None = None, *, stream: IO[str] | None = None) -> None
 
 
 def task_log(form: str) -> Any:
-    """A plugin of Dask workers that logs the tasks with the annotation ``attempt``: their stage and seconds, neither
-    name nor error nor result. `form` holds if the worker's own ``DPDIST_LOG`` is not set.
-    """
+    """A plugin of Dask workers that logs stage and seconds of annotated tasks; `form`: default of ``DPDIST_LOG``."""
     from dask.utils import key_split
     from distributed import Worker, WorkerPlugin
 

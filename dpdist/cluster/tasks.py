@@ -51,9 +51,7 @@ class DirectTasks(Tasks):
 
 
 class DaskTasks(Tasks):
-    """Makes delayed tasks named ``<stage>-<what>-<number of the graph>-<number of the task>``. Progress bars and the
-    dashboard show the name; the stage contains no private value.
-    """
+    """Makes delayed tasks named ``<stage>-<what>-<number of the graph>-<number of the task>``."""
 
     def __init__(self, stage: str) -> None:
         self._stage = stage

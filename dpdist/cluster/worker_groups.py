@@ -1,11 +1,7 @@
 """Groups of workers that may read what others must not, and calls that run on the workers of one group only.
 
 A group has a Dask resource: its workers are started with ``--resources NAME=1``, and every task of the group requires
-that resource, so that the scheduler gives it to no other worker. A task of a group reads, computes and returns what may
-leave, all in one piece. The result of a task is never private, because a scheduler may copy results to any worker
-(a worker that retires passes its results on).
-
-A call returns an answer for every group, or the reason why none exists. A group that is lost is not an error here.
+that resource. The result of a task is never private, because a scheduler may copy results to any worker.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """How an evaluation looks at a table: every attribute as a few codes.
 
-Small domains are compared as they are. Numbers are cut into bins of equal width over their public bounds, and domains
-of more than `LARGEST` codes into runs of consecutive codes, because the distance of two marginals with more cells than
-records says nothing. All of it is read off the public schema; none of it off the data.
+Numbers are cut into bins of equal width over their public bounds, and domains of more than `LARGEST` codes into runs of
+consecutive codes. All of it is read off the public schema; none of it off the data.
 """
 
 from __future__ import annotations
@@ -68,9 +67,7 @@ class View:
 
 
 def view_of(schema: Schema, *, largest: int = LARGEST) -> View:
-    """How the attributes of a schema are looked at. Domains of more than `LARGEST` codes are cut into runs; of half as
-    many, and so on, while the pairwise tables of all attributes would be too large to count (hundreds of attributes).
-    """
+    """How the attributes of a schema are looked at; in fewer codes while there are too many pairwise cells."""
     while True:
         view = View(tuple(_axis(attribute, largest) for attribute in schema.attributes))
         total = sum(view.sizes)

@@ -102,9 +102,8 @@ class Inputs:
         return view_of(self.schema)
 
     def marginals(self) -> dict[str, Marginals]:
-        """Counts of the released records, of the real ones, and of the two halves of these by a fair coin. Returns dict
-        of str to Marginals: ``released``, ``real``, ``first half``, ``second half``. Raises DataError: the table does
-        not fit its schema, or its files changed meanwhile.
+        """Count ``released``, ``real``, ``first half`` and ``second half``, two random parts of the real records.
+        Raises DataError: the table does not fit its schema, or its files changed meanwhile.
         """
         chosen = chosen_triples(self.view.sizes, seed=self.seed)
         operator = through(self.view.codes, marginals_operator(self.view.sizes, chosen))
@@ -143,9 +142,7 @@ class Inputs:
         return min(LARGEST_SAMPLE, SAMPLE_BYTES // row)
 
     def samples(self) -> dict[str, Codes]:
-        """Random samples of the records, or all of them, as codes of the schema in the order of the rows. Returns dict
-        of str to Codes: ``released``, ``real`` and, with a hold-out, ``holdout``.
-        """
+        """Random samples, or all records: ``released``, ``real`` and, with a hold-out, ``holdout``."""
         tables: dict[str, Records] = {"released": self.released, "real": self.real}
         if self.holdout is not None:
             tables["holdout"] = self.holdout
@@ -159,9 +156,7 @@ class Inputs:
         return samples
 
     def _sample(self, name: str, table: Records) -> Deferred:
-        """Graph of a random sample of a table. By weights, too, a record is in it once: copies of it among what models
-        learn from and what they are tested with would be known to them.
-        """
+        """Graph of a random sample of a table; by weights, too, a record is in it once."""
         if self.weight is not None and name != "released":
             table = WeightedRecords(table, self.weight, thinned=_key(self.seed, f"weights/{name}"))
         rows, total = self.sample_rows, table.rows

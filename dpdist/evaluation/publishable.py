@@ -11,10 +11,8 @@ U_k changes by at most 1 - q(r) <= 1 (add/remove), and so does n; the c records 
 U_1, U_2, U_3 and n take discrete Laplace noise at a quarter of epsilon each, on a grid; the scores are their quotients,
 which is post-processing. U_k is computed in exact integers and rounded down to the grid.
 
-The charge is reserved before a record is encoded or counted. The lines of CSV files are found before it: by their
-fingerprint they are those that the release has read already. The noise is drawn after the ledger wrote down that it
-will be, and what was drawn is stored before the commit: a run that dies is continued by running it again, at no new
-charge and with the same noise.
+The charge is reserved before a record is encoded or counted. What was drawn is stored before the commit: a run that
+dies is continued by running it again, at no new charge and with the same noise.
 """
 
 from __future__ import annotations
@@ -127,9 +125,7 @@ def _twice(released: Marginals, real: Marginals, which: Subset, n: int, size: in
 
 
 def measure(released: Marginals, real: Marginals, plan: FiguresPlan, noise: Noise) -> dict[str, Any]:
-    """Draw the noise and make the figures. Returns dict: noisy scores (0 to 1000) with a 95 % half-width each, and the
-    noisy number of records.
-    """
+    """Draw the noise: noisy scores (0 to 1000) with a 95 % half-width each, and the noisy number of records."""
     sums, number = plan.scales
     drawn = noise.discrete_laplace("evaluation/distances", len(_ORDERS), scale=sums)
     n = real.records + int(noise.discrete_laplace("evaluation/records", 1, scale=number)[0])
@@ -171,9 +167,7 @@ def refuse_another_reading(manifest: Manifest, spec: ReleaseSpec | None, table: 
 
 
 class FiguresPublication:
-    """The charge and the life of the publishable figures of one evaluation, in its folder. The `seed` of the choice of
-    three-way marginals is public.
-    """
+    """The charge and the life of the publishable figures of one evaluation, in its folder."""
 
     def __init__(self, ledger: Books, manifest: Manifest, plan: FiguresPlan, pages: Pages, seed: int) -> None:
         self.ledger, self.manifest, self.plan, self.pages, self.seed = ledger, manifest, plan, pages, seed
@@ -231,9 +225,7 @@ class FiguresPublication:
             self._attempt = self.ledger.mark_drawing(self._attempt)
 
     def bounding_key(self) -> KeyRef | None:
-        """Where tasks find the key by which the records of units are chosen; None where no choice is needed: for
-        single records, and once the figures are drawn and committed.
-        """
+        """Where tasks find the key that chooses the records of units; None where no choice is needed."""
         attempt = self._attempt
         if self.plan.unit is None or attempt is None or attempt.state == "committed":
             return None

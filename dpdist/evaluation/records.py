@@ -108,9 +108,7 @@ class Agreement:
         return occurrences(self.keys(records), self.keys(others))
 
     def without(self, records: Codes, others: Codes) -> Counts:
-        """How many of the others agree with each record on all attributes but, perhaps, one. Returns ndarray of int64,
-        shape (attributes, records): row i leaves attribute i out.
-        """
+        """How many of the others agree with each record but, perhaps, in attribute i: int64[attributes, records]."""
         ours, theirs = self.words(records), self.words(others)
         first, second = summed(ours), summed(theirs)
         return np.array([occurrences(first - a, second - b) for a, b in zip(ours, theirs, strict=True)])
@@ -205,9 +203,7 @@ class Gower:
     def nearest(
         self, records: Codes, others: Codes, places: Sequence[int] | None = None
     ) -> tuple[NDArray[np.float32], Counts]:
-        """The distance to the nearest of the others, and its place (the first of several). Returns distances : ndarray
-        of float32, shape (records,); places : ndarray of int64, shape (records,).
-        """
+        """The distance to the nearest of the others, float32[records], and its place, the first of several."""
         distances = np.empty(size(records), np.float32)
         where = np.empty(size(records), np.int64)
         for rows, block in blocks(records, size(others)):

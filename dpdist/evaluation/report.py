@@ -1,7 +1,6 @@
 """What an evaluation says of a release of records, and how its page and its figures are written.
 
-What it computes is confidential: it reads private records and adds no noise. Its place is never inside a release: a
-folder of the owner alone (mode 0700), or a prefix of a bucket that is called confidential.
+What it computes is confidential: it reads private records and adds no noise.
 """
 
 from __future__ import annotations

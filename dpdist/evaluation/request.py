@@ -31,10 +31,7 @@ _NO_SETTINGS = {"storage_options", "executor"}
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to evaluate, and against what.
-
-    A table is files, folders or globs; from Python it may be any `dpdist.data.inputs.Input`.
-    """
+    """What to evaluate, and against what; a table is files, or from Python any `dpdist.data.inputs.Input`."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 

@@ -152,9 +152,7 @@ def page_of_evaluation(request: Request) -> str:
 
 
 def linked_rows(manifest: Manifest, spec: ReleaseSpec | None) -> LinkedRows | None:
-    """How released rows are parents with members; None where they are not. Raises SpecError: this version does not know
-    the settings of the release, or the spec is that of another one.
-    """
+    """How released rows are parents with members; None where they are not. Raises SpecError: another spec."""
     family = FAMILIES.get(manifest.kind)
     return None if family is None or family.linked is None else family.linked(manifest, spec)
 

@@ -2,17 +2,13 @@
 
 An estimate is that of the published model. Its interval is for the *private table*, not for a population.
 
-A cell that a rule over attributes of the table forbids is 0, without an error: no record of the private table is there.
-What follows only from several rules together is not found. A count over several cells of a table of one to three
-attributes has the larger of two half widths: that of one cell with the same share, and the root of the sum of the
-squares of the cells' own, because the errors of cells that were fitted together are correlated in either direction.
+A cell that a rule over attributes of the table forbids is 0, without an error. A count over several cells of a table of
+one to three attributes has the larger of two half widths: that of one cell with the same share, and the root of the sum
+of the squares of the cells' own, because errors of cells that were fitted together are correlated in either direction.
 Where the cells were themselves measured and their noise adds up to less, the sum of the measurements is the estimate.
-Estimates are cut at 0 and, of shares, at 1, and then the intervals around them. A quantile is between the values at
-which the interval of the distribution function holds its level (Woodruff 1952). Intervals of means are those of
-`dpdist.inference.comparisons`. Means and quantiles leave missing values out, unless the question gives them a number
-(`dpdist.spec.regression`).
-
-Of four attributes or more nothing was measured, so that no interval is given.
+A quantile is between the values at which the interval of the distribution function holds its level (Woodruff 1952).
+Intervals of means are those of `dpdist.inference.comparisons`. Means and quantiles leave missing values out, unless the
+question gives them a number (`dpdist.spec.regression`). Of four attributes or more nothing was measured.
 """
 
 from __future__ import annotations
@@ -238,9 +234,8 @@ class _Table:
             self._halves = self.halves_of(self.counts) * self.possible
 
     def halves_of(self, counts: Floats) -> Floats:
-        """How far intervals of cells with these counts reach below and above them, and half of their length at most:
-        float64[3, cells]. Of a cell with most of the records, they are those of the rest of the table, the other way
-        round.
+        """How far intervals of cells reach below and above them, and half of their length at most. Of a cell with most
+        of the records, they are those of the rest of the table, the other way round.
         """
         if self.errors is None:
             raise ValueError(self.why)

@@ -6,11 +6,8 @@ over count where b = 1``, a regression as ``regression income = 2 on age, hours,
 attribute (1 where it holds); the constant is always there. Records with missing values of what is averaged or regressed
 are left out. Intervals end where the schema says that the quantity does. An interval of a count, share or mean allows
 at least for the errors of the cells of its table, as if they were independent: replicates move rare values less than
-noise does, which is equal in all cells, and values without a record not at all.
-
-What was measured are tables of up to three attributes. Sums over one attribute in another's classes are functions of
-these, and so are the normal equations of a linear regression; an estimate that needs more has no interval. A regression
-that the spec declared was measured itself: its coefficients and intervals are those, without replicates.
+noise does. An estimate that needs tables of more than three attributes has no interval. A regression that the spec
+declared was measured itself: its coefficients and intervals are those, without replicates.
 """
 
 from __future__ import annotations
@@ -138,9 +135,7 @@ def _answered(
     note: str = "",
     least: float = 0.0,
 ) -> Answer:
-    """From an estimate and those of the replicates: whether three attributes at most decide it, what it can be, and
-    its least variance.
-    """
+    """From an estimate and its replicates; `few`: three attributes at most decide it; `least`: its least variance."""
     estimate = float(estimates[0])
     if not few or not replicates.number:
         return Answer(question, estimate, None, None, None, TOO_MANY if replicates.number else NO_ACCURACY)
@@ -172,9 +167,7 @@ _Part = tuple[Quantity, float, float]  # a quantity, its estimate, and by how mu
 
 
 def _of_cells(replicates: Replicates, parts: Sequence[_Part], other: float = 0.0) -> float:
-    """Variance that independent errors of the cells give, by the noisy tables where these are more exact; another
-    number where there is no table of all attributes.
-    """
+    """Variance by independent errors of the cells of one table; `other` where there is no table of all attributes."""
     release = replicates.release
     attributes = tuple(sorted({i for asked, _, _ in parts for i in asked.attributes}))
     if release.errors is None or not 1 <= len(attributes) <= 3:

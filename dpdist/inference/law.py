@@ -86,11 +86,7 @@ class Law:
         return np.asarray(table.sum(axis=tuple(axis for axis, i in enumerate(together) if i not in attributes)))
 
     def _together(self, attributes: Set) -> Set:
-        """Some attributes, and those of rules that tell their merged values apart, as far as the table stays small.
-
-        What a rule admits of a merged value depends on the rule's other attributes. Two rules of one merged value are
-        not independent, so they join any table.
-        """
+        """Some attributes, and those of rules that tell their merged values apart, as far as the table stays small."""
         names = [i for number in self._shares for i in self._given_rules[number].attributes]
         found, before = set(attributes), set[int]()
         while found != before:
@@ -136,10 +132,7 @@ class Law:
         return float(sum(found))
 
     def _by_table(self, condition: Condition) -> list[float] | None:
-        """The probability of each box of a condition, by the table of its attributes; None where it is too large.
-
-        The boxes alone do not know what rules admit of merged values.
-        """
+        """The probability of each box of a condition, by the table of its attributes; None where it is too large."""
         attributes = condition.attributes
         if not self._given_rules or not attributes or prod(self.domain[i] for i in attributes) > MOST_JOINED:
             return None
@@ -245,9 +238,7 @@ class Law:
 
     @cached_property
     def _shares(self) -> dict[int, tuple[Set, Floats]]:
-        """What rules admit that the model does not keep by itself, by their numbers among these, as far as exact
-        tables remain possible.
-        """
+        """What rules admit that the model does not keep by itself, by number, where exact tables stay possible."""
         values = [self.fitted.coded(i) for i in range(len(self.domain))]
         codes, within = zip(*values, strict=True)
         possible = {}

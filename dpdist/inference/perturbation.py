@@ -251,10 +251,7 @@ class ErrorField:
         return math.sqrt(max(distance**2 - drawn**2, (_LEAST_LOST * distance) ** 2))
 
     def _measured(self, pair: Pair, f: Floats, table: NoisyPair, lost: float) -> tuple[float, float]:
-        """The sum of a function of a pair: its deviation in a noisy table, and how far the records are from that.
-
-        What the function does inside of the table's cells is not measured, but has the pair's lost distance at most.
-        """
+        """The sum of a function of a pair: its deviation in a noisy table, and how far the records are from that."""
         q = self.counts.pair(*pair).astype(np.float64)
         index = (table.rows[:, None] * table.shape[1] + table.columns).ravel()
         mass = np.bincount(index, weights=q.ravel(), minlength=table.counts.size)

@@ -3,10 +3,8 @@
 An estimate is computed with the weights of all records, and again with each replicate's weights; the mean of the
 squared differences, divided by the square of `Replicates.step`, is its variance. This is Fay's method of balanced
 repeated replication (Judkins 1990, *Fay's method for variance estimation*, Journal of Official Statistics 6, 223-239)
-with the coefficient 1 - step: R's survey package, Stata and samplics read it so. Where `dpdist.inference.perturbation`
-says what the perturbations are.
-
-The estimates are for the private table. Where the table is a sample of a population, add the sampling variance.
+with the coefficient 1 - step; `dpdist.inference.perturbation` makes the perturbations. The estimates are for the
+private table. Where the table is a sample of a population, add the sampling variance.
 """
 
 from __future__ import annotations
@@ -70,9 +68,7 @@ class Replicates:
         return prefix
 
     def to_arrow(self) -> pa.Table:
-        """The records, and columns of their weights: ``weight``, ``replicate_1`` and so on, or, where an attribute has
-        such a name, ``survey_weight`` and ``survey_replicate_1``.
-        """
+        """The records with columns ``weight``, ``replicate_1`` and so on, after `prefix`."""
         manifest = self.release.manifest
         noise = Noise(hashlib.sha256(b"dpdist replicates values\0" + manifest.attempt.encode()).digest())
         table = decode(self.release.schema, self.codes, form=manifest.format, noise=noise)
@@ -154,10 +150,7 @@ def without_replicates(release: Published) -> Replicates:
 
 
 def ratios_of(perturbed: AnyFloats) -> tuple[AnyFloats, float]:
-    """Perturbations as ratios of weights, none of them below ``1 - _LARGEST``, and the step they were shortened by.
-
-    The ratios are in the memory of the perturbations.
-    """
+    """Perturbations as ratios of weights, in place, and the step that keeps them above ``1 - _LARGEST``."""
     largest = max(float(perturbed.max()), -float(perturbed.min()))
     step = min(1.0, _LARGEST / largest)
     digits = 2 - math.floor(math.log10(step)) - 1

@@ -106,9 +106,7 @@ class GaussianAccount:
         return pick_scale(cost=self.mu * math.sqrt(share / picks) / ABOVE)
 
     def pick(self, name: str, candidates: Candidates, *, scale: float, allowed: Callable[[int], bool]) -> int:
-        """The index that the exponential mechanism picks among those that a public rule allows. One record changes each
-        score of the candidates by at most 1; `scale` is theirs.
-        """
+        """The index that the exponential mechanism picks among those allowed; a record changes a score by at most 1."""
         self._spend(name, pick_cost(scale=scale) ** 2, draws_of_pick(len(candidates)))
         return self.noise.pick(f"{self.prefix}{name}", candidates, allowed=allowed)
 
@@ -200,9 +198,7 @@ class Measurements:
 def measurements_of(
     account: GaussianAccount, coding: Coding, coded: Sequence[tuple[int, ...]], triples: Sequence[tuple[int, ...]] = ()
 ) -> Measurements:
-    """The noisy tables that an account has drawn: `coded` are the model's attributes of those that were picked in
-    rounds, in their order, `triples` the table's attributes of the picked triples.
-    """
+    """The noisy tables of an account; `coded`: model attributes of picked pairs, `triples`: of the table."""
     picked, m = iter(coded), len(coding.fine)
     pairs = list(combinations(range(m), 2))
     tables = []

@@ -89,9 +89,7 @@ def is_wide(cardinalities: Sequence[int]) -> bool:
 
 
 def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int = 1, raking: bool = True) -> Choices:
-    """The default choices for a declared minimum of `records` and this many whole `parts` of the release. With `raking`
-    records may be raked to tables of all pairs; a model that records are drawn from given others cannot.
-    """
+    """The default choices for a minimum of `records` and `parts`; without `raking` for models that are conditioned."""
     d = len(cardinalities)
     number = d * (d - 1) // 2
     one_way = Choices(mu=mu, **_ONE_WAY_ONLY)
@@ -124,9 +122,7 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
 
 
 def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:
-    """With as many triples as the records are enough for: at most records / deviation cells of a triple's table tell
-    something beyond its pairs, and the deviation grows with the root of the number of triples.
-    """
+    """With as many triples as the records are enough for: their noise grows with the root of their number."""
     fitting = sum(math.prod(cells) <= TRIPLE_CELLS for cells in combinations(cardinalities, 3))
     enough = int((records * choices.mu / _RESOLVED) ** 2 * _TRIPLES)
     number = min(enough, MOST_TRIPLES, fitting // 4)
@@ -144,8 +140,7 @@ def without_triples(choices: Choices) -> Choices:
 
 def with_prior(choices: Choices, attributes: int) -> Choices:
     """The choices with a model of a public table to start from: its tree needs no share of its own. Where a round has
-    the fewest pairs, the public model may have half of the cells; elsewhere its further pairs would take the room of
-    those that are measured.
+    the fewest pairs, the public model may have half of the cells.
     """
     few = choices.per_round <= FEWEST
     of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1))
@@ -161,10 +156,8 @@ def with_prior(choices: Choices, attributes: int) -> Choices:
 def _with_shares(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:
     """With shares of the one-way and pair tables without raking.
 
-    One-way tables get a quarter, and up to two fifths where their noise would be more than a few hundredths of the
-    records: pair tables tell little then, and what is released follows the one-way tables. Where the noise of one-way
-    tables would be more than a tenth of the records, they get more and more, and nearly at two fifths all: no pair
-    could be told from its noise, or be picked for a reason.
+    One-way tables get a quarter, and more the larger their noise is: where it is more than a tenth of the records,
+    pairs could not be told from theirs.
     """
     d = len(cardinalities)
     noise = 0.4 * sum(cardinalities) / d * math.sqrt(d) / (choices.mu * math.sqrt(0.25)) / records

@@ -1,7 +1,6 @@
 """What is released of the measurements of a model, on a small table made to contradict what is stated of it.
 
-The canary is alone in its values. It moves one cell of every table by one, and every distance; where units are
-protected it is a unit of as many equal records as are used.
+The canary is alone in its values: it moves one cell of every table, and every distance. Of units it is several records.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ OTHERS = 40  # records of the table beside the canary
 
 
 def with_canary(schema: Schema, copies: int, others: int = OTHERS) -> tuple[Codes, Codes, Codes]:
-    """A table of two kinds of records, `copies` of one that differs in every attribute, and all together. Half of
-    the others have the first value of every attribute, half the second where there are three.
-    """
+    """A table of `others`, of one or two kinds, `copies` of a record that differs everywhere, and both together."""
     table: Codes = [(np.arange(others) % min(max(a.cardinality - 1, 1), 2)).astype(a.dtype) for a in schema.attributes]
     canary: Codes = [np.full(copies, a.cardinality - 1, a.dtype) for a in schema.attributes]
     return table, canary, [np.concatenate(columns) for columns in zip(table, canary, strict=True)]
@@ -39,12 +36,10 @@ def with_canary(schema: Schema, copies: int, others: int = OTHERS) -> tuple[Code
 def model_claim(
     schema: Schema, choices: Choices, *, accuracy_mu: float = 0.0, epsilon: float, delta: float, copies: int = 1
 ) -> Claim:
-    """All that is released of a table of two kinds of records, with and without one that differs in every attribute.
+    """All that is released of a table, with and without a record that differs in every attribute.
 
-    The noisy numbers are combined into their log likelihood ratio: of all together, of the one-way tables, of the
-    picked pairs, of all pairs, of picked triples, and of the accuracy of records that are the table without the canary,
-    whose measurement is `accuracy_mu`-GDP (0 where nothing is measured). The number of picks, the first pick and
-    whether all pairs were measured follow.
+    The noisy numbers are combined into log likelihood ratios: of all together, of each kind of table, and of the
+    accuracy, whose measurement is `accuracy_mu`-GDP. The number of picks and the first pick follow.
     """
     table, _, joined = with_canary(schema, copies)
     # the fit is post-processing: a few steps keep the next round's distances near those of a release

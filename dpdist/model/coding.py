@@ -4,8 +4,7 @@ Rare values are merged and large attributes have a coarse copy. Where the pair t
 one-way tables come first, and pairs of the codes that these leave are counted in a second pass (`SingleCounts`).
 
 Rules are put on the coarsest copies of their attributes that tell apart what they tell apart, and coarse copies are
-made so that they do (`code_classes`): copies of an age and of an income in twenty groups keep the rule that nobody
-under 15 has an income, in a table of 400 cells.
+made so that they do (`code_classes`).
 """
 
 from __future__ import annotations
@@ -219,8 +218,8 @@ def model_codes(coding: Coding, codes: Codes) -> Codes:
 
 
 def admitted(rule: Forbidden, maps: Sequence[Counts], within: Sequence[Floats] | None = None) -> Floats | None:
-    """What a rule admits of each combination of codes; None where its table is too large. `maps` has the code of each
-    value, `within` its share in it; by default a combination is possible where any of its values are.
+    """What a rule admits of each combination of codes (`maps`), by the shares of values `within` their codes if given;
+    None where its table is too large.
     """
     if rule.table is None:
         return None

@@ -1,7 +1,7 @@
 """Rows of a fitted model given some of their attributes: exact conditioning in its junction tree, row by row.
 
-The given attributes select a slice of each clique's table. Messages over the other attributes go from the leaves to the
-root, for many rows at a time, and the attributes are then drawn clique by clique on the way back.
+Messages over the other attributes go from the leaves of the tree to its root, for many rows at a time, and attributes
+are then drawn clique by clique on the way back.
 """
 
 from __future__ import annotations

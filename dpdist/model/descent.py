@@ -1,7 +1,6 @@
 """Fitting the model to noisy tables: mirror descent on the weighted squared distance of its marginals to them.
 
-Measured tables are shrunk first towards the model that they were picked by, as far as they hold no more than noise: a
-weak dependence that was picked by chance would otherwise be fitted as it was drawn. Strong ones stay as they are.
+Measured tables are shrunk first towards the model that they were picked by, as far as they hold no more than noise.
 """
 
 from __future__ import annotations
@@ -181,9 +180,7 @@ def _first(share: Floats) -> Floats:
 
 
 def _proportional(share: Floats, weight: float, known: Floats | None) -> Floats:
-    """What takes a picked pair from the model's marginal to the measured table, as far as that exceeds the noise. It is
-    a step of iterative proportional fitting, and the last one where the new pairs form a tree.
-    """
+    """The step of iterative proportional fitting from what was `known` of a picked pair to its noisy table."""
     if known is None:
         return np.zeros(share.shape)
     noise = 1 / math.sqrt(weight)
@@ -191,9 +188,7 @@ def _proportional(share: Floats, weight: float, known: Floats | None) -> Floats:
 
 
 def _ahead(objective: _Objective, found: _Point, step: Floats) -> _Point:
-    """The point a step ahead, half a step where that leads too far uphill, or none. Steps of pairs that share a clique
-    overshoot together. Descent from there is still shorter than from no step.
-    """
+    """The point a step ahead, half a step where that leads too far uphill, or none."""
     for part in (1.0, 0.5) if step.any() else ():
         at = found.potentials + part * step
         new = _Point(at, *objective.at(at))

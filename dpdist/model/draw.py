@@ -33,9 +33,7 @@ def parts_of(records: int, rows_per_part: int) -> list[int]:
 
 
 def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> Codes:
-    """Rows of one part, from 1 to `LARGEST_PART`, as values of the table's attributes, in the smallest unsigned
-    integers that hold them; `name` is the part's noise name. Raises ValueError: `rows` is out of range.
-    """
+    """Rows of one part as values of the table's attributes. Raises ValueError: `rows` is out of range."""
     if not 1 <= rows <= LARGEST_PART:
         raise ValueError(f"a part has from 1 to {LARGEST_PART} rows, got {rows}")
     codes: Codes = [np.zeros(0, np.uint8)] * len(fitted.cardinalities)
@@ -59,9 +57,7 @@ def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> Codes:
 
 
 def kept_part(fitted: Fitted, noise: Noise, name: str, rows: int, rules: Rules) -> Codes:
-    """Rows of one part that break no rule: others are drawn again, `MOST_REDRAWS` times at most, and then become copies
-    of other rows of the part, or of one public record where none exist.
-    """
+    """Rows of one part that break no rule: others are drawn again, then copied from kept rows or a public record."""
     columns = draw_part(fitted, noise, name, rows)
     broken = np.flatnonzero(broken_by(rules, columns)) if rules else np.zeros(0, np.int64)
     for again in range(MOST_REDRAWS):
@@ -133,9 +129,7 @@ def _samples(
 
 
 def _systematic(weights: Counts, number: int, word: int) -> Counts:
-    """Positions of a systematic sample of `number` rows with replacement, by integer weights below 2**41: a row is
-    taken as often as multiples of the step, offset by the word's share of one, fall into its stretch of the sums.
-    """
+    """Positions of a systematic sample with replacement, by integer weights below 2**41 and one random word."""
     cumulative = np.cumsum(weights)
     total = int(cumulative[-1])
     if total <= 0:

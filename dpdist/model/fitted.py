@@ -44,9 +44,7 @@ class Adjustment:
 
 
 def power_of_two(logs: Counts) -> Counts:
-    """``2**(30 + logs / 2**20)`` in integer arithmetic, with `logs` clipped to [-30, 10]. The fraction's two halves of
-    10 bits are looked up in tables of exact roots of 2.
-    """
+    """``2**(30 + logs / 2**20)`` in integers, `logs` clipped to [-30, 10], by two tables of roots of 2."""
     low, high = _powers(20), _powers(10)
     clipped = np.clip(logs, -30 << LOG_BITS, 10 << LOG_BITS)
     whole = clipped >> LOG_BITS
@@ -196,9 +194,7 @@ class Fitted:
 
 
 def cumulative_of(weights: Floats) -> Cumulative:
-    """Cumulative integers of rows of weights, each rounded to the nearest unit; rows without weight take the mean row.
-    `weights` (shape (configurations, values)): not negative; some are positive.
-    """
+    """Cumulative integers of rows of weights, each rounded to a unit; rows without weight take the mean row."""
     sums = weights.sum(1, keepdims=True)
     rows = np.where(sums > 0, weights, weights.sum(0))
     partial = np.cumsum(rows, axis=1)

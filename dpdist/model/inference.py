@@ -165,9 +165,7 @@ class PairMarginals:
         yield group
 
     def _add(self, group: frozenset[int], found: dict[tuple[int, int], Floats]) -> None:
-        """Pairs that share no clique, whose smaller attribute is in the group. The message from j to k has the
-        attributes on j's side of the edge that k does not have.
-        """
+        """Pairs that share no clique, whose smaller attribute is in the group, by messages along the tree's edges."""
         messages: dict[tuple[int, int], _Message | None] = {}
         for j in reversed(self._tree.order):
             if self._tree.parent[j] >= 0:
@@ -228,9 +226,7 @@ class PairMarginals:
         return conditional
 
     def _carry(self, j: int, separator: Set, to: Set, message: Floats) -> Floats:
-        """P(rows, to) from P(rows, separator), through clique j, which makes `to` independent of the rows given it.
-        What the separator and `to` share is kept as a batch of products.
-        """
+        """P(rows, to) from P(rows, separator), through clique j, which makes `to` independent of the rows."""
         cards = self._cards
         shared = tuple(b for b in separator if b in to)
         summed = tuple(b for b in separator if b not in to)

@@ -30,8 +30,8 @@ class Graph:
         self._sizes = [size * prod(self._cards[u] for u in _bits(self._near[v])) for v, size in enumerate(self._cards)]
 
     def eliminate(self, *, extra: tuple[int, int] | None = None, most: int | None = None) -> list[int] | None:
-        """Maximal cliques of a triangulation, with one edge `extra`, as bits; None where they have more than `most`
-        cells. The attribute whose clique is smallest is eliminated first; ties: the one of least degree.
+        """Cliques, as bits, of a triangulation with an edge `extra`; None where they have more than `most` cells. The
+        attribute whose clique is smallest is eliminated first; ties: the one of least degree.
         """
         found: list[int] = []
         inside: list[list[int]] = [[] for _ in self._cards]  # the cliques found so far that hold an attribute
@@ -78,9 +78,9 @@ class Graph:
 
 
 class Paths:
-    """How many cells a triangulation (`cells`) has with an edge more, at most. The edge closes a cycle with the path
-    between its ends in the tree of the elimination; one separator on the path, or one of the ends, joins all others.
-    This bound is much faster than another elimination.
+    """An upper bound on the cells of a triangulation with an edge more, much faster than another elimination.
+
+    The edge closes a cycle with a path of the elimination tree; one separator of it joins all others.
     """
 
     def __init__(self, graph: Graph, cardinalities: Sequence[int]) -> None:

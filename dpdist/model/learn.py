@@ -1,9 +1,8 @@
 """The whole of learning: exact counts in, noisy tables, a fitted model in integers and the account out.
 
 `measure` is all that reads the exact counts; what follows from it is post-processing. A public table is a prior, at no
-cost: it is learned as if it were private, with next to no noise and a public key, on this table's coding. Its pairs and
-potentials are what the private rounds begin with; they measure where this table differs. Noisy one-way counts are drawn
-towards those of the public table, as far as they do not contradict it.
+cost: its model, learned with a public key on this table's coding, is what the private rounds begin with, and noisy
+one-way counts are drawn towards its counts, as far as they do not contradict them.
 """
 
 from __future__ import annotations
@@ -60,9 +59,7 @@ def measure(
     known: Known,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measured:
-    """All steps that read the exact counts; `progress` is called with (done, total) after each round. Without pair
-    counts nothing is raked, and there is no prior. Raises AccountingError: they would cost more than the account has.
-    """
+    """All steps that read exact counts; `progress` is called with (done, total). Raises AccountingError: too dear."""
     prior, rules, levels = known.prior, known.rules, known.levels
     one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
     if prior is not None:
@@ -119,9 +116,7 @@ def _left(account: GaussianAccount, choices: Choices) -> float:
 
 
 def _worth_raking(learner: Learner, counts: PairCounts, choices: Choices) -> bool:
-    """Whether the model misses more than a part of the noise of a table of all pairs: a noisy mean distance tells. Two
-    fifths of it; half as much where triples would be measured, which only a pool can follow.
-    """
+    """Whether the model misses more than a part of the noise of a table of all pairs, by a noisy mean distance."""
     fine = set(learner.coding.fine)
     own = np.array([k for k, pair in enumerate(learner.tables.pairs) if set(pair) <= fine], np.int64)
     distances = learner.tables.distances(learner.expected())[own]

@@ -45,9 +45,7 @@ class OneWayCounts(Protocol):
 
 
 def measure_one_way(counts: OneWayCounts, account: GaussianAccount, *, first: float, again: float) -> OneWay:
-    """Measure all one-way tables with the share `first`, then `again` with most precision where rare values were seen:
-    the weights are the roots of the numbers of values, then of rare values, plus a quarter.
-    """
+    """Measure all one-way tables with the share `first`, then `again` with most precision where values are rare."""
     tables = [counts.single(i) for i in range(len(counts.cardinalities))]
     weights = [math.sqrt(table.size) for table in tables]
     noisy, sigmas = account.measure("one-way", tables, share=first, weights=weights)
@@ -98,8 +96,7 @@ def merge_rare(counts: Floats, sigma: float, *, below: float, records: float) ->
 
 def expected_counts(counts: Floats, sigma: float, *, records: float) -> Floats:
     """Empirical Bayes means of unbiased noisy counts of one table, positive. Small counts have a prior on `_GRID` that
-    is fitted to all of them, starting from density ``1/count``, which counts as `_PRIOR_VALUES` values. Noisy counts
-    over `_LARGE` deviations stay as they are. Then the counts are conditioned on their sum, by their variances.
+    is fitted to all of them. Then the counts are conditioned on their sum, by their variances.
     """
     noisy = counts / sigma
     small = np.flatnonzero(noisy < _LARGE)

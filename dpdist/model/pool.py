@@ -1,9 +1,4 @@
-"""All that a synthesis releases of the exact counts: what follows from it is post-processing.
-
-A public table is a prior, at no cost: it is learned as if it were private, with next to no noise and a public key, on
-this table's coding. Its pairs and potentials are what the private rounds begin with; they measure where this table
-differs. Noisy one-way counts are drawn towards those of the public table, as far as they do not contradict it.
-"""
+"""A pool of model records, weighted to noisy tables of all pairs and of picked triples."""
 
 from __future__ import annotations
 
@@ -40,9 +35,7 @@ _BEFORE_TRIPLES = 2  # passes of the raking to pairs alone; more follow with the
 
 
 def with_margins(one_way: OneWay, all_pairs: AllPairs) -> OneWay:
-    """One-way counts with what the tables of all pairs say of them, by precision: a sum over k values has k times the
-    variance of a cell. On small domains the pairs tell more than the one-way tables themselves.
-    """
+    """One-way counts with what the tables of all pairs say of them, by precision."""
     precision = 1 / one_way.sigmas**2
     sums = [table * p for table, p in zip(one_way.counts, precision.tolist(), strict=True)]
     pairs = combinations(range(len(sums)), 2)
@@ -108,9 +101,7 @@ class Pool:
             rake(self._rows, self._targets, sweeps=self._choices.sweeps)
 
     def rake_to_triples(self, exact: Mapping[Attributes, Counts], account: GaussianAccount) -> tuple[Attributes, ...]:
-        """Pick triples that the weighted pool misses, measure them, and fit the weights to them too. `exact`: tables of
-        the candidates, flat. Confidential. Returns tuple of (int, int, int): what was picked.
-        """
+        """Pick triples that the pool misses, measure them (`exact` is confidential), fit to them; return them."""
         shares = self._rows.shares(exact)
         expected = {triple: shares[triple].ravel() * self._records for triple in exact}
         found = measure_triples(exact, expected, choices=self._choices, account=account)

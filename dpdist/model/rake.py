@@ -1,9 +1,8 @@
 """Raking: weights of a pool of model records, fitted to noisy tables of one, two and three attributes.
 
-The tables lie in a few blocks of attributes that cover all pairs (`dpdist.data.count.covering_blocks`), so that a row
-costs one look-up a block. Block by block, the table of the weights is fitted to all targets in it, and the rows are
-multiplied by the table's change. The threads of the machine share the rows; pieces of them do not depend on the number
-of threads, and their results come in order, so that sums of them are the same on any machine.
+The tables lie in a few blocks of attributes that cover all pairs (`dpdist.data.count.covering_blocks`). Block by block,
+the table of the weights is fitted to all targets in it, and the rows are multiplied by the table's change. Threads
+share the rows in pieces that do not depend on their number, so that sums are the same on any machine.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ def threads(items: int) -> Iterator[Callable[..., Iterable[Any]]]:
 
 
 class WeightedRows:
-    """Rows, their weights, and where each row stands in the tables of the blocks, which cover all pairs of attributes.
-    A change of the weights waits until the next table is counted: the rows are read once for both.
+    """Rows, their weights, and where each row stands in the tables of blocks that cover all pairs. A change of the
+    weights waits until the next table is counted: the rows are read once for both.
     """
 
     def __init__(self, columns: Sequence[NDArray[np.integer]], cardinalities: Sequence[int]) -> None:
@@ -159,8 +158,7 @@ Aim = tuple[tuple[int, ...], Floats, tuple[int, ...]]
 
 def shrink(noisy: Floats, model: Floats, sigma: float) -> Floats:
     """James-Stein estimate of counts, from noisy counts towards a model's, in blocks of cells by falling model count.
-    Where the cells of a block differ from the model by more than the noise explains, the noisy counts are kept;
-    elsewhere the model's. Blocks have 16, 32, 64, ... cells. The result is not negative.
+    Blocks have 16, 32, 64, ... cells. The result is not negative.
     """
     order = np.argsort(-model, kind="stable")
     edges = [0]
@@ -178,12 +176,9 @@ def shrink(noisy: Floats, model: Floats, sigma: float) -> Floats:
 def rake(
     rows: WeightedRows, targets: dict[tuple[int, ...], Floats], *, sweeps: int, damping: Sequence[float] = DAMPING
 ) -> None:
-    """Fit the weights of rows to targets of tables: shares of (i,), (i, j) and (i, j, k), i < j < k, that sum to 1,
-    each in a block.
+    """Fit the weights of rows to targets of tables: shares of (i,), (i, j) and (i, j, k), i < j < k, that sum to 1.
 
-    Each of the `sweeps` passes over the blocks; the last ones go the part of a step that `damping` says, since targets
-    contradict each other by their noise, and whole steps end at those of the last blocks. None are damped where another
-    fit follows.
+    The last of the `sweeps` go the part of a step that `damping` says, as noisy targets contradict each other.
     """
     powers = [*[1.0] * (sweeps - len(damping)), *damping][:sweeps]
     inside = [targets_in(block, targets) for block in rows.blocks]
@@ -197,9 +192,7 @@ def rake(
 
 
 def targets_in(block: tuple[int, ...], targets: Mapping[tuple[int, ...], Floats]) -> list[Aim]:
-    """The targets within a block: those of its triples, then of its pairs, then of its attributes. Sums over a triple's
-    noisy cells have more noise than the tables of its pairs, which therefore come later.
-    """
+    """The targets within a block: those of its triples, then of its pairs, then of its attributes."""
     found = []
     for size in (3, 2, 1):
         for places in combinations(range(len(block)), size):
@@ -213,9 +206,7 @@ def targets_in(block: tuple[int, ...], targets: Mapping[tuple[int, ...], Floats]
 
 
 def block_change(table: Floats, aims: Sequence[Aim], power: float) -> Floats:
-    """Factors that take a block's table towards the targets in it, one after another. A step goes a part of the way:
-    the ratio to the power of that part, by its Pade approximant of order 1.
-    """
+    """Factors that take a block's table towards the targets in it, one after another, by a `power` of each step."""
     before, table = table, table.copy()
     for places, target, shape in aims:
         found = marginal(table, places)

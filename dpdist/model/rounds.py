@@ -46,9 +46,7 @@ def pick_sets(
     most: int,
     valid: Valid[A],
 ) -> list[A]:
-    """Pick sets of attributes one after another by the exponential mechanism, among those that a public rule allows;
-    one record changes each score by at most 1. To stop is a candidate with score 0. Only picks made are charged.
-    """
+    """Pick sets of attributes by the exponential mechanism until `most` or a stop, which has score 0."""
     picked: list[A] = []
     stop = len(sets)
     candidates = Candidates(np.append(scores, 0), scale=scale)
@@ -68,9 +66,7 @@ def pick_sets(
 
 @dataclass
 class Learner:
-    """The state of the rounds; all of it public but the exact tables. The model's `cells` grow from round to round:
-    otherwise one early pair could take what all later ones need. `marginals` are the model's, of the pairs.
-    """
+    """The state of the rounds; all of it public but the exact tables. The model's `cells` grow from round to round."""
 
     tables: PairTables
     coding: Coding
@@ -206,9 +202,7 @@ class Learner:
         return lambda pair: not components.joined(*pair) and fits(pair)
 
     def _fitting(self, picked: list[Pair]) -> Callable[[Pair], bool]:
-        """Whether the model may have a pair more. Where it is nearly full, only a pair that fits along a path is looked
-        at closely: there few pairs fit, and there would be many eliminations for each of them.
-        """
+        """Whether the model may have a pair more; nearly full, it only looks at pairs that fit along a path."""
         cards, known, most = self.coding.cardinalities, set(self.all_edges), self.cells
         graph = Graph(cards, [*self.all_edges, *picked])
         paths = Paths(graph, cards)
@@ -235,9 +229,7 @@ class Learner:
         self.edges += [pair for pair in picked if pair not in self.edges]
 
     def begin(self, prior: FactorModel, edges: list[Pair], iterations: int) -> None:
-        """Start from a public model on the same coding. The potentials of pairs that are not measured stay as they are:
-        of all models with the measured tables, the fit looks for the one that is closest to the public model.
-        """
+        """Start from a public model on the same coding; potentials of pairs that are not measured stay as they are."""
         self.held, self.model = dict(prior.potentials), prior
         self.edges = list(edges)
         self._join_rules()

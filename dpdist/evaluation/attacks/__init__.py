@@ -1,7 +1,6 @@
 """Attacks on a release: what can be learned from it about the records it was made from.
 
-All attacks compare the records that went in with records of the same population that did not (the hold-out): what
-works on both alike is knowledge about the population, the excess is a leak. `attack_sections` runs them all.
+What works on a hold-out of the same population as well is knowledge about the population; the excess is a leak.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
 """Attacks that count how much more often they succeed on records that the release was made from than on others.
 
-- *Linkage*: the adversary holds two files about the same people, with different attributes, and links them through the
-  release: a target is linked when the released record nearest to its first half is also the one nearest to its second
-  half ([1]_, linkability). Any good release links more than chance, because the halves depend on each other.
+- *Linkage*: a target is linked when the released record nearest to the first half of its attributes is also the one
+  nearest to the second half ([1]_, linkability).
 - *Attribute inference*: who knows all of a record but one value guesses the most frequent value among released records
-  that agree with the target on everything else and, where none exists, the value of the nearest one [1]_, [2]_. A
-  useful release predicts values from others: that is knowledge about the population.
+  that agree with the target on everything else and, where none exists, the value of the nearest one [1]_, [2]_.
 - *Location disclosure* (LID): a released record discloses the location of an original one if some numeric column of
-  the two differs by at most a share eta of its range (2SS, Section 2). The adversary pairs every released record with
-  the nearest original one, which is the worst that a pairing can do.
-
-What works on held-out records just as well is knowledge about the population; the excess is a leak.
+  the two differs by at most a share eta of its range (2SS, Section 2). Every released record is paired with the
+  nearest original one, which is the worst that a pairing can do.
 
 References
 ----------
@@ -61,8 +57,7 @@ def linked(
 ) -> NDArray[np.bool_]:
     """Whether some released record is among the nearest to both halves of each target: bool[len(nearest), targets].
 
-    `split` gives the places of the attributes of each half, `nearest` numbers of nearest records. Equally near records
-    are in a random order, another one for each half, so that nothing is linked by the order of the release.
+    `split` gives the places of the attributes of each half. Equally near records are in a random order.
     """
     gower, count = Gower(schema), size(released)
     most = min(max(nearest), count)
@@ -126,9 +121,7 @@ def linkage(tables: AttackTables) -> PageSection:
 
 
 def agreeing_guesses(targets: Codes, released: Codes, agreement: Agreement) -> list[Counts]:
-    """For each attribute, int64[targets]: its most frequent code among records that agree on all others, or -1 where
-    none does. The codes are coarse.
-    """
+    """For each attribute the most frequent code among records that agree on all others; -1 where none does."""
     ours, theirs = agreement.words(targets), agreement.words(released)
     first, second = summed(ours), summed(theirs)
     return [_modes(first - a, second - b, column) for a, b, column in zip(ours, theirs, released, strict=True)]
@@ -219,9 +212,7 @@ def numeric(schema: Schema) -> list[int]:
 
 
 def located(released: Codes, originals: Codes, schema: Schema, places: list[int], eta: float) -> Counts:
-    """In how many of the numeric columns at `places` each released record is within eta of its original:
-    int64[records]. Records are paired; eta is a share of the width of a column's domain.
-    """
+    """In how many of the numeric columns at `places` each released record is within eta of its original."""
     near = [
         np.abs(released[i].astype(np.float64) - originals[i].astype(np.float64))
         <= eta * span(schema.attributes[i], released[i]) * (1 + 1e-12)

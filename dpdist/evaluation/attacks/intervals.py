@@ -35,9 +35,7 @@ class Estimate:
 
 
 def proportion(hits: int, trials: int, *, confidence: float = 0.95) -> Estimate:
-    """A proportion with its exact interval (Clopper and Pearson 1934). Raises ValueError: not ``0 <= hits <= trials``,
-    or no trial.
-    """
+    """A proportion with its exact interval (Clopper, Pearson 1934). Raises ValueError: hits do not fit trials."""
     from scipy.stats import beta
 
     if not 0 <= hits <= trials or trials < 1:
@@ -49,9 +47,7 @@ def proportion(hits: int, trials: int, *, confidence: float = 0.95) -> Estimate:
 
 
 def difference(first: tuple[int, int], second: tuple[int, int], *, confidence: float = 0.95) -> Estimate:
-    """The difference of two independent proportions, each as hits and trials, with Newcombe's interval on
-    Clopper-Pearson limits (*Interval estimation for the difference between independent proportions*, 1998, method 10).
-    """
+    """The difference of two independent proportions (hits, trials), with Newcombe's interval (1998, method 10)."""
     a, b = proportion(*first, confidence=confidence), proportion(*second, confidence=confidence)
     value = a.value - b.value
     low = value - math.hypot(a.value - a.low, b.high - b.value)
@@ -103,9 +99,7 @@ class OperatingPoint:
 def operating_point(
     positive: ArrayLike, negative: ArrayLike, *, allowed: float, confidence: float = 0.95
 ) -> OperatingPoint:
-    """True positives at the lowest threshold that accuses at most the share `allowed` of the negatives, such as
-    0.001.
-    """
+    """True positives at the lowest threshold that accuses at most the share `allowed` of the negatives."""
     above, below = np.asarray(positive, np.float64), np.sort(np.asarray(negative, np.float64))
     spare = math.floor(allowed * len(below))
     bar = below[len(below) - 1 - spare]  # at most `spare` negatives exceed it
@@ -117,9 +111,7 @@ def operating_point(
 
 
 def roc_curve(positive: ArrayLike, negative: ArrayLike, *, points: int = 200) -> tuple[Floats, Floats]:
-    """The ROC curve: ascending rates of accused negatives and found positives, from (0, 0) to (1, 1), at most `points`
-    of them: dense where few negatives are accused.
-    """
+    """Ascending rates of accused negatives and found positives, at most `points`, dense where few are accused."""
     above, below = np.sort(np.asarray(positive, np.float64)), np.sort(np.asarray(negative, np.float64))
     bars = np.unique(np.concatenate([above, below]))[::-1]
     found = np.concatenate([[0.0], 1 - np.searchsorted(above, bars) / len(above)])

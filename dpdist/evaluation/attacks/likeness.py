@@ -26,9 +26,7 @@ CLASSIFIERS = {"random forest": forest, "tree": estimator("tree:DecisionTreeClas
 def play(
     real: Codes, released: Codes, *, classifier: Maker, seed: int, confidence: float = 0.95
 ) -> tuple[Estimate, Estimate]:
-    """Train on one half of the records (as many real as released) and tell the other half apart: the share of right
-    guesses, half of them real, and the area under the ROC curve.
-    """
+    """Tell real from released records: the share of right guesses, and the area under the ROC curve."""
     rng = np.random.default_rng([seed, 1])
     count = min(size(real), size(released)) // 2 * 2
     sides = [drawn(table, count, rng) for table in (real, released)]
@@ -104,8 +102,7 @@ _NAMES = {
 def copies(tables: AttackTables) -> PageSection:
     """Count the records of the training table, and of an equally large hold-out, that the release repeats.
 
-    Every released record is looked at. A near copy agrees on all attributes but one at most; numbers without bins are
-    equal only to the last bit, and a near copy may differ in one of them.
+    A near copy agrees on all attributes but one at most.
     """
     name, title, both = "copies", "Copies", tables.comparable
     if both is None:

@@ -11,10 +11,8 @@ own sample of the population (the *reference*). Three attacks score every target
   knows [2]_ (`dpdist.evaluation.attacks.shadow`).
 
 A *control* runs the density attack on other reference records instead of the release. Its area differs from one half
-only if the hold-out is not a random part of the same population; then the others mean nothing. Its interval has 99.9 %.
-
-An area under the curve averages over all targets. The rate of members found while 0.1 % of the non-members are
-accused is what an adversary with few, certain victims cares for [3]_.
+only if the hold-out is not a random part of the same population; then the others mean nothing. The rate of members
+found while 0.1 % of the non-members are accused is what an adversary with few, certain victims cares for [3]_.
 
 References
 ----------
@@ -92,9 +90,7 @@ def density_ratio(released: Profile, reference: Profile) -> Floats:
 
 
 def section(tables: AttackTables, *, mechanism: Generator | None = None) -> PageSection:
-    """All attacks with their curves. The adversary may run `mechanism` on shadow tables; without it a stand-in copies
-    records in part.
-    """
+    """All attacks with their curves; without a `mechanism` for shadow releases, a stand-in copies records in part."""
     sizes, released, holdout = tables.sizes, tables.released, tables.holdout
     if holdout is None or min(size(released), size(tables.training), size(holdout) // 2) < sizes.least:
         why = f"it needs {sizes.least} released and training records and twice as many held out."

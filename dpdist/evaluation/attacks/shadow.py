@@ -1,12 +1,8 @@
 """Shadow models: the adversary learns on releases of its own what a member looks like.
 
-Records of the population are split at random into a shadow table and others; a shadow release is made of the table; a
-classifier learns to tell the table's records from the others by how many released and reference records are near them.
-It is then asked about the real release.
-
-The adversary may know the mechanism (`Generator`), or guess: the stand-in copies a random number of values of a
-record of the shadow table and draws the others from the table's marginals, so the classifier learns to notice
-anything between full copies and none.
+A classifier learns to tell records of shadow tables from others by how many released and reference records are near
+them. It is then asked about the real release. The adversary may know the mechanism (`Generator`), or use a stand-in
+that copies records in part.
 """
 
 from __future__ import annotations
@@ -70,11 +66,7 @@ class Profile:
 
 
 def log_profiles(released: Profile, reference: Profile) -> Floats:
-    """What the classifier sees of each target, float64[targets, 10].
-
-    Log densities of released and of reference records that differ in no, one and two attributes, their differences, and
-    the largest difference of those that agree on all attributes but one.
-    """
+    """What the classifier sees of each target, float64[targets, 10]: log densities and their differences."""
     ours, theirs = (near.log_share(near.counts) for near in (released, reference))
     single = released.log_share(released.singles) - reference.log_share(reference.singles)
     return np.vstack([ours, theirs, ours - theirs, single.max(axis=0)]).T
@@ -83,9 +75,7 @@ def log_profiles(released: Profile, reference: Profile) -> Floats:
 def shadow_classifier(
     tables: AttackTables, population: Codes, agreement: Agreement, mechanism: Generator | None
 ) -> Any:
-    """A classifier that is trained on shadow releases of parts of the adversary's records (`population`), which are
-    neither members nor targets; its decision function of `log_profiles` is higher for members.
-    """
+    """A classifier that is trained on shadow releases of parts of the adversary's records (`population`)."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -137,9 +127,8 @@ def mechanism_of(spec: ReleaseSpec, *, training: int) -> Generator | None:
 
 
 def mechanism_of_release(manifest: Manifest, *, training: int, written: Callable[[Codes], Codes]) -> Generator | None:
-    """The mechanism that the public manifest of a release describes, as `mechanism_of`; None also where this version
-    cannot read the settings, and where the manifest names functions of the publisher, which a reader does not run.
-    `written` takes codes to codes as far as a release tells them apart (`ReleaseDecoder.merged`).
+    """The mechanism of a public manifest, as `mechanism_of`; None also where this version cannot read the settings or
+    they name functions of the publisher. `written` takes codes to codes as far as a release tells them apart.
     """
     try:
         spec = load_public(manifest.spec, manifest.table)

@@ -1,8 +1,7 @@
 """Membership inference with whole parents as targets: was this household, with all its persons, in the table?
 
-Members are drawn from the parents that the release was made from, the others from the hold-out. The adversary knows the
-whole record of a target: the parent's attributes, and those of all members in their order. Both groups are attacked:
-all parents, and those of rare composition, with more members than nearly all others.
+The adversary knows the whole record of a target: the parent's attributes, and those of all members in their order. All
+parents are attacked, and those of rare composition, with more members than nearly all others.
 
 - *closest parent*: how near the nearest released parent is; of equally near ones, how far the nearest of the reference;
 - *density*: how dense released parents are near the target, over how dense the reference is;
@@ -10,8 +9,7 @@ all parents, and those of rare composition, with more members than nearly all ot
   member and each member) than the reference. Pairs are what a synthesis measures.
 
 One half of the hold-out is the reference for targets of the other half, and the other way round. The density attack on
-a *copy* of the table shows what could be found at most. A *control* runs it on one part of the reference against
-another part: its area differs from one half only if the hold-out is not a random part of the same population.
+a *copy* of the table shows what could be found at most. The *control* is that of `attacks.membership`.
 """
 
 from __future__ import annotations
@@ -257,9 +255,7 @@ class WithinPairTables:
 
 
 def pair_ratio(targets: ParentRecords, released: WithinPairTables, reference: WithinPairTables) -> Floats:
-    """For each target the sum, over pairs of attributes of its rows, of the log of the released over the reference's
-    share of that cell.
-    """
+    """For each target the sum over its pairs of values of the log of the released over the reference's share."""
     (top, _), (rest, _), owner = _rows(targets)
     score = _row_scores(top, released.parents, reference.parents)
     return score + np.bincount(owner, _row_scores(rest, released.members, reference.members), len(targets))
@@ -275,9 +271,7 @@ def _row_scores(rows: Codes, released: PairCounts, reference: PairCounts) -> Flo
 
 
 def _rows(parents: ParentRecords) -> tuple[tuple[Codes, tuple[int, ...]], tuple[Codes, tuple[int, ...]], Counts]:
-    """Rows of parents with the first member; rows of later members with parent, place, first and previous member; and
-    the parent of each of these.
-    """
+    """Rows of parents with the first member, rows of later members, and the parent of each of these."""
     linked = parents.linked
     top, schema = parents.top(), linked.parents_schema
     view = view_of(Schema(attributes=linked.schema.attributes))

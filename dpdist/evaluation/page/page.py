@@ -1,9 +1,7 @@
 """The page: one HTML file that works offline and asks for nothing.
 
 Everything it shows is text that Jinja escapes, or SVG that `dpdist.evaluation.page.plots` drew. Its content security
-policy
-forbids every request and every style and script but the two that are written here, by their hashes: a label of the data
-that got past the escaping could still run nothing and reach nobody.
+policy forbids every request and every style and script but the two that are written here, by their hashes.
 """
 
 from __future__ import annotations

@@ -77,9 +77,7 @@ def new_figure(width: float = 7.2, height: float = 3.6, rows: int = 1, columns: 
 
 
 def svg_of(figure: Figure, name: str) -> str:
-    """One `<svg>` element of a figure (`new_figure`), the same for the same figure; `name` makes its ids differ from
-    those of the page's other plots.
-    """
+    """One `<svg>` element of a figure, always the same; `name` sets its ids apart from those of other plots."""
     import matplotlib as mpl
 
     buffer = io.BytesIO()
@@ -261,9 +259,7 @@ _LEAST = 1e-4
 
 
 def roc_plot(title: str, curves: Mapping[str, tuple[Floats, Floats]], *, allowed: float) -> tuple[Plot, ...]:
-    """ROC curves (rates of accused non-members and found members, by name; four at most) on logarithmic axes, so that
-    few, certain accusations can be seen. The rate `allowed` is marked.
-    """
+    """ROC curves on logarithmic axes, by name, four at most; the rate `allowed` is marked."""
     figure, axes = new_figure(5.6, 4.2)
     axes.plot([_LEAST, 1], [_LEAST, 1], linestyle="dotted", linewidth=1, color=INK, label="guessing")
     axes.axvline(allowed, linewidth=1, color=FAINT)

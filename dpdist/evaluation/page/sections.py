@@ -1,8 +1,7 @@
 """What an evaluation says: sections of tables, plots and figures, with a verdict in words.
 
 A section is what one part of an evaluation (the marginals, a model, an attack) hands to the page and to the JSON. Text
-is plain text: the page escapes it. Cells are numbers, text, booleans or None; the page formats numbers and sorts by
-them.
+is plain text: the page escapes it.
 """
 
 from __future__ import annotations
@@ -99,9 +98,7 @@ def does_not_apply(name: str, title: str, why: str) -> PageSection:
 
 
 def plain(value: object) -> Any:
-    """A value as JSON knows it: NumPy scalars and arrays as Python's, NaN and infinities as None. Raises TypeError: it
-    has no such form.
-    """
+    """A value as JSON knows it; NaN and infinities are None. Raises TypeError: it has no such form."""
     if isinstance(value, np.ndarray):
         return plain(value.tolist())
     if isinstance(value, np.generic):

@@ -30,9 +30,7 @@ _LARGEST = 200_000
 
 
 def holdout_section(training: Codes, holdout: Codes, *, seed: int) -> PageSection | None:
-    """What is wrong with a hold-out; None if nothing is. Columns are in schema order; the seed is that of the hash of
-    records, and of samples of large tables.
-    """
+    """What is wrong with a hold-out, on samples of large tables; None if nothing is."""
     rng = np.random.default_rng([seed, 11])
     agreement = Agreement(len(training), seed=seed)
     keys = agreement.keys(training)
@@ -91,9 +89,7 @@ def rules_section(rules: Rules, released: Counts, real: Counts, *, rows: tuple[i
 
 
 def coverage_section(real: Codes, released: ReleasedTable, *, known: bool) -> list[PageSection]:
-    """The section on a release with measured accuracy; none for others. `known` says that `real` are all real records:
-    of a sample nothing is said.
-    """
+    """The section on a release with measured accuracy; `known` says that `real` are all real records."""
     release = Published(released.store, released.manifest)
     if release.errors is None:
         return []

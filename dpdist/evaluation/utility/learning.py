@@ -163,8 +163,7 @@ REGRESSORS = {
 def regression_section(trial: Trial, view: View, target: int, *, progress: Progress) -> PageSection:
     """Mean squared error of a number, for models of real, released and both records.
 
-    A user has `SMALL` records of their own; delta MSE is the share of the error that released records remove
-    when they are added (`dpdist.evaluation.utility.learning.delta_mse`).
+    Delta MSE is the share of the error that released records remove when they are added to `SMALL` of one's own.
     """
     name, title = "regression", f"Regression of {view.names[target]}"
     if view.axes[target].edges is None:

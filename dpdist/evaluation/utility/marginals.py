@@ -67,10 +67,7 @@ class Marginals:
 def chosen_triples(
     sizes: Sequence[int], *, seed: int, most: int = MAX_TRIPLES, cells: int = TRIPLE_CELLS
 ) -> tuple[Subset, ...]:
-    """Three-way marginals of attributes of these sizes: all, or a random sample of at most `MAX_TRIPLES` without
-    replacement, whose tables have at most `TRIPLE_CELLS` cells together. A table that does not fit any more is passed
-    over.
-    """
+    """Three-way marginals: all, or a random sample of `most` whose tables have at most `cells` together."""
     every = list(combinations(range(len(sizes)), 3))
     order = np.random.default_rng(seed).permutation(len(every))
     chosen: list[Subset] = []
@@ -132,8 +129,7 @@ SUBSAMPLES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 def subsample_scores(a: Marginals, k: int, *, seed: int, shares: Sequence[float] = SUBSAMPLES) -> Floats:
     """The score of a random part of the table itself, for each share, float64[shares].
 
-    Each record is in the part with the probability `share`. Each marginal is thinned by itself, which gives the
-    expected score that one part has on all marginals together.
+    Each marginal is thinned by itself: the expected score of one part on all marginals is the same.
     """
     rng = np.random.default_rng(seed)
     tables = [table[table > 0] for table in map(a.table, a.subsets(k))]
@@ -143,10 +139,9 @@ def subsample_scores(a: Marginals, k: int, *, seed: int, shares: Sequence[float]
 
 
 def subsample_scores_by_halves(halves: Floats, shares: Sequence[float] = SUBSAMPLES) -> Floats:
-    """As `subsample_scores`, from the distances of two random halves of the table: about, for parts that are small.
+    """As `subsample_scores`, from the distances of two random halves: about, for small parts.
 
-    So heavy records are in a part with all their weight, or not at all. A half is half as far from the table as from
-    the other half, and deviations fall with the root of the odds of the share.
+    Heavy records are in a part with all their weight, or not at all.
     """
     odds = np.array(shares) / (1 - np.array(shares))
     return np.asarray(1000 * (1 - halves.mean() / 2 / np.sqrt(odds)))
@@ -155,8 +150,7 @@ def subsample_scores_by_halves(halves: Floats, shares: Sequence[float] = SUBSAMP
 def equivalent_share(score: float, scores: Floats, shares: Sequence[float] = SUBSAMPLES) -> float | None:
     """The share of the table whose random part scores like `score`; None below the smallest share.
 
-    Interpolated in the logarithm of share and of distance (the distance falls like the square root of the size). 1.0
-    above the largest share.
+    Interpolated in the logarithms of share and distance; 1.0 above the largest share.
     """
     if not np.isfinite(score) or score < scores[0]:
         return None

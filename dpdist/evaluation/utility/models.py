@@ -140,10 +140,7 @@ class ModelPredictions:
 
 
 def fit(make: Maker, seed: int, matrix: Any, labels: Labels, test: Any) -> ModelPredictions:
-    """Train a model on (records, d) numbers and int64[records] labels, and let it speak about the test records.
-
-    A table whose labels are all alike trains the model that always says so.
-    """
+    """Train a model on numbers and labels, and let it predict the test records; of one label it always says that."""
     classes = np.unique(labels)
     if len(classes) < 2:
         only = int(classes[0]) if classes.size else 0
@@ -207,9 +204,7 @@ class Trial:
 
 
 def make_trial(real: Codes, released: Codes, holdout: Codes | None, *, train: int, test: int, seed: int) -> Trial:
-    """Draw the records of a trial, at most `train` and `test`, as codes of the schema. Without a hold-out, a third of
-    the real records at most is set aside for testing.
-    """
+    """Draw the records of a trial; without a hold-out, at most a third of the real records is for testing."""
     rng = np.random.default_rng([seed, 1])
     order = rng.permutation(size(real))
     if holdout is None:

@@ -90,10 +90,7 @@ class Distances:
 
 
 def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int, weighted: bool = False) -> PageSection:
-    """Distances of the one-, two- and some three-way marginals, and NIST's score, from the counts of
-    `Inputs.marginals`. The seed is that of the sample of three-way marginals and of the random parts; `weighted` says
-    that records count by their weights.
-    """
+    """Distances of the one-, two- and some three-way marginals, and NIST's score, from `Inputs.marginals`."""
     real = counts["real"]
     of = {k: Distances.of(counts, k, seed=seed, weighted=weighted) for k in (1, 2, 3) if real.subsets(k)}
     note = _NOTE.format(triples=len(real.triples), all=comb(len(view.axes), 3), seed=seed)
@@ -269,10 +266,9 @@ def correlation_section(counts: Mapping[str, Marginals], view: View) -> PageSect
 
 
 def component_section(real: Codes, released: Codes, view: View) -> PageSection:
-    """Principal components of the real records, and where real and released ones (samples, as codes of the view) lie on
-    them.
+    """Principal components of the real records, and where samples of both tables lie on them.
 
-    Ordered attributes count by their standardised codes, categories by indicators that are scaled like them together.
+    Ordered attributes count by their codes, categories by indicators.
     """
     if min(len(real[0]), len(released[0])) < 2:
         return does_not_apply("components", "Principal components", "it needs two records of each table.")

@@ -6,8 +6,7 @@ level, so levels are tables like those of a release and take noise as these do (
 
 Bins are cut from the noisy levels alone, which is post-processing. The levels are made to agree by least squares [1]_,
 isotonic regression makes the cumulative counts grow, and cuts divide them evenly. A code that holds more than a bin
-should is a bin of its own, so that heaps (zeros, round numbers) do not blur their neighbours. The tables that are then
-counted in the bins depend on earlier releases, which composition allows.
+should is a bin of its own.
 
 References
 ----------
@@ -52,8 +51,7 @@ def level_sizes(codes: int) -> tuple[int, ...]:
 def fitted_masses(levels: Sequence[Counts], *, deviations: Sequence[float]) -> Floats:
     """Non-negative counts of the codes that fit noisy counts of all levels.
 
-    Least squares over the levels, then the nearest cumulative counts that grow: what is negative is set off against
-    the neighbours, so that many empty codes do not add up to a bin.
+    Least squares over the levels, then the nearest cumulative counts that grow.
     """
     from scipy.optimize import isotonic_regression
 
@@ -221,8 +219,7 @@ class BinningPlan:
 def plan_binning(spec: HistogramSpec) -> BinningPlan | None:
     """The choice of a spec's adaptive bins within its share of the budget; None where no histogram asks for it.
 
-    All levels of all grids have the least noise within that share, the same for each: a record
-    changes one cell, or two (replacement). Raises as `plan_measurement`.
+    All levels of all grids have the same noise. Raises as `plan_measurement`.
     """
     if not spec.binned:
         return None

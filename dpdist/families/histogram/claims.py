@@ -98,8 +98,7 @@ def _noisy_cells(tables: list[Counts], plan: HistogramPlan, places: list[NDArray
 def canaries(plan: HistogramPlan) -> tuple[Canaries, ...]:
     """The noisy table with the most cells; a canary for each cell: one record (or unit) in it, or none (add/remove).
 
-    Canaries do not disturb each other there. What the other tables show of them is left out, so the whole guarantee is
-    tested by a part of the release. None under another adjacency, or where no noisy histogram is planned.
+    None under another adjacency, or where no noisy histogram is planned.
     """
     if plan.measurement is None or plan.measurement.adjacency != "add/remove":
         return ()

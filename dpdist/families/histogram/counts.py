@@ -1,9 +1,7 @@
 """Many histograms and cross-tabulations in one pass over the codes.
 
-A row is not counted query by query. Queries share *blocks*: sets of attributes whose joint domain stays in the cache.
-A row costs one increment per block, and each query's table is a marginal of its block's table. Forty one-way
-histograms of ten values each take ten increments a row instead of forty. Counts are exact int64 and blocks are summed,
-so any partitioning of the rows gives the same bits.
+Queries share *blocks*: sets of attributes whose joint domain stays in the cache. A row costs one increment per block,
+and each query's table is a marginal of its block's table. Counts are exact int64.
 """
 
 from __future__ import annotations

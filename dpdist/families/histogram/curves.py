@@ -7,8 +7,8 @@ spectral norm of ``A W^(-1/2)``, and the c curves of a unit by c times that. Und
 is divided by the public number of curves, under add/remove by a noisy count, which takes a share of the budget;
 ``docs/guarantees.md`` has more.
 
-All of it is exact: curves are clipped and cut to integers on a fine grid, towards zero, so that their sums do not
-depend on how the curves were partitioned; A is a matrix of integers times a power of two; products are Python integers.
+All of it is exact: curves are clipped and cut to integers on a fine grid, towards zero; A is a matrix of integers times
+a power of two; products are Python integers.
 
 References
 ----------
@@ -329,8 +329,8 @@ def confirm_number(sums: CurveSums, plan: CurvePlan) -> None:
 
 
 def release_mean(sums: CurveSums, plan: CurvePlan, *, noise: Noise, name: str) -> CurveMean:
-    """Noise the sum of all curves, and divide by their number, public or noisy; streams ``name/coefficients`` and
-    ``name/count``. Raises CheckFailed or OutOfDomain as `confirm_number`.
+    """Noise the sum of curves and divide by their number: ``name/coefficients``, ``name/count``. Raises as
+    `confirm_number`.
     """
     confirm_number(sums, plan)
     curves = plan.curves

@@ -1,9 +1,8 @@
 """Entropies of histograms, in bits, and their release with noise.
 
 The sensitivity is exact (`dpdist.privacy.sensitivity`), at a public lower bound of the number of records that the run
-checks. The published bounds stand beside it: Shannon's (PD eq. 9, REAEDP Theorem 3) is about twice the exact value, so
-half of its noise is wasted; Renyi's (REAEDP eq. 17) is false, so its noise does not protect. The entropy of a histogram
-that is itself released with noise costs nothing (`shannon` and `renyi` of the non-negative counts).
+checks. Of the published bounds Shannon's (PD eq. 9, REAEDP Theorem 3) is about twice the exact value, and Renyi's
+(REAEDP eq. 17) is false, so its noise does not protect.
 """
 
 from __future__ import annotations
@@ -167,11 +166,7 @@ def _least_laplace(steps: Sequence[tuple[int, int]], epsilon: float, delta: floa
 def release_entropies(
     tables: Sequence[NDArray[np.int64]], plan: EntropyPlan, *, noise: Noise, name: str
 ) -> NDArray[np.float64]:
-    """Noisy entropies of tables of true counts, in bits, float64[entropies]; entropy i takes draw 0 of the stream
-    ``name/i``.
-
-    They are on the grid of the noise, and not clipped to [0, log2(cells)], which the reader may do for free.
-    """
+    """Noisy entropies of tables of true counts, in bits; entropy i takes draw 0 of the stream ``name/i``."""
     released = np.empty(len(plan.orders))
     for i, (table, order) in enumerate(zip(tables, plan.orders, strict=True)):
         exact = round_to_grid(renyi(table, order=order), grid=plan.grids[i])

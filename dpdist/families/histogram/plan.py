@@ -301,9 +301,7 @@ def _chain(counts: CountPlan, chain: Sequence[int]) -> tuple[tuple[int, int], ..
 
 
 def _refuse_private_number(spec: HistogramSpec) -> None:
-    """Refuse policies that drop records where entropies and curves compare the number of records, taken for public,
-    with the declared one: it would be the number of those that a description fits.
-    """
+    """Refuse policies that drop records where the number of records is taken for public."""
     dropping = spec.table.dropping
     exact = spec.privacy.adjacency == "replacement" and (spec.entropies is not None or spec.curves is not None)
     if exact and dropping:

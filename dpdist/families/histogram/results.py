@@ -34,8 +34,7 @@ def fit(
 ) -> tuple[list[NDArray[Any]], list[Floats | None]]:
     """Post-process the noisy tables of a release as its spec says: int64 if non-negative or synthetic, else float64.
 
-    Also the standard error of each cell, before counts are made non-negative (None of synthetic records). `variances`
-    are those of the noise in one cell of each table; the noise draws synthetic records.
+    Also the standard error of each cell before counts are made non-negative; None of synthetic records.
     """
     tables: list[NDArray[Any]] = [table.astype(np.float64) for table in noisy]
     spreads = [max(variance, 1e-12) for variance in variances]

@@ -1,8 +1,7 @@
 """How the budget of a release is divided, the noise that fills it, and the order of the mixtures.
 
-More rows in a mixture need less noise, and leave less of the rows' spread. The order `auto` is chosen from public
-numbers alone: no record is read and nothing is spent. Orders that are tried on the table are charged: see
-`dpdist.families.mixing.selection`.
+The order `auto` is chosen from public numbers alone; orders that are tried on the table are charged
+(`dpdist.families.mixing.selection`).
 """
 
 from __future__ import annotations
@@ -124,9 +123,9 @@ class OrderChoice:
 
 
 def order_choices(divided: BudgetShares, orders: Sequence[int] = ORDERS) -> Iterator[OrderChoice]:
-    """The noise of each order at the budget of the mixtures, the largest first; reads no record and spends nothing.
+    """The noise of each order, the largest first; those as large as a class are left out.
 
-    Orders as large as a class are left out. Raises AccountingError: no class can fill any order.
+    Raises AccountingError: no class can fill any order.
     """
     smallest = min(minimum for minimum, _ in divided.sizes.values())
     fillable = sorted({order for order in orders if 1 <= order <= smallest - divided.unit}, reverse=True)
@@ -142,8 +141,7 @@ def order_choices(divided: BudgetShares, orders: Sequence[int] = ORDERS) -> Iter
 def best_order(divided: BudgetShares, orders: Sequence[int] = ORDERS) -> int:
     """The order that leaves most of the rows' spread visible (the least `noise_to_spread`); errors as `order_choices`.
 
-    The ratio falls and then rises with the order (noise falls fast at first, and then hardly), so the search goes down
-    from the largest, which is the quickest to account for.
+    The ratio falls and then rises with the order; large orders are the quickest to account for.
     """
     choices = order_choices(divided, orders)
     best = next(choices)

@@ -150,9 +150,7 @@ MixingPlanT = TypeVar("MixingPlanT", bound=MixingPlan)
 
 
 def gather(attempt: Attempt[MixingSpec, MixingPlanT]) -> Classes:
-    """The records of each class; where orders are tried, those that are mixed and those that are held out. Raises
-    DataError: the table breaks its declared policies.
-    """
+    """The records of each class, and those held out where orders are tried. Raises DataError: a policy is broken."""
     spec, plan, executor = attempt.spec, attempt.plan, attempt.executor
     apart = spec.mixed_share < 1
     split = Split(attempt.key, (spec.mixed_share, 1 - spec.mixed_share)) if apart else None

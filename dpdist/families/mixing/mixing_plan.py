@@ -56,9 +56,7 @@ class MixingPlan(Plan):
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
-        """What is done to the records of each class; classes that cost the same are there once. For units of several
-        records, what is done to all classes.
-        """
+        """What is done to the records of each class, equal costs once; of units, to those of all classes."""
         table = () if self.moments is None else (self.moments.event,)
         sigma, unit = self.sigma_over_clip, self.classes[0].mixtures.unit
         if unit > 1:

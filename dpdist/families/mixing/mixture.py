@@ -5,8 +5,6 @@ stays within norm c: sums of rows are exact in float32 and in any order, and one
 the multiple of h nearest to a Gaussian draw: as the sum is on the grid, that is post-processing of the continuous
 Gaussian mechanism, whose accounting applies, and rounding adds nothing to the sensitivity.
 
-**Speed.** Rows are gathered into a buffer that fits the cache and summed there by a matrix product with ones, exact
-because the partial sums are.
 
 **Sampling.** A mixture's rows are the first l distinct numbers of a keyed stream of uniform numbers on [0, N): a
 uniform set of l out of N. Numbers drawn twice are drawn again from further streams, so that mixture t is a pure

@@ -72,9 +72,9 @@ def finish(attempt: Attempt[MixingSpec, MixingPlanT]) -> ReleasedRecords:
 
 
 def finish_block(how: tuple[Finishing, KeyRef], mixtures: Rows, start: int) -> Codes:
-    """What is released of mixtures `start` to ``start + t - 1`` of a class (float32[t, d]), made piece by piece to
-    bound the memory: the codes of the classes, then float32[t, d] vectors, or the codes of all other attributes. The
-    noise fills up the spread and is published on labels.
+    """What is released of mixtures from `start` on: codes of the classes, then vectors, or codes of the others.
+
+    It is made piece by piece to bound the memory.
     """
     finishing, noise, piece = how[0], load_noise(how[1]), piece_of(mixtures.shape[1])
     pieces = [_finished(finishing, mixtures[a : a + piece], noise, start + a) for a in range(0, len(mixtures), piece)]

@@ -44,9 +44,7 @@ def plan(spec: MixingSpec) -> MixingPlan:
 
 
 def planned(spec: MixingSpec, *, order: int, sigma_over_clip: float) -> MixingPlan:
-    """The plan of a mixing release whose order and noise are chosen: without any search. Raises SpecError,
-    AccountingError: as `plan`.
-    """
+    """The plan of a release whose order and noise are chosen. Raises SpecError, AccountingError: as `plan`."""
     divided = divide_budget(spec)
     unit = spec.records_of_a_unit
     # A unit's records fewer than confirmed must still fill a mixture, or the class's presence alone would tell.

@@ -56,9 +56,8 @@ SumTree = tuple[tuple[int, int, MixtureSums], ...]
 def piece_sums(mixtures: Rows, first: int, piece: int) -> SumTree:
     """The sums of the pieces of a block, as far as they can be added yet.
 
-    Sums of floats depend on their order. Here pieces are added two by two, pairs two by two, and so on, whatever the
-    blocks that hold them. `first` is the number of the block's first piece in the class; a piece has `piece` mixtures,
-    and only the last one of the class may be shorter.
+    Sums of floats depend on their order: pieces are added two by two whatever the blocks. `first` is the number of the
+    block's first piece in the class; a piece has `piece` mixtures.
     """
     pieces = range(0, len(mixtures), piece)
     return join_sums([((0, first + n, mixture_sums(mixtures[at : at + piece])),) for n, at in enumerate(pieces)])

@@ -3,15 +3,11 @@
 Unordered attributes become one coordinate per value (one-hot); ordered ones one coordinate, from -1 at the lower
 bound of the declared domain to 1 at its upper bound (bins at their centre), and a second one that tells missing
 values where these are a declared category. The table of a continuous number holds the coordinates of its two bounds;
-what lies between is linear. Everything comes from the schema, so nothing is spent. An image is a row of integer
-attributes.
+what lies between is linear.
 
 With *centred* scaling the tables are centred at a mean, and with *standardised* scaling ordered attributes are divided
 by a deviation, too. The published method takes these from the data, which is not private; here they come from noisy
-sums that are charged (`Moments`).
-
-A vector becomes a record by the nearest row of each table: the largest coordinate of a one-hot, the nearest value of an
-ordered attribute; a continuous number is clipped to its bounds. So a decoded record is always in the domain.
+sums that are charged (`Moments`). A vector becomes a record by the nearest row of each table.
 """
 
 from __future__ import annotations
@@ -184,8 +180,7 @@ class Moments(Stored):
 class MomentPlan:
     """Noise on the number of records, the sums of all coordinates, and the sums of squares of ordered attributes.
 
-    A record adds one vector ``(1, x, x**2)`` to these sums, rounded to `MOMENT_GRID` value by value; `sensitivity` is
-    the largest norm of such a vector (add/remove), or of the sum of a unit's. The sums are exact.
+    `sensitivity` is the largest norm of what a record, or a unit, adds to these sums.
     """
 
     sigma: float  # deviation of the noise on each sum, before rounding
@@ -208,11 +203,9 @@ def moment_plan(encoding: Encoding, *, epsilon: float, delta: float, unit: int =
 
 
 def moment_sums(encoding: Encoding, place: int, column: NDArray[Any]) -> NDArray[np.int64]:
-    """Sums over records of the coordinates of the attribute at `place` and, if it is ordered, of the squares of its
-    values.
+    """Sums of the coordinates of the attribute at `place` and, if it is ordered, of the squares of its values.
 
-    `column` holds n codes, or continuous numbers. Returns int64[coordinates (+ 1)] in steps of `MOMENT_GRID`, to which
-    every value is rounded; exact.
+    Returns int64[coordinates (+ 1)] in steps of `MOMENT_GRID`; exact.
     """
     attribute, table = encoding.attributes[place], encoding.tables[place]
     if attribute.is_continuous:
@@ -237,8 +230,7 @@ def noisy_moments(
 ) -> Moments:
     """Means and deviations of the table, with noise at the address `name`.
 
-    `records`, their number, and `sums` of each attribute but the class (`moment_sums`) are confidential; `minimum` is a
-    public lower bound to which the noisy number is raised.
+    `records` and `sums` are confidential; the noisy number is raised to the public bound `minimum`.
     """
     exact = np.append(float(records), np.concatenate(sums) * MOMENT_GRID)
     noisy = exact + noise.grid_gaussian(name, len(exact), sigma=plan.sigma, grid=MOMENT_GRID)

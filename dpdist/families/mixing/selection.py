@@ -187,11 +187,9 @@ class Discriminant:
 
 
 def discriminant(sums: Mapping[int, MixtureSums], *, order: int, sigma: float) -> Discriminant:
-    """The discriminant of classes whose rows have one covariance (Fisher 1936), from their mixtures, by the place of
-    the class.
+    """Fisher's discriminant of classes whose rows have one covariance, from their mixtures, by place of the class.
 
-    Mixtures of l rows have the covariance ``C / l + sigma^2 I``, C that of the rows. Classes are weighted by their
-    mixtures, whose numbers are public.
+    Mixtures of l rows have the covariance ``C / l + sigma^2 I``. Weights are public numbers of mixtures.
     """
     count = sum(one.count for one in sums.values())
     means = np.stack([one.total / one.count for one in sums.values()], axis=1)

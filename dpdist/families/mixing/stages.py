@@ -132,11 +132,7 @@ def _sums(attempt: MixingAttempt, classes: Sequence[MixedClass], encoding: Encod
 
 
 def sums_of_mixtures(task: Tasks, blocks: Sequence[Deferred], *, block: int, piece: int) -> Deferred:
-    """Task that finds the `MixtureSums` of one class, in an order that does not depend on the blocks.
-
-    Every block but the last, float32[t, d], has `block` mixtures, a multiple of `piece`, the mixtures summed at a time
-    (`dpdist.families.mixing.mixture.piece_of`).
-    """
+    """Task that finds the `MixtureSums` of one class, in an order that does not depend on the blocks."""
     sums = [task("sums", piece_sums, rows, number * block // piece, piece) for number, rows in enumerate(blocks)]
     return task("total", total_sums, task.tree("add", join_sums, sums))
 

@@ -1,7 +1,7 @@
 """A client's part in a round: how its workers find its ledger, folder, identity, key and records.
 
-They derive everything from the spec and from the charge in the client's own ledger, and nothing from later messages of
-the coordinator. The key of the attempt is in the client's own folder; records stay in the memory of its workers.
+They derive everything from the spec and from the charge in the client's own ledger. The key of the attempt is in the
+client's own folder; records stay in the memory of its workers.
 """
 
 from __future__ import annotations
@@ -74,9 +74,7 @@ class ClientSession:
 
     @property
     def spec_hash(self) -> str:
-        """What the attempt is bound to: the spec, the client's folder, which keeps the members of each class, and the
-        noise to the last bit, as the same draws at two scales would show them.
-        """
+        """Bind an attempt to the spec, the client's folder, and the noise to the last bit."""
         folder = json.dumps([self.client.work, self.client.storage.model_dump(mode="json")])
         noise = json.dumps([self.order, float(self.sigma_over_clip).hex()])
         bound = hashlib.sha256(f"{self.spec.fingerprint} {folder} {noise}".encode()).hexdigest()
@@ -187,9 +185,7 @@ def source_of(session: ClientSession, *, checked: bool = False) -> TableSource:
 
 
 def looks_at_records(session: ClientSession, contract: str | None) -> bool:
-    """Whether opening the client's table may read a record: the coordinator's spec, and no `contract`, says which line
-    of a CSV file is looked at. Whether such a table is refused is an answer, which is charged.
-    """
+    """Whether opening the client's table may read a record: its spec, and no `contract`, describes a CSV file."""
     return contract is None and not session.spec.data.csv.begins_with_header
 
 

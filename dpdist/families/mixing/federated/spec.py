@@ -78,9 +78,7 @@ class FederatedSpec(Section):
         return self.at_least or (self.colluding + 2 if self.trust == "correlated" else 1)
 
     def refuse_shared_files(self, *, one_machine: bool) -> None:
-        """Refuse two clients that name the same objects of a store, or with `one_machine` the same files, by their
-        addresses. Raises ValueError.
-        """
+        """Refuse two clients with the same objects or, on one machine, files. Raises ValueError."""
         owners: dict[tuple[str | None, str], str] = {}
         for client in self.clients:
             for path in client.paths:

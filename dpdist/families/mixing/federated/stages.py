@@ -264,9 +264,7 @@ def _confirm(calls: ClientCalls, members: dict[str, Joined]) -> ConfirmedClients
 
 
 def collect(attempt: FederatedAttempt) -> Mixtures:
-    """The averages of the clients' noisy mixtures, which this process reads back block by block, and how to restore
-    their spread. Raises RoundFailed: a client sent nothing, or what does not fit.
-    """
+    """The averages of the noisy mixtures, read back by block, and restorations. Raises RoundFailed: one is missing."""
     spec, plan, begun, here = attempt.spec, attempt.plan, attempt.result(Round), Cluster()
     attempt.before_noise()
     task = here.tasks("mixtures")
