@@ -14,7 +14,7 @@ from distributed import LocalCluster
 
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.cluster.opening import open_cluster
-from dpdist.cluster.tasks import Deferred, DirectTasks, Tasks
+from dpdist.cluster.tasks import Deferred, Tasks
 from dpdist.spec.release import ClusterSpec, ReleaseSpec
 
 
@@ -66,7 +66,7 @@ def runs_use(executor: Executor) -> Iterator[None]:
         yield
 
 
-class _Calls(DirectTasks):
+class _Calls(Tasks):
     """Makes each task by another function: ``call(name, task)``."""
 
     def __init__(self, stage: str, call: Callable[[str, Callable[[], Any]], Any]) -> None:

@@ -1,58 +1,21 @@
 """Where the stages of a release compute: in this process, or on Dask (`dpdist.cluster.cluster.Cluster`).
 
-A stage is written once, against `Executor`. `InProcess` makes plain calls without a scheduler and defines the result.
-Audits run thousands of releases with it, and it suffices for a small table. Dask computes the same bits.
+A stage is written once, for both. `InProcess` makes plain calls without a scheduler and defines the result. Audits run
+thousands of releases with it, and it suffices for a small table. Dask computes the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dpdist.cluster.tasks import Deferred, DirectTasks, Tasks
+from dpdist.cluster.tasks import Deferred, Tasks
+
+if TYPE_CHECKING:
+    from dpdist.cluster.cluster import Cluster
 
 TaskProgress = Callable[[int, int], None]  # called with (finished tasks, all tasks) while tasks run
-
-
-class Executor(Protocol):
-    """Runs the tasks of stages."""
-
-    attempt: str  # id of the attempt that computes, for the logs of the workers
-
-    @property
-    def in_process(self) -> bool:
-        """Whether tasks run in this process, so that what is given to them is not copied."""
-
-    @property
-    def slots(self) -> int:
-        """Number of tasks that run at once."""
-
-    @property
-    def worker_memory(self) -> int:
-        """Smallest memory limit of a worker, in bytes."""
-
-    @property
-    def memory(self) -> int:
-        """Memory of all workers together, in bytes."""
-
-    @property
-    def dashboard(self) -> str | None:
-        """Address of the dashboard, if there is one."""
-
-    def tasks(self, stage: str) -> Tasks:
-        """Returns the object that makes the tasks of a stage."""
-
-    def hold(self, values: Sequence[Any]) -> list[Deferred]:
-        """Give values of this process to the tasks: on a cluster each goes to one worker."""
-
-    def persist(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Deferred]:
-        """Compute tasks and keep their results where they were computed."""
-
-    def compute(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Any]:
-        """Compute tasks together and return their results in order. Raises ResourceError: the cluster was lost, or
-        memory ran out; DpdistError: whatever dpdist error a task raised.
-        """
 
 
 class InProcess:
@@ -79,7 +42,7 @@ class InProcess:
 
     def tasks(self, stage: str) -> Tasks:
         """Calls that are made at once."""
-        return DirectTasks()
+        return Tasks()
 
     def hold(self, values: Sequence[Any]) -> list[Deferred]:
         """The values themselves."""
@@ -92,3 +55,6 @@ class InProcess:
     def compute(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Any]:
         """The results, which are there already."""
         return list(tasks)
+
+
+Executor: TypeAlias = "InProcess | Cluster"  # runs the tasks of stages

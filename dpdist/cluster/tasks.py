@@ -6,7 +6,6 @@ process a task is its result; on a cluster it is a `dask.delayed.Delayed`, and b
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count, islice
@@ -16,16 +15,16 @@ from uuid import uuid4
 Deferred: TypeAlias = Any  # the result of a task: the value itself in process, a `dask.delayed.Delayed` on a cluster
 
 
-class Tasks(ABC):
-    """Makes the tasks of one stage."""
+class Tasks:
+    """Makes the tasks of one stage: calls each function at once, in this process."""
 
-    @abstractmethod
     def constant(self, what: str, value: Any) -> Deferred:
         """A value that is sent once and shared by tasks."""
+        return value
 
-    @abstractmethod
     def __call__(self, what: str, function: Callable[..., Any], *args: Any, **settings: Any) -> Deferred:
         """A task that calls a function; arguments may be tasks, or lists of them."""
+        return function(*args, **settings)
 
     def tree(
         self, what: str, function: Callable[[list[Any]], Any], parts: Sequence[Deferred], *, fan_in: int = 8
@@ -36,18 +35,6 @@ class Tasks(ABC):
             groups = [left[i : i + fan_in] for i in range(0, len(left), fan_in)]
             left = [group[0] if len(group) == 1 else self(what, function, group) for group in groups]
         return left[0]
-
-
-class DirectTasks(Tasks):
-    """Calls each function at once, in this process."""
-
-    def constant(self, what: str, value: Any) -> Deferred:
-        """The value itself."""
-        return value
-
-    def __call__(self, what: str, function: Callable[..., Any], *args: Any, **settings: Any) -> Deferred:
-        """What the function returns."""
-        return function(*args, **settings)
 
 
 class DaskTasks(Tasks):

@@ -209,21 +209,3 @@ class JunctionTree:
                     steps.append((j, tuple(b for b in self.cliques[j] if b in done), a))
                     done.add(a)
         return steps
-
-
-class Components:
-    """Connected components of a growing forest (union by relabelling)."""
-
-    def __init__(self, size: int, edges: Iterable[tuple[int, int]] = ()) -> None:
-        self._of = list(range(size))
-        for a, b in edges:
-            self.join(a, b)
-
-    def joined(self, a: int, b: int) -> bool:
-        """Whether there is a path."""
-        return self._of[a] == self._of[b]
-
-    def join(self, a: int, b: int) -> None:
-        """Add an edge."""
-        old, new = self._of[a], self._of[b]
-        self._of = [new if label == old else label for label in self._of]

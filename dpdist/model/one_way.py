@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 from dpdist.model.account import GaussianAccount
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import exp, exp2
+
+if TYPE_CHECKING:
+    from dpdist.data.count import PairCounts
+    from dpdist.model.coding import SingleCounts
 
 SEEN = 4.0  # a value is rare in the first measurement where its noisy count is below this many deviations
 _LARGE = 8.0
@@ -33,18 +37,9 @@ class OneWay:
     records: float  # precision-weighted noisy number of records, at least 1
 
 
-class OneWayCounts(Protocol):
-    """Exact counts of the values of each attribute."""
-
-    @property
-    def cardinalities(self) -> tuple[int, ...]:
-        """Number of values of each attribute."""
-
-    def single(self, i: int) -> Counts:
-        """Counts of attribute `i`."""
-
-
-def measure_one_way(counts: OneWayCounts, account: GaussianAccount, *, first: float, again: float) -> OneWay:
+def measure_one_way(
+    counts: PairCounts | SingleCounts, account: GaussianAccount, *, first: float, again: float
+) -> OneWay:
     """Measure all one-way tables with the share `first`, then `again` with most precision where values are rare."""
     tables = [counts.single(i) for i in range(len(counts.cardinalities))]
     weights = [math.sqrt(table.size) for table in tables]

@@ -11,13 +11,14 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.data.count import PairCounts
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
-from dpdist.model.coding import Coding, Pair, PairTables, fitting, possible_codes, with_zeros
+from dpdist.model.coding import Coding, Pair, PairTables, SingleCounts, fitting, possible_codes, with_zeros
 from dpdist.model.descent import FactorModel, TableMeasurement, fit
 from dpdist.model.inference import PairMarginals
-from dpdist.model.junction import Components, Graph, JunctionTree, Paths, Set, cells_of, cliques_of
-from dpdist.model.one_way import OneWay, OneWayCounts, combine, expected_counts
+from dpdist.model.junction import Graph, JunctionTree, Paths, Set, cells_of, cliques_of
+from dpdist.model.one_way import OneWay, combine, expected_counts
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import exp
 from dpdist.privacy.selection import Candidates
@@ -101,7 +102,7 @@ class Learner:
             found.append(TableMeasurement((k,), counts / records, (records / sigma) ** 2))
         return found
 
-    def measure_again(self, counts: OneWayCounts, share: float) -> None:
+    def measure_again(self, counts: PairCounts | SingleCounts, share: float) -> None:
         """Measure the one-way tables with this share too. Values that were merged stay merged in the model."""
         tables = [counts.single(i) for i in range(len(counts.cardinalities))]
         weights = [math.sqrt(table.size) for table in tables]
@@ -197,9 +198,13 @@ class Learner:
         return len(picked)
 
     def _joining(self, picked: list[Pair]) -> Callable[[Pair], bool]:
-        components = Components(len(self.coding.cardinalities), [*self.edges, *picked])
+        from scipy.cluster.hierarchy import DisjointSet
+
+        components = DisjointSet(range(len(self.coding.cardinalities)))
+        for edge in (*self.edges, *picked):
+            components.merge(*edge)
         fits = self._fitting(picked) if self.zeros else lambda pair: True
-        return lambda pair: not components.joined(*pair) and fits(pair)
+        return lambda pair: not components.connected(*pair) and fits(pair)
 
     def _fitting(self, picked: list[Pair]) -> Callable[[Pair], bool]:
         """Whether the model may have a pair more; nearly full, it only looks at pairs that fit along a path."""

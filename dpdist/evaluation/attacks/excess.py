@@ -129,22 +129,13 @@ def agreeing_guesses(targets: Codes, released: Codes, agreement: Agreement) -> l
 
 def _modes(targets: Keys, keys: Keys, values: NDArray[np.unsignedinteger]) -> Counts:
     """The most frequent value at each target's key (the smallest of several), or -1."""
+    import pandas as pd
+
     wanted = np.isin(keys, targets)
-    keys, codes = keys[wanted], values[wanted].astype(np.int64)
-    result = np.full(len(targets), -1, np.int64)
-    if not len(keys):
-        return result
-    order = np.lexsort((codes, keys))
-    keys, codes = keys[order], codes[order]
-    starts = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]) | (codes[1:] != codes[:-1])])
-    counts = np.diff(np.r_[starts, len(keys)])
-    best = np.lexsort((codes[starts], -counts, keys[starts]))
-    groups = keys[starts][best]
-    first = np.r_[True, groups[1:] != groups[:-1]]
-    where = np.searchsorted(groups[first], targets)
-    found = (where < first.sum()) & (groups[first][np.minimum(where, first.sum() - 1)] == targets)
-    result[found] = codes[starts][best][first][where[found]]
-    return result
+    agreeing = pd.DataFrame({"key": keys[wanted], "code": values[wanted].astype(np.int64)})
+    counted = agreeing.groupby(["key", "code"], sort=True).size().reset_index(name="count")
+    best = counted.sort_values("count", ascending=False, kind="stable").drop_duplicates("key").set_index("key")
+    return np.asarray(best["code"].reindex(targets, fill_value=-1), np.int64)
 
 
 def nearest_guesses(targets: Codes, released: Codes, schema: Schema) -> list[Counts]:

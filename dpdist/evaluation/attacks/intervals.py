@@ -36,14 +36,12 @@ class Estimate:
 
 def proportion(hits: int, trials: int, *, confidence: float = 0.95) -> Estimate:
     """A proportion with its exact interval (Clopper, Pearson 1934). Raises ValueError: hits do not fit trials."""
-    from scipy.stats import beta
+    from scipy.stats import binomtest
 
     if not 0 <= hits <= trials or trials < 1:
         raise ValueError(f"a proportion needs 0 <= hits <= trials and a trial, got {hits} of {trials}")
-    tail = (1 - confidence) / 2
-    low = float(beta.ppf(tail, hits, trials - hits + 1)) if hits else 0.0
-    high = float(beta.ppf(1 - tail, hits + 1, trials - hits)) if hits < trials else 1.0
-    return Estimate(hits / trials, low, high)
+    found = binomtest(hits, trials).proportion_ci(confidence)
+    return Estimate(hits / trials, float(found.low), float(found.high))
 
 
 def difference(first: tuple[int, int], second: tuple[int, int], *, confidence: float = 0.95) -> Estimate:

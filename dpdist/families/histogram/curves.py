@@ -212,8 +212,7 @@ class CurvePlan:
     adjacency: Adjacency
     curves: int  # public number of curves (replacement), or a public lower bound of it (add/remove)
     unit: int = 1  # curves of a unit, at most
-    # most that one curve (or unit) moves the sum of the coefficients, in L2; `mean_sensitivity` is that of the mean
-    sensitivity: float
+    sensitivity: float  # most that one curve (or unit) moves the sum of the coefficients, in L2
     grid: float  # grid of the sum and of its noise
     sigma: float  # deviation of the noise on each coefficient of the sum
     # deviation of the noise on the number of curves (add/remove), or None where it is public (replacement)
@@ -227,11 +226,6 @@ class CurvePlan:
         """Most that the terms left out of the expansion could hold of a mean, in L2: ``tau lambda/(lambda + rho)``."""
         rest = self.basis.remainder
         return self.clip * rest / (rest + self.penalty)
-
-    @property
-    def mean_sensitivity(self) -> float:
-        """Most that a curve (or unit) moves the mean in the kernel's norm; add/remove leaves out the count."""
-        return self.sensitivity / self.curves
 
     @property
     def expected_error(self) -> float:
