@@ -198,13 +198,11 @@ class Learner:
         return len(picked)
 
     def _joining(self, picked: list[Pair]) -> Callable[[Pair], bool]:
-        from scipy.cluster.hierarchy import DisjointSet
-
-        components = DisjointSet(range(len(self.coding.cardinalities)))
-        for edge in (*self.edges, *picked):
-            components.merge(*edge)
+        component = list(range(len(self.coding.cardinalities)))  # of each attribute
+        for a, b in (*self.edges, *picked):
+            component = [component[b] if own == component[a] else own for own in component]
         fits = self._fitting(picked) if self.zeros else lambda pair: True
-        return lambda pair: not components.connected(*pair) and fits(pair)
+        return lambda pair: component[pair[0]] != component[pair[1]] and fits(pair)
 
     def _fitting(self, picked: list[Pair]) -> Callable[[Pair], bool]:
         """Whether the model may have a pair more; nearly full, it only looks at pairs that fit along a path."""
