@@ -44,7 +44,7 @@ def readable(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _readable(array: pa.Array) -> pa.Array:
-    """Make texts that are not UTF-8 null; return the array itself where all are UTF-8."""
+    """Replace texts that are not UTF-8 by `NO_TEXT`; return the array itself where all are UTF-8."""
     if pa.types.is_dictionary(array.type):
         values = _readable(array.dictionary)
         return array if values is array.dictionary else pa.DictionaryArray.from_arrays(array.indices, values)
