@@ -56,7 +56,8 @@ def to_pandas(table: pa.Table, schema: Schema, form: PartFormat, *, labels: bool
     """Released records as a pandas DataFrame, by the parameters of `typed`.
 
     Categorical and ordinal attributes become categoricals of all declared values, ordered where they are ordinal.
-    Integers and booleans that may be missing are nullable (``Int64``, ``boolean``).
+    Integers and booleans that may be missing are nullable (``Int64``, ``boolean``). Dates and datetimes are
+    ``datetime64``.
     """
     import pandas as pd
 
@@ -70,6 +71,8 @@ def to_pandas(table: pa.Table, schema: Schema, form: PartFormat, *, labels: bool
             made[name] = _integers(values, attribute, pd)
         elif pa.types.is_boolean(values.type) and attribute.missing_code is not None:
             made[name] = values.to_pandas(types_mapper={pa.bool_(): pd.BooleanDtype()}.get)
+        elif attribute.dated is not None:
+            made[name] = values.to_pandas(date_as_object=False)
         else:
             made[name] = values.to_pandas()
     return pd.DataFrame(made)

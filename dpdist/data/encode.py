@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpdist.data.keyed_ids import ids_of
+from dpdist.data.moments import moments_of
 from dpdist.data.numbers import LIMIT, IntegerDomain, NumberEncoder, parse_integer, refuse_padded, wrong_type
 from dpdist.data.records import EncodedBatch
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, OUTSIDE, UNKNOWN, RowReport
@@ -99,8 +101,8 @@ class ColumnEncoder:
         self._size = attribute.cardinality
         self._dtype = np.min_scalar_type(self._size + DEFECTS - 1)
         self._integers = IntegerDomain.of(attribute, self._dtype)
-        self._lenient = attribute.kind == "integer" or isinstance((attribute.values or ("",))[0], int)
-        self._not_whole = self._size + (MISTYPED if attribute.kind == "integer" else UNKNOWN)
+        self._lenient = attribute.is_whole or isinstance((attribute.values or ("",))[0], int)
+        self._not_whole = self._size + (MISTYPED if attribute.is_whole else UNKNOWN)
         self._known_texts = _known_texts(attribute, empty_is_missing=empty_is_missing, strip=strip)
         self._policy, self._drops = _policy_tables(attribute, self._integers)
 
@@ -123,13 +125,16 @@ class ColumnEncoder:
         kind = array.type
         if pa.types.is_dictionary(kind):
             known = array.dictionary
-            if pa.types.is_date(known.type):
+            if pa.types.is_date(known.type) and self._attribute.dated is None:
                 check_type(self._attribute, known.type)
                 known = known.cast(pa.string())
-            table = self._classes_of_texts(known.to_pylist()) if is_text(known.type) else self._classes(known)
+            by_text = is_text(known.type) and self._attribute.dated is None
+            table = self._classes_of_texts(known.to_pylist()) if by_text else self._classes(known)
             return self._by_table(table, array.indices)
         if pa.types.is_null(kind):
             return np.full(len(array), self._size + MISSING, self._dtype)
+        if self._attribute.dated is not None and self._integers is not None:
+            return self._classes_of_moments(array, self._integers)
         if pa.types.is_boolean(kind):
             check_type(self._attribute, kind)
             return self._by_table(self._classes_of_texts(["false", "true"]), array.cast(pa.int8()))
@@ -172,6 +177,20 @@ class ColumnEncoder:
             classes[where] = self._integers.classes(values)
         return classes
 
+    def _classes_of_moments(self, array: pa.Array, integers: IntegerDomain) -> np.ndarray:
+        """Classes of days or moments; a text that means missing comes before one that is read."""
+        moments = moments_of(array, self._attribute)
+        classes = integers.classes(_values(moments))
+        absent = moments.is_null().to_numpy(zero_copy_only=False)
+        classes[absent] = self._size + MISSING
+        if is_text(array.type):
+            texts = array.cast(pa.large_string())
+            classes[absent & texts.is_valid().to_numpy(zero_copy_only=False)] = self._not_whole
+            for text, known in self._known_texts.items():
+                shown = pc.utf8_trim_whitespace(texts) if self._strip else texts
+                classes[pc.fill_null(pc.equal(shown, text), False).to_numpy(zero_copy_only=False)] = known
+        return classes
+
     def _classes_of_floats(self, integers: IntegerDomain, values: NDArray[np.float64]) -> np.ndarray:
         whole = values == np.trunc(values)
         within = np.clip(np.where(whole, values, 0.0), -2.0 * LIMIT, LIMIT + 1024.0)  # both ends outside every domain
@@ -195,6 +214,10 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
         refuse_padded(attribute)
     if is_text(kind) or pa.types.is_null(kind):
         return
+    if attribute.dated is not None:
+        if pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None):
+            return
+        raise wrong_type(attribute, found)
     if attribute.kind == "number":
         of_numbers, of_texts = True, False
     else:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, UNKNOWN
 from dpdist.data.texts import is_text
 from dpdist.errors import ColumnMismatch
+from dpdist.spec.calendar import number_of
 from dpdist.spec.schema import Attribute, Category
 
 LIMIT = 1 << 62
@@ -63,7 +64,7 @@ class IntegerDomain:
     @classmethod
     def of(cls, attribute: Attribute, dtype: np.dtype[Any]) -> IntegerDomain | None:
         """The integers of an attribute; None if its values are texts that are no integers, nor are their aliases."""
-        read = [parse_integer(text) for text in attribute.missing_values]
+        read = [_integer_of(text, attribute) for text in attribute.missing_values]
         missing = [number for number in read if number is not None and abs(number) <= LIMIT]
         size = attribute.cardinality
         if attribute.bounds is not None:
@@ -118,6 +119,16 @@ class IntegerDomain:
         if self.missing:
             classes[np.isin(values, self.missing)] = self.size + MISSING
         return classes
+
+
+def _integer_of(text: str, attribute: Attribute) -> int | None:
+    """The integer that a text means in an attribute; None where it means none."""
+    if attribute.dated is None:
+        return parse_integer(text)
+    try:
+        return number_of(text, attribute.dated)
+    except ValueError:
+        return None
 
 
 def _integers(codes: Mapping[str, int]) -> dict[int, int]:
@@ -232,7 +243,8 @@ def wrong_type(attribute: Attribute, found: pa.DataType) -> ColumnMismatch:
     """The error of an Arrow type that cannot hold an attribute, without the names inside it: they may be values."""
     kind = found.value_type if pa.types.is_dictionary(found) else found
     article = "a" if attribute.kind in ("categorical", "number") else "an"
-    to_what = "convert it to days (dates) or texts" if pa.types.is_timestamp(kind) else "convert it"
+    is_clock = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+    to_what = "declare kind: datetime or date with its bounds, or convert it" if is_clock else "convert it"
     return ColumnMismatch(
         f"column {attribute.name!r} has the type {str(kind).partition('<')[0]}, which cannot hold {article} "
         f"{attribute.kind} attribute: {to_what}, or correct the schema"

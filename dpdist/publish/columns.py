@@ -95,19 +95,19 @@ class Column:
             return self.written(integers, missing=mask)
         if words is not None:
             integers += (words % self.widths[codes]).astype(np.int64)  # uniform to within width * 2^-64
-        return numbers(integers, missing=mask)
+        return self.written(integers, missing=mask)
 
     def written(self, integers: NDArray[Any], *, missing: NDArray[np.bool_] | None = None) -> pa.Array:
-        """Integers as the values of the column, which may be booleans or days since 1970."""
-        values = numbers(integers, missing=missing)
-        return (
-            values.cast(pa.int32()).cast(self.field.type)
-            if pa.types.is_date(self.field.type)
-            else values.cast(self.field.type)
-        )
+        """Integers as the values of the column, which may be booleans, days since 1970 or seconds since it began."""
+        values, kind = numbers(integers, missing=missing), self.field.type
+        if pa.types.is_timestamp(kind):
+            values = values.cast(pa.timestamp("s"))
+        return values.cast(pa.int32()).cast(kind) if pa.types.is_date(kind) else values.cast(kind)
 
     def as_integers(self, values: pa.Array) -> pa.Array:
         """The values of the column as integers: `written`, the other way round."""
+        if pa.types.is_timestamp(values.type):
+            values = values.cast(pa.timestamp("s"), safe=False)
         return (values.cast(pa.int32()) if pa.types.is_date(values.type) else values).cast(pa.int64())
 
     def _multiples(self, bins: NDArray[Any], words: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -145,7 +145,7 @@ class Column:
         elif self.widths is None:
             known = self.written(self.integers)
         else:  # bins lie side by side
-            ends = pc.min_max(distinct).as_py()
+            ends = pc.min_max(self.as_integers(distinct)).as_py()
             last = int(self.integers[-1]) + int(self.widths[-1]) - 1
             return not len(distinct) or (int(self.integers[0]) <= ends["min"] and ends["max"] <= last)
         if pa.types.is_dictionary(distinct.type):
@@ -197,6 +197,8 @@ def _column(attribute: Attribute, form: PartFormat) -> Column:
 
 def _type_of(attribute: Attribute) -> pa.DataType:
     """The type of the values: integers of bins and codes; booleans and days where each text is one."""
+    if attribute.dated is not None:
+        return pa.date32() if attribute.dated == "date" else pa.timestamp("us")
     values = attribute.values or (0,)
     if isinstance(values[0], int):
         return pa.int64()
@@ -223,6 +225,6 @@ def _texts(attribute: Attribute, form: PartFormat) -> tuple[str, ...] | None:
     if attribute.values is not None:
         return tuple(map(str, attribute.values)) if pa.types.is_string(_type_of(attribute)) else None
     if attribute.is_binned and form.bins == "label":
-        pairs = zip(*(ends.tolist() for ends in attribute.bin_ends(shown=True)), strict=True)
+        pairs = zip(*(map(attribute.shown, ends.tolist()) for ends in attribute.bin_ends(shown=True)), strict=True)
         return tuple(f"{low}..{high}" if low < high else f"{low}" for low, high in pairs)
     return None

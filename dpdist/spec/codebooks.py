@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from dpdist.errors import SpecError
 from dpdist.spec import ddi
+from dpdist.spec.calendar import DatedKind
 from dpdist.spec.described import Described, chosen, is_number, is_whole, parquet, text_of, words
 
 FORMATS = (
@@ -25,6 +26,7 @@ FORMATS = (
 
 _NOT_APPLICABLE = re.compile(r"N/?A\b|not applicable|missing|blank", re.IGNORECASE)
 _NUMBERS = {"number", "decimal", "double", "float", "numeric"}
+_DATED: dict[str, DatedKind] = {"date": "date", "datetime": "datetime", "dateTime": "datetime"}
 _WHOLE = {"integer", "int", "long", "short", "byte", "nonNegativeInteger", "positiveInteger", "year", "gYear"}
 
 
@@ -115,6 +117,8 @@ def _frictionless(tree: dict[str, Any]) -> Iterator[Described]:
             high=text_of(limits.get("maximum")),
             integers=kind not in _NUMBERS,
             texts=kind not in _NUMBERS | _WHOLE,
+            dated=_DATED.get(kind),
+            format=str(field.get("format") or "") if "%" in str(field.get("format")) else "",
             ordered=bool(field.get("categoriesOrdered")),
             absent=tuple(text for text in absent if text),
             nullable=not limits.get("required", False),
@@ -147,6 +151,7 @@ def _csvw(tree: dict[str, Any]) -> Iterator[Described]:
             high=text_of(facets.get("maximum", facets.get("maxInclusive"))),
             integers=base not in _NUMBERS,
             texts=base not in _NUMBERS | _WHOLE,
+            dated=_DATED.get(base),
             absent=tuple(text for text in ([null] if isinstance(null, str) else null) if text),
             nullable=not column.get("required", False),
             aliases={"1": "true", "0": "false"} if base == "boolean" and not plain else {},

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
+from dpdist.spec.calendar import number_of
 
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes
@@ -224,6 +225,11 @@ def ends_of(attribute: Attribute, *, shown: bool = False) -> tuple[NDArray[Any],
 def _mask(attribute: Attribute, kind: type[ast.cmpop], value: int | float | str) -> Mask:
     """The codes whose values compare so with a constant."""
     mask = np.zeros(attribute.cardinality, bool)
+    if isinstance(value, str) and attribute.dated is not None and value != missing_text(attribute):
+        try:
+            value = number_of(value, attribute.dated)
+        except ValueError as error:
+            raise SpecError(f"attribute {attribute.name!r}: {error}") from None
     if isinstance(value, str):
         texts, missing = texts_of(attribute), missing_text(attribute)
         in_order = kind not in (ast.Eq, ast.NotEq)
@@ -260,7 +266,7 @@ def _mask(attribute: Attribute, kind: type[ast.cmpop], value: int | float | str)
         every, none = below if kind in (ast.Lt, ast.GtE) else up_to
     cut = np.flatnonzero(~every & ~none)
     if len(cut):
-        low, high = lows[cut[0]], highs[cut[0]]
+        low, high, value = map(attribute.shown, (lows[cut[0]], highs[cut[0]], value))
         raise SpecError(
             f"attribute {attribute.name!r}: {value} is inside of the bin from {low} to {high}, and values within "
             "a bin cannot be distinguished: use < and >= with ends of bins"

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpdist.errors import SpecError
+from dpdist.spec.calendar import DatedKind
 from dpdist.storage.files import columns_of_folders, is_passed_over, storage_errors
 from dpdist.storage.s3 import filesystem
 
@@ -39,6 +40,8 @@ class Described:
     high: str = ""
     integers: bool = True  # whether a range is of integers, or numbers without one are
     texts: bool = False  # whether values are texts, so that a column without codes has no range
+    dated: DatedKind | None = None  # whether values are days or moments, as are the ends of a range then
+    format: str = ""  # how days or moments are written, for `Attribute.format`
     ordered: bool = False  # whether the codes are in an order
     absent: tuple[str, ...] = ()  # texts that mean missing
     nullable: bool = False  # whether values may be missing
@@ -163,12 +166,14 @@ def _typed(field: pa.Field) -> tuple[Described, pa.DataType]:
     kind = field.type.value_type if is_a.is_dictionary(field.type) else field.type
     whole = is_a.is_integer(kind) or (is_a.is_decimal(kind) and kind.scale <= 0)
     number = whole or is_a.is_floating(kind) or is_a.is_decimal(kind)
-    is_named = is_a.is_boolean(kind) or is_a.is_date(kind) or is_a.is_null(kind)
+    clock = is_a.is_timestamp(kind) and kind.tz is None
+    dated: DatedKind | None = "date" if is_a.is_date(kind) else "datetime" if clock else None
+    is_named = is_a.is_boolean(kind) or dated is not None or is_a.is_null(kind)
     is_text = is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind)
     note = f"{field.type}" if number or is_named or is_text else f"{field.type}{_HELD_BY_NONE}"
     items = dict.fromkeys(("false", "true"), "") if is_a.is_boolean(kind) else None
     described = Described(
-        field.name, note, items, integers=whole or not number, texts=not number, nullable=field.nullable
+        field.name, note, items, integers=whole or not number, texts=not number, dated=dated, nullable=field.nullable
     )
     return described, kind
 
@@ -185,8 +190,9 @@ def _looked_at(column: Described, kind: pa.DataType, held: pa.ChunkedArray) -> D
             present = present.cast(pa.int64())
         except pa.ArrowInvalid:  # larger ones
             return _ranged(replace(column, nullable=len(present) < len(held)), present)
-    elif pa.types.is_date(kind):
-        present = present.cast(pa.string())
+    if column.dated is not None:
+        whole = present.cast(pa.date32()) if column.dated == "date" else pc.floor_temporal(present, unit="second")
+        return _ranged(replace(column, nullable=len(present) < len(held)), whole)
     if pa.types.is_floating(kind):
         present = present.filter(pc.invert(pc.is_nan(present)))
     column = replace(column, nullable=len(present) < len(held))
@@ -210,7 +216,7 @@ def _looked_at(column: Described, kind: pa.DataType, held: pa.ChunkedArray) -> D
         found = held.unify_dictionaries().chunk(0).dictionary.to_pylist() if held.num_chunks else []
         column = replace(column, items=dict.fromkeys(map(str, found), ""), ordered=True)
     else:
-        column = replace(column, items=dict.fromkeys(map(str, found), ""), ordered=pa.types.is_date(kind))
+        column = replace(column, items=dict.fromkeys(map(str, found), ""))
     if not pa.types.is_floating(kind) and len(found) > max(MOST_CODES, len(held) / 3):
         column = replace(column, note=f"{column.note}; {NAMES_RECORDS}")
     return column
@@ -218,11 +224,12 @@ def _looked_at(column: Described, kind: pa.DataType, held: pa.ChunkedArray) -> D
 
 def _ranged(column: Described, present: pa.ChunkedArray) -> Described:
     """With its range, which the real numbers of another table will not keep to the last digit."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    ends = pc.min_max(present).as_py()
-    others = "" if column.integers else "clip"
-    return replace(column, low=text_of(ends["min"]), high=text_of(ends["max"]), others=others)
+    found = pc.min_max(present)
+    low, high = (end.cast(pa.string()).as_py() if column.dated else text_of(end.as_py()) for end in found.values())
+    return replace(column, low=low or "", high=high or "", others="" if column.integers else "clip")
 
 
 def _are_codes(found: list[Any], rows: int) -> bool:

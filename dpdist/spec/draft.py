@@ -11,6 +11,7 @@ from textwrap import wrap
 from typing import Any
 
 from dpdist.errors import SpecError
+from dpdist.spec.calendar import DAY, DatedKind, number_of, text_of
 from dpdist.spec.codebooks import described
 from dpdist.spec.described import NAMES_RECORDS, Described, is_number
 from dpdist.spec.schema import LARGEST_INTEGER, MAX_CARDINALITY
@@ -106,7 +107,9 @@ def _attribute(column: Described) -> tuple[dict[str, Any], list[str]]:
     if all(map(is_number, items)) and not column.ordered:  # numbers have an order of their own
         items = dict(sorted(items.items(), key=lambda item: Fraction(item[0].strip())))
     attribute: dict[str, Any] = {"name": column.name}
-    if _is_range(column):
+    if column.dated is not None and not items:
+        notes += _days(attribute, column, column.dated)
+    elif _is_range(column):
         notes += _range(attribute, column, items)
     elif items:
         values: list[Any] = list(items)
@@ -146,7 +149,7 @@ def _attribute(column: Described) -> tuple[dict[str, Any], list[str]]:
 
 def _elsewhere(attribute: dict[str, Any], column: Described, items: dict[str, str]) -> list[str]:
     """Set what becomes of other values than those of the source; return what to say about it."""
-    if attribute["kind"] in ("integer", "number"):
+    if attribute["kind"] not in ("categorical", "ordinal"):
         attribute["out_of_domain"] = column.others
         return []
     if not items:
@@ -189,6 +192,24 @@ def _range(attribute: dict[str, Any], column: Described, items: dict[str, str]) 
         attribute["bins"] = {"count": BINS}
         notes.append("TODO: choose public bins")
     return notes
+
+
+def _days(attribute: dict[str, Any], column: Described, kind: DatedKind) -> list[str]:
+    """Set a range of days or moments; return what to say about it."""
+    attribute |= {"kind": kind} | ({"format": column.format} if column.format else {})
+    try:
+        low, high = (number_of(end, kind) for end in (column.low, column.high))
+    except ValueError:
+        said = " ".join(f"{word} {end}" for word, end in (("from", column.low), ("to", column.high)) if end)
+        return [
+            "TODO: declare `bounds`, such as ['2024-01-01', '2024-12-31']",
+            *([f"the source says: {said}"] if said else []),
+        ]
+    attribute["bounds"] = [text_of(low, kind), text_of(high, kind)]
+    if high - low + 1 <= MOST_VALUES:
+        return []
+    attribute["bins"] = {"every": "month" if kind == "date" or high - low > MOST_VALUES * DAY else "day"}
+    return ["TODO: choose public bins"]
 
 
 def _category(name: str, items: dict[str, str]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat, model_validator
 
+from dpdist.spec.calendar import Every, period_numbers
 from dpdist.spec.strict import Frozen, Value
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Prefix(Frozen):
     prefix: int = Field(ge=1, description="Number of first characters of each value, which are all texts.")
 
 
-Grouping = Prefix | Width | Edges | Groups | tuple[int, ...]
+Grouping = Prefix | Width | Edges | Groups | Every | tuple[int, ...]
 """How groups are written; of numbers, one for each value."""
 
 
@@ -65,6 +66,10 @@ def group_map(attribute: Attribute, groups: Grouping | None, what: str) -> NDArr
         raw = [code // groups.width for code in range(size)]
     elif isinstance(groups, Edges):
         raw = _between(attribute, groups, what)
+    elif isinstance(groups, Every):
+        if attribute.dated is None:
+            raise ValueError(f"{what}s by {{every: {groups.every}}} need a date or a datetime")
+        raw = period_numbers(attribute.bin_edges, groups, attribute.dated)
     elif isinstance(groups, Prefix):
         raw = _beginning(attribute, groups.prefix)
     elif isinstance(groups, Groups):

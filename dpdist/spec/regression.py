@@ -18,6 +18,7 @@ logistic regression is a condition.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
+from dpdist.spec.calendar import DatedKind, text_of
 from dpdist.spec.conditions import Condition, Mask, ends_of, everything, named, parse_condition, texts_of
 from dpdist.spec.schema import Schema
 
@@ -49,6 +51,7 @@ class Numbers:
     highs: NDArray[np.float64]
     counted: Mask  # which codes count: all but the category for missing values, unless it was given a number
     texts: tuple[str, ...] = ()  # of an ordinal attribute of texts: its values, whose places are the numbers
+    dated: DatedKind | None = None  # where the numbers are days or moments
 
     @property
     def middles(self) -> NDArray[np.float64]:
@@ -63,6 +66,8 @@ class Numbers:
 
     def shown(self, number: float) -> float | str:
         """A number as a reader sees it."""
+        if self.dated is not None:
+            return text_of(math.floor(number), self.dated)
         return self.texts[int(number)] if self.texts else float(number)
 
 
@@ -79,7 +84,7 @@ def numbers_in(text: str, schema: Schema, *, ordered: bool = False) -> Numbers:
     if ends is None and ordered and attribute.kind == "ordinal" and given is None:
         texts = tuple(texts_of(attribute))
         ends = np.arange(len(texts)), np.arange(len(texts))
-    if ends is None:
+    if ends is None or (attribute.dated and not ordered):
         raise SpecError(
             f"attribute {attribute.name!r} has no {'order' if ordered else 'numbers'}: ask for shares of its values, "
             f"or in a regression for a condition such as {attribute.name} = …"
@@ -88,7 +93,7 @@ def numbers_in(text: str, schema: Schema, *, ordered: bool = False) -> Numbers:
     counted = (np.arange(size) < declared) | (given is not None)
     filled = [_number(given, attribute.name, is_used=size > declared)] * (size - declared)
     lows, highs = (np.append(np.asarray(end, np.float64), filled) for end in ends)
-    return Numbers(place, lows, highs, counted, texts)
+    return Numbers(place, lows, highs, counted, texts, attribute.dated)
 
 
 def _number(given: str | None, name: str, *, is_used: bool) -> float:

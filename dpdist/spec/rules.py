@@ -206,8 +206,11 @@ def _ordered(first: Attribute, second: Attribute) -> Iterator[tuple[Mask, Mask]]
         ends = [(np.arange(len(a.values or ())),) * 2 for a in (first, second)]
     else:
         found = [None if a.kind == "categorical" else ends_of(a) for a in (first, second)]
-        if None in found:
-            raise SpecError("at_most goes with two integer or number attributes, or ordinal ones of the same values")
+        if None in found or first.dated != second.dated:
+            raise SpecError(
+                "at_most goes with two integer or number attributes, dates or datetimes, or ordinal ones of the same "
+                "values"
+            )
         ends = [pair for pair in found if pair is not None]
     (lows, highs), (other_lows, other_highs) = ends
     if ((highs[:, None] > other_lows) & (lows[:, None] <= other_highs)).any():
@@ -259,7 +262,7 @@ def _text(attribute: Attribute, code: int) -> str:
     """A code as people write it."""
     if code == attribute.missing_code:
         return str(missing_text(attribute))
-    return (texts_of(attribute) or list(map(str, attribute.bin_edges.tolist())))[code]
+    return (texts_of(attribute) or [str(attribute.shown(low)) for low in attribute.bin_edges.tolist()])[code]
 
 
 def a_record(rules: Rules, attributes: int) -> list[int]:

@@ -12,18 +12,22 @@ import math
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import (
     Field,
+    SerializerFunctionWrapHandler,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
 from dpdist.errors import SpecError
+from dpdist.spec.calendar import DatedKind, Every, number_of, periods, text_of
 from dpdist.spec.groups import Edges, Groups, Number, Prefix, Width, group_map, level_maps
 from dpdist.spec.rules import Rule, Rules, compiled
 from dpdist.spec.strict import Frozen, Value
@@ -38,6 +42,10 @@ LARGEST_INTEGER = 1 << 62
 
 MAX_CARDINALITY = 65_536
 """Largest domain of one attribute, in values."""
+
+
+End = Annotated[Number, WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "number"}, {"type": "string"}]})]
+"""A number; of a date or a datetime written as a text."""
 
 
 class Category(Frozen):
@@ -61,27 +69,29 @@ class Attribute(Frozen):
     """
 
     name: str = Field(min_length=1, description="Name of the column.")
-    kind: Literal["categorical", "ordinal", "integer", "number"]
+    kind: Literal["categorical", "ordinal", "integer", "number", "date", "datetime"]
     """categorical: unordered values; ordinal: ordered values; integer: a range of integers; number: an interval of real
-    numbers."""
+    numbers; date: days; datetime: moments, to a second, without a time zone."""
     values: tuple[Value, ...] | None = None
     """The domain of a categorical or ordinal attribute, in order."""
     labels: tuple[str, ...] | None = None
     """A label for each value (or bin), for releases written with `values: labels`."""
-    bounds: tuple[Number, Number] | None = None
-    """Smallest and largest value of an integer or number attribute, both included."""
-    bins: Count | Edges | None = None
-    """Public bins: {count: n} or {edges: [...]}, the lower edges. Without them each integer is a value, and a number
-    stays continuous. The last bin of a number includes the upper bound."""
-    heaps: tuple[Number, ...] = ()
+    bounds: tuple[End, End] | None = None
+    """Smallest and largest value, both included; of dates and datetimes in quotes, such as '2024-02-29'."""
+    bins: Count | Edges | Every | None = None
+    """Public bins: {count: n}, {edges: [...]}, the lower edges, or {every: month} of dates and datetimes. Without them
+    each integer or day is a value, and a number stays continuous. The last bin of a number includes the upper bound."""
+    format: str | None = Field(default=None, min_length=2)
+    """How texts of dates or datetimes are written, such as %d/%m/%Y; by default 2024-02-29, or 2024-02-29 13:45:00."""
+    heaps: tuple[End, ...] = ()
     """Values that many records share, such as an income of 0: each has a bin of its own among `bins`, so it is counted
     and released as it is."""
     step: float | None = Field(default=None, gt=0)
     """What released numbers of a binned `number` are multiples of: 0.01 for cents, 1 for whole numbers."""
-    buckets: Width | Edges | Groups | tuple[int, ...] | None = None
-    """Coarser values used where the attribute is a parent: {width: w}, {edges: [...]}, {groups: [[...], ...]} or one
-    bucket number per value."""
-    levels: tuple[Prefix | Width | Edges | Groups | tuple[int, ...], ...] = ()
+    buckets: Width | Edges | Groups | Every | tuple[int, ...] | None = None
+    """Coarser values used where the attribute is a parent: {width: w}, {edges: [...]}, {groups: [[...], ...]},
+    {every: month} or one bucket number per value."""
+    levels: tuple[Prefix | Width | Edges | Groups | Every | tuple[int, ...], ...] = ()
     """A public hierarchy of the values, from fine to coarse, each as `buckets` are or {prefix: n}, the values' first
     characters: a synthesis of many values measures the finest level of about twenty groups first. Each level is a
     function of the one before."""
@@ -95,6 +105,32 @@ class Attribute(Frozen):
     """Policy for values outside the domain: refuse, drop, clip (ordered attributes) or {category: one of the values}.
     """
 
+    @field_validator("bounds", "bins", "heaps", mode="before")
+    @classmethod
+    def _of_moments(cls, field: Any, info: ValidationInfo) -> Any:
+        """Read the ends of dates and datetimes as integers."""
+        kind = info.data.get("kind")
+        if kind not in ("date", "datetime") or isinstance(field, Edges) or field is None:
+            return field
+        if isinstance(field, dict):
+            return field | {"edges": [number_of(end, kind) for end in field["edges"]]} if "edges" in field else field
+        return (
+            [end if type(end) is int else number_of(end, kind) for end in field]
+            if isinstance(field, list | tuple)
+            else field
+        )
+
+    @model_serializer(mode="wrap")
+    def _as_moments(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write the ends of dates and datetimes as `_of_moments` reads them."""
+        tree: dict[str, Any] = write(self)
+        if self.dated is not None:
+            ends = {name: tree[name] for name in ("bounds", "heaps") if tree.get(name)}
+            tree |= {name: [*map(self.shown, found)] for name, found in ends.items()}
+            if isinstance(self.bins, Edges):
+                tree["bins"] = {"edges": [*map(self.shown, self.bins.edges)]}
+        return tree
+
     @field_validator("bounds", "bins", "heaps", "buckets", mode="after")
     @classmethod
     def _of_one_type(cls, field: Any, info: ValidationInfo) -> Any:
@@ -102,12 +138,17 @@ class Attribute(Frozen):
         kind, name = info.data.get("kind"), info.data.get("name")
         if isinstance(field, Edges):
             return Edges(edges=_one_type(field.edges, kind, name))
-        return _one_type(field, kind, name) if info.field_name in ("bounds", "heaps") and field else field
+        if info.field_name not in ("bounds", "heaps") or not field:
+            return field
+        numbers = _one_type(field, kind, name)
+        return tuple(sorted(set(numbers))) if info.field_name == "heaps" else numbers
 
     @model_validator(mode="after")
     def _consistent(self) -> Attribute:
         try:
-            if self.kind in ("integer", "number"):
+            if self.dated is None and (self.format is not None or isinstance(self.bins, Every)):
+                raise ValueError("`format` and bins {every: …} are those of kind: date or datetime")
+            if self.is_whole or self.kind == "number":
                 self._check_heaps()
                 self._check_bounds()
             else:
@@ -128,13 +169,14 @@ class Attribute(Frozen):
         if self.bounds is None:
             raise ValueError("declare its `bounds`, such as [0, 100]")
         lo, hi = self.bounds
-        if self.kind == "integer":
+        if self.is_whole:
             if lo > hi:
                 raise ValueError("the lower bound exceeds the upper bound")
             if lo < -LARGEST_INTEGER or hi > LARGEST_INTEGER:
                 raise ValueError("bounds lie within -2^62 and 2^62")
             if isinstance(self.bins, Edges) and (self.bins.edges[0] != lo or self.bins.edges[-1] > hi):
-                raise ValueError(f"bin edges are lower ends: the first is {lo}, the last at most {hi}")
+                first, last = map(self.shown, (lo, hi))
+                raise ValueError(f"bin edges are lower ends: the first is {first}, the last at most {last}")
             if isinstance(self.bins, Count) and self.bins.count > hi - lo + 1:
                 raise ValueError("more bins than integers in the bounds")
             return
@@ -164,8 +206,10 @@ class Attribute(Frozen):
         ):
             raise ValueError("`heaps` go with `bins`, and `step` with those of a number")
         lo, hi = self.bounds or (0, 0)
-        if not all(lo <= heap < hi + (self.kind == "integer") for heap in self.heaps):
-            raise ValueError(f"`heaps` lie within the bounds, from {lo} on and below the end of the last bin")
+        if not all(lo <= heap < hi + self.is_whole for heap in self.heaps):
+            raise ValueError(
+                f"`heaps` lie within the bounds, from {self.shown(lo)} on and below the end of the last bin"
+            )
         if self.step is not None and not hi - lo >= self.step >= (hi - lo) * 2.0**-52:
             raise ValueError("`step` is at most the width of the bounds, and within the precision of floats")
 
@@ -199,7 +243,7 @@ class Attribute(Frozen):
 
     @property
     def _declared(self) -> int:
-        if self.kind not in ("integer", "number"):
+        if self.kind in ("categorical", "ordinal"):
             return len(self.values or ())
         if self.is_continuous:
             raise SpecError(
@@ -225,7 +269,9 @@ class Attribute(Frozen):
             return np.union1d(edges, [*heaps, *np.nextafter(heaps, math.inf)]) if self.heaps else edges
         lo, hi = int(lo), int(hi)
         if self.bins is not None:
-            binned = self.bins.edges if isinstance(self.bins, Edges) else ()
+            binned: Any = self.bins.edges if isinstance(self.bins, Edges) else ()
+            if isinstance(self.bins, Every) and self.dated:
+                binned = periods(lo, hi, self.bins, self.dated).tolist()
             if isinstance(self.bins, Count):
                 binned = tuple(lo + i * (hi - lo + 1) // self.bins.count for i in range(self.bins.count))
             own = {int(edge) for heap in self.heaps for edge in (heap, heap + 1) if edge <= hi}
@@ -240,11 +286,25 @@ class Attribute(Frozen):
         """
         lows = self.bin_edges
         highest = self.bounds[1] if self.bounds else lows[-1]
-        highs = np.append(lows[1:] - (self.kind == "integer"), lows.dtype.type(highest))
+        highs = np.append(lows[1:] - self.is_whole, lows.dtype.type(highest))
         if shown and self.heaps and self.kind == "number":
             below = np.nextafter(lows, -math.inf)
             return np.where(np.isin(below, self.heaps), below, lows), np.where(np.isin(lows, self.heaps), lows, highs)
         return lows, highs
+
+    @property
+    def dated(self) -> DatedKind | None:
+        """Its kind, where its integers are days or moments (`dpdist.spec.calendar`)."""
+        return self.kind if self.kind == "date" or self.kind == "datetime" else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its values are a range of integers, days or moments."""
+        return self.kind == "integer" or self.dated is not None
+
+    def shown(self, number: Any) -> Any:
+        """Return a number of it as people write it: of a date or a datetime as a text."""
+        return number if self.dated is None else text_of(int(number), self.dated)
 
     @property
     def is_binned(self) -> bool:

@@ -53,6 +53,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 _SHAPES = {
     "Category": "{category: NAME}",
     "Count": "{count: n}",
+    "Every": "{every: month}",
     "Edges": "{edges: [...]}",
     "Groups": "{groups: [[...], ...]}",
     "Prefix": "{prefix: n}",

@@ -107,7 +107,7 @@ def test_days_are_their_texts(kind: pa.DataType) -> None:
     assert encode(attribute, array) == ([1, 2, 0, 0], [2], [1, 0, 0, 1, 0])
     with pytest.raises(ColumnMismatch, match="which cannot hold an integer attribute"):
         check_type(integer(), kind)
-    with pytest.raises(ColumnMismatch, match=r"timestamp\[us\], which .* ordinal attribute: convert it to days"):
+    with pytest.raises(ColumnMismatch, match=r"timestamp\[us\], which .* ordinal attribute: declare kind: datetime"):
         check_type(attribute, pa.timestamp("us"))
 
 

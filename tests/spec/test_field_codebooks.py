@@ -211,5 +211,6 @@ def test_types_of_other_systems_are_drafted(tmp_path: Path) -> None:
     assert list(found) == table.column_names
     assert found["branch"]["kind"] in ("integer", "categorical")
     assert found["price"]["bounds"] == [1.25, 9.75]
-    assert found["until"]["values"] == ["9999-12-31"]
-    assert draft(tmp_path / "t.parquet").count("no attribute holds this type") == 3
+    assert found["until"]["bounds"] == ["9999-12-31", "9999-12-31"]
+    assert (found["far"]["kind"], found["seen"]["kind"]) == ("date", "datetime")
+    assert draft(tmp_path / "t.parquet").count("no attribute holds this type") == 2

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from dpdist.spec.schema import Attribute
 from dpdist.spec.validation import validation_message
 
-BUCKETS = "{width: n}, {edges: [...]}, {groups: [[...], ...]} or a list"
+BUCKETS = "{width: n}, {edges: [...]}, {groups: [[...], ...]}, {every: month} or a list"
 
 
 @pytest.mark.parametrize(
@@ -18,8 +18,8 @@ BUCKETS = "{width: n}, {edges: [...]}, {groups: [[...], ...]} or a list"
     [
         ({"bins": {"count": 0}}, "bins.count: expected 1 or more"),
         ({"bins": {"edges": [0, 5, 5]}}, "bins: edges must be strictly increasing"),
-        ({"bins": {"width": 3}}, "bins: expected {count: n} or {edges: [...]}"),
-        ({"bins": 5}, "bins: expected {count: n} or {edges: [...]}"),
+        ({"bins": {"width": 3}}, "bins: expected {count: n}, {edges: [...]} or {every: month}"),
+        ({"bins": 5}, "bins: expected {count: n}, {edges: [...]} or {every: month}"),
         ({"missing": "ignore"}, "missing: expected 'refuse' or 'drop' or {category: NAME}"),
         ({"missing": {"category": ""}}, "missing.category: expected a text of 1 character(s) or more"),
         ({"buckets": {"width": 0}}, "buckets.width: expected 1 or more"),

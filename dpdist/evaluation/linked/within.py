@@ -141,7 +141,7 @@ def _scaled(attribute: Attribute, column: NDArray[Any]) -> Floats:
         numbers = np.arange(attribute.cardinality - (attribute.missing_code is not None), dtype=np.float64)
     else:
         lows = np.asarray(attribute.bin_edges, np.float64)
-        end = attribute.bounds[1] + (attribute.kind == "integer")
+        end = attribute.bounds[1] + attribute.is_whole
         numbers = (lows + np.append(lows[1:], end)) / 2
     width = max(float(numbers[-1] - numbers[0]), 2.0**-40)
     numbers = (numbers - numbers[0]) / width

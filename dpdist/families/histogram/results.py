@@ -243,7 +243,7 @@ def _texts(attribute: Attribute, wanted: Names) -> list[str]:
 def _ends(attribute: Attribute) -> tuple[list[Any], list[Any]]:
     """Where each bin of an attribute begins and ends."""
     lows, highs = attribute.bin_ends(shown=True)
-    return lows.tolist(), highs.tolist()
+    return [*map(attribute.shown, lows.tolist())], [*map(attribute.shown, highs.tolist())]
 
 
 def _interval(low: Any, high: Any) -> str:

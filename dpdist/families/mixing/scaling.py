@@ -123,7 +123,7 @@ def _positions(attribute: Attribute) -> Floats:
     edges = attribute.bin_edges.astype(np.float64)
     if not attribute.is_binned:
         return edges
-    step = 1 if attribute.kind == "integer" else 0  # a bin of integers ends before the next one begins
+    step = int(attribute.is_whole)  # a bin of integers ends before the next one begins
     return np.asarray((edges + np.append(edges[1:] - step, attribute.bounds[1])) / 2)
 
 

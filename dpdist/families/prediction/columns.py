@@ -150,7 +150,7 @@ class Columns:
 
 
 def _is_integer(attribute: Attribute, scale: Scale) -> bool:
-    return attribute.kind == "integer" and not scale.nominal
+    return attribute.is_whole and not scale.nominal
 
 
 def _values(attribute: Attribute, scale: Scale, codes: NDArray[np.generic]) -> Floats:

@@ -239,7 +239,7 @@ def scale_of(attribute: Attribute, *, log: float = 0.0) -> Scale:
     Raises ValueError: a category has too many values.
     """
     name = attribute.name
-    if attribute.kind in ("number", "integer") and attribute.bounds is not None:
+    if attribute.bounds is not None:
         low, high = map(float, attribute.bounds)
         if attribute.kind == "number" and not attribute.is_binned:
             return Scale(name=name, low=low, high=high, log=log)
