@@ -44,7 +44,8 @@ _SEEN = 2.5  # deviations from which on cells at an end have records
 _MOST_INTEGERS = 128  # of a range up to which each integer is a value
 _CLEAR = 4.0  # deviations from which on a coarse bin has records
 _FILLED = 6.0  # deviations of the records of a bin, at least
-_STEPS = ((1.0, r"^-?\d+(\.0*)?$"), (0.01, r"^-?\d+\.\d{1,2}$"))  # what numbers may be multiples of, and their texts
+# what numbers may be multiples of, and their texts; no text is among two, so a record counts once
+_STEPS = ((1.0, r"^-?\d+(\.0*)?$"), (0.01, r"^-?\d+\.(0[1-9]|[1-9]\d?)$"))
 _WHOLE = 0.98  # share of a column's values that are multiples of its step, at least
 
 if TYPE_CHECKING:
