@@ -32,7 +32,14 @@ Accuracy = Annotated[
     float | None,
     typer.Option(help="Synthesis: find the epsilon at which two-way tables are expected to be so close (0.01: 1 %)."),
 ]
-Write = Annotated[Path | None, typer.Option(help="With --solve or --accuracy: write the completed spec here.")]
+Risk = Annotated[
+    str | None,
+    typer.Option(
+        metavar="P% to Q%",
+        help='Find the epsilon at which a guess with a chance of P is right with Q at most: "1% to 2%".',
+    ),
+]
+Write = Annotated[Path | None, typer.Option(help="With --solve, --accuracy or --risk: write the completed spec here.")]
 Details = Annotated[bool, typer.Option("--details", help="Say how it is done, too: noise, shares, choices, tasks.")]
 ForCluster = Annotated[
     bool, typer.Option("--cluster", help="Propose workers, memory and partitions for the declared number of records.")
@@ -44,6 +51,7 @@ ForCluster = Annotated[
     option("pass_rate", PassRate),
     option("public_table", PublicTable),
     option("accuracy", Accuracy),
+    option("risk", Risk),
     option("write", Write),
 )
 def plan(
@@ -60,7 +68,9 @@ def plan(
     from dpdist.ledger.statement import account_facts
     from dpdist.privacy.formatting import lines_of
 
-    found = _solution(spec, settings or [], options, asked=solve or options["accuracy"] is not None)
+    found = _solution(
+        spec, settings or [], options, asked=solve or options["accuracy"] is not None or options["risk"] is not None
+    )
     if found is not None:
         show(found, as_json=as_json)
         if found.plan is not None and not as_json:
@@ -96,6 +106,11 @@ def _solution(path: Path, settings: list[str], options: dict[str, Any], *, asked
         request.refuse(*options, go_with="--solve")
         return None
     spec: ReleaseSpec = loaded(path, settings)
+    if request.risk is not None:
+        from dpdist.families.base.risk import solve_risk
+
+        request.refuse("accuracy", "epsilon", "pass_rate", "public_table", go_with="--solve and --accuracy")
+        return solve_risk(spec, request)
     solve = family_of(spec).solve
     if solve is None:
         option = "--solve" if request.accuracy is None else "--accuracy"

@@ -38,6 +38,7 @@ from dpdist.privacy import accountant
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
 from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
+from dpdist.privacy.risk import most_right
 from dpdist.publish.manifest import Manifest, fingerprint
 from dpdist.spec.contract import Contract
 from dpdist.spec.release import ReleaseSpec
@@ -100,6 +101,7 @@ class FiguresPlan:
         return DifferentialPrivacy(
             epsilon=accountant.epsilon(self.event, delta=self.lost),
             delta=self.lost,
+            right=most_right(self.event),
             adjacency="add/remove",
             covers="the published figures",
             **protected(self.unit),

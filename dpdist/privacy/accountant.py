@@ -41,7 +41,7 @@ def _epsilons(event: Event, delta: float) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=4096)
-def _gaussian_only(event: Event) -> tuple[Fraction, Fraction]:
+def gaussian_only(event: Event) -> tuple[Fraction, Fraction]:
     """Precision and failure of a composition of Gaussian mechanisms, whose account has a closed form; else (0, 0)."""
     precision, failed, rest = gaussian_parts(event)
     if rest or not precision:
@@ -74,7 +74,7 @@ def epsilon(event: Event, *, delta: float) -> float:
         raise AccountingError(f"delta must be in [0, 1), got {delta!r}")
     if isinstance(event, Parallel) and event.events:
         return max(epsilon(part, delta=delta) for part in event.events)
-    precision, failed = _gaussian_only(event)
+    precision, failed = gaussian_only(event)
     if precision:
         value = (
             gdp.least_epsilon(mu_squared=precision, delta=rest) if (rest := Fraction(delta) - failed) > 0 else math.inf
@@ -98,18 +98,28 @@ def delta(event: Event, *, epsilon: float) -> float:
     """
     if not 0 <= epsilon < math.inf:
         raise AccountingError(f"epsilon must be finite and not negative, got {epsilon!r}")
+    return profile(event)(epsilon)
+
+
+def profile(event: Event) -> Callable[[float], float]:
+    """`delta` as a function of epsilon, for several of them."""
     if isinstance(event, Parallel) and event.events:
-        return max(delta(part, epsilon=epsilon) for part in event.events)
-    precision, failed = _gaussian_only(event)
+        parts = [profile(part) for part in event.events]
+        return lambda epsilon: max(part(epsilon) for part in parts)
+    precision, failed = gaussian_only(event)
     if precision:
-        found = gdp.delta_at(mu_squared=precision, epsilon=Fraction(epsilon))
-        return min(shown(found + float(failed)), 1.0)
-    whole = composition(event)
+        return lambda epsilon: min(
+            shown(gdp.delta_at(mu_squared=precision, epsilon=Fraction(epsilon)) + float(failed)), 1.0
+        )
+    whole, (largest, failure) = composition(event), extreme(event)
     if whole is None:
-        return 0.0
-    value = max(whole.delta(float(epsilon), reverse) for reverse in whole.directions)
-    largest, failure = extreme(event)
-    return shown(min(value, failure) if epsilon >= largest else value)
+        return lambda epsilon: 0.0
+
+    def found(epsilon: float) -> float:
+        value = max(whole.delta(float(epsilon), reverse) for reverse in whole.directions)
+        return shown(min(value, failure) if epsilon >= largest else value)
+
+    return found
 
 
 def summary(event: Event, *, delta: float) -> dict[str, Any]:

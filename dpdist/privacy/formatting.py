@@ -9,6 +9,9 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from typing import Any
 
+GUESS = 0.01
+"""The chance of a guess that sentences speak of."""
+
 LABEL = 12
 """Columns of a title where facts are lines of text."""
 
@@ -98,3 +101,17 @@ def float_below(value: Fraction) -> float:
     """The largest float not above the value."""
     nearest = float(value)
     return nearest if Fraction(nearest) <= value else math.nextafter(nearest, 0.0)
+
+
+def percent(value: float) -> str:
+    """A probability in percent, three digits, rounded upwards."""
+    digits = max(2 - math.floor(math.log10(max(100 * value, 1e-9))), 0)
+    return f"{math.ceil(100 * value * 10**digits - 1e-9) / 10**digits:.{digits}f}".rstrip("0").rstrip(".") + " %"
+
+
+def risk_sentence(right: float, *, guess: float = GUESS, unit: str = "record") -> str:
+    """What the numbers mean, without a full stop."""
+    return (
+        f"Whoever could guess something about one {unit} with a chance of {percent(guess)} is right with "
+        f"{percent(right)} at most, whatever else they know"
+    )

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
 
 from dpdist.errors import AccountingError
-from dpdist.privacy.formatting import Fact, upwards
+from dpdist.privacy.formatting import GUESS, Fact, risk_sentence, upwards
 
 Adjacency = Literal["add/remove", "replacement"]
 Covers = Literal[
@@ -66,16 +66,22 @@ class Guarantee:
         """What the statement means and what it does not cover, without the last full stop; it may be empty."""
         return ""
 
+    def for_one_guess(self) -> str:
+        """What it means for one guess, without the full stop; empty where it bounds none."""
+        return ""
+
     def sentence(self) -> str:
-        """The guarantee in plain words: statement, meaning, assumption."""
+        """The guarantee in plain words: statement, meaning, what it means for one guess, assumption."""
         said = self.before_meaning.join(filter(None, (self.statement(), self.meaning())))
+        said = ". ".join(filter(None, (said, self.for_one_guess())))
         return f"{said}. {_COMPUTATIONAL}" if self.computational else f"{said}."
 
     def to_json(self) -> dict[str, Any]:
         """The guarantee as a JSON object, its sentence included."""
         body = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        if body.get("records", 0) is None:
-            del body["records"]
+        for name in ("records", "right"):
+            if body.get(name, 0) is None:
+                del body[name]
         return {"kind": self.kind, **body, "sentence": self.sentence()}
 
 
@@ -84,7 +90,10 @@ class DifferentialPrivacy(Guarantee):
     """(epsilon, delta)-differential privacy."""
 
     kind: ClassVar[str] = "differential-privacy"
-    ranges: ClassVar = {"epsilon": (0, math.inf), "delta": (0, 1), "records": (1, math.inf)}
+    ranges: ClassVar = {
+        **{"epsilon": (0, math.inf), "delta": (0, 1)},
+        **{"records": (1, math.inf), "right": (0, 1)},
+    }
     before_meaning: ClassVar[str] = ": "
     epsilon: float  # epsilon, delta: rounded upwards by the accountant
     delta: float
@@ -92,6 +101,8 @@ class DifferentialPrivacy(Guarantee):
     covers: Covers  # what the numbers are about
     unit: str = "record"  # what is protected: one record, all records of one curve, or those with one id
     records: int | None = None  # records of one unit, at most; None where the unit is a record or a curve
+    # most that whoever guesses right with `dpdist.privacy.formatting.GUESS` is right; None where it is not stated
+    right: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -119,6 +130,10 @@ class DifferentialPrivacy(Guarantee):
             f"when {change}, the probability of any event about it changes by at most a factor "
             f"exp({upwards(self.epsilon)}), plus {upwards(self.delta)}"
         )
+
+    def for_one_guess(self) -> str:
+        """By the curve of the events."""
+        return "" if self.right is None else risk_sentence(self.right, unit=self.unit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +213,11 @@ class PML(Guarantee):
             "(replacement)"
         )
         return f"That is an assumption about the population. It is not differential privacy; {same}"
+
+    def for_one_guess(self) -> str:
+        """A guess is right more often by the factor of the leakage, under the assumption."""
+        right = min(GUESS * math.exp(self.epsilon) + self.delta, 1.0)
+        return f"{risk_sentence(right)}, under this assumption"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,6 +331,7 @@ def explained(guarantees: Sequence[Guarantee]) -> list[Fact]:
         facts.append(Fact("Guarantee", f"{guarantee.statement()}.", numbers))
     meanings = [meaning for guarantee in guarantees if (meaning := guarantee.meaning())]
     facts += [Fact("Meaning", f"{meaning[0].upper()}{meaning[1:]}.") for meaning in meanings]
+    facts += [Fact("Risk", f"{text}.") for guarantee in guarantees if (text := guarantee.for_one_guess())]
     if any(guarantee.computational for guarantee in guarantees):
         facts.append(Fact("Meaning", _COMPUTATIONAL))
     return facts

@@ -19,6 +19,7 @@ from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import PML, DifferentialPrivacy, FederatedPrivacy, Guarantee, PlausibleDeniability
 from dpdist.privacy.guarantee import from_json as guarantee_from_json
 from dpdist.privacy.leakage import composed, leaking_parts, total_ratio
+from dpdist.privacy.risk import most_right
 from dpdist.publish.manifest import MANIFEST, Manifest
 
 TOLERANCE: Final = 1e-4
@@ -107,6 +108,8 @@ def _checked(item: Guarantee, guarantees: list[Guarantee], event: Event | None) 
         raise VerificationFailed(f"{MANIFEST}: the guarantee of the whole release leaves out its seeds: {_ADVICE}")
     found_epsilon = accountant.epsilon(event, delta=item.delta)
     _compare("epsilon", item.epsilon, found_epsilon, f" at delta {upwards(item.delta)}")
+    if isinstance(item, DifferentialPrivacy) and item.right is not None:
+        _compare("a guess of 1 % right with", item.right, most_right(event))
     yield found_epsilon
 
 

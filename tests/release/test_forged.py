@@ -66,6 +66,10 @@ def better(tree: Tree) -> None:
     stated(tree, 1, epsilon=0.01)
 
 
+def less_risk(tree: Tree) -> None:
+    stated(tree, 1, right=0.0101)
+
+
 def without_events(tree: Tree) -> None:
     del tree["parameters"]["event"]
 
@@ -98,6 +102,7 @@ def no_guarantee(tree: Tree) -> None:
     ("change", "message"),
     [
         (better, r"its events cost epsilon 1\.99957 at delta 1e-7, and it states 0\.01"),
+        (less_risk, r"a guess of 1 % right with .* and it states 0\.0101"),
         (without_events, "not the events that it follows from"),
         (of_all, "leaves out its seeds"),
         (replaced, "stated for replacement, its events are of add/remove"),

@@ -59,6 +59,7 @@ class SolveRequest:
     """What ``dpdist plan --solve`` is asked for; None where an option is not given."""
 
     epsilon: float | None = None  # of the whole release
+    risk: str | None = None  # such as "1% to 2%": what a guess may become
     accuracy: float | None = None  # largest expected error of two-way tables, in total variation
     pass_rate: float | None = None  # lowest expected pass rate that is acceptable
     public_table: Path | None = None  # a public table of the same schema

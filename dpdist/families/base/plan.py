@@ -13,6 +13,7 @@ from dpdist.privacy import accountant
 from dpdist.privacy.event import Event
 from dpdist.privacy.formatting import Fact, lines_of, mebibytes, number_of, upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, explained
+from dpdist.privacy.risk import most_right
 from dpdist.publish.part_format import PartFormat
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
@@ -92,6 +93,11 @@ class Plan(OwnFields):
         """Epsilon of the charge at `delta`; infinite where nothing is charged."""
         return math.inf if self.event is None else accountant.epsilon(self.event, delta=self.delta)
 
+    @cached_property
+    def right(self) -> float | None:
+        """The most that a guess of `dpdist.privacy.formatting.GUESS` is right; None where nothing is charged."""
+        return None if self.event is None else most_right(self.event)
+
     @property
     def charged(self) -> str:
         """What is charged, in words; both numbers are rounded upwards."""
@@ -100,7 +106,7 @@ class Plan(OwnFields):
     @cached_property
     def guarantees(self) -> tuple[Guarantee, ...]:
         """What the release promises, the first thing first."""
-        of = {"epsilon": self.epsilon, "delta": self.delta, **self.spec.protected}
+        of = {"epsilon": self.epsilon, "delta": self.delta, "right": self.right, **self.spec.protected}
         return (DifferentialPrivacy(adjacency="add/remove", covers="the whole release", **of),)
 
     @property

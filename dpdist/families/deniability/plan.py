@@ -89,7 +89,10 @@ class PlausibleDeniabilityPlan(Plan):
         return super().guarantees if self.seeds is None else (*super().guarantees, self._deniability)
 
     def _dp(self, covers: Covers) -> DifferentialPrivacy:
-        return DifferentialPrivacy(epsilon=self.epsilon, delta=self.delta, adjacency="add/remove", covers=covers)
+        right = self.right if covers.startswith("the whole release") else None
+        return DifferentialPrivacy(
+            epsilon=self.epsilon, delta=self.delta, right=right, adjacency="add/remove", covers=covers
+        )
 
     @property
     def refusal(self) -> str | None:

@@ -94,6 +94,7 @@ class HistogramPlan(Plan):
             DifferentialPrivacy(
                 epsilon=self.epsilon,
                 delta=self.delta,
+                right=self.right,
                 adjacency=privacy.adjacency,
                 covers="the whole release",
                 **({"unit": "curve"} if self.curves and not self.spec.unit else self.spec.protected),
