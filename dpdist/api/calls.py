@@ -73,7 +73,9 @@ def plan(
         from dpdist.data.files import check_columns
 
         check_columns("data", names, loaded.table, extra=loaded.data.extra_columns)
-    return PlannedRelease(make_plan(loaded))
+    plan = make_plan(loaded)
+    plan.rehearse_hooks()
+    return PlannedRelease(plan)
 
 
 def release(

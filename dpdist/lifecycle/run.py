@@ -99,6 +99,7 @@ class Run:
         if self.attempt not in get_args(AttemptMode):
             raise SpecError(f"attempt: expected one of {', '.join(get_args(AttemptMode))}, got {self.attempt!r}")
         self.plan = make_plan(self.spec)
+        self.plan.rehearse_hooks()
         self.resumed = self.attempt == "resume"
         self._input = self.input or input_of(self.spec)
         self._identity = str(uuid4())

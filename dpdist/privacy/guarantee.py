@@ -225,13 +225,14 @@ class LID(Guarantee):
     """A bound on local information disclosure; no differential privacy."""
 
     kind: ClassVar[str] = "local-information-disclosure"
-    ranges: ClassVar = {"bound": (0, 1), "eta": (0, 1)}
+    ranges: ClassVar = {"bound": (0, 1), "eta": (0, 1), "response": (0, 1)}
     computational: ClassVar[bool] = False
     bound: float  # largest share of released rows with a value near that of the record they were mixed from
     eta: float | None = None  # what is near, as a share of the width of a column's scale; None where it is not stated
     # the columns it is measured in; None where they are not stated. Without any, nothing is bounded
     columns: tuple[str, ...] | None = None
     original: tuple[str, ...] = ()  # columns that are released as they are
+    response: float | None = None  # largest share of rows whose response is near the original one; None: not bounded
 
     def __post_init__(self) -> None:
         for name in ("columns", "original"):  # lists, where they come from JSON
@@ -254,9 +255,10 @@ class LID(Guarantee):
         what = "near" if self.eta is None else f"within {self.eta:.6g} of a column's width of"
         where = "" if self.columns is None else f" in {_listed(self.columns)}"
         which = "some column" if self.columns is None else "any of these"
+        response = "" if self.response is None else f", and for no more than {self.response:.6g} of them the response"
         return (
             f"{kept}Local information disclosure is at most {self.bound:.6g}, as measured{where}: for no more than "
-            f"that share of the released rows is {which} {what} the original record's. It says nothing about "
+            f"that share of the released rows is {which} {what} the original record's{response}. It says nothing about "
             f"{'' if self.columns is None else 'other columns, nor about '}any one record"
         )
 

@@ -78,6 +78,14 @@ def write(options: argparse.Namespace, rows: Any) -> None:
     write_tables(options.json, tables)
 
 
+def keep(file: str, key: str, about: Mapping[str, str], columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a table of ``results/<file>.json`` again; `about` has its title and perhaps a note."""
+    path = Path(__file__).parent / "results" / f"{file}.json"
+    tables = json.loads(path.read_text())["tables"] if path.exists() else {}
+    tables[key] = {"command": command(), "machine": machine()} | about | {"columns": columns, "rows": rows}
+    write_tables(path, tables)
+
+
 def write_tables(path: Path, tables: Mapping[str, Any]) -> None:
     """Write tables in the format of ``results/``: one row of a table on each line."""
     text = json.dumps({"version": dpdist.__version__, "tables": tables}, ensure_ascii=False, indent=1, default=str)

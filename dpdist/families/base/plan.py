@@ -114,6 +114,11 @@ class Plan(OwnFields):
         """Why the release must not run as the spec stands, and what to change; None where nothing stands against it."""
         return None
 
+    def rehearse_hooks(self) -> None:
+        """Call the user's functions that the spec names on made-up records. Raises SpecError: one does not do what it
+        must. Plans of released specs are made without this: it runs code that they name.
+        """
+
     @cached_property
     def released(self) -> Schema:
         """The attributes of the released records."""

@@ -6,8 +6,8 @@ number of records, counts of parts of a table add up exactly, and the published 
 cross-validation stays possible at any size. Cells are 1/4096 of the scale; a discrete column has one cell for each of
 its values, and categories are not smoothed.
 
-First stages are exchangeable: an entry of `FIRST_STAGES`, or a function of one's own
-(`dpdist.spec.kinds.load_hook`).
+First stages are exchangeable: an entry of `FIRST_STAGES`, or a function of the user's
+(`dpdist.families.prediction.lid.hooks`).
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ FOLDS = 5
 
 BANDWIDTHS = np.geomspace(0.02, 2.0, 20).round(6)
 """Bandwidths that are tried, in units of Silverman's rule."""
+
+PAPER_BANDWIDTHS = np.arange(1, 41) / 20
+"""The paper's bandwidths, 0.05 to 2, in units of the column's scale."""
 
 _LEAST = 1e-6  # density of an empty cell, in units of the uniform density, when bandwidths are compared
 _FARTHEST = 2.0**-21  # normal scores stay within 5.0
@@ -132,17 +135,18 @@ def marginal_of_masses(masses: Floats, *, discrete: bool, bandwidth: float = 0.0
     return Marginal(cumulative / cumulative[-1], discrete, bandwidth)
 
 
-def fit_marginal(counts: Counts, scale: Scale) -> Marginal:
-    """The kernel density of a column, from its `cell_counts`. Raises ValueError: there is no record."""
+def fit_marginal(counts: Counts, scale: Scale, *, paper: bool = False) -> Marginal:
+    """The kernel density of a column, from its `cell_counts`, with the paper's bandwidths and its cut at both ends
+    where that is asked for. Raises ValueError: there is no record.
+    """
     total = counts.sum(axis=0)
     if not total.sum():
         raise ValueError(f"column {scale.name!r}: no records")
     if scale.nominal:
         return marginal_of_masses(total.astype(np.float64), discrete=True)
-    reference = silverman(total)
-    grid = np.maximum(BANDWIDTHS * reference, 0.25 / counts.shape[1])
-    bandwidth = float(grid[np.argmax(np.round(likelihoods(counts, grid), 6))])
-    masses = smooth(total, [bandwidth])[0]
+    grid = np.maximum(PAPER_BANDWIDTHS if paper else BANDWIDTHS * silverman(total), 0.25 / counts.shape[1])
+    bandwidth = float(grid[np.argmax(np.round(likelihoods(counts, grid, cut=paper), 6))])
+    masses = smooth(total, [bandwidth], cut=paper)[0]
     return marginal_of_masses(masses, discrete=is_discrete(scale), bandwidth=bandwidth)
 
 
@@ -160,20 +164,28 @@ def silverman(counts: Counts) -> float:
     return round_up(max(0.9 * spread * n**-0.2, 0.25 / cells))
 
 
-def smooth(counts: NDArray[np.generic], bandwidths: Sequence[float] | Floats) -> Floats:
-    """Counts smoothed with a Gaussian kernel that is reflected at both ends: float64[bandwidths, cells].
+def smooth(counts: NDArray[np.generic], bandwidths: Sequence[float] | Floats, *, cut: bool = False) -> Floats:
+    """Counts smoothed with a Gaussian kernel: float64[bandwidths, cells].
 
-    Bandwidths are on the unit interval. Each row has the sum of the counts, to a part in 2**26, and is rounded to that
-    grid: the last bits of a transform depend on the processor.
+    Bandwidths are on the unit interval. The kernel is reflected at both ends, and each row has the sum of the counts;
+    or what lies beyond the ends is *cut*, as published. Rows are rounded to a part in 2**26 of that sum: the last bits
+    of a transform depend on the processor.
     """
-    spectrum = fft.dct(np.asarray(counts, np.float64), type=2)
-    waves = np.pi * np.arange(len(spectrum))
-    damped = spectrum * exp(-0.5 * np.outer(np.asarray(bandwidths, np.float64), waves) ** 2)
-    grid = math.ldexp(1.0, math.frexp(float(spectrum[0]))[1] - 27)  # of twice the sum
-    return np.asarray(np.maximum(np.rint(fft.idct(damped, type=2, axis=1) / grid), 0.0) * grid)
+    widths, cells = np.asarray(bandwidths, np.float64)[:, None], len(counts)
+    if cut:
+        places = np.arange(2 * cells)
+        kernel = exp(-0.5 * (np.minimum(places, 2 * cells - places) / (cells * widths)) ** 2)
+        spectrum = fft.rfft(np.asarray(counts, np.float64), 2 * cells)
+        made = fft.irfft(spectrum * fft.rfft(kernel, axis=1), axis=1)[:, :cells] / (math.sqrt(2 * math.pi) * cells)
+        made /= widths
+    else:
+        spectrum = fft.dct(np.asarray(counts, np.float64), type=2)
+        made = fft.idct(spectrum * exp(-0.5 * (widths * (np.pi * np.arange(cells))) ** 2), type=2, axis=1)
+    grid = math.ldexp(1.0, math.frexp(2.0 * float(counts.sum()))[1] - 27)
+    return np.asarray(np.maximum(np.rint(made / grid), 0.0) * grid)
 
 
-def likelihoods(counts: Counts, bandwidths: Floats) -> Floats:
+def likelihoods(counts: Counts, bandwidths: Floats, *, cut: bool = False) -> Floats:
     """Log-likelihood of each fold under the density of the others, summed over folds, for each bandwidth."""
     folds, cells = counts.shape
     total = counts.sum(axis=0)
@@ -182,7 +194,7 @@ def likelihoods(counts: Counts, bandwidths: Floats) -> Floats:
         rest = total - counts[held]
         if not rest.sum() or not counts[held].any():
             continue
-        density = smooth(rest, bandwidths) * (cells / rest.sum())
+        density = smooth(rest, bandwidths, cut=cut) * (cells / rest.sum())
         present = np.flatnonzero(counts[held])
         out += (log(np.maximum(density[:, present], _LEAST)) * counts[held, present]).sum(axis=1)
     return out
@@ -291,15 +303,15 @@ def uniform(target: Target, rows: int, rng: np.random.Generator) -> Floats:
 
 
 def weibull(target: Target, rows: int, rng: np.random.Generator) -> Floats:
-    """Independent Weibull draws, shape 1.5 and scale 0.5 of the scale's width, those beyond it at its end."""
+    """Independent Weibull draws, of the paper's shape 8 and scale 1, those beyond the scale's width at its end."""
     exponential = -log(1 - rng.random((rows, len(target.marginals))))
-    return np.minimum(0.5 * exp(log(np.maximum(exponential, _EDGE)) / 1.5), 1.0)
+    return np.minimum(exp(log(np.maximum(exponential, _EDGE)) / 8), 1.0)
 
 
 def cauchy(target: Target, rows: int, rng: np.random.Generator) -> Floats:
-    """Independent Cauchy draws around the middle, scale 0.1 of the scale's width, those beyond it at its ends."""
+    """Independent Cauchy draws, of the paper's location 0 and scale 1, those beyond the scale's width at its ends."""
     half_turns = np.maximum(rng.random((rows, len(target.marginals))), _EDGE) / 2
-    return np.clip(0.5 - 0.1 * sin_turns(half_turns + 0.25) / sin_turns(half_turns), 0.0, 1.0)
+    return np.clip(-sin_turns(half_turns + 0.25) / sin_turns(half_turns), 0.0, 1.0)
 
 
 FIRST_STAGES: dict[str, Draw] = {

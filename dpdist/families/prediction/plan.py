@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from dpdist.families.base.plan import Needs, Plan, core_seconds
 from dpdist.families.prediction.first_stage import FOLDS, cell_count
+from dpdist.families.prediction.lid.hooks import rehearse_hooks
 from dpdist.families.prediction.lid.inputs import NEIGHBOURS
 from dpdist.families.prediction.lid.method import BLOCK_ROWS, MATCHED_ROWS, Disclosure, Method
 from dpdist.families.prediction.private.mechanisms import (
@@ -79,7 +80,19 @@ class LidPlan(TwoStagePlan):
         """The bound on local information disclosure."""
         disclosure, names = self.method.disclosure, self._names
         columns, original = (tuple(names[i] for i in places) for places in (disclosure.columns, self.method.kept))
-        return (LID(bound=disclosure.lid, eta=disclosure.eta, columns=columns, original=original),)
+        return (
+            LID(
+                bound=disclosure.lid,
+                eta=disclosure.eta,
+                columns=columns,
+                original=original,
+                response=disclosure.response,
+            ),
+        )
+
+    def rehearse_hooks(self) -> None:
+        """Call the user's own stages on made-up rows. Raises SpecError: one does not do what it must."""
+        rehearse_hooks(self.method)
 
     @property
     def _names(self) -> list[str]:
@@ -90,11 +103,13 @@ class LidPlan(TwoStagePlan):
         made, disclosure, names = self.spec.prediction, self.method.disclosure, self._names
         own = {
             "matching": made.matching,
+            "density": made.density.model_dump(mode="json"),
             "disclosure": {
                 "lid": disclosure.lid,
                 "eta": disclosure.eta,
                 "columns": [names[i] for i in disclosure.columns],
                 "not_looked_at": [name for i, name in enumerate(names) if i not in disclosure.columns],
+                "response": disclosure.response,
                 "alpha_of_closed_form": self.method.most_alpha,
             },
             "regression": made.regression.model_dump(mode="json"),
@@ -142,12 +157,17 @@ class LidPlan(TwoStagePlan):
         return [
             Fact("Original", f"{original} (columns released as they are, in another order of the records)"),
             Fact("Disclosure", f"looked at in {watched}", {"lid": method.disclosure.lid}),
+            *self._response(),
             *self._parties(),
             Fact("Inputs", f"{made.first_stage}, mixed with the {matching}"),
             Fact("Alpha", alpha, {"alpha": method.most_alpha if method.alpha is None else method.alpha}),
             Fact("Regression", self._regression()),
             *super().details(),
         ]
+
+    def _response(self) -> list[Fact]:
+        bound = self.method.disclosure.response
+        return [] if bound is None else [Fact("", f"and in the response: at most {bound:.6g}", {"response": bound})]
 
     def _parties(self) -> list[Fact]:
         parties = self.spec.prediction.parties
@@ -190,9 +210,12 @@ def plan_lid(spec: TwoStageSpec) -> LidPlan:
         party=None if made.parties is None else spec.input_names.index(made.parties.column),
         correlation=None if made.parties is None else made.parties.correlation,
         first_stage=made.first_stage,
+        paper_bandwidths=made.density.bandwidths == "paper",
         matching=made.matching,
         alpha=made.alpha,
-        disclosure=Disclosure(lid=disclosure.lid, eta=disclosure.eta, columns=spec.watched),
+        disclosure=Disclosure(
+            lid=disclosure.lid, eta=disclosure.eta, columns=spec.watched, response=disclosure.response
+        ),
         regression=made.regression,
         classes=(spec.response.count or 0) if spec.response.nominal else 0,
     )

@@ -43,6 +43,8 @@ class RegressionSpec(Section):
     """Width, in units of the columns' deviations; default: by cross-validation."""
     penalty: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """n times lambda; default: by cross-validation on a sample."""
+    intercept: bool = True
+    """Whether a constant, the mean of the responses, is added to the kernel expansion; the published one has none."""
     estimator: Literal["auto", "exact", "distributed", "nystroem"] = "auto"
     """auto: exact for few rows, then distributed, then Nystroem."""
     group_rows: int = Field(default=GROUP_ROWS, ge=10, le=20_000, description="Rows of a distributed estimator.")

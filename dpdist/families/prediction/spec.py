@@ -33,6 +33,8 @@ class DisclosureSpec(Section):
     """What is near, as a share of the width of a column's scale."""
     columns: tuple[str, ...] | None = None
     """Columns that are looked at; default: all synthesised ordered ones with at least 1 / eta values."""
+    response: float | None = Field(default=None, gt=0, le=1)
+    """Largest share of released rows whose response may lie within eta of the original one; default: any share."""
 
 
 class TwoStagePrivacySpec(PrivacyLimit):
@@ -57,6 +59,15 @@ class TwoStagePrivacySpec(PrivacyLimit):
         return self
 
 
+class DensitySpec(Section):
+    """Densities of the inputs, which the first stage reproduces."""
+
+    bandwidths: Literal["silverman", "paper"] = "silverman"
+    """Bandwidths among which 5-fold cross-validation chooses. silverman: 0.02 to 2 times Silverman's rule, the kernel
+    reflected at the ends of the scale; paper: 0.05 to 2 of the scale's width, the density cut at its ends. The latter
+    smooths more, so synthetic rows lie farther from original ones."""
+
+
 class PredictionSpec(Section):
     """Columns and stages."""
 
@@ -69,8 +80,11 @@ class PredictionSpec(Section):
     keep: tuple[str, ...] = ()
     """Columns that stay ORIGINAL (guarantee lid only); all others are synthesised."""
     first_stage: str = Field(
-        default="lhs", description=f"{', '.join(FIRST_STAGE_NAMES)}, or module:function of your own generator."
+        default="lhs",
+        description=f"{', '.join(FIRST_STAGE_NAMES)}, or module:function, which is called as "
+        "function(original, rng) and returns as many rows of the unit cube.",
     )
+    density: DensitySpec = DensitySpec()
     matching: Literal["nearest", "greedy", "independent"] = "nearest"
     """Mix each original row with its nearest unused synthetic row, by the assignment with the least total distance
     (nearest) or row by row (greedy, as published); or with any row (independent)."""
@@ -148,9 +162,14 @@ class TwoStageSpec(ReleaseSpec):
             raise ValueError("prediction.parties: the private variant has one regression; parties need guarantee lid")
         if made.keep or made.alpha:
             raise ValueError("prediction: under guarantee dp nothing original is released: no `keep`, no `alpha`")
-        if made.first_stage not in ("lhs", "gaussian-copula") or made.regression != RegressionSpec():
+        if (
+            made.first_stage not in ("lhs", "gaussian-copula")
+            or made.regression != RegressionSpec()
+            or made.density != DensitySpec()
+        ):
             raise ValueError(
-                "prediction: guarantee dp has its own regression; its first stage is lhs or gaussian-copula"
+                "prediction: guarantee dp has its own densities and regression; its first stage is lhs or "
+                "gaussian-copula"
             )
 
     def _divided(self, parties: PartySpec) -> None:
@@ -177,6 +196,8 @@ class TwoStageSpec(ReleaseSpec):
         for name in disclosure.columns or ():
             if name not in ordered:
                 raise ValueError(f"privacy.disclosure.columns: {name!r} is no synthesised ordered input")
+        if disclosure.response is not None and (self.response.nominal or not self.watched):
+            raise ValueError("privacy.disclosure.response: the response has no order, or no column is looked at")
         if not self.watched and made.alpha is None:
             raise ValueError("privacy.disclosure: no column has 1 / eta values; name columns, or give prediction.alpha")
         if made.alpha is None and largest_alpha(disclosure.lid, eta=disclosure.eta, columns=len(self.watched)) is None:

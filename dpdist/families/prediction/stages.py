@@ -11,14 +11,17 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial, reduce
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from dpdist.data.operators import Operator
 from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
-from dpdist.families.prediction.columns import Columns, columns_of
+from dpdist.families.prediction.columns import Columns, Scale, columns_of
 from dpdist.families.prediction.first_stage import correlation
 from dpdist.families.prediction.lid import inputs as stage1
 from dpdist.families.prediction.lid import regression as stage2
@@ -32,6 +35,7 @@ from dpdist.families.prediction.lid.method import (
     party_records,
     shuffled,
 )
+from dpdist.families.prediction.lid.method import codes as party_codes
 from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning, average
 from dpdist.families.prediction.plan import LidPlan, PrivatePlan, TwoStagePlan
@@ -39,7 +43,7 @@ from dpdist.families.prediction.private import stages as private
 from dpdist.families.prediction.second_stage import TUNING_ROWS
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.privacy.arrays import Codes, Floats
+from dpdist.privacy.arrays import Codes, Counts, Floats
 
 if TYPE_CHECKING:
     from dpdist.cluster.tasks import Deferred
@@ -240,13 +244,19 @@ def _fitted(
 
 
 def predict(attempt: LidAttempt) -> ReleasedRecords:
-    """Mix the inputs, predict the responses, and shuffle the records into the parts of the release."""
+    """Mix the inputs, predict the responses, and shuffle the records into the parts of the release. Raises CheckFailed:
+    the responses would disclose too much.
+    """
     executor, spec, key = attempt.executor, attempt.spec, attempt.key
     table, synthetic = attempt.result(TableBlocks), attempt.result(SyntheticInputs)
-    model = attempt.result(FittedRegression).model
+    model, alpha = attempt.result(FittedRegression).model, synthetic.alpha
+    if attempt.plan.method.disclosure.response is not None:
+        found = attempt.stored(stage1.ResponsesDisclosed, lambda: _responses(attempt, table, synthetic, model))
+        attempt.operator["disclosure"]["responses_near"] = found.near
+        attempt.public["alpha"] = alpha = found.alpha
     with attempt.stage("predicting") as progress:
         task = executor.tasks("release")
-        how = task.constant("how", (attempt.plan.method, synthetic.features, synthetic.alpha))
+        how = task.constant("how", (attempt.plan.method, synthetic.features, alpha))
         made = [
             task("block", _shuffled_block, how, key, block, rows, model, number)
             for number, (block, rows) in enumerate(zip(table.blocks, synthetic.rows, strict=True))
@@ -259,6 +269,29 @@ def predict(attempt: LidAttempt) -> ReleasedRecords:
         for number, cut in enumerate(table.layout.parts(spec.output.rows_per_part))
     ]
     return ReleasedRecords(parts)
+
+
+def _responses(
+    attempt: LidAttempt, table: TableBlocks, synthetic: SyntheticInputs, model: Deferred
+) -> stage1.ResponsesDisclosed:
+    method, alphas = attempt.plan.method, stage1.lower_alphas(attempt.plan.method, synthetic.alpha)
+    known = (method, synthetic.features, attempt.spec.response, alphas)
+    drawn = zip(table.blocks, synthetic.rows, repeat(model))
+    near = _summed(attempt, "measuring responses", _near_responses, known, drawn)
+    return stage1.responses_disclosed(method, alphas, near, table.records)
+
+
+def _near_responses(
+    method: Method, features: Features, scale: Scale, alphas: Sequence[float], block: Block, rows: Floats, model: Any
+) -> Counts:
+    """How many responses of each party in a block would be near the original ones, for each alpha."""
+    parties, owners = max(method.parties, 1), party_codes(method, block[0])
+    counts = np.zeros((parties, len(alphas)), np.int64)
+    for place, alpha in enumerate(alphas):
+        _, told = released_block((method, features, alpha), block, rows, model)
+        near = np.abs(scale.snap(told) - block[1]) <= method.disclosure.eta
+        counts[:, place] = np.bincount(owners[near], minlength=parties)
+    return counts
 
 
 Released = tuple[Method, Features, float]

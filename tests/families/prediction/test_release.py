@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from attempts import attempt_of, run_stages
 from typer.testing import CliRunner
 
+import dpdist
 from dpdist.cli import app
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
@@ -265,6 +267,72 @@ def test_a_users_own_stages(table: Path, tmp_path: Path) -> None:
             released(attempt(table, tmp_path / "d", **classes))
 
 
+def test_the_first_stage_of_the_guide_runs(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = Path(__file__).parents[3] / "docs" / "how-to" / "own-stage.md"
+    (block,) = re.findall(r"```python\n(.*?)```", guide.read_text(), flags=re.DOTALL)
+    (tmp_path / "dpdist_guide.py").write_text(block)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = attempt(table, tmp_path / "a", first_stage="dpdist_guide:resampled")
+    made.plan.rehearse_hooks()
+    assert released(made).num_rows == ROWS
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"first_stage": "dpdist_rehearsed:three"}, r"callable as three\(original, rng\)"),
+        ({"first_stage": "dpdist_rehearsed:failing"}, "made-up rows it failed with ZeroDivisionError"),
+        ({"first_stage": "dpdist_rehearsed:short"}, "rows of the shape"),
+        ({"first_stage": "dpdist_rehearsed:nothing"}, "there is no"),
+        ({"regression": {"hook": "dpdist_rehearsed:Argument"}}, r"callable as Argument\(\)"),
+        ({"regression": {"hook": "dpdist_rehearsed:Unfitted"}}, "made-up rows it failed with AttributeError"),
+    ],
+)
+def test_stages_that_do_not_do_what_they_must_are_refused_before_an_attempt(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "dpdist_rehearsed.py").write_text(
+        "def three(target, rows, rng): return target\n"
+        "def failing(original, rng): return 1 // 0\n"
+        "def short(original, rng): return original[:-1]\n"
+        "class Argument:\n"
+        "    def __init__(self, seed): pass\n"
+        "class Unfitted:\n"
+        "    def predict(self, x): return x[:, 0]\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        made = run_spec(tmp_path, **settings)
+        with pytest.raises(SpecError, match=message):
+            dpdist.plan(made)
+        with pytest.raises(SpecError, match=message):
+            run_release(made)
+    ledger = Books.open(made.ledger, create=False)
+    assert not ledger.show("d").attempts
+    ledger.close()
+
+
+def test_the_disclosure_of_the_response_lowers_alpha_or_refuses(table: Path, tmp_path: Path) -> None:
+    def of(share: float | None, name: str, **changes: Any) -> Attempt[Any, Any]:
+        bounds = {"lid": 0.5, "eta": 0.002, "response": share}
+        made = attempt(table, tmp_path / name, privacy={"disclosure": bounds}, **changes)
+        released(made)
+        return made
+
+    free, loose = of(None, "free"), of(1.0, "loose")
+    assert loose.public["alpha"] == free.public["alpha"]
+    assert "responses_near" not in free.operator["disclosure"]
+    near = loose.operator["disclosure"]["responses_near"]
+    assert [part.sha256 for part in loose.parts] == [part.sha256 for part in free.parts]
+    tight = of((near - 0.5) / ROWS, "tight")
+    assert tight.public["alpha"] < loose.public["alpha"]
+    assert tight.operator["disclosure"]["responses_near"] < near
+    with pytest.raises(CheckFailed, match=r"privacy\.disclosure\.response"):
+        of((near - 0.5) / ROWS, "fixed", alpha=loose.public["alpha"])
+    assert "for no more than 1 of them the response" in loose.plan.guarantees[0].sentence()
+    assert "in the response: at most 1" in loose.plan.explain()
+
+
 def test_the_private_release_reflects_the_table(tmp_path: Path) -> None:
     pq.write_table(people(20_000), tmp_path / "people.parquet")
     made = released(attempt(tmp_path / "people.parquet", tmp_path / "run", dp=True, records=5000))
@@ -333,6 +401,8 @@ def test_plans_say_what_they_promise() -> None:
         ({"privacy": {"disclosure": {"lid": 0.001, "eta": 0.01}}}, "closed form"),
         ({"privacy": {"disclosure": {"lid": 0.1, "columns": ["region"]}}}, "no synthesised ordered input"),
         ({"privacy": {"disclosure": {"lid": 0.1, "eta": 0.01}}, "keep": ["income"]}, "no column has"),
+        ({"privacy": {"disclosure": {"lid": 0.5, "response": 0.1}}, "response": "region", "keep": []}, "no order"),
+        ({"dp": True, "density": {"bandwidths": "paper"}}, "its own densities"),
         ({"dp": True, "keep": ["region"]}, "nothing original"),
         ({"dp": True, "alpha": 0.2}, "nothing original"),
         ({"dp": True, "first_stage": "uniform"}, "lhs or gaussian-copula"),

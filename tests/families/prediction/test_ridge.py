@@ -67,20 +67,23 @@ def test_the_compact_kernel_of_three_inputs_is_the_published_one() -> None:
         RadialKernel(name="compact", width=0)
 
 
-def test_exact_ridge_solves_its_equations() -> None:
+@pytest.mark.parametrize("intercept", [True, False])
+def test_exact_ridge_solves_its_equations(intercept: bool) -> None:
     x, y = simulated(80, 1)
-    kernel, penalty = RadialKernel(name="compact", width=1.0), 0.3
+    kernel, penalty, mean = RadialKernel(name="compact", width=1.0, intercept=intercept), 0.3, y.mean() * intercept
     model = ridge.fit_exact(x, y, kernel=kernel, penalty=penalty)
-    alpha = np.linalg.solve(kernel(x, x) + penalty * np.eye(80), y - y.mean())
+    alpha = np.linalg.solve(kernel(x, x) + penalty * np.eye(80), y - mean)
     grid = np.random.default_rng(2).random((30, 3))
-    assert model.predict(grid) == pytest.approx(y.mean() + kernel(grid, x) @ alpha)
+    assert model.predict(grid) == pytest.approx(mean + kernel(grid, x) @ alpha)
+    assert model.predict(grid + 9) == pytest.approx(mean)  # out of reach of every record
     again = ridge.KernelRidge.from_bytes(model.to_bytes())
     assert np.array_equal(again.predict(grid), model.predict(grid))
 
 
-def test_nystroem_with_all_landmarks_is_exact() -> None:
+@pytest.mark.parametrize("intercept", [True, False])
+def test_nystroem_with_all_landmarks_is_exact(intercept: bool) -> None:
     x, y = simulated(60, 1)
-    kernel = RadialKernel(name="matern", width=1.0)
+    kernel = RadialKernel(name="matern", width=1.0, intercept=intercept)
     sums = ridge.nystroem_sums(x[:25], y[:25], landmarks=x, kernel=kernel)
     sums += ridge.nystroem_sums(x[25:], y[25:], landmarks=x, kernel=kernel)
     nystroem = ridge.fit_nystroem(sums, landmarks=x, kernel=kernel, penalty=0.1)

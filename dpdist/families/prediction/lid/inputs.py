@@ -21,15 +21,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.errors import CheckFailed, SpecError
+from dpdist.errors import CheckFailed
 from dpdist.families.prediction import first_stage
 from dpdist.families.prediction.columns import snapped
 from dpdist.families.prediction.first_stage import FOLDS, Marginal, Target
+from dpdist.families.prediction.lid.hooks import own_rows
 from dpdist.families.prediction.lid.method import MATCHED_ROWS, Block, Method, codes, rows_of_parties
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import squared_distances
-from dpdist.spec.kinds import load_hook
 from dpdist.storage.stored import Stored
 
 NEIGHBOURS = 256
@@ -175,7 +175,10 @@ def add_counts(parts: Sequence[CellCounts]) -> CellCounts:
 def fit_marginals(method: Method, counts: CellCounts) -> tuple[tuple[Marginal, ...], ...]:
     """The marginals of all inputs of each party."""
     return tuple(
-        tuple(first_stage.fit_marginal(one, scale) for one, scale in zip(party, method.scales, strict=True))
+        tuple(
+            first_stage.fit_marginal(one, scale, paper=method.paper_bandwidths)
+            for one, scale in zip(party, method.scales, strict=True)
+        )
         for party in counts
     )
 
@@ -212,8 +215,7 @@ def _party_rows(method: Method, party: Distribution, original: Floats, rng: np.r
     if method.first_stage in first_stage.FIRST_STAGES:
         synthetic = first_stage.FIRST_STAGES[method.first_stage](party.target(method), len(original), rng)
     else:
-        hook = load_hook(method.first_stage, setting="prediction.first_stage")
-        synthetic = checked_rows(hook(original.copy(), rng), original, setting="prediction.first_stage")
+        synthetic = own_rows(method.first_stage, original, rng)
     compared = [place for place, scale in enumerate(method.made_scales) if not scale.nominal]
     weights = 1 / deviations_of([party])[[method.made[place] for place in compared]]
     places = match(
@@ -287,6 +289,37 @@ def disclosed(method: Method, counts: Counts, records: Sequence[int]) -> Disclos
     )
 
 
+@dataclass(frozen=True)
+class ResponsesDisclosed(Stored):
+    """The measured disclosure of the response, and the share of the original row that follows from it."""
+
+    FILE: ClassVar[str] = "response.json"
+
+    alpha: float
+    near: int  # rows whose response is near the original one; confidential
+
+
+def lower_alphas(method: Method, most: float) -> tuple[float, ...]:
+    """The alphas for which the responses are looked at: tenths below the one that the inputs allow, and that one."""
+    return (*(i / 10 for i in range(10) if i / 10 < most and method.alpha is None), most)
+
+
+def responses_disclosed(
+    method: Method, alphas: Sequence[float], counts: Counts, records: Sequence[int]
+) -> ResponsesDisclosed:
+    """The largest of some alphas with which the responses of every party are within the disclosure; `counts`,
+    int64[parties, alphas], are of responses near the original ones. Raises CheckFailed: none is.
+    """
+    share = method.disclosure.response or 1.0
+    for alpha, near in zip(reversed(alphas), reversed(counts.T.tolist()), strict=True):
+        if all(one <= share * count for one, count in zip(near, records, strict=True)):
+            return ResponsesDisclosed(alpha, sum(near))
+    raise CheckFailed(
+        f"more than {share:g} of the released responses would be near the original ones, so nothing is published: "
+        "raise privacy.disclosure.response, or lower its eta"
+    )
+
+
 def mixed_rows(method: Method, inputs: Floats, synthetic: Floats, *, alpha: float) -> Floats:
     """The released inputs of a block, float64[n, inputs], in the order of the records."""
     made, scales = list(method.made), method.made_scales
@@ -294,11 +327,3 @@ def mixed_rows(method: Method, inputs: Floats, synthetic: Floats, *, alpha: floa
     mixed = np.array([not scale.nominal for scale in scales], bool)
     out[:, made] = snapped(scales, mix(inputs[:, made], synthetic, alpha=alpha, mixed=mixed))
     return out
-
-
-def checked_rows(rows: object, like: Floats, *, setting: str) -> Floats:
-    """What a user's first stage returned, on the unit cube. Raises SpecError: another shape, or not finite."""
-    out = np.asarray(rows, np.float64)
-    if out.shape != like.shape or not np.all(np.isfinite(out)):
-        raise SpecError(f"{setting}: it must return finite rows of the shape it was given")
-    return np.clip(out, 0.0, 1.0)

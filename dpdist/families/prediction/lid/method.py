@@ -115,6 +115,7 @@ class Disclosure:
     lid: float  # largest share of released rows that may be near their originals
     eta: float  # what is near, as a share of the width of a column's scale
     columns: tuple[int, ...]  # places of the columns that are looked at, among the inputs
+    response: float | None = None  # largest share of released rows whose response may be near; None: any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +128,7 @@ class Method:
     party: int | None = None  # place of the input that names the party, which is one of those kept
     correlation: float | None = None  # of the regressions of two parties; None: by cross-validation
     first_stage: str = "lhs"  # of `dpdist.families.prediction.first_stage.FIRST_STAGES`, or a hook
+    paper_bandwidths: bool = False  # whether densities are estimated as published
     matching: str = "nearest"
     alpha: float | None = None  # share of the original row; None: the largest within `disclosure`
     regression: RegressionSpec = field(default_factory=RegressionSpec)

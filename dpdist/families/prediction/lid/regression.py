@@ -80,7 +80,13 @@ def tuning_of(regression: RegressionSpec, sample: Sample, relation: tuple[int, f
     parties, given = relation
     correlation = given if parties else 1.0
     if regression.width is not None and regression.penalty is not None and correlation is not None:
-        kernel = RadialKernel(name=regression.kernel, width=regression.width, parties=parties, correlation=correlation)
+        kernel = RadialKernel(
+            name=regression.kernel,
+            width=regression.width,
+            parties=parties,
+            correlation=correlation,
+            intercept=regression.intercept,
+        )
         return Tuning(kernel=kernel, penalty=regression.penalty)
     penalties = ridge.PENALTIES if regression.penalty is None else (regression.penalty,)
     inputs, responses = (part[:TUNING_ROWS] for part in sample[1:])
@@ -92,6 +98,7 @@ def tuning_of(regression: RegressionSpec, sample: Sample, relation: tuple[int, f
         penalties=penalties,
         parties=parties,
         correlations=ridge.CORRELATIONS if correlation is None else (correlation,),
+        intercept=regression.intercept,
     )
 
 

@@ -1,7 +1,8 @@
 r"""Stage 2: kernel ridge regression.
 
-``f = sum_i a_i K(., x_i)`` with ``a = (K + n lambda I)^-1 (y - mean)``. We speak of the *penalty* ``mu = n lambda``:
-the variance of the noise in units of the kernel's, which does not depend on n, so that a sample can choose it.
+``f = mean + sum_i a_i K(., x_i)`` with ``a = (K + n lambda I)^-1 (y - mean)``; as published, the mean is 0. We speak of
+the *penalty* ``mu = n lambda``: the variance of the noise in units of the kernel's, which does not depend on n, so that
+a sample can choose it.
 
 - *exact*: one system of all rows.
 - *distributed*: an estimator for each group of rows with lambda as for the full size, so a penalty ``mu m / n`` for m
@@ -81,6 +82,7 @@ class RadialKernel:
     width: float  # distance that counts as one
     parties: int = 0  # whose number is the last column of a row; 0 where no column names a party
     correlation: float = 1.0  # rho: of the regressions of two parties
+    intercept: bool = True  # whether a constant, which is not penalised, is added to the kernel's functions
 
     def __post_init__(self) -> None:
         if self.name not in PROFILES or not 0 < self.width < math.inf:
@@ -166,6 +168,7 @@ def tune(
     penalties: Sequence[float] = PENALTIES,
     parties: int = 0,
     correlations: Sequence[float] = (1.0,),
+    intercept: bool = True,
 ) -> Tuning:
     """Width, penalty and correlation of the parties by cross-validation; row i is in fold ``i % 5``, so the order
     of the rows must say nothing.
@@ -182,7 +185,7 @@ def tune(
     best, least = None, math.inf
     for one in widths:
         for correlation in correlations:
-            form = RadialKernel(name=kernel, width=one, parties=parties, correlation=correlation)
+            form = RadialKernel(name=kernel, width=one, parties=parties, correlation=correlation, intercept=intercept)
             for penalty, error in _fold_errors(form, inputs, responses, penalties):
                 if error < least:
                     best, least = Tuning(kernel=form, penalty=penalty, error=error), error
@@ -233,7 +236,9 @@ def _party_totals(form: RadialKernel, codes: NDArray[np.int64], responses: Float
 
 
 def _offsets(form: RadialKernel, rows: NDArray[np.int64], totals: Floats) -> Floats:
-    """The offsets from rows and sums; that of a party without rows is the mean of all."""
+    """The offsets from rows and sums; that of a party without rows is the mean of all. Zero without an intercept."""
+    if not form.intercept:
+        return np.zeros_like(totals)
     out = np.repeat(totals.sum(axis=0, keepdims=True) / rows.sum(), len(rows), axis=0)
     some = rows > 0
     own = totals[some] / rows[some].reshape(-1, *(1,) * (totals.ndim - 1))
