@@ -91,9 +91,7 @@ class Tables:
 def tables_operator(cardinalities: Sequence[int]) -> Operator:
     """All tables that are compared, in one pass: `Tables`.
 
-    Where blocks of attributes hold all pairs and triples, a record is added to the blocks
-    (`dpdist.data.count.cover`): of 24 attributes of 2 to 12 values to 72 instead of 333 tables. Where the marginals
-    have few cells beside the blocks, only they leave a partition.
+    Where blocks of attributes hold all pairs and triples, a record is added to the blocks (`dpdist.data.count.cover`).
     """
     sizes = tuple(cardinalities)
     blocks = _blocks(sizes)

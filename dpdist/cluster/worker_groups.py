@@ -30,10 +30,8 @@ class Lost:
 
 
 class WorkerGroups:
-    """The groups of workers of a cluster. Raises SpecError: the cluster has no processes of its own. `cluster`: of
-    processes; `resources` (mapping of str to str): the Dask resource of each group, by its name; `grace`: seconds for
-    which a group may be without a worker: a killed worker may be restarted meanwhile; `patience`: seconds to wait for
-    an answer.
+    """The groups of workers of a cluster, with the Dask resource of each; `grace`, `patience`: seconds for which a
+    group may be without a worker, or an answer. Raises SpecError: the cluster has no processes of its own.
     """
 
     def __init__(self, cluster: Cluster, resources: Mapping[str, str], *, grace: float, patience: float) -> None:
@@ -66,9 +64,8 @@ class WorkerGroups:
         *,
         progress: TaskProgress | None = None,
     ) -> dict[str, Any]:
-        """Call a function on one worker of each of some groups, with the `arguments` of each; `what` begins the tasks'
-        names. Returns the answer of every group that was called, in order; `Lost` where none exists. Raises as
-        `present`.
+        """Call a function on one worker of each group with its `arguments`; `what` begins the tasks' names. Returns the
+        answer of every group, in order; `Lost` where none exists. Raises as `present`.
         """
         self.present()
         graph = uuid4().hex[:8]  # two calls never share a task, even on one scheduler

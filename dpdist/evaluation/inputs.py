@@ -190,11 +190,9 @@ def open_inputs(
 ) -> Inputs:
     """Open what an evaluation of released records looks at; reads the manifest, file metadata and, of CSV, the lines.
 
-    `real` is the schema of the real table and what turns its codes into codes of the release's, where they differ;
-    `unit` what figures of the real records protect. Real records count by weights where those of the release did.
-    Raises DataError: the table or the hold-out cannot be read by the release's schema
-    (`dpdist.data.table.open_table`); SpecError: the hold-out is the table itself; EmptyTable: the release holds no
-    record.
+    `real`: schema and codes of the real table, where they differ from the release's; `unit`: what figures protect.
+    Raises DataError: a table cannot be read by the release's schema; SpecError: the hold-out is the table itself;
+    EmptyTable: the release holds no record.
     """
     if not released.rows:
         raise EmptyTable("the release holds no record: there is nothing to evaluate")

@@ -185,10 +185,9 @@ class FiguresPublication:
         )
 
     def reserve(self, input_fingerprint: str) -> None:
-        """Charge the figures, or take up the run that was interrupted. Raises ReleaseConflict: the manifest
-        is not the committed one, the table is not the one that the release was made from, or figures of this release
-        were published already with other settings; BudgetExceeded, GuaranteeRefused, DatasetUnknown: the ledger does
-        not admit the charge.
+        """Charge the figures, or take up the run that was interrupted. Raises ReleaseConflict: another manifest or
+        table, or figures of this release with other settings; BudgetExceeded, GuaranteeRefused, DatasetUnknown: no
+        charge is admitted.
         """
         release = self.ledger.find(self.dataset, self.manifest.name)
         if release is None or release.state != "committed" or release.id != self.manifest.attempt:

@@ -82,9 +82,8 @@ def coarse(columns: Codes, schema: Schema) -> Codes:
 class Agreement:
     """Counts the records that agree with others on all attributes, on all but one, and on all but two.
 
-    Every value has a random 64-bit word and a record is the sum of its words (Zobrist hashing), so the key of a record
-    with some attributes left out is a subtraction. Counts are over *all* records, by sorting: nothing is sampled. Two
-    records of n and m are taken for one by chance with probability n·m / 2^64.
+    A record is the sum of random 64-bit words of its values (Zobrist hashing), so the key of a record with some
+    attributes left out is a subtraction. Two records of n and m are taken for one with probability n·m / 2^64.
     """
 
     def __init__(self, attributes: int, *, seed: int) -> None:

@@ -182,7 +182,8 @@ class ErrorField:
             if xi.size:
                 weights = self._solved @ (self.products.deviations[:, None] * xi)
                 for low in range(0, self.rows, _ROWS):
-                    found[low : low + _ROWS] += self._part(slice(low, low + _ROWS)) @ weights
+                    part = [column[low : low + _ROWS] for column in self.codes]
+                    found[low : low + _ROWS] += self.products.of(part) @ weights
             inside, other = self._projected(white), self._projected(found)
             found += self.one_way * inside - other
             found -= found.mean(0)
@@ -191,9 +192,6 @@ class ErrorField:
     def _projected(self, columns: Floats) -> Floats:
         """The projection on sums of functions of one attribute."""
         return np.asarray(self._values @ (self._inverse @ (self._values.T @ columns)))
-
-    def _part(self, rows: slice) -> Floats:
-        return self.products.of([column[rows] for column in self.codes])
 
     def _level(self, order: int) -> float:
         """The deviation of cells above `SMALL` beside that of a simple random sample as large as the release."""

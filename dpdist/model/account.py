@@ -170,9 +170,9 @@ class Measurements:
         return cls(tuple(tables), tuple(data["source"]), tuple(np.array(codes, np.int64) for codes in data["maps"]))
 
     def combined(self, attributes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Floats, Floats] | None:
-        """The precision-weighted mean of all noisy counts of the cells of some attributes of the table, ascending, with
-        `shape` values, and its deviation, flat. The deviation is infinite where a cell was only measured together with
-        others. None where no table is over just these attributes.
+        """The precision-weighted mean of all noisy counts of the cells of some attributes, ascending, and its
+        deviation, flat: infinite where a cell was only measured together with others. None where no table is over just
+        these.
         """
         weights, sums = np.zeros(shape), np.zeros(shape)
         for table in self.tables:

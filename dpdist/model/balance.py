@@ -129,10 +129,9 @@ def balance(
 ) -> Counts:
     """Exchange items of a sample until its tables are close to the expected ones.
 
-    Minimises ``sum over cells of weight (count - expected)^2``. In each round some items in the sample and as many
-    outside are drawn; the worst of the former are exchanged for the best of the latter while it pays. `chosen` are the
-    items of the sample; `expected` counts are in units of 2**-10, `weights` in any unit (``1 / (expected + 1)`` where
-    not given).
+    Minimises ``sum over cells of weight (count - expected)^2``: in each round the worst of some items in the sample are
+    exchanged for the best of others while it pays. `expected` counts are in units of 2**-10, `weights` in any unit (``1
+    / (expected + 1)`` where not given).
     """
     inside = chosen.copy()
     outside = np.flatnonzero(np.bincount(chosen, minlength=len(pool)) == 0)

@@ -69,10 +69,9 @@ class Conditional:
         return _Clique(given, drawn, len(shared), np.ascontiguousarray(table))
 
     def draw(self, given: Codes, admitted: dict[int, Mask], noise: Noise, name: str) -> list[Counts]:
-        """A row for each of the given values of the table's first attributes: values of the other ones. `admitted`
-        says, for some of the other attributes by their places in the table, which values each row may have: bool of
-        shape (rows, values), at least one in each row. A row that has probability zero follows the admitted values
-        alone.
+        """A row for each of the `given` values of the table's first attributes: values of the other ones. `admitted`
+        says for some of them, by place, which values each row may have: bool[rows, values], one at least. A row of
+        probability zero follows the admitted values alone.
         """
         rows = len(given[0])
         codes = {self.fitted.fine[i]: self.fitted.coded(i)[0][given[i]] for i in range(self.given)}

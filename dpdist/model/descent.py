@@ -24,10 +24,8 @@ def with_evidence(share: Floats, known: Floats, weight: float) -> Floats:
     """A noisy pair table (shares), its dependence shrunk towards what was `known`; `weight` is one over a cell's
     variance.
 
-    The margins of the change are kept: one-way tables and other pairs tell of them, too. Of the rest, the energy beyond
-    that of the noise is taken for signal, and the part ``signal / (signal + noise)`` of the change is kept (James and
-    Stein). A cell that expects less than the deviation of its noise cannot miss more: the fit allows no negative
-    counts.
+    The margins of the change are kept. Of the rest the part ``signal / (signal + noise)`` is kept, with the energy
+    beyond that of the noise as signal (James and Stein); a cell that expects less than its noise cannot miss more.
     """
     change = share - known
     dependence = change - change.mean(1, keepdims=True)
@@ -131,11 +129,10 @@ def fit(
 ) -> FactorModel:
     """Fit a model by accelerated mirror descent, from the potentials of an earlier model.
 
-    Minimises ``sum_s weight_s |marginal_s - share_s|^2 / 2``. A step follows the gradient and goes on in the direction
-    of the step before (Nesterov 1983), and begins anew where that leads uphill (O'Donoghue and Candes 2015, section
-    3.2: the gradient scheme). The first step is halved until the loss falls by half of what the gradient promises.
-    Before, pairs that were picked take a step of proportional fitting. `links` are factors that stay: possible
-    combinations of codes, and what is kept of a public model. `iterations` counts evaluations of the loss.
+    Minimises ``sum_s weight_s |marginal_s - share_s|^2 / 2`` with momentum (Nesterov 1983) that begins anew where it
+    leads uphill (O'Donoghue and Candes 2015, section 3.2). Before, picked pairs take a step of proportional fitting.
+    `links` are factors that stay: possible combinations of codes, and what is kept of a public model. `iterations`
+    counts evaluations of the loss.
     """
     measured: dict[Set, tuple[Floats, float]] = {}
     for m in measurements:

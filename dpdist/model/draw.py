@@ -93,11 +93,10 @@ def draw_records(
     rules: Rules = (),
     pool: Sequence[Codes] | None = None,
 ) -> Codes:
-    """The records of one part.
+    """The records of one part: from the model, or a systematic sample by weight of a part of the pool, in its order.
 
-    Without an adjustment they are drawn from the model. With one, they are a systematic sample by weight of a part of
-    the pool, in its lexicographic order; the parts of the pool serve in turn, and are drawn again where they are not
-    given. Then the records are balanced against a second sample as large (`rounds`), and put in a random order.
+    The parts of the pool serve in turn, and are drawn again where they are not given. The records are balanced against
+    a second sample as large (`rounds`), and put in a random order.
     """
     name = f"records/{part}"
     balanced = rounds > 0 and len(fitted.expected) > 0
@@ -156,9 +155,8 @@ def _lexicographic(columns: Codes, cardinalities: tuple[int, ...]) -> Counts:
 
 
 def rounded_groups(groups: Unsigned, cumulative: Cumulative, noise: Noise, name: str) -> Unsigned:
-    """A value for each row: within each group (a row of `cumulative`) the counts of the values are rounded
-    systematically. With r rows in a group and an offset u, uniform on [0, 1), row j of the group in random order gets
-    the value whose interval of cumulative probabilities holds ``(j + u) / r``.
+    """A value for each row: within each group (a row of `cumulative`) counts of values are rounded systematically. With
+    an offset u in [0, 1), row j of r in random order gets the value whose interval holds ``(j + u) / r``.
     """
     rows, sizes = len(groups), np.bincount(groups, minlength=len(cumulative))
     present = np.flatnonzero(sizes)

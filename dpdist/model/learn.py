@@ -218,10 +218,9 @@ def learn(
 ) -> Learned:
     """Measure, pick, fit and, on large tables, rake.
 
-    `counts` are exact counts of all records, confidential, with those of triples where triples are measured. The
-    account's noise is secret; `drawing`, that of the records, is public and independent of it. `progress` is called
-    with (done, total) after each round, `pooled` with the parts of the pool, where there is one. Raises
-    AccountingError: the steps would cost more than the account has.
+    `counts` are exact and confidential, with triples where these are measured. `drawing` is public noise, independent
+    of the account's. `progress` is called with (done, total), `pooled` with the parts of the pool, where there is one.
+    Raises AccountingError: the steps would cost more than the account has.
     """
     exact = counts.pairs if isinstance(counts, Tables) else counts
     measured = measure(exact, account, choices=choices, known=known, progress=progress)

@@ -173,9 +173,7 @@ class Learner:
         """One round; the number of pairs that it measured. With `tree` it joins components instead of adding any pairs.
 
         A pair's score is the L1 distance of its table to the model, less a part of the error that measuring it would
-        leave (the noise of its cells, or what the model expects there if that is less), times its priority. The root of
-        that error is a table's weight in the share: equal noise would favour small tables, weights in proportion large
-        ones.
+        leave, times its priority. The root of that error is a table's weight in the share.
         """
         sigma = float(self.account.deviations(share, [1.0] * most)[0])
         expected = self.expected()

@@ -56,10 +56,9 @@ def difference(first: tuple[int, int], second: tuple[int, int], *, confidence: f
 def area_under_curve(positive: ArrayLike, negative: ArrayLike, *, confidence: float = 0.95) -> Estimate:
     """The probability that a positive scores higher than a negative (ties count half), with DeLong's interval.
 
-    The variance is DeLong's (DeLong, DeLong, Clarke-Pearson, *Comparing the areas under two or more correlated ROC
-    curves*, 1988) by midranks (Sun, Xu, *Fast implementation of DeLong's algorithm*, 2014), and the interval is
-    symmetric on the logit scale. Scores that are separated or all tied have no variance: the interval is then that of a
-    proportion of as many trials as the smaller side has. Raises ValueError: fewer than two scores on a side.
+    The variance (DeLong, DeLong, Clarke-Pearson 1988) is by midranks (Sun, Xu 2014); the interval is symmetric on the
+    logit scale. Scores that are separated or all tied have that of a proportion of as many trials as the smaller side.
+    Raises ValueError: fewer than two scores on a side.
     """
     from scipy.special import expit, logit
     from scipy.stats import norm, rankdata

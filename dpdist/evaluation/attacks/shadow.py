@@ -98,11 +98,10 @@ def shadow_classifier(
 
 
 def mechanism_of(spec: ReleaseSpec, *, training: int) -> Generator | None:
-    """The mechanism of a spec for shadow tables: a table and a seed to its release. It raises `DpdistError` where the
-    table is too small for the spec.
+    """The mechanism of a spec for shadow tables: a table and a seed to its release, or `DpdistError` if it is too
+    small.
 
-    `training` is the number of records of the table that the release was made from. None where the family plans no
-    releases of shadow tables (`dpdist.families.base.family.Family.shadow`).
+    `training` is the number of records of the real table. None where the family plans no releases of shadow tables.
     """
     shadow, make_plan = family_of(spec).shadow, family_of(spec).plan
     if shadow is None:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,7 +144,7 @@ def released_parents(executor: Executor, released: ReleasedTable, linked: Linked
     operator = together(
         [
             through(partial(_every, step=step), gather_operator()),
-            through(partial(_own, ids=linked.ids), broken_operator(linked.schema.forbidden)),
+            through(itemgetter(slice(linked.ids, None)), broken_operator(linked.schema.forbidden)),
         ]
     )
     return table_pass(executor, released, operator, name="released-parents")
@@ -153,10 +154,6 @@ def _every(codes: Codes, *, step: int) -> Codes:
     """The members of each `step`-th parent: their numbers and what follows the places."""
     chosen = codes[0].astype(np.int64) % step == 0
     return [column[chosen] for column in codes]
-
-
-def _own(codes: Codes, *, ids: int) -> Codes:
-    return codes[ids:]
 
 
 def by_numbers(linked: LinkedRows, codes: Codes) -> ParentRecords:

@@ -161,10 +161,7 @@ REGRESSORS = {
 
 
 def regression_section(trial: Trial, view: View, target: int, *, progress: Progress) -> PageSection:
-    """Mean squared error of a number, for models of real, released and both records.
-
-    Delta MSE is the share of the error that released records remove when they are added to `SMALL` of one's own.
-    """
+    """Mean squared error of a number, for models of real, released and both records (`delta_mse`)."""
     name, title = "regression", f"Regression of {view.names[target]}"
     if view.axes[target].edges is None:
         return does_not_apply(name, "Regression", "the attribute to predict is not a continuous number.")

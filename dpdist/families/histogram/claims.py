@@ -131,10 +131,9 @@ def _noisy_entropies(table: NDArray[np.int64], plan: EntropyPlan, noise: Noise) 
 
 
 def curves_claim(plan: CurvePlan, *, delta: float) -> Claim:
-    """The function-valued mean, with and without a curve of the largest norm (or all of a unit). Epsilon is stated at
-    `delta`.
+    """The function-valued mean, with and without a curve (or unit) of the largest norm; epsilon is stated at `delta`.
 
-    The coefficients are looked at along the direction in which the curve moves them most, and along another.
+    It is looked at along the direction in which the curve moves it most, and along another.
     """
     weights = plan.basis.weights
     directions, _, rows = np.linalg.svd(plan.matrix * plan.matrix_unit / np.sqrt(weights), full_matrices=False)

@@ -71,10 +71,9 @@ def value_unit(basis: Basis, *, clip: float) -> float:
 
 
 def sum_curves(curves: ArrayLike, basis: Basis, *, clip: float) -> CurveSums:
-    """Clip curves (one per row, at the times of the basis) in the L2 norm and sum them.
+    """Clip curves (one per row) to the L2 norm `clip`, tau, by weights of the basis, and sum them.
 
-    Curves of a larger norm ``sqrt(sum_t weight_t x_t^2)`` than `clip`, tau, are scaled down to it. Raises
-    ColumnMismatch: the curves are not numbers, or not at the times of the basis; OutOfDomain: a value is not finite.
+    Raises ColumnMismatch: no numbers, or not at the times of the basis; OutOfDomain: a value is not finite.
     """
     table = np.asarray(curves)
     if table.dtype.kind not in "iuf":
@@ -106,9 +105,9 @@ def curve_operator(basis: Basis, *, clip: float, columns: Sequence[int]) -> Oper
 def long_curve_operator(
     basis: Basis, *, clip: float, columns: tuple[int, int, int], times: Sequence[float]
 ) -> Operator:
-    """Sum of clipped curves, one per run of records with the same id; `columns` are the places of id, time and value,
-    `times` in the order of the basis. A summary holds the sum of the curves that are certainly whole, and the records
-    of its first and last id, which may go on in the neighbouring batches.
+    """Sum of clipped curves, one per run of records with the same id; `columns` are places of id, time and value. A
+    summary holds the sum of whole curves, and the records of its first and last id, which may go on in neighbouring
+    batches.
     """
     grid = np.asarray(times, np.float64)
     whole = partial(_whole_curves, basis=basis, clip=clip)

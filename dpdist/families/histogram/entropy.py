@@ -106,9 +106,8 @@ def plan_entropies(
 ) -> EntropyPlan:
     """The least noise for entropies of the given orders, each with the same share of the budget of all together.
 
-    `records` is a public lower bound. The records of a unit, `unit` at most, leave one by one, so each changes a table
-    of at least ``records - unit + 1``. The mechanism ``auto`` is whichever deviates less. Raises AccountingError: an
-    order, the number of records or the budget is out of range.
+    `records` is a public lower bound; records of a unit leave one by one. The mechanism ``auto`` deviates least. Raises
+    AccountingError: an order, the number of records or the budget is out of range.
     """
     if mechanism == "auto":
         kinds: list[Mechanism] = ["laplace"] if delta == 0 else ["laplace", "gaussian"]

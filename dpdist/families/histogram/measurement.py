@@ -79,11 +79,9 @@ def plan_measurement(
 ) -> Measurement:
     """The least noise for tables of this many cells each, within (epsilon, delta) for all together.
 
-    The mechanism ``auto`` is the one with the smaller total expected squared error over all cells. At ``delta = 0``
-    noise is Laplace, and the release has the delta of the sampler only (`sampler_delta`). Shares that are ``optimal``
-    minimise the total expected squared error; fractions are one per table and sum to one. `unit` is the most records
-    of a unit. Raises SpecError: shares that do not fit; AccountingError: the budget is not valid, or smaller than what
-    the sampler costs.
+    The mechanism ``auto`` has the smaller total expected squared error. At ``delta = 0`` noise is Laplace. Shares are
+    `resolve_shares`'. `unit` is the most records of a unit. Raises SpecError: shares that do not fit; AccountingError:
+    the budget is not valid, or smaller than what the sampler costs.
     """
     if mechanism == "auto":
         return _of_least_error(cells, epsilon=epsilon, delta=delta, adjacency=adjacency, shares=shares, unit=unit)
@@ -215,11 +213,9 @@ def plan_leakage(
 ) -> LeakagePlan:
     """The least common noise for histograms of this many bins, for a leakage of `epsilon` nats together.
 
-    `alpha` is the assumed least probability of every bin, for every record; never estimated from the data. `chains`
-    lists histograms from fine to coarse, as (number, fewest cells of the finest in one of its cells).
-    `accept_no_noise` releases exact counts of one histogram where ``epsilon >= ln(1/alpha)``. Raises AccountingError: a
-    parameter is out of range, or ``alpha`` is above 1 / bins; GuaranteeRefused: no noise is needed, and that was not
-    asked for.
+    `alpha` is the assumed least probability of every bin. `chains` lists histograms from fine to coarse, as (number,
+    fewest cells of the finest in one of its cells). Raises AccountingError: a parameter is out of range;
+    GuaranteeRefused: no noise is needed, and that was not asked for (`accept_no_noise`, of one histogram).
     """
     count = len(bins)
     check_alpha(alpha, bins=max(bins))

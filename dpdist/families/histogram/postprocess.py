@@ -21,9 +21,8 @@ _DRAWS = 1 << 20  # records sampled at a time
 def largest_remainder(values: ArrayLike, *, total: int) -> NDArray[np.int64]:
     """Integers nearest to shares of a total, which they have exactly: int64 of the same shape.
 
-    Values are scaled to the total (spread evenly if all are zero) and rounded down; the cells with the largest
-    remainders (the first of equal ones) get one more. Raises SpecError: a value is negative or not finite, the total is
-    negative, or there is no cell to hold it.
+    The cells with the largest remainders (the first of equal ones) are rounded up. Raises SpecError: a value is
+    negative or not finite, the total is negative, or there is no cell to hold it.
     """
     weights = np.asarray(values, np.float64)
     if total < 0 or (total and not weights.size) or not np.isfinite(weights).all() or (weights < 0).any():
@@ -99,11 +98,10 @@ def fit_hierarchy(
 
 
 def synthetic_counts(counts: NDArray[np.int64], *, records: int, noise: Noise, name: str) -> NDArray[np.int64]:
-    """Counts of synthetic records drawn from a released histogram, multinomial exactly (REAEDP's "DP synthetic"
-    baselines): int64 of the same shape.
+    """Counts of synthetic records drawn from a released histogram, multinomial exactly (REAEDP's baselines).
 
-    Records are drawn in proportion to the non-negative noisy counts, evenly if all are zero; record i takes draw i of
-    the stream `name`. `records` is a public number. Raises SpecError: a count or the number of records is negative.
+    They are drawn in proportion to the counts, evenly if all are zero; record i takes draw i of the stream `name`.
+    Raises SpecError: a count or the number of records is negative.
     """
     if records < 0 or not counts.size or (counts < 0).any():
         raise SpecError("synthetic records are drawn from non-negative counts, and their number is not negative")

@@ -91,8 +91,7 @@ def _check(spec: MixingSpec, value: str, minimum: int) -> CountCheck:
 def common_noise(divided: BudgetShares, order: int) -> float:
     """Noise over clip that keeps every class within the budget of the mixtures. Raises AccountingError: none does.
 
-    One noise for all classes: were it larger in small classes, its size alone would tell classes apart in what is
-    released, but not in real records.
+    One for all: were it larger in small classes, it would tell released classes apart, but not real ones.
     """
     unit, budget = divided.unit, {"epsilon": divided.epsilon, "delta": divided.delta}
     mixtures = {

@@ -61,12 +61,9 @@ def _statistics(codes: ClassCodes, encoding: Encoding | None) -> tuple[tuple[int
 
 
 def class_sums(codes: Codes, encoding: Encoding, mixer: Mixer, noise: Noise, start: int, stop: int) -> Rows:
-    """Sums of the rows of mixtures `start` to `stop` - 1 of a class, exact: float32[stop - start, d]; its codes leave
-    the class attribute out.
+    """Exact sums of the rows of mixtures `start` to `stop` - 1 of a class, float32[stop - start, d].
 
-    Codes take a byte or so a value, vectors four bytes a coordinate: vectors exist shard by shard, inside one task, and
-    no longer. Sums of shards are exact, so no shard changes a bit. Raises DataError: the class has fewer records than a
-    mixture takes.
+    Vectors exist shard by shard inside one task. Raises DataError: the class has fewer records than a mixture.
     """
     size, rows = len(codes[0]), max(1, SHARD_BYTES // (4 * encoding.width))
     total: Rows | None = None

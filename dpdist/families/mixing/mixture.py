@@ -41,8 +41,7 @@ def row_grid(clip: float) -> float:
 
 
 def clip_rows(rows: ArrayLike, *, clip: float) -> Rows:
-    """Rows clipped to an L2 norm and rounded to the grid, float32[n, d]: multiples of ``row_grid(clip)``; their norm is
-    at most `clip`, exactly.
+    """Rows clipped to an L2 norm `clip`, exactly, and rounded to the grid, float32[n, d].
 
     A row is only scaled if its rounded values exceed the norm. Raises DataError: a value is not finite.
     """
@@ -127,12 +126,10 @@ class Mixer:
         return sample_rows(noise, f"{self.name}/rows", start, stop, size=size, order=self.order)
 
     def sums(self, noise: Noise, rows: Rows, start: int, stop: int, *, first: int = 0, size: int | None = None) -> Rows:
-        """Sums of the rows of mixtures `start` to `stop` - 1, as far as they lie in one shard of the class; exact,
-        float32[t, d].
+        """Exact sums of the rows of mixtures `start` to `stop` - 1, as far as they lie in one shard of the class.
 
-        The shard holds rows `first` to ``first + n - 1`` of the class, from `clip_rows` with the same norm; `size` is
-        the number of rows of the class, confidential (default: the shard is all of it). Raises DataError: the class has
-        fewer rows than a mixture.
+        The shard holds rows from `first` of the `size` rows of the class (confidential; default: all of them). Raises
+        DataError: the class has fewer rows than a mixture.
         """
         size = len(rows) if size is None else size
         sums = np.empty((stop - start, rows.shape[1]), np.float32)
@@ -173,11 +170,9 @@ Indices = NDArray[np.int64]
 
 
 def sample_rows(noise: Noise, name: str, start: int, stop: int, *, size: int, order: int) -> Indices:
-    """The rows of mixtures `start` to `stop` - 1, int64[stop - start, order]: uniform sets of `order` of `size` rows,
-    ascending and distinct within each mixture; streams at the address `name`.
+    """The rows of mixtures `start` to `stop` - 1, int64[stop - start, order]: uniform sets, ascending and distinct.
 
-    `size`, the rows of the class, is confidential. Total variation from uniform: below ``order * size * 2**-128`` a
-    mixture. Raises DataError: the class has fewer rows than a mixture.
+    Total variation from uniform: below ``order * size * 2**-128`` a mixture. Raises DataError: too few rows.
     """
     if not 1 <= order <= size:
         raise DataError("a class has fewer records than a mixture takes; lower the order or leave the class out")

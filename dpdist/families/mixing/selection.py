@@ -40,10 +40,9 @@ from dpdist.spec.schema import Schema
 class OrderSelection:
     """A charged choice among orders: the noisy largest of their scores on held-out records.
 
-    The score of an order is the number of held-out records that a model trained on its mixtures gets right. One record
-    changes every score by 0 or 1, all in the same direction, so the index of the largest score with discrete Laplace
-    noise of scale ``1 / epsilon`` is epsilon-differentially private (report noisy max for monotone scores, Dwork and
-    Roth 2014, Claim 3.9). The mixtures of every candidate are charged by themselves: they read the other records.
+    The score of an order is the number of held-out records that a model of its mixtures gets right. One record changes
+    every score by 0 or 1 in the same direction, so discrete Laplace noise of scale ``1 / epsilon`` is
+    epsilon-differentially private (report noisy max for monotone scores, Dwork and Roth 2014, Claim 3.9).
     """
 
     epsilon: float  # budget of the choice

@@ -133,9 +133,8 @@ def correlated_noise(
 ) -> CorrelatedNoise:
     """The noise with the guarantee of independent noise of deviation `sigma`, tau, which a message alone would need.
 
-    Of the `clients` of the round, S, some `colluding` ones may share all they know with the coordinator; a client
-    trusts only the others. `mask_ratio` is ``sigma_p / tau``. Raises AccountingError: there is no honest client, or a
-    number is out of range.
+    Some `colluding` clients may share all they know with the coordinator. `mask_ratio` is ``sigma_p / tau``. Raises
+    AccountingError: there is no honest client, or a number is out of range.
     """
     honest = clients - colluding
     if clients < 1 or colluding < 0 or honest < 1 or not sigma > 0 or not mask_ratio > 0:
@@ -217,12 +216,10 @@ class Message:
 def noisy_steps(
     noise: Noise, masks: Masks, sums: Rows, mixer: Mixer, correlated: CorrelatedNoise, start: int
 ) -> Counts:
-    """The sums of mixtures `start` and following (float32[t, d], from `class_sums`) with a client's noise, in steps of
-    the grid: int64[t, d].
+    """The sums of mixtures from `start` on with a client's noise, in steps of the grid: int64[t, d].
 
-    `masks` are those towards all other clients of the round, none in the local model. `correlated` is drawn in place of
-    the mixer's ``sigma``, tau, which a message alone would need. Raises RoundFailed: the masks do not belong to a round
-    of this many clients; AccountingError: the noise is too small for the grid.
+    `correlated` is drawn in place of the mixer's ``sigma``, with the `masks` towards all other clients of the round.
+    Raises RoundFailed: masks of another round; AccountingError: the noise is too small for the grid.
     """
     masked = correlated.mask_sigma > 0
     if len(masks.signs) != (correlated.clients - 1 if masked else 0):
