@@ -16,10 +16,11 @@ multipliers were chosen on Adult and ACS 2013; `tests/benchmarks/bench_coverage.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import NormalDist
+from types import MappingProxyType
 
 import numpy as np
 
@@ -143,9 +144,8 @@ def at_least(reach: Floats, known: Floats) -> Floats:
 class Interval:
     """Intervals of cells, as counts of the private table."""
 
-    # float64 each: the centre, and the ends; no end is below zero
     estimate: Floats
-    low: Floats
+    low: Floats  # low, high: no end is below zero
     high: Floats
 
 
@@ -155,15 +155,12 @@ class CellErrors:
     Parameters
     ----------
     accuracy : Accuracy
-    pair_tables : mapping, optional
-        Released counts of pairs (i, j), i < j, flat; with all of them, pairs have factors of their own.
-    attributes : int
-        Number of attributes; needed with `pair_tables`.
+    pair_tables : mapping
+        Released counts of all pairs (i, j), i < j, flat, in the order of `itertools.combinations`; then pairs have
+        factors of their own.
     """
 
-    def __init__(
-        self, accuracy: Accuracy, pair_tables: Mapping[tuple[int, int], Counts] | None = None, attributes: int = 0
-    ) -> None:
+    def __init__(self, accuracy: Accuracy, pair_tables: Mapping[tuple[int, int], Counts] = MappingProxyType({})):
         self.accuracy = accuracy
         measured = {order.attributes: order for order in accuracy.orders}
         self._errors: dict[int, _Errors] = {}
@@ -172,18 +169,16 @@ class CellErrors:
             if order in measured:
                 self._errors[order], found = _errors(measured[order], accuracy.released, curve)
                 curve = found if order == 2 else curve
-        pairs = list(combinations(range(attributes), 2))
-        self._factors = dict.fromkeys(pairs, 1.0)
-        if pair_tables is not None and pairs and len(accuracy.pairs) == len(pairs):
-            self._factors = self._of_pairs([pair_tables[pair] for pair in pairs], pairs)
+        measures_pairs = bool(pair_tables) and len(accuracy.pairs) == len(pair_tables)
+        self._factors = self._of_pairs(pair_tables) if measures_pairs else {}
 
-    def _of_pairs(self, tables: Sequence[Counts], pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
+    def _of_pairs(self, tables: Mapping[tuple[int, int], Counts]) -> dict[tuple[int, int], float]:
         released, noise = self.accuracy.released, self.accuracy.pairs_deviation**2
-        expected = np.array([self._errors[2].at(table / released).sum() for table in tables])
+        expected = np.array([self._errors[2].at(table / released).sum() for table in tables.values()])
         away = np.array(self.accuracy.pairs) - expected
         spread = max(float((away**2).mean() - noise) / float((expected**2).mean()), _LEAST_SPREAD) * expected**2
         factors = np.clip(1 + spread / (spread + noise) * away / expected, *_FACTORS)
-        return dict(zip(pairs, factors.tolist(), strict=True))
+        return dict(zip(tables, factors.tolist(), strict=True))
 
     @property
     def orders(self) -> tuple[int, ...]:

@@ -53,8 +53,7 @@ class Accuracy:
     records: int  # noisy number of records of the table; released counts are compared at this scale
     released: int  # number of released records
     orders: tuple[Order, ...]
-    # noisy L1 distance of each pair's table, in the order of `itertools.combinations`; empty where not measured
-    pairs: tuple[int, ...] = ()
+    pairs: tuple[int, ...] = ()  # noisy L1 distance of each pair's table, in order; empty where not measured
     pairs_deviation: float = 0.0
 
     def to_json(self) -> dict[str, Any]:

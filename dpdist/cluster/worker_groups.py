@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from dpdist.cluster.cluster import SCHEDULER_LOST, Cluster, translated, workers_of
-from dpdist.cluster.executor import TaskProgress
 from dpdist.errors import ClusterUnreachable, SpecError
 
 if TYPE_CHECKING:
@@ -56,14 +55,7 @@ class WorkerGroups:
             held.update(own)
         return tuple(name for name in self._resources if name in held)
 
-    def call(
-        self,
-        what: str,
-        function: Callable[..., Any],
-        arguments: Mapping[str, tuple[Any, ...]],
-        *,
-        progress: TaskProgress | None = None,
-    ) -> dict[str, Any]:
+    def call(self, what: str, function: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
         """Call a function on one worker of each group with its `arguments`; `what` begins the tasks' names. Returns the
         answer of every group, in order; `Lost` where none exists. Raises as `present`.
         """
@@ -81,12 +73,8 @@ class WorkerGroups:
                 )
                 for name, given in arguments.items()
             }
-            answers: dict[str, Any] = {}
             try:
-                for name, answer in self._answers(waiting):
-                    answers[name] = answer
-                    if progress is not None:
-                        progress(len(answers), len(arguments))
+                answers = dict(self._answers(waiting))
             finally:
                 if waiting and self._client.status == "running":
                     self._client.cancel(list(waiting.values()), force=True)

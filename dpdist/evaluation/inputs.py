@@ -107,7 +107,8 @@ class Inputs:
         """
         chosen = chosen_triples(self.view.sizes, seed=self.seed)
         operator = through(self.view.codes, marginals_operator(self.view.sizes, chosen))
-        seen, halves = through(self.look, operator), Split(_key(self.seed, "halves"), (Fraction(1, 2), Fraction(1, 2)))
+        seen, half = through(self.look, operator), Fraction(1, 2)
+        halves = Split(sample_key(self.seed, "halves"), (half, half))
         graphs = [
             table_pass(self.executor, self.released, operator, name="released-marginals"),
             *(
@@ -158,14 +159,14 @@ class Inputs:
     def _sample(self, name: str, table: Records) -> Deferred:
         """Graph of a random sample of a table; by weights, too, a record is in it once."""
         if self.weight is not None and name != "released":
-            table = WeightedRecords(table, self.weight, thinned=_key(self.seed, f"weights/{name}"))
+            table = WeightedRecords(table, self.weight, thinned=sample_key(self.seed, f"weights/{name}"))
         rows, total = self.sample_rows, table.rows
         operator = gather_operator() if name == "released" else through(self.look, gather_operator())
         sample = partial(table_pass, self.executor, table, operator, name=f"{name}-sample")
         if total <= rows:
             return sample()
         share = Fraction(rows, total)
-        return sample(split=Split(_key(self.seed, f"sample/{name}"), (share, 1 - share)), label=0)
+        return sample(split=Split(sample_key(self.seed, f"sample/{name}"), (share, 1 - share)), label=0)
 
     def _compute(self, stage: str, graphs: Sequence[Deferred]) -> list[Any]:
         self.progress(stage, 0, 1)
@@ -228,7 +229,7 @@ def require_records(report: RowReport) -> None:
         raise EmptyTable("the table or the hold-out has no rows that the policies of the schema keep")
 
 
-def _key(seed: int, purpose: str) -> KeyRef:
+def sample_key(seed: int, purpose: str) -> KeyRef:
     """A key that is a function of the seed: samples are repeatable, and nothing here is released."""
     return KeyRef.fixed(hashlib.sha256(f"evaluation/{seed}/{purpose}".encode()).hexdigest())
 

@@ -46,10 +46,8 @@ class Covered:
 
     of: str
     number: int  # of estimates
-    # coverage, naive: shares of the nominal 95 % intervals that held the truth: those of the release, and those that
-    # take its records for a simple random sample
-    coverage: float
-    naive: float
+    coverage: float  # share of the nominal 95 % intervals that held the truth
+    naive: float  # the same of intervals that take the records for a simple random sample
     width: float  # median length, in lengths of the intervals of a simple random sample as large as the table
 
 
@@ -59,7 +57,7 @@ class Rehearsed(Published):
     def __init__(self, schema: Schema, codes: Codes, accuracy: Accuracy, measurements: Measurements | None) -> None:
         pairs = list(combinations(range(len(schema.attributes)), 2))
         counts = pair_counts(codes, schema.cardinalities)
-        errors = CellErrors(accuracy, {pair: counts.pair(*pair).ravel() for pair in pairs}, len(schema.attributes))
+        errors = CellErrors(accuracy, {pair: counts.pair(*pair).ravel() for pair in pairs})
         manifest = SimpleNamespace(table=schema, attempt="rehearsal", records=len(codes[0]))
         self.__dict__.update(manifest=manifest, codes=codes, errors=errors)
         self.__dict__.update(records=accuracy.records, measurements=measurements)

@@ -56,12 +56,10 @@ def noisy_pairs(measurements: Measurements) -> Mapping[Pair, list[NoisyPair]]:
     for table in measurements.tables:
         if len(table.attributes) != 2:
             continue
-        source = [measurements.source[a] for a in table.attributes] if table.coded else list(table.attributes)
-        maps = (
-            [measurements.maps[a] for a in table.attributes]
-            if table.coded
-            else [np.arange(size) for size in table.shape]
-        )
+        source, maps = list(table.attributes), [np.arange(size) for size in table.shape]
+        if table.coded:
+            source = [measurements.source[a] for a in table.attributes]
+            maps = [measurements.maps[a] for a in table.attributes]
         counts, shape = table.counts.reshape(table.shape), table.shape
         if source[0] > source[1]:
             source, maps, counts, shape = source[::-1], maps[::-1], counts.T, shape[::-1]
@@ -124,8 +122,7 @@ class _Products:
     """Scores of the attributes, and the pairs of scores whose products are perturbed."""
 
     scores: list[Floats]  # for each attribute, values x scores: mean 0, variance 1
-    # first, second: int: columns of the scores side by side
-    first: np.ndarray
+    first: np.ndarray  # first, second: columns of the scores side by side
     second: np.ndarray
     deviations: Floats  # of the mean of each product
 

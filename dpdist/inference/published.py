@@ -38,9 +38,8 @@ class Declared:
     """A regression that the spec declared: what was measured of the private table."""
 
     question: str
-    # float64: the constant first, then the terms in the question's order; empty where `reason` says why
-    coefficients: Floats
-    covariance: Floats  # float64
+    coefficients: Floats  # the constant first, then the terms in the question's order; empty where `reason` says why
+    covariance: Floats
     reason: str
 
     @classmethod
@@ -133,10 +132,9 @@ class Published:
                 raise ValueError("pairs: another number than there are")
         except (KeyError, TypeError, ValueError, ArithmeticError):
             raise VerificationFailed("the manifest's accuracy is not in its format: get the release again") from None
-        parts = (pair_counts(codes, self.schema.cardinalities) for codes in self._parts())
-        counts = reduce(operator.add, parts)
-        m = range(len(self.schema.attributes))
-        return CellErrors(accuracy, {pair: counts.pair(*pair).ravel() for pair in combinations(m, 2)}, len(m))
+        counts = reduce(operator.add, (pair_counts(codes, self.schema.cardinalities) for codes in self._parts()))
+        pairs = combinations(range(len(self.schema.attributes)), 2)
+        return CellErrors(accuracy, {pair: counts.pair(*pair).ravel() for pair in pairs})
 
     @cached_property
     def codes(self) -> Codes:

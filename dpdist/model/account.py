@@ -23,6 +23,7 @@ from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import Candidates, draws_of_pick, pick_cost, pick_scale
+from dpdist.storage.stored import value_of
 
 if TYPE_CHECKING:
     from dpdist.model.coding import Coding
@@ -150,24 +151,12 @@ class Measurements:
     @classmethod
     def of(cls, data: Mapping[str, Any], counts: Counts) -> Measurements:
         """What `to_json` and `counts` say; KeyError, TypeError or ValueError for anything else."""
-        tables, start = [], 0
-        for item in data["tables"]:
-            shape = tuple(int(size) for size in item["shape"])
-            stop = start + int(np.prod(shape))
-            tables.append(
-                NoisyTable(
-                    str(item["step"]),
-                    tuple(item["attributes"]),
-                    bool(item["coded"]),
-                    float(item["deviation"]),
-                    shape,
-                    counts[start:stop],
-                )
-            )
-            start = stop
-        if start != len(counts):
+        ends = np.cumsum([math.prod(item["shape"]) for item in data["tables"]])
+        if ends[-1] != len(counts):
             raise ValueError("the tables have other cells than their shapes say")
-        return cls(tuple(tables), tuple(data["source"]), tuple(np.array(codes, np.int64) for codes in data["maps"]))
+        pairs = zip(data["tables"], np.split(counts, ends[:-1]), strict=True)
+        tables = tuple(value_of(NoisyTable, {**item, "counts": "cells"}, {"cells": cells}) for item, cells in pairs)
+        return cls(tables, tuple(data["source"]), tuple(np.array(codes, np.int64) for codes in data["maps"]))
 
     def combined(self, attributes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Floats, Floats] | None:
         """The precision-weighted mean of all noisy counts of the cells of some attributes, ascending, and its

@@ -59,15 +59,11 @@ class Choices:
     rounds: int = 5  # rounds, per_round: further rounds, and pairs measured in each at most
     per_round: int = 5
     merge_below: float = 1.5  # values with noisy counts under this many deviations are merged
-    # (from, groups): attributes with this many codes get a coarse copy of this many groups
-    coarse: tuple[tuple[int, int], ...] = ((24, 20),)
+    coarse: tuple[tuple[int, int], ...] = ((24, 20),)  # from so large attributes on, groups of their coarse copies
     cells: int = 150_000  # most cells of all cliques
-    # evaluations of the fit after the tree and after each round; the last number repeats. More of them fit the noise of
-    # small tables
-    iterations: tuple[int, ...] = (24, 32, 40, 60)
+    iterations: tuple[int, ...] = (24, 32, 40, 60)  # of the fit after the tree and each round; the last number repeats
     penalty: float = 0.5  # part of the expected error of a pair's table that its score is reduced by
-    # pairs of the table's attributes that matter more than others, or less, and their weights; others have 1
-    priorities: tuple[tuple[int, int, float], ...] = ()
+    priorities: tuple[tuple[int, int, float], ...] = ()  # pairs of attributes, and their weights; others have 1
     # pool_parts, pool_rows: parts of the pool of model records whose weights are raked, and rows of each
     pool_parts: int = 1
     pool_rows: int = 0

@@ -38,8 +38,7 @@ class Coding:
     maps: tuple[Counts, ...]  # model code of each of the source's values
     cardinalities: tuple[int, ...]  # model attributes are in ascending order of these
     fine: tuple[int, ...]  # the model attribute that stands for each of the table's
-    # pairs of a coarse copy and what it is a copy of, and which combinations are possible
-    links: dict[tuple[int, int], NDArray[np.bool_]]
+    links: dict[tuple[int, int], NDArray[np.bool_]]  # of a copy and its original: which combinations are possible
     merging: tuple[Merging, ...]  # of each of the table's attributes
 
 

@@ -55,8 +55,7 @@ class TableMeasurement:
     attributes: Set
     share: Floats  # noisy counts over the number of records
     weight: float  # ``(records / sigma)^2``
-    # what a model expected of a pair before it was first measured; the fit shrinks the table towards it
-    known: Floats | None = None
+    known: Floats | None = None  # what a model expected of a pair before; the fit shrinks the table towards it
 
 
 @dataclass(frozen=True, eq=False)

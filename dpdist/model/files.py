@@ -159,7 +159,7 @@ def check_measurements(measured: Measurements, domain: Sequence[int]) -> None:
         sizes.append(int(codes.max()) + 1)
     for table in measured.tables:
         shape = sizes if table.coded else list(domain)
-        _require(_are_places(table.attributes, range(len(shape))))
+        _require(isinstance(table.step, str) and _are_places(table.attributes, range(len(shape))))
         _require(len(table.shape) == len(table.attributes) or table.attributes == ())
         _require(all(size >= shape[i] for i, size in zip(table.attributes, table.shape, strict=False)))
         _require(table.coded or all(size == shape[i] for i, size in zip(table.attributes, table.shape, strict=False)))

@@ -101,12 +101,10 @@ class Fitted:
     cardinalities: tuple[int, ...]  # of the model's attributes
     steps: tuple[Step, ...]  # in the order of drawing
     fine: tuple[int, ...]  # the model attribute that stands for each of the table's
-    # for each of the table's attributes, the value of each code; -1 for the code of merged values
-    values: tuple[NDArray[np.int64], ...]
+    values: tuple[NDArray[np.int64], ...]  # of the table's attributes: the value of each code, -1 of merged values
     rare: tuple[NDArray[np.int64], ...]  # for each of the table's attributes, the merged values
     rare_cumulative: tuple[Cumulative, ...]  # their cumulative probabilities, one row; empty where nothing was merged
-    # shares of the cells of all pairs of the table's attributes, in units of 2**-40, in the order of
-    # `dpdist.model.balance.PairIndex`; empty where records are not balanced
+    # shares of all pairs' cells, in units of 2**-40, as `PairIndex` orders them; empty where records are not balanced
     expected: NDArray[np.int64]
     adjustment: Adjustment | None = None  # of the weights of drawn rows, where all pairs were measured
     # pool_parts, pool_rows: parts of the pool that records are taken from, with an adjustment, and rows of each

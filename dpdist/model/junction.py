@@ -165,8 +165,7 @@ class JunctionTree:
 
     cardinalities: tuple[int, ...]
     cliques: tuple[Set, ...]
-    # clique numbers, parents before children; the first is the root, the clique with the most cells
-    order: tuple[int, ...]
+    order: tuple[int, ...]  # clique numbers, parents before children, from the root, which has the most cells
     parent: tuple[int, ...]  # parent of each clique; -1 for the root
     separators: tuple[Set, ...]  # what each clique shares with its parent; may be empty
 

@@ -37,8 +37,7 @@ REST = 0.02  # a smaller share of the account is not spent
 class Measured:
     """What was released, and the model that was fitted between the steps."""
 
-    # with the noisy one-way and pair tables; its exact counts are confidential and nothing after this reads them
-    learner: Learner
+    learner: Learner  # its exact counts are confidential, and nothing after this reads them
     all_pairs: AllPairs | None  # where records will be raked to them
 
 

@@ -147,7 +147,7 @@ def test_intervals_cover(noise: float) -> None:
     exact, published = tables(table, cards), tables(released, cards)
     found = measure_accuracy(exact, published, records=40_000, mu=0.1, noise=Noise(bytes(range(32))))
     pairs = {pair: published.pairs.pair(*pair).ravel() for pair in combinations(range(5), 2)}
-    errors = CellErrors(found, pairs, 5)
+    errors = CellErrors(found, pairs)
     for order, sets in ((1, [(i,) for i in range(5)]), (2, list(pairs)), (3, triples_of(cards))):
         hit = []
         for attributes, truth, counts in zip(sets, exact.of(order), published.of(order), strict=True):
@@ -241,7 +241,7 @@ def test_an_accuracy_is_json() -> None:
 def test_one_attribute_has_intervals_too() -> None:
     codes: Codes = [np.repeat(np.arange(4), [700, 200, 90, 10]).astype(np.uint8)]
     found = measure_accuracy(tables(codes, (4,)), tables(codes, (4,)), records=1000, mu=0.5, noise=Noise(bytes(32)))
-    errors = CellErrors(found, {}, 1)
+    errors = CellErrors(found)
     assert errors.orders == (1,)
     assert (errors.half_width((0,), np.array([700, 200, 90, 10])) > 0).all()
     assert "one-way shares within" in sentence(errors)

@@ -95,7 +95,7 @@ class Made(Published):
         cards = self.schema.cardinalities
         counts, m = pair_counts(self.codes, cards), range(len(cards))
         pairs = {pair: counts.pair(*pair).ravel() for pair in combinations(m, 2)}
-        return CellErrors(self.__dict__["accuracy"], pairs, len(cards))
+        return CellErrors(self.__dict__["accuracy"], pairs)
 
 
 def flat_tables(codes: Codes, cards: tuple[int, ...], sets: list[tuple[int, ...]]) -> list[np.ndarray]:

@@ -1,11 +1,10 @@
 """Likeness: can released records be told from real ones, and do they repeat the records that they were made from?
 
 *The distinguishing game* (PD, Section 6.4 and Table 5): a forest and a tree are trained on as many real as released
-records and tested on others. At 50 % nobody can tell; independent marginals, the easiest to tell, are the other end of
-the scale. It measures fidelity rather than privacy: a release that copies its input cannot be told from it at all.
+records and tested on others. At 50 % nobody can tell; independent marginals are the other end of the scale.
 
-*Copies*, exact and near: popular records repeat by chance, so a count says nothing by itself. Records that were held
-out come from the same population: what the release repeats of *them* is chance, and the excess is memory.
+*Copies*, exact and near: popular records repeat by chance. What the release repeats of held-out records is chance, and
+the excess is memory.
 """
 
 from __future__ import annotations

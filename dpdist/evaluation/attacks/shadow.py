@@ -48,8 +48,7 @@ class Profile:
     """How many records of a table are near each target."""
 
     counts: Floats  # ndarray of float64, shape (3, targets): those that differ in no, one and two attributes
-    # ndarray of int64, shape (attributes, targets): those that agree on all attributes but, perhaps, one
-    singles: Counts
+    singles: Counts  # shape (attributes, targets): those that agree on all attributes but, perhaps, one
     records: int  # records of the table
 
     @classmethod

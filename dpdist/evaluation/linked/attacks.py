@@ -49,8 +49,7 @@ class AttackResult:
     """What one attack found."""
 
     attack: Attack
-    # share of right guesses of an adversary who knows how many targets are members, and takes the highest scores
-    guess: Estimate
+    guess: Estimate  # share of right guesses of an adversary who knows how many targets are members
 
     @classmethod
     def of(cls, name: str, members: Floats, others: Floats, *, confidence: float, seed: int) -> AttackResult:
@@ -212,9 +211,7 @@ def wide(parents: ParentRecords) -> NDArray[np.unsignedinteger]:
 class Near:
     """The parents of a table that are near to each target."""
 
-    # float64: attributes, of the parent and of all its members, in which the nearest one differs. A member that only
-    # one of both has differs in all of its attributes.
-    least: Floats
+    least: Floats  # float64: attributes, of the parent and of all its members, in which the nearest one differs
     density: Floats  # float64: mean of 16**-d over all, d the attributes in which each one differs
     others: int  # parents of the table
 

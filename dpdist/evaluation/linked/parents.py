@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +17,7 @@ from dpdist.data.operators import gather_operator, through, together
 from dpdist.data.records import Located
 from dpdist.data.released import Decoder, ReleasedTable
 from dpdist.data.report import RowReport
+from dpdist.evaluation.inputs import sample_key
 from dpdist.evaluation.utility.checks import broken_operator
 from dpdist.families.base.bounding import ShardPiece, blocks_of, joined, sharded
 from dpdist.families.base.family import LinkedRows
@@ -103,7 +103,7 @@ def real_parents(
     seed : int
         Of the choice of parents, where there are too many.
     """
-    key = KeyRef.fixed(hashlib.sha256(f"evaluation/{seed}/parents".encode()).hexdigest())
+    key = sample_key(seed, "parents")
     share = min(MOST_ROWS / max(table.rows, 1), 1.0)
     how = linked, released.decoder.columns[linked.ids :], np.uint64(min(int(share * 2.0**64), (1 << 64) - 1))
     task = executor.tasks("parents")

@@ -6,7 +6,6 @@ All are shares of parents or of members, or differences in parts of the width of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,13 +28,7 @@ Statistics = dict[tuple[str, str], float]
 """By group and name. Of statistics that a table says nothing about there is no entry."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Pairs:
-    """Pairs of members of one parent: row numbers of both."""
-
-    name: str
-    first: NDArray[np.integer]
-    second: NDArray[np.integer]
+_Pairs = tuple[str, NDArray[np.integer], NDArray[np.integer]]  # of members of one parent: a name, row numbers of both
 
 
 def statistics(parents: ParentRecords) -> Statistics:
@@ -68,11 +61,11 @@ def _shares(parents: ParentRecords) -> Iterator[tuple[str, str, float]]:
 
 def _alike(parents: ParentRecords) -> Iterator[tuple[str, str, float]]:
     """Shares of pairs of members that agree."""
-    for pairs in _pairs(parents):
+    for name, first, second in _pairs(parents):
         for place, attribute in _members(parents):
             if not attribute.is_continuous:
                 column = parents.codes[place]
-                yield f"{pairs.name} agree", attribute.name, _mean(column[pairs.first] == column[pairs.second])
+                yield f"{name} agree", attribute.name, _mean(column[first] == column[second])
 
 
 def _apart(parents: ParentRecords) -> Iterator[tuple[str, str, float]]:
@@ -81,11 +74,11 @@ def _apart(parents: ParentRecords) -> Iterator[tuple[str, str, float]]:
         if attribute.kind == "categorical":
             continue
         numbers = _scaled(attribute, parents.codes[place])
-        for pairs in _pairs(parents):
-            gaps = numbers[pairs.first] - numbers[pairs.second]
+        for name, first, second in _pairs(parents):
+            gaps = numbers[first] - numbers[second]
             gaps = gaps[np.isfinite(gaps)]
-            yield f"{pairs.name}, mean distance", attribute.name, _mean(np.abs(gaps))
-            yield f"{pairs.name}, mean difference", attribute.name, _mean(gaps)
+            yield f"{name}, mean distance", attribute.name, _mean(np.abs(gaps))
+            yield f"{name}, mean difference", attribute.name, _mean(gaps)
 
 
 def _of_subgroups(parents: ParentRecords) -> Iterator[tuple[str, str, float]]:
@@ -112,9 +105,9 @@ def _pairs(parents: ParentRecords) -> tuple[_Pairs, _Pairs, _Pairs]:
     starts, places = parents.ends[:-1], parents.places
     pairs, later = starts[_several(parents)], np.flatnonzero(places > 1)
     return (
-        _Pairs("first and second member", pairs, pairs + 1),
-        _Pairs("first and later members", starts[parents.owner[later]], later),
-        _Pairs("later members and those before", later - 1, later),
+        ("first and second member", pairs, pairs + 1),
+        ("first and later members", starts[parents.owner[later]], later),
+        ("later members and those before", later - 1, later),
     )
 
 

@@ -1,7 +1,6 @@
 """Files of an evaluation: readable by their owner alone, and whole or not there.
 
-They are in a folder of mode 0700, or below a prefix of an S3 bucket that somebody has called confidential: dpdist
-cannot see who can read a bucket.
+They are in a folder of mode 0700, or below a prefix of an S3 bucket that somebody has called confidential.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Plots as SVG that belongs to the page: its colours, its font, no style sheet, nothing outside it.
 
-Matplotlib draws with a few stand-in colours. In the SVG they become the page's CSS variables (and `currentColor`), so a
-plot follows the page's light and dark themes, and style attributes become presentation attributes, so that the page's
-content security policy needs no inline style. Text stays text.
+Matplotlib draws with a few stand-in colours. In the SVG they become the page's CSS variables (and `currentColor`), and
+style attributes become presentation attributes, as the page's content security policy admits no inline style.
 """
 
 from __future__ import annotations

@@ -48,9 +48,7 @@ class Plot:
     """A plot of the page."""
 
     title: str
-    # one `<svg>` element, as `dpdist.evaluation.page.plots.svg_of` writes it: no script, no style sheet of its own, no
-    # reference to anything outside it
-    svg: str
+    svg: str  # one `<svg>` element, as `dpdist.evaluation.page.plots.svg_of` writes it
     alt: str  # what the plot shows, for who cannot see it
     wide: bool = False  # whether its text would be too small on a phone, where it is scrolled instead of shrunk
 
@@ -65,8 +63,7 @@ class PageSection:
     state: State
     tables: tuple[PageTable, ...] = ()
     plots: tuple[Plot, ...] = ()
-    # what was measured, for the JSON: numbers, text, booleans, None, and lists and mappings of them
-    figures: Mapping[str, object] = field(default_factory=dict)
+    figures: Mapping[str, object] = field(default_factory=dict)  # what was measured, for the JSON
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "verdict", _spaced(self.verdict))

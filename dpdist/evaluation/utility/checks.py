@@ -1,8 +1,7 @@
 """What is checked of the inputs and of a release: the hold-out, the rules of the schema, the intervals.
 
 A record that is drawn from the same population is unlike all records of the table as often as a record of the table is
-unlike all others. In a hold-out that holds records of the table (a copy under another name, rows that overlap) fewer
-are. Attacks on it would find nothing, whatever the release gives away, and models tested on it would flatter.
+unlike all others. In a hold-out that holds records of the table fewer are.
 """
 
 from __future__ import annotations

@@ -66,8 +66,7 @@ class Encoder:
 
     axes: tuple[Axis, ...]  # of the attributes that are seen
     places: tuple[int, ...]  # where they stand in the schema
-    # what continuous numbers are divided by: their deviation in the real training records; 1 for the others
-    scales: tuple[float, ...]
+    scales: tuple[float, ...]  # what continuous numbers are divided by; 1 for the others
 
     @classmethod
     def of(cls, view: View, places: Sequence[int], training: Codes) -> Encoder:
@@ -119,8 +118,7 @@ class ModelPredictions:
     """What a model says about the test records."""
 
     predicted: Labels  # int64[records]
-    # float64[records] or None: higher where the higher code is likelier; None unless there are two classes
-    score: Floats | None
+    score: Floats | None  # higher where the higher code is likelier; None unless there are two classes
 
     def accuracy(self, truth: Labels) -> float:
         """Share of the test records whose label is right."""
@@ -169,8 +167,7 @@ LEAST = 50  # fewest records to train on, and to test on
 class Trial:
     """Records to train on and to test on, as codes of the schema; all training tables have the same size."""
 
-    # ``real``, ``released``, ``independent``: real one-way marginals, attributes independent of each other
-    training: Mapping[str, Codes]
+    training: Mapping[str, Codes]  # ``real``, ``released``, and ``independent`` real marginals
     test: Codes  # real records that no model of ``real`` is trained on
     fresh: bool  # whether the test records are a hold-out: not in the table that the release was made from
     seed: int

@@ -48,11 +48,9 @@ class Distances:
     """How far the k-way marginals are apart."""
 
     subsets: list[Subset]  # the attributes of each marginal
-    # found, halves: float64[marginals]: released against real records, and one half of the real ones against the other
-    found: Floats
-    halves: Floats
-    # float64[marginals] or None: real marginals against the products of their one-way marginals; None for k = 1
-    independent: Floats | None
+    found: Floats  # float64[marginals]: released against real records
+    halves: Floats  # one half of the real records against the other
+    independent: Floats | None  # real marginals against the products of their one-way marginals; None for k = 1
     score: float  # NIST's k-marginal score
     parts: Floats  # float64[shares]: scores of random parts of the real table, of the shares `SUBSAMPLES`
 

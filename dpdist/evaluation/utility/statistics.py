@@ -55,17 +55,12 @@ def statistics_sections(
     progress("counting", 1, 1)
     batches = [batch for i in range(len(manifest.parts)) for batch in part_batches(store, manifest, i)]
     released = pa.Table.from_batches(batches) if batches else pa.table({"statistic": [], "of": [], "cell": []})
-    return [*_compared(released, truths(summary)), no_records(manifest)], report
-
-
-def no_records(manifest: Manifest) -> PageSection:
-    """Why models and attacks are missing."""
-    return does_not_apply(
-        "records",
-        "Models and attacks",
+    why = (
         f"a {manifest.kind} release holds statistics, not records: there is nothing to train a model on and no "
-        "record to attack. What it reveals is bounded by its guarantee; dpdist audit attacks the mechanism.",
+        "record to attack. What it reveals is bounded by its guarantee; dpdist audit attacks the mechanism."
     )
+    missing = does_not_apply("records", "Models and attacks", why)
+    return [*_compared(released, truths(summary)), missing], report
 
 
 @dataclass(frozen=True, eq=False)

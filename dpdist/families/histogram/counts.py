@@ -28,8 +28,7 @@ _LARGE = 1 << 21  # cells; larger summaries are added two at a time
 class Query:
     """One histogram: joint counts. Raises SpecError: no attribute, a negative one, or one named twice."""
 
-    # different attributes, by their place in the schema; the axes of the table in this order
-    attributes: tuple[int, ...]
+    attributes: tuple[int, ...]  # by their place in the schema; the axes of the table in this order
     coarse: bool = False  # count the attributes' buckets instead of their codes
 
     def __post_init__(self) -> None:
@@ -43,8 +42,7 @@ class CountPlan:
 
     queries: tuple[Query, ...]  # at least one
     cardinalities: tuple[int, ...]  # number of codes of each attribute
-    # bucket of each code of each attribute; may be empty if no query is coarse
-    bucket_maps: tuple[tuple[int, ...], ...] = ()
+    bucket_maps: tuple[tuple[int, ...], ...] = ()  # bucket of each code of each attribute; empty if no query is coarse
     names: tuple[str, ...] = ()  # names of the attributes, for messages
 
     def __post_init__(self) -> None:

@@ -214,8 +214,7 @@ class CurvePlan:
     sensitivity: float  # most that one curve (or unit) moves the sum of the coefficients, in L2
     grid: float  # grid of the sum and of its noise
     sigma: float  # deviation of the noise on each coefficient of the sum
-    # deviation of the noise on the number of curves (add/remove), or None where it is public (replacement)
-    count_sigma: float | None
+    count_sigma: float | None  # deviation of the noise on the number of curves; None where it is public
     event: Event  # what it costs, the sampler's delta included
     matrix: NDArray[np.int64] = field(repr=False)
     matrix_unit: float = field(repr=False)

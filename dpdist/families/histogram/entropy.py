@@ -68,9 +68,8 @@ class EntropyPlan:
     mechanism: Mechanism
     orders: tuple[float, ...]  # order of each entropy; 1 is Shannon's
     bounds: tuple[Bounds, ...]  # of each entropy
-    # grids, scales: of each entropy, in bits: the grid of the noise, and its Laplace scale or Gaussian deviation
-    grids: tuple[float, ...]
-    scales: tuple[float, ...]
+    grids: tuple[float, ...]  # of the noise of each entropy, in bits
+    scales: tuple[float, ...]  # its Laplace scale or Gaussian deviation, in bits
     records: int  # the public lower bound of the number of records, which the run must check
     adjacency: Adjacency
     event: Composed  # what it costs, the sampler's delta included

@@ -42,11 +42,9 @@ class Basis:
     """Eigenpairs of a kernel on a grid."""
 
     times: Floats  # ndarray of float64, shape (times,): ascending, in [0, 1]
-    # ndarray of float64, shape (times,): quadrature weights, which sum to one: the length of the times nearest to each
-    weights: Floats
+    weights: Floats  # ndarray of float64, shape (times,): quadrature weights, which sum to one
     eigenvalues: Floats  # ndarray of float64, shape (terms,): descending
-    # ndarray of float64, shape (terms, times): orthonormal: ``functions * weights @ functions.T`` is the identity
-    functions: Floats
+    functions: Floats  # shape (terms, times): ``functions * weights @ functions.T`` is the identity
     remainder: float  # the largest eigenvalue that was left out; 0 if none that counts was
 
 

@@ -48,8 +48,7 @@ class Measurement:
     """Noise on the tables of a release."""
 
     mechanism: Mechanism  # discrete Laplace, or rounded Gaussian
-    # for each table the scale of the Laplace noise, or the deviation of the Gaussian noise before rounding
-    scales: tuple[float, ...]
+    scales: tuple[float, ...]  # of each table: Laplace scale, or deviation of Gaussian noise before rounding
     adjacency: Adjacency  # what `event` is about
     shares: tuple[Fraction, ...]  # share of each table in the budget; exact, they sum to one
     event: Composed  # what it costs; its last part is the sampler's delta
@@ -195,12 +194,10 @@ def resolve_shares(shares: Shares, cells: Sequence[int], *, mechanism: Mechanism
 class LeakagePlan:
     """Noise of histograms under a bound on what they leak together."""
 
-    # common scale of the discrete Laplace noise; None where the exact counts of one histogram were asked for by name
-    scale: float | None
+    scale: float | None  # of the discrete Laplace noise; None where exact counts were asked for by name
     histograms: int
     guarantee: PML  # with alpha, and the equal parameter of differential privacy, ``2/b`` each (replacement)
-    # what to charge: to a PML account its leakage, else its differential privacy, which exact counts do not have
-    event: Event
+    event: Event  # the charge: to a PML account its leakage, else its differential privacy
 
 
 def plan_leakage(

@@ -49,8 +49,7 @@ class HistogramPlan(Plan):
     measurement: Measurement | None = None  # noise of the histograms, unless it is calibrated to leakage
     leakage: LeakagePlan | None = None  # noise of histograms whose leakage is bounded
     entropies: EntropyPlan | None = None
-    # the check of ``data.minimum_records`` that entropies need (add/remove; under replacement the number is public)
-    count: CountCheck | None = None
+    count: CountCheck | None = None  # the check of ``data.minimum_records`` that entropies need (add/remove)
     curves: CurvePlan | None = None
 
     @cached_property

@@ -114,11 +114,8 @@ class OrderChoice:
 
     order: int  # rows in a mixture, l
     sigma_over_clip: float  # noise in each coordinate, in units of the clipping norm c
-    # norm of the noise of one mixture over c, the largest norm of a class mean: ``sigma sqrt(d) / c``
-    noise_to_mean: float
-    # norm of the noise over ``c / sqrt(l)``, the largest spread of noiseless mixtures around the class mean: ``sigma
-    # sqrt(d l) / c``
-    noise_to_spread: float
+    noise_to_mean: float  # norm of the noise over c, the largest norm of a class mean: ``sigma sqrt(d) / c``
+    noise_to_spread: float  # over ``c / sqrt(l)``, the largest spread around the class mean: ``sigma sqrt(d l) / c``
 
 
 def order_choices(divided: BudgetShares, orders: Sequence[int] = ORDERS) -> Iterator[OrderChoice]:

@@ -38,9 +38,7 @@ class Encoding(OwnFields):
     """How records become vectors."""
 
     attributes: tuple[Attribute, ...]  # all but the class
-    # tuple of float64[cardinality, coordinates]: the coordinates of each code of each attribute, or of the two bounds
-    # of a continuous number
-    tables: tuple[Floats, ...]
+    tables: tuple[Floats, ...]  # coordinates of each code of each attribute, or of the bounds of a continuous number
 
     @property
     def width(self) -> int:
@@ -158,8 +156,7 @@ class Moments(Stored):
 
     mean: Floats  # mean, variance: float64[d]
     variance: Floats
-    # float64[d]: what standardised coordinates are divided by: 1 but for the values of ordered attributes
-    deviation: Floats
+    deviation: Floats  # float64[d]: what standardised coordinates are divided by; 1 for unordered attributes
 
     def norm(self, *, divide: bool) -> float:
         """Root mean square norm of a scaled record, by these moments: a sensible clipping norm."""

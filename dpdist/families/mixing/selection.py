@@ -171,8 +171,7 @@ class Discriminant:
     """Linear scores of classes; a row belongs to the class with the largest."""
 
     places: tuple[int, ...]  # of the classes
-    # float64[d, classes]: rounded to a grid, so that their products with rows on a grid are exact in any order
-    weights: Floats
+    weights: Floats  # float64[d, classes]: on a grid, so that products with rows on a grid are exact
     offsets: Floats  # float64[classes]
 
     def __post_init__(self) -> None:

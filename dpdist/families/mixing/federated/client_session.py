@@ -49,8 +49,7 @@ class ClientSession:
 
     spec: MixingSpec
     name: str  # of the client
-    # order, sigma_over_clip: of the plan; the client derives the charge from them, and all noise from the charge
-    order: int
+    order: int  # order, sigma_over_clip: of the plan; the client derives the charge from them
     sigma_over_clip: float
     attempt: str  # the coordinator's attempt, which names the round
     under_contract: bool = False  # whether the coordinator's data set has one; then that of the client must, too

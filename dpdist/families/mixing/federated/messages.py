@@ -209,8 +209,7 @@ class Message:
     client: str
     round: str  # public id of attempt, class and block; a message of another round is refused
     steps: Counts  # int64[t, d]
-    # of `dpdist.families.mixing.federated.messages.message_statement`; empty for a client without identity
-    signature: bytes = b""
+    signature: bytes = b""  # of `message_statement`; empty for a client without identity
 
 
 def noisy_steps(
