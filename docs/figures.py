@@ -246,6 +246,8 @@ def papers() -> Rows:
         for model in ("tree", "random forest"):
             ours, theirs = bracketed(acs.where(trained_on=trained).cell(f"{model}, accuracy"))
             rows.append(["plausible deniability, Table 3", f"{model} trained on {trained}, accuracy, %", theirs, ours])
+    for row in Table("papers_acs.linear").rows[:5] + Table("papers_acs.linear").where(trained_on="ω = 10").rows:
+        rows.append(["Table 4", f"logistic regression trained on {row[0]}, accuracy, %", row[1], row[2]])
     for against in ("marginals", "ω = 10"):
         ours, theirs = bracketed(game.where(real_records_against=against).cell("random forest"))
         rows.append(["Table 5", f"real records against {against}, forest, right guesses, %", theirs, ours])

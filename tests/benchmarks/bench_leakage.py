@@ -16,9 +16,9 @@ import math
 from typing import Any
 
 import numpy as np
-from harness import argument_parser, write
+from harness import argument_parser, keep, write
 
-from dpdist.privacy.leakage import common_scale, noiseless_leakage, scale_for
+from dpdist.privacy.leakage import common_scale, leakage, noiseless_leakage, scale_for
 
 RECORDS = 1000
 WAYS = ("pml", "dp", "pml, composed", "dp, composed")
@@ -103,6 +103,17 @@ def levels() -> list[dict[str, float]]:
     return found
 
 
+def bounds() -> list[list[str]]:
+    """The leakage of one count beside the paper's weaker bound (2), a simpler one by Jensen's inequality, and DP."""
+    rows = []
+    for alpha in (0.01, 0.05, 0.2):
+        for scale in (20.0, 4.0, 2.0, 1.0):
+            x = 2 / scale
+            found = (leakage(scale=scale, alpha=alpha), (1 - alpha) * x, (1 - alpha) * x + (alpha * x) ** 2 / 2, x)
+            rows.append([f"{alpha:g}", f"{scale:g}", *(f"{value:.4f}" for value in found)])
+    return rows
+
+
 def main() -> None:
     """Print and, with ``--json``, write the figures."""
     parser = argument_parser(__doc__)
@@ -115,6 +126,12 @@ def main() -> None:
             print(panel, one["bins"], f"{one['alpha']:.3g}", one["epsilon"], text)
     for row in report["several"] + report["levels"]:
         print({name: round(value, 4) for name, value in row.items()})
+    about = {
+        "title": "Leakage of one count: exact, and bounds",
+        "note": "In nats, Laplace noise of scale b. (2): the paper's weaker bound; the one before it is Jensen's.",
+    }
+    heads = ["α", "b", "exact", "2(1 − α)/b", "2(1 − α)/b + 2α²/b² (2)", "DP, 2/b"]
+    keep("histogram", "pml_bounds", about, heads, bounds())
     write(options, report)
 
 

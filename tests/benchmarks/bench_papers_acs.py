@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,14 +163,20 @@ def pass_rates(train: Codes, candidates: int, seed: int, table: str = "acs2013")
 
 
 def passing(
-    synthesizer: SeedSynthesizer, seeds: Codes, noise: Noise, candidates: int, *, gamma: float = 4.0
+    synthesizer: SeedSynthesizer,
+    seeds: Codes,
+    noise: Noise,
+    candidates: int,
+    *,
+    gamma: float = 4.0,
+    ks: Sequence[int] = KS,
 ) -> list[float]:
     """Expected share that passes for each k, over the threshold noise."""
     index = SeedIndex(synthesizer.prefix_code, seed_keys(synthesizer.prefix_code, seeds))
     prefix = index.prefixes(seed_ranks(noise, 0, candidates, seeds=index.size))
     made = synthesizer.propose(noise, prefix, 0, candidates)
     plausible = plausible_seeds(synthesizer, made, index.counts(made.codes), gamma=gamma)
-    return [round(float(pass_probability(plausible, k=k, epsilon0=1.0).mean()), 4) for k in KS]
+    return [round(float(pass_probability(plausible, k=k, epsilon0=1.0).mean()), 4) for k in ks]
 
 
 def markdown(report: dict[str, Any], paper: dict[str, Any]) -> str:
