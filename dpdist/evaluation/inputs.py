@@ -132,11 +132,6 @@ class Inputs:
         return rules_section(rules, broken, report.broken, rows=(of.kept, report.rows))
 
     @property
-    def is_weighted(self) -> bool:
-        """Whether real records count by their weights."""
-        return self.weight is not None
-
-    @property
     def sample_rows(self) -> int:
         """About how many records each sample has: all that fit, at most `LARGEST_SAMPLE`."""
         row = sum(attribute.dtype.itemsize for attribute in self.schema.attributes)

@@ -57,14 +57,15 @@ def record_sections(
     counts = inputs.marginals()
     sections = [] if publication is None else [publication.publish(counts)]
     require_records(inputs.reports["real"])  # whether figures are published is the same for a table without any
-    sections.append(similarity.marginal_section(counts, view, seed=seed, weighted=inputs.is_weighted))
+    weighted = inputs.weight is not None
+    sections.append(similarity.marginal_section(counts, view, seed=seed, weighted=weighted))
     sections.append(similarity.correlation_section(counts, view))
     del counts
     if inputs.schema.rules:
         sections.append(inputs.rules())
     samples = inputs.samples()
     sections += _without_bad_holdout(samples, inputs)
-    known = not inputs.is_weighted and len(samples["real"][0]) >= inputs.reports["real"].kept
+    known = not weighted and len(samples["real"][0]) >= inputs.reports["real"].kept
     sections += coverage_section(samples["real"], inputs.released, known=known)
     real, released = (drawn(samples[name], _PART_ROWS, np.random.default_rng(seed)) for name in ("real", "released"))
     sections.append(similarity.component_section(view.codes(real), view.codes(released), view))

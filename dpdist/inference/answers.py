@@ -136,27 +136,14 @@ TOO_MANY = "nothing was measured of the accuracy of four attributes or more at a
 
 @dataclass(frozen=True)
 class Answer:
-    """An estimate with its interval.
-
-    Attributes
-    ----------
-    question : str
-    estimate : float or str
-        A text of quantiles of ordinal attributes with texts.
-    deviation : float or None
-        The standard error; None where none can be given.
-    low, high : float, str or None
-        The ends of the 95 % interval.
-    note : str
-        Why none exists, or what to know about it.
-    """
+    """An estimate with its interval."""
 
     question: str
-    estimate: float | str
-    deviation: float | None
-    low: float | str | None
+    estimate: float | str  # a text of quantiles of ordinal attributes with texts
+    deviation: float | None  # the standard error; None where none can be given
+    low: float | str | None  # low, high: the ends of the 95 % interval
     high: float | str | None
-    note: str = ""
+    note: str = ""  # why none exists, or what to know about it
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""

@@ -29,20 +29,11 @@ PIECE = 1 << 18  # rows of a piece
 MOST_THREADS = 8  # each works in memory of its own
 
 
-def cores() -> int:
-    """Cores that the process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def slices(rows: int) -> list[slice]:
-    """The rows in pieces of `PIECE`."""
-    return [slice(start, min(start + PIECE, rows)) for start in range(0, rows, PIECE)]
-
-
 @contextmanager
 def threads(items: int) -> Iterator[Callable[..., Iterable[Any]]]:
     """A `map` that keeps the order of its items, at most this many, on as many threads as the process has cores for."""
-    number = min(items, cores(), MOST_THREADS)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    number = min(items, cores, MOST_THREADS)
     if number < 2:
         yield map
         return
@@ -61,16 +52,13 @@ class WeightedRows:
     def __init__(self, columns: Sequence[NDArray[np.integer]], cardinalities: Sequence[int]) -> None:
         self.blocks: list[Set] = []
         self._columns, self._cardinalities = columns, tuple(cardinalities)
-        self._slices, self._weights = slices(len(columns[0])), np.ones(len(columns[0]))
+        rows = len(columns[0])
+        self.slices = [slice(start, start + PIECE) for start in range(0, rows, PIECE)]  # pieces of the rows
+        self._weights = np.ones(rows)
         self._keys: list[NDArray[np.integer]] = []
         self._factors: list[Floats] = []
         self._waiting: tuple[int, Floats] | None = None
         self._add(covering_blocks(self._cardinalities))
-
-    @property
-    def pieces(self) -> int:
-        """Number of pieces of the rows."""
-        return len(self._slices)
 
     def cover(self, scopes: Iterable[Set]) -> None:
         """Add blocks for sets of attributes that lie in none."""
@@ -99,7 +87,7 @@ class WeightedRows:
             weights = self._changed(rows, waiting)
             return np.asarray(np.bincount(self._keys[b][rows], weights=weights, minlength=prod(shape)), np.float64)
 
-        total = reduce(np.add, each(count, self._slices))
+        total = reduce(np.add, each(count, self.slices))
         return np.asarray(total.reshape(shape) / len(self._weights))
 
     def _changed(self, rows: slice, waiting: tuple[int, Floats] | None) -> Floats:
@@ -127,7 +115,7 @@ class WeightedRows:
             found.update({s: marginal(table, [block.index(i) for i in s]) for s in inside})
             left.difference_update(inside)
 
-        with threads(self.pieces) as each:
+        with threads(len(self.slices)) as each:
             for b, block in enumerate(self.blocks):
                 if any(len(s) < 3 or set(s) <= set(block) for s in left):
                     take(block, self.table(b, each))
@@ -182,7 +170,7 @@ def rake(
     """
     powers = [*[1.0] * (sweeps - len(damping)), *damping][:sweeps]
     inside = [targets_in(block, targets) for block in rows.blocks]
-    with threads(rows.pieces) as each:
+    with threads(len(rows.slices)) as each:
         for power in powers:
             for b, aims in enumerate(inside):
                 table = rows.table(b, each)

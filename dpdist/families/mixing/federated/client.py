@@ -196,9 +196,7 @@ def _make_folders(session: ClientSession) -> None:
 
 def _pin(session: ClientSession, code: int, members: dict[str, Joined]) -> None:
     """Store which clients mix a class with this one; refuse others later, and clients that the spec does not list."""
-    federated = session.spec.federated
-    listed = {client.name for client in federated.clients} if federated is not None else set()
-    if session.name not in members or not set(members) <= listed:
+    if session.name not in members or not members.keys() <= session.spec.clients.keys():
         raise RoundFailed("the clients of a class are not those of the spec")
     now = _list_of(members)
     if own.work_of(session).write_exclusive(f"members-{code}.json", now) != now:
@@ -207,12 +205,10 @@ def _pin(session: ClientSession, code: int, members: dict[str, Joined]) -> None:
 
 def _masks(session: ClientSession, code: int, members: dict[str, Joined]) -> Masks:
     """The masks towards all other clients of the class, whose keys they signed."""
-    federated = session.spec.federated
-    pinned = {client.name: client.public_key or "" for client in federated.clients} if federated is not None else {}
     peers = []
     for name, joined in members.items():
         statement = key_statement(joined.public, client=name, attempt=session.attempt, spec=session.spec.fingerprint)
-        require_signature(joined.signature, statement, client=name, pinned=pinned[name])
+        require_signature(joined.signature, statement, client=name, pinned=session.spec.clients[name] or "")
         if name != session.name:
             peers.append(joined.public)
     listed = hashlib.sha256(_list_of(members)).hexdigest()  # other members, other masks

@@ -128,8 +128,7 @@ def require_state(attempt: Charge, *states: str) -> None:
 def refuse_shared(session: ClientSession, ledger: Books) -> None:
     """Refuse a data set that others of the round charge in the same ledger. Raises SpecError."""
     found = ledger.find(session.client.dataset, session.spec.name)
-    clients = session.spec.federated.clients if session.spec.federated is not None else ()
-    others = {own_attempt_id(session.attempt, client.name) for client in clients if client.name != session.name}
+    others = {own_attempt_id(session.attempt, name) for name in session.spec.clients if name != session.name}
     if found is not None and found.id in others | {session.attempt}:
         raise SpecError(
             f"federated.clients: data set {session.client.dataset!r} is charged by somebody else in the same ledger; "

@@ -209,7 +209,7 @@ def _roster(calls: ClientCalls) -> Roster:
     """The clients that are ready and have reserved their charges; who is left out, and why, is the operator's."""
     attempt = calls.attempt
     federated = attempt.plan.federated
-    pinned = {one.name: one.public_key for one in federated.clients}
+    pinned = attempt.spec.clients
     with attempt.stage("asking clients"):
         present = _present(calls.groups, pinned, seconds=attempt.spec.cluster.timeout)
         left_out = {name: "it has no worker" for name in pinned if name not in present}
@@ -307,7 +307,7 @@ def _assembled(attempt: FederatedAttempt, begun: Round, place: int, block: int, 
     """The averages of one block, from a message of every client of the class."""
     plan, members = attempt.plan, begun.mixed[place]
     part = plan.classes[place]
-    keys = {one.name: one.public_key or "" for one in plan.federated.clients}
+    keys = {name: key or "" for name, key in attempt.spec.clients.items()}
     mixer, round = plan.mixer(part.code), client.round_id(attempt.id, part.code, block)
     shape = (min(plan.block, part.mixtures.records - block * plan.block), plan.encoding.width)
     largest = largest_step(mixer, plan.shared(len(members)))
