@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpdist.api.containers import is_partitioned, paths_of, to_arrow
 from dpdist.errors import ColumnMismatch, SpecError
+from dpdist.spec.calendar import number_of
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.spec.undeclared import MISSING, undeclared
 
@@ -38,16 +43,20 @@ class Framed:
     undeclared: tuple[str, ...]  # attributes whose values are to be found
     types: pa.Schema  # of the columns of the schema
     pandas: Mapping[str, Any] | None = None  # their types in pandas, where the table is one of pandas
+    is_polars: bool = False
 
     @property
     def days(self) -> tuple[str, ...]:
-        """Columns of dates, which are read as days since 1970."""
-        return tuple(field.name for field in self.types if pa.types.is_temporal(field.type))
+        """Columns of dates and times that are read as days since 1970, as nothing else is said of them."""
+        said = {attribute.name for attribute in self.schema.attributes if attribute.dated or attribute.values}
+        return tuple(field.name for field in self.types if pa.types.is_temporal(field.type) and field.name not in said)
 
     def read(self, table: Any) -> Any:
         """A table as a release reads it: days are integers. Raises ColumnMismatch: a column lacks."""
         if not self.days or paths_of(table) is not None:
             return table
+        if is_partitioned(table):
+            return table.assign(**{name: _days(table[name]) for name in self.days})
         held = to_arrow(table, what="the table")
         for name in self.days:
             place = held.schema.get_field_index(name)
@@ -58,7 +67,7 @@ class Framed:
         return held
 
     def restored(self, table: pa.Table) -> Any:
-        """Released records in the types of the table; a DataFrame of pandas, unless the table was one of Polars."""
+        """Released records in the types of the table: a DataFrame of pandas or Polars where it was one, else Arrow."""
         columns = []
         for field in self.types:
             values = table.column(field.name)
@@ -68,17 +77,35 @@ class Framed:
                 values = pc.if_else(pc.equal(values, MISSING), pa.scalar(None, pa.string()), values)
             if field.name in self.days:
                 values = values.cast(pa.int32()).cast(pa.date32())
-            columns.append(values if pa.types.is_dictionary(field.type) else values.cast(field.type, safe=False))
+            kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+            values = values.cast(kind, safe=False)
+            if kind != field.type:
+                values = values.dictionary_encode()
+                with suppress(pa.ArrowInvalid):  # more texts than its indices count
+                    values = values.cast(field.type)
+            columns.append(values)
         made = pa.table(columns, names=self.types.names)
+        if self.is_polars:
+            return import_module("polars").from_arrow(made)
         if self.pandas is None:
             return made
         frame = made.to_pandas()
+        known = {attribute.name: attribute.values for attribute in self.schema.attributes}
         for name, kind in self.pandas.items():
             if getattr(kind, "name", "") == "category":
+                values = [value for value in known[name] or () if value != MISSING]  # public ones, in their order
                 frame[name] = frame[name].astype("category")
-            elif not (frame[name].isna().any() and getattr(kind, "kind", "O") in "iub"):
+                if values:
+                    frame[name] = frame[name].cat.set_categories(values, ordered=bool(kind.ordered))
+            elif not (isinstance(kind, np.dtype) and frame[name].isna().any() and kind.kind in "iub"):
                 frame[name] = frame[name].astype(kind)
         return frame
+
+
+def _days(times: Any) -> Any:
+    """Days since 1970 of a column of Dask."""
+    local = times.dt.tz_convert(None) if getattr(times.dtype, "tz", None) is not None else times
+    return (local - np.datetime64(0, "s")).dt.days
 
 
 def framed(table: Any, drop: Sequence[str], public: Mapping[str, Any]) -> Framed:
@@ -115,7 +142,8 @@ def framed(table: Any, drop: Sequence[str], public: Mapping[str, Any]) -> Framed
     pandas = None
     if hasattr(table, "dtypes") and hasattr(table, "iloc") and not is_partitioned(table):
         pandas = {name: table.dtypes[name] for name in kept.names}
-    return Framed(Schema(attributes=tuple(attributes)), tuple(opened), kept, pandas)
+    is_polars = type(table).__module__.startswith("polars.")
+    return Framed(Schema(attributes=tuple(attributes)), tuple(opened), kept, pandas, is_polars)
 
 
 def types_of(table: Any) -> pa.Schema:
@@ -184,6 +212,8 @@ def _attribute(field: pa.Field, said: Any) -> tuple[Attribute, bool]:
             policies = {policy: {"category": MISSING} for policy in ("missing", "out_of_domain")}
             return Attribute.model_validate({"name": name, "kind": "categorical", "values": said, **policies}), False
         if isinstance(said, tuple):
+            if pa.types.is_temporal(field.type):
+                said = tuple(number_of(str(end)[:10], "date") if isinstance(end, str | date) else end for end in said)
             if not (len(said) == 2 and all(isinstance(end, int | float) and not isinstance(end, bool) for end in said)):
                 raise ValueError("bounds are two numbers, such as (0, 110)")
             whole = kind == "integer" and all(float(end).is_integer() for end in said)

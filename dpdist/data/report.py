@@ -94,10 +94,11 @@ def check(report: RowReport, schema: Schema, *, rules: bool = True) -> None:
     leaves these to the caller.
     """
     counted = list(zip(schema.attributes, report.counts, strict=True))
-    for kind, article in (("integer", "an"), ("number", "a")):
-        mistyped = [a.name for a, counts in counted if counts[MISTYPED] and (a.kind == "number") == (kind == "number")]
+    kinds = (("integer", "an", ", or declare `kind: number`"), ("number", "a", ""))
+    for kind, article, number in (*kinds, *((kind, "a", ", or say its `format`") for kind in ("date", "datetime"))):
+        known = (kind,) if kind != "integer" else (kind, "categorical", "ordinal")
+        mistyped = [a.name for a, counts in counted if counts[MISTYPED] and a.kind in known]
         if mistyped:
-            number = ", or declare `kind: number`" if kind == "integer" else ""
             raise ColumnMismatch(
                 f"{_columns(mistyped)}: values that are no {kind}s in {article} {kind} attribute; clean them, or list "
                 f"the texts that mean missing under `missing_values`{number}"

@@ -105,7 +105,8 @@ def code_labels(attribute: Attribute) -> tuple[str, ...]:
         names = list(map(str, attribute.values))
     else:
         pairs = zip(*(ends.tolist() for ends in attribute.bin_ends(shown=True)), strict=True)
-        names = [f"{low:.10g}" if low >= high else f"{low:.10g}..{high:.10g}" for low, high in pairs]
+        form = attribute.shown if attribute.dated else "{:.10g}".format
+        names = [form(low) if low >= high else f"{form(low)}..{form(high)}" for low, high in pairs]
     if isinstance(attribute.missing, Category):
         names.append(attribute.missing.category)
     return tuple(names)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpdist.publish.part_format import PartFormat
+from dpdist.spec.calendar import Every
 from dpdist.spec.schema import Attribute, Category, Schema
 
 
@@ -174,7 +175,8 @@ def _column(attribute: Attribute, form: PartFormat) -> Column:
         lows, highs = attribute.bin_ends()
         edges = np.append(lows, highs[-1:])
         field = pa.field(name, pa.float64(), nullable=attribute.missing_code is not None)
-        return Column(field, size, edges=edges, step=attribute.step, missing=attribute.missing_code)
+        step = attribute.step if isinstance(attribute.step, float) else None
+        return Column(field, size, edges=edges, step=step, missing=attribute.missing_code)
     kind = _type_of(attribute)
     if attribute.values is None:
         integers = attribute.bin_edges
@@ -185,7 +187,7 @@ def _column(attribute: Attribute, form: PartFormat) -> Column:
             [value == "true" if pa.types.is_boolean(kind) else value for value in attribute.values], np.int64
         )
     widths = None
-    if attribute.is_binned:
+    if attribute.is_binned and not isinstance(attribute.step, Every):
         lows, highs = attribute.bin_ends()
         widths = (highs - lows + 1).astype(np.uint64)
     if attribute.missing_code is not None:  # an entry for its code, which is written as null

@@ -96,6 +96,9 @@ def _resolved(schema: dict[str, Any] | str, path: Path) -> dict[str, Any]:
     return found
 
 
+_SIGNS = {"yyyy": "%Y", "yy": "%y", "MM": "%m", "M": "%m", "dd": "%d", "d": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
+"""What formats of dates have in CSVW, and as `strptime` has it."""
+
 _TRUE, _FALSE = ("true", "True", "TRUE", "1"), ("false", "False", "FALSE", "0")
 
 
@@ -152,6 +155,7 @@ def _csvw(tree: dict[str, Any]) -> Iterator[Described]:
             integers=base not in _NUMBERS,
             texts=base not in _NUMBERS | _WHOLE,
             dated=_DATED.get(base),
+            format=re.sub("|".join(_SIGNS), lambda sign: _SIGNS[sign[0]], choices) if base in _DATED else "",
             absent=tuple(text for text in ([null] if isinstance(null, str) else null) if text),
             nullable=not column.get("required", False),
             aliases={"1": "true", "0": "false"} if base == "boolean" and not plain else {},

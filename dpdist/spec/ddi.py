@@ -10,6 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from dpdist.errors import SpecError
+from dpdist.spec.calendar import DatedKind
 from dpdist.spec.described import Described, chosen, is_number, is_whole, words
 
 MOST_INVALID = 1_000
@@ -71,13 +72,17 @@ def _tree(path: Path) -> ElementTree.Element:
         raise SpecError(f"{path} is no XML in {encoding}: write it again, or correct its declaration") from None
 
 
+_DATED: dict[str, DatedKind] = {"date": "date", "dateTime": "datetime"}
+
+
 def _variable(variable: ElementTree.Element) -> Described:
     codes = list(_each(variable, "catgry"))
     found = [(_inside(code, "catValu"), _inside(code, "labl"), code.get("missing") == "Y") for code in codes]
     ranges, items = _values(variable, "valrng")
     invalid, invalid_items = _values(variable, "invalrng")
     listed, notes = _listed(invalid)
-    kinds = {form.get("type") for form in _each(variable, "varFormat")}
+    forms = list(_each(variable, "varFormat"))
+    kinds, categories = ([form.get(name, "") for form in forms] for name in ("type", "category"))
     absent = dict.fromkeys([*(value for value, _, missing in found if missing), *invalid_items, *listed])
     kept = {value: label for value, label, _ in found if value not in absent}
     kept |= {item: "" for item in items if item not in absent and item not in kept}
@@ -100,6 +105,7 @@ def _variable(variable: ElementTree.Element) -> Described:
         high,
         integers=not real and is_whole(low) and is_whole(high),
         texts="character" in kinds,
+        dated=next((kind for kind in map(_DATED.get, categories) if kind), None),
         ordered=variable.get("nature") == "ordinal",
         absent=tuple(absent),
         nullable=bool(absent or invalid),

@@ -61,6 +61,8 @@ def _departure(part: Attribute, whole: Attribute) -> str | None:
     """Why an attribute is not a coarser one; None where it is."""
     if part.kind != whole.kind:
         return f"its kind is {whole.kind}"
+    if part.format != whole.format:
+        return "its `format` is another one"
     if part.missing != whole.missing or set(part.missing_values) != set(whole.missing_values):
         return "its policy for missing values is another one"
     if whole.bounds is not None:

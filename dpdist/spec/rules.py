@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, model_validator
 
 from dpdist.errors import SpecError
+from dpdist.spec.calendar import Every
 from dpdist.spec.conditions import Box, Mask, ends_of, equal_to, inside, missing_text, named, parse_condition, texts_of
 from dpdist.spec.strict import Frozen, OwnFields, Value
 
@@ -212,6 +213,8 @@ def _ordered(first: Attribute, second: Attribute) -> Iterator[tuple[Mask, Mask]]
                 "values"
             )
         ends = [pair for pair in found if pair is not None]
+        if first.step == second.step and isinstance(first.step, Every):  # beginnings, which are in the order of days
+            ends = [(lows, lows) for lows, _ in ends]
     (lows, highs), (other_lows, other_highs) = ends
     if ((highs[:, None] > other_lows) & (lows[:, None] <= other_highs)).any():
         raise SpecError(

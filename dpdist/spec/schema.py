@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
-from dpdist.spec.calendar import DatedKind, Every, number_of, periods, text_of
+from dpdist.spec.calendar import DAY, DatedKind, Every, number_of, periods, text_of
 from dpdist.spec.groups import Edges, Groups, Number, Prefix, Width, group_map, level_maps
 from dpdist.spec.rules import Rule, Rules, compiled
 from dpdist.spec.strict import Frozen, Value
@@ -86,8 +86,9 @@ class Attribute(Frozen):
     heaps: tuple[End, ...] = ()
     """Values that many records share, such as an income of 0: each has a bin of its own among `bins`, so it is counted
     and released as it is."""
-    step: float | None = Field(default=None, gt=0)
-    """What released numbers of a binned `number` are multiples of: 0.01 for cents, 1 for whole numbers."""
+    step: Annotated[float, Field(gt=0)] | Every | None = None
+    """What released numbers of a binned `number` are multiples of: 0.01 for cents, 1 for whole numbers. Of dates and
+    datetimes {every: month}, as their bins are: the beginning of each is released, and `at_most` compares these."""
     buckets: Width | Edges | Groups | Every | tuple[int, ...] | None = None
     """Coarser values used where the attribute is a parent: {width: w}, {edges: [...]}, {groups: [[...], ...]},
     {every: month} or one bucket number per value."""
@@ -114,11 +115,13 @@ class Attribute(Frozen):
             return field
         if isinstance(field, dict):
             return field | {"edges": [number_of(end, kind) for end in field["edges"]]} if "edges" in field else field
-        return (
-            [end if type(end) is int else number_of(end, kind) for end in field]
-            if isinstance(field, list | tuple)
-            else field
-        )
+        if not isinstance(field, list | tuple):
+            return field
+        written = isinstance(field, list)  # by people and in files, where a number would be a year
+        numbers = [end if type(end) is int and not written else number_of(end, kind) for end in field]
+        if info.field_name == "bounds" and kind == "datetime" and len(str(field[-1])) == len("2024-12-31"):
+            numbers[-1] += (DAY - 1) * isinstance(field[-1], str)  # the whole day
+        return numbers
 
     @model_serializer(mode="wrap")
     def _as_moments(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -201,6 +204,12 @@ class Attribute(Frozen):
 
     def _check_heaps(self) -> None:
         """Refuse heaps and a step that do not go with the bins."""
+        if isinstance(self.step, Every):
+            if self.bins != self.step or self.heaps or not self._begins:
+                raise ValueError(
+                    "`step` {every: …} goes with the same `bins`, no heaps, and bounds that begin with one"
+                )
+            return
         if (self.heaps and self.bins is None) or (
             self.step is not None and (self.kind != "number" or self.bins is None)
         ):
@@ -291,6 +300,14 @@ class Attribute(Frozen):
             below = np.nextafter(lows, -math.inf)
             return np.where(np.isin(below, self.heaps), below, lows), np.where(np.isin(lows, self.heaps), lows, highs)
         return lows, highs
+
+    @property
+    def _begins(self) -> bool:
+        """Whether the first of its periods begins at the lower bound."""
+        if self.dated is None or self.bounds is None or not isinstance(self.bins, Every):
+            return False
+        low = int(self.bounds[0])
+        return len(periods(low - 1, low, self.bins, self.dated)) == 2
 
     @property
     def dated(self) -> DatedKind | None:

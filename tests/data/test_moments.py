@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
+import dpdist
 from dpdist.data.encode import ColumnEncoder, check_type
 from dpdist.data.report import ABOVE, BELOW, MISSING, MISTYPED
 from dpdist.errors import ColumnMismatch
@@ -105,3 +110,80 @@ def test_released_values_are_of_their_type_and_code(settings: dict[str, Any], ki
     assert column.admits(values)
     read, _, _ = ColumnEncoder(schema.attributes[0]).encode(values)
     np.testing.assert_array_equal(read, codes)
+
+
+MONTHS = {
+    "kind": "date",
+    "bounds": ["2022-01-01", "2024-12-31"],
+    "bins": {"every": "month"},
+    "step": {"every": "month"},
+}
+
+
+def stays(rows: int = 12_000) -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    admitted = np.datetime64("2022-01-01") + rng.integers(0, 1_000, rows)
+    left = np.minimum(admitted + rng.geometric(0.05, rows), np.datetime64("2024-12-31"))
+    return pd.DataFrame({"admitted": admitted.astype("M8[s]"), "discharged": left.astype("M8[s]")})
+
+
+@pytest.mark.parametrize("form", ["frame", "parquet", "csv"])
+def test_no_released_record_breaks_an_order_of_dates(form: str, tmp_path: Path) -> None:
+    held, settings = stays(), dict(MONTHS)
+    data: Any = held
+    if form == "parquet":
+        data = str(tmp_path / "stays.parquet")
+        pq.write_table(pa.Table.from_pandas(held, preserve_index=False), data)
+    elif form == "csv":
+        data, settings["format"] = str(tmp_path / "stays.csv"), "%d/%m/%Y"
+        held.to_csv(data, index=False, date_format="%d/%m/%Y")
+    ledger = dpdist.Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    ledger.create("stays", epsilon=2, delta=1e-6)
+    spec = {
+        "kind": "synthesis",
+        "name": "stays",
+        "dataset": "stays",
+        "schema": {
+            "attributes": [{"name": name} | settings for name in held.columns],
+            "rules": [{"at_most": ["admitted", "discharged"]}],
+        },
+        "data": {"minimum_records": 10_000},
+        "privacy": {"epsilon": 1, "delta": 1e-9},
+        "output": {"path": str(tmp_path / "released")},
+    }
+    found = dpdist.release(spec, data=data, ledger=ledger).to_pandas()
+    assert found.dtypes.map(lambda kind: kind.kind).tolist() == ["M", "M"]
+    assert (found.discharged < found.admitted).sum() == 0
+    assert set(found.admitted.dt.day) == {1}
+    counted = [frame.admitted.dt.to_period("M").value_counts(normalize=True) for frame in (found, held)]
+    assert counted[0].sub(counted[1], fill_value=0).abs().sum() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"bounds": ["2022-01-02", "2024-12-31"]}, "bounds that begin with one"),
+        ({"bins": {"every": "week"}}, "the same `bins`"),
+        ({"heaps": ["2022-05-05"]}, "no heaps"),
+        ({"bounds": [2022, 2024]}, "a date in quotes"),
+        ({"kind": "integer", "bounds": [0, 9], "bins": None}, "the same `bins`"),
+    ],
+)
+def test_steps_of_the_calendar_go_with_their_bins(settings: dict[str, Any], message: str) -> None:
+    attribute(MONTHS, name="v")
+    with pytest.raises(ValidationError, match=message):
+        attribute(MONTHS, name="v", **settings)
+
+
+def test_orders_of_bins_need_one_step() -> None:
+    quarters = {every: {"every": "quarter"} for every in ("bins", "step")}
+    for other in (quarters, {"step": None}):
+        tree = [MONTHS | {"name": "a"}, MONTHS | other | {"name": "b"}]
+        with pytest.raises(ValidationError, match="overlap"):
+            Schema.model_validate({"attributes": tree, "rules": [{"at_most": ["a", "b"]}]})
+
+
+def test_a_day_that_ends_a_range_of_moments_is_in_it_as_a_whole() -> None:
+    read = attribute(MOMENT, bounds=["2024-01-01", "2024-12-31"], bins={"every": "day"})
+    assert read.model_dump(mode="json")["bounds"] == ["2024-01-01 00:00:00", "2024-12-31 23:59:59"]
+    assert attribute(read.model_dump()) == read == read.model_copy(update={"labels": None})

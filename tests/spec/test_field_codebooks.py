@@ -214,3 +214,11 @@ def test_types_of_other_systems_are_drafted(tmp_path: Path) -> None:
     assert found["until"]["bounds"] == ["9999-12-31", "9999-12-31"]
     assert (found["far"]["kind"], found["seen"]["kind"]) == ("date", "datetime")
     assert draft(tmp_path / "t.parquet").count("no attribute holds this type") == 2
+
+
+def test_dates_of_codebooks_have_their_format(tmp_path: Path) -> None:
+    csvw = {"name": "day", "datatype": {"base": "date", "format": "d.M.yyyy"}}
+    (tmp_path / "t.json").write_text(json.dumps({"tableSchema": {"columns": [csvw]}}))
+    assert "format: '%d.%m.%Y'" in draft(tmp_path / "t.json")
+    (tmp_path / "t.xml").write_text('<codeBook><var name="day"><varFormat category="date"/></var></codeBook>')
+    assert "kind: date" in draft(tmp_path / "t.xml")

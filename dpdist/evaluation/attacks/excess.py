@@ -198,7 +198,7 @@ def numeric(schema: Schema) -> list[int]:
     return [
         i
         for i, attribute in enumerate(schema.attributes)
-        if attribute.kind in ("integer", "number") and (attribute.bins is None or attribute.kind == "number")
+        if attribute.bounds is not None and (attribute.bins is None or attribute.kind == "number")
     ]
 
 

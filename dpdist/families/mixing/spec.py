@@ -253,6 +253,5 @@ class MixingSpec(ReleaseSpec):
 
 def class_names(label: Attribute) -> list[str]:
     """Text of each code of the class attribute."""
-    values = label.values if label.values is not None else label.bin_edges.tolist()
-    names = [str(value) for value in values]
+    names = list(map(str, label.values or map(label.shown, label.bin_edges.tolist())))
     return [*names, label.missing.category] if isinstance(label.missing, Category) else names
