@@ -34,8 +34,7 @@ _LEAST_SHARE = 2e-5
 _ERROR_OF_CURVE = 0.3  # relative deviation of a class from the curve, before it is measured
 _FACTORS = (0.4, 2.5)
 _LEAST_SPREAD = 0.02  # variance of the pairs' factors, at least
-_SURE = 2.0
-"""An interval by mean errors is taken if it is the shorter one even with a mean error this many deviations larger."""
+_SURE = 2.0  # an interval by mean errors is taken if it is shorter even with errors this many deviations larger
 _SURELY = 0.5  # deviation of the logarithm of errors that the noise hides; it grows with how far they stand out
 _SHOWN = 2.0  # deviations of its noise from which on a sum shows an error; below, an upper bound takes its place
 _UPPER = 1.645  # deviations of the upper bound: 95 %

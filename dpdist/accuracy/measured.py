@@ -2,7 +2,7 @@
 
 The records are public when this is measured. Their cells fall into classes by their share of the records. For one,
 two and three attributes at a time, the sum of ``|count - released count|`` over the cells of each class is measured,
-and the L1 distance of each pair's table. Nothing depends on how the records were made.
+and the L1 distance of each pair's table.
 
 One record moves one cell of each table by 1, and so each table's contribution to one class by at most 1: the sums of
 an order have sensitivity (number of tables) in L1, hence in L2; the distances of P pairs have sqrt(P) in L2. Everything
@@ -25,9 +25,7 @@ from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.noise import Noise
 from dpdist.storage.stored import tree_of, value_of
 
-EDGES = (1, 3, 10, 30, 100, 300, 1000, 3000)
-"""Classes of a cell by its share of the released records: their lower ends, in units of 1e-4."""
-
+EDGES = (1, 3, 10, 30, 100, 300, 1000, 3000)  # lower ends of the classes of cells by their share, in units of 1e-4
 MOST_PAIRS = 1000  # more pairs have no distance each: the noise of a distance grows with their root
 _WEIGHTS = {1: 1.0, 2: 1.5, 3: 1.5}  # shares of the orders' sums, and of the pairs' distances, before they sum to 1
 _PAIRS_WEIGHT = 2.0

@@ -16,9 +16,9 @@ ROLES = ("scheduler", "worker", "client")
 
 
 def write_certificates(folder: Path, *, days: int = 365) -> None:
-    """Write ``ca.pem`` and, for each of `ROLES`, ``ROLE.pem`` and ``ROLE-key.pem`` (mode 0600), valid for `days`; a
-    missing folder is made with mode 0700. Raises OutputExists: the folder holds a file of one of these names;
-    OutputUnwritable: it cannot be written.
+    """Write ``ca.pem`` and, for each of `ROLES`, ``ROLE.pem`` and ``ROLE-key.pem`` (mode 0600), valid for `days`.
+
+    Raises OutputExists: the folder holds one of these files; OutputUnwritable: it cannot be written.
     """
     files = make_certificates(days=days)
     try:

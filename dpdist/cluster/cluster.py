@@ -117,9 +117,7 @@ class Cluster:
             return held
 
     def compute(self, tasks: Sequence[Deferred], *, progress: TaskProgress | None = None) -> list[Any]:
-        """Compute delayed objects together and return their results in order. Raises ResourceError: a task killed its
-        worker repeatedly, the scheduler was lost, or memory ran out; DpdistError: whatever dpdist error a task raised.
-        """
+        """Compute tasks together, in order. Raises ResourceError: the cluster or memory fails; DpdistError: a task."""
         with translated():
             if self._client is None:
                 with _ThreadProgress(progress):

@@ -1,7 +1,6 @@
 """Structured logs: one JSON object a line, with a stage, an attempt and a duration, never a value.
 
-Only the fields of `FIELDS` and the fixed text of a message are written. Everything else in a log record, such as
-arguments and the texts of exceptions, is left out, so that no value of a table reaches a log by accident.
+Only the fields of `FIELDS` and the fixed text of a message are written, so that no value of a table reaches a log.
 """
 
 from __future__ import annotations

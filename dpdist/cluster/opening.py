@@ -25,13 +25,9 @@ if TYPE_CHECKING:
     from dpdist.spec.release import ClusterSpec, SecuritySpec
 
 WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
-"""Environment of embedded workers. Dask's own default also sets MALLOC_TRIM_THRESHOLD_=65536, which returns every
-temporary array to the kernel and makes NumPy code take about four times the CPU; it is left out on purpose."""
+"""Environment of embedded workers, without MALLOC_TRIM_THRESHOLD_, whose default makes NumPy take four times the CPU."""
 
-
-SILENCE = 60.0
-"""Seconds without an answer after which a scheduler counts as lost. TCP detects an unreachable machine, not a process
-that stopped responding. The scheduler watches the workers (``distributed.scheduler.worker-ttl``, five minutes)."""
+SILENCE = 60.0  # seconds without an answer after which a scheduler counts as lost: TCP detects dead machines only
 
 
 @contextmanager

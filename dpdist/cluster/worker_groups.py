@@ -39,9 +39,7 @@ class WorkerGroups:
         self._grace, self._patience = grace, patience
 
     def present(self) -> tuple[str, ...]:
-        """The groups that have a worker now, in their order. Raises SpecError: a worker has the resources of two
-        groups; ClusterUnreachable: the scheduler was lost.
-        """
+        """The groups with a worker. Raises SpecError: one is of two groups; ClusterUnreachable: it was lost."""
         workers = workers_of(self._client)
         held: set[str] = set()
         for worker in workers:

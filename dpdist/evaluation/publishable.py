@@ -233,8 +233,8 @@ class FiguresPublication:
         return self.ledger.share_key(attempt, self.pages.address(self.pages.hidden(f"key.{attempt.id}")))
 
     def publish(self, counts: Mapping[str, Marginals]) -> PageSection:
-        """Draw the noise, store the figures, commit, and make them visible. Raises ReleaseConflict: the figures were
-        published from another folder; OutputUnwritable: the folder cannot be written.
+        """Draw, store, commit and show the figures. Raises ReleaseConflict: published from another folder;
+        OutputUnwritable.
         """
         attempt = self._attempt
         if attempt is None:

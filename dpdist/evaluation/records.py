@@ -113,9 +113,8 @@ class Agreement:
         return np.array([occurrences(first - a, second - b) for a, b in zip(ours, theirs, strict=True)])
 
     def profiles(self, records: Codes, others: Codes) -> tuple[Floats, Counts]:
-        """How many of the others differ from each record in no, one and two attributes, and `without`.
-
-        The first is float64[3, records]; its third row is an estimate where there are more than `PAIRS` pairs.
+        """How many of the others differ in no, one and two attributes, float64[3, records], and `without`. With more
+        than `PAIRS` pairs the third row is an estimate.
         """
         m = self.attributes
         ours, theirs = self.words(records), self.words(others)

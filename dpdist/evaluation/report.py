@@ -199,9 +199,7 @@ def to_json(about: About, sections: Sequence[PageSection], manifest: Manifest) -
 
 
 def check_output(pages: Pages, release: Store) -> None:
-    """Refuse a place inside a release, or one that holds it. Raises SpecError: it is in the release, or another
-    release's place; OutputUnwritable: it could not be written in the end.
-    """
+    """Refuse a place in or around a release. Raises SpecError: it is one; OutputUnwritable: it cannot be written."""
     if isinstance(pages, Folder):
         shown, place = str(pages.path), pages.path.resolve()
         inside, home = [place, *place.parents], Path(release.uri).resolve() if release.is_local else None
@@ -231,9 +229,7 @@ def check_output(pages: Pages, release: Store) -> None:
 
 
 def write(pages: Pages, about: About, sections: Sequence[PageSection], manifest: Manifest) -> tuple[str, str]:
-    """Write the page and the figures, for the owner alone; an earlier evaluation there is replaced. Returns their
-    addresses. Raises OutputUnwritable: the place cannot be written.
-    """
+    """Write page and figures for the owner alone; return their addresses. Raises OutputUnwritable."""
     figures = json.dumps(to_json(about, sections, manifest), indent=1, allow_nan=False) + "\n"
     advice = "choose another --output"
     page = pages.write(PAGE, render(about, sections).encode(), advice=advice)

@@ -76,10 +76,7 @@ class Request:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], *, source: str = "evaluate", **more: Any) -> Request:
-        """The request of a caller: settings by name, and with `more` fields that are no settings.
-
-        Raises SpecError: a setting is unknown or not valid.
-        """
+        """The request of a caller: settings by name, and `more` fields. Raises SpecError: a setting is not valid."""
         from pydantic import TypeAdapter, ValidationError
 
         from dpdist.ledger.signing import load_public_key

@@ -6,8 +6,7 @@ A perturbation d of the weights (relative, one number for each record) has three
   one-way cells are relative to a simple random sample of the same size;
 - *all other directions*: white noise, as large as the errors of two-way cells are, and at least as that of a simple
   random sample: cells may be drawn with less, other functions of the records are not;
-- *lost dependence*: for each pair of attributes, products of scores. A model that misses a dependence misses it in few
-  directions, which white noise of the same size hardly hits. The scores of an attribute are its values' leading
+- *lost dependence*: for each pair of attributes, products of scores. The scores of an attribute are its values' leading
   direction in the tables with all others (correspondence analysis) and, where values are ordered, their numbers. The
   product of two scores has the deviation by which 1.96 deviations are the largest error of its mean that a table with
   the pair's measured distance can have, less what drawing the records explains: if the error is proportional to the

@@ -1,7 +1,6 @@
 """Balanced records: a sample of model rows whose pair tables are close to the model's.
 
-Rows drawn from a model miss its pair tables by chance, though no more than the noise of the measurements does. Rows are
-therefore drawn in excess, and rows in the sample are exchanged for rows outside it where that brings the pair tables
+Rows are drawn in excess, and rows in the sample are exchanged for rows outside it where that brings the pair tables
 closer to their expected counts. All arithmetic is on integers, and the rows that are looked at are chosen by keyed
 words: the result is a pure function of model, key and part.
 """

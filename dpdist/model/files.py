@@ -71,9 +71,7 @@ def model_files(learned: Learned, *, key: str, rounds: int) -> dict[str, bytes]:
 
 
 def read_model(store: Store, manifest: Manifest) -> PublishedModel:
-    """The published model of a release. Raises DataNotFound: the release publishes none; VerificationFailed: a file is
-    not what the manifest says, or not in this format; StorageUnavailable: the storage does not answer.
-    """
+    """The published model of a release. Raises DataNotFound: none; VerificationFailed: not as the manifest says."""
     listed = {record.name.rsplit("/", 1)[-1]: record for record in manifest.files}
     if not {"model.json", "model.parquet", "tables.parquet"} <= listed.keys():
         raise DataNotFound(

@@ -6,8 +6,7 @@ the weights of the other tables leave it (`Learner.round`, `measure_one_way`).
 The expected accuracy is a mean total variation distance of two-way tables (`docs/planning.md`). Attributes are taken as
 independent with Zipf shares 1, 1/2, 1/3, ... Two parts of the error add as squares: *noise*, of a table of each pair as
 precise as those that the plan measures, and *sampling* of the released records. `KEPT_OF_NOISE` and
-`KEPT_OF_SAMPLING` were set on Adult, ACS 2013 and ACS 2024 at epsilon 0.1 to 8. What a model of pairs misses of a
-table's dependence is not public, and can be more than both.
+`KEPT_OF_SAMPLING` were set on Adult, ACS 2013 and ACS 2024 at epsilon 0.1 to 8.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Exact inference on a junction tree, on probabilities: beliefs of the cliques, marginals of factors and of all pairs.
 
 A clique's table is built up attribute by attribute, in ascending cardinality, and each factor is multiplied in where
-its last attribute joins, so that few products run over the whole table; marginals come off in the opposite order.
-Marginals of all pairs are found by messages P(attributes, separator) that carry the rows of many attributes at once:
-one matrix product an edge of the tree. A row's product does not depend on the other rows
+its last attribute joins, so that few products run over the whole table. Marginals of all pairs are found by messages
+P(attributes, separator) that carry the rows of many attributes at once. A row's product does not depend on the others
 (`dpdist.privacy.portable.probability_product`), so that the grouping of attributes changes no bit.
 """
 

@@ -27,9 +27,8 @@ class Sizes:
     least: int = 100  # records below which an attack says nothing
 
 
+# columns of the cells of an `Excess`
 EXCESS = ("training", "low", "high", "hold-out", "low ", "high ", "excess", "low  ", "high  ")
-"""Columns of the cells of an `Excess`."""
-
 Hits = tuple[int, int]  # successes, and trials
 
 

@@ -83,9 +83,8 @@ def attacked(
     sizes: Sizes = SIZES,
     confidence: float | None = None,
 ) -> dict[str, AttackResult] | None:
-    """All attacks on the parents with this many members or more; None where there are too few.
-
-    `confidence` is that of each interval; by default those of the attacks hold together with that of the sizes.
+    """All attacks on the parents with this many members or more; None where there are too few. By default the intervals
+    of the attacks hold together with the confidence of the sizes.
     """
     rng = np.random.default_rng([seed, 20])
     members, parts = _large(training, at_least, rng), [_large(half, at_least, rng) for half in holdout.halves(rng)]

@@ -25,8 +25,7 @@ from dpdist.families.base.graph import no_codes, table_pass
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Counts
 
-MOST_ROWS = 2_000_000
-"""Members of each table that are held at once, about; of a larger table whole parents chosen at random."""
+MOST_ROWS = 2_000_000  # members of each table that are held at once, about; of a larger table whole parents at random
 
 _FAN_IN = 16
 

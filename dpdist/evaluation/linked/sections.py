@@ -51,9 +51,7 @@ def open_linked(
     seed: int,
     progress: Progress,
 ) -> LinkedInputs:
-    """Read both tables, whole parents at a time. Raises DataError: a table does not fit the release's schema, or its
-    files changed meanwhile; SpecError: the hold-out is the table itself.
-    """
+    """Read both tables. Raises DataError: one does not fit or changed; SpecError: the hold-out is the table."""
     against, holdout = tables.against, tables.holdout
     tables.check_holdout()
     inputs = {"real": against} | ({} if holdout is None else {"holdout": holdout})

@@ -93,9 +93,7 @@ def is_remote(place: str | os.PathLike[str]) -> bool:
 
 
 def write_private(path: Path, content: bytes, *, advice: str) -> None:
-    """Write or replace a file of mode 0600 in one step; missing folders are made with mode 0700. Raises
-    OutputUnwritable, with the `advice`: the folder cannot be written.
-    """
+    """Replace a file of mode 0600, in folders of mode 0700. Raises OutputUnwritable, with the `advice`."""
     temporary = None
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -71,9 +71,7 @@ class About:
 
 
 def render(about: About, sections: Sequence[PageSection]) -> str:
-    """The page of an evaluation, its sections in this order: the whole HTML document. Raises ValueError: a section's
-    name is no anchor or stands twice, or a plot is more than shapes and text.
-    """
+    """The whole HTML document. Raises ValueError: a name is no anchor or stands twice, or a plot is no plain SVG."""
     from jinja2 import Environment, StrictUndefined
 
     names = [section.name for section in sections]

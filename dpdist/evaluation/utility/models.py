@@ -266,9 +266,7 @@ def too_small(name: str, title: str) -> PageSection:
 
 
 def named_target(view: View, name: str | None) -> int:
-    """The place of the attribute to predict; unless it is named the last with two values, else the one with the fewest.
-    Raises SpecError: there is no such attribute.
-    """
+    """The place of the attribute to predict; by default the last with two values. Raises SpecError: none."""
     if name is None:
         sizes = view.sizes
         finite = [i for i, axis in enumerate(view.axes) if axis.edges is None and axis.size > 1]

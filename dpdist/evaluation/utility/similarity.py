@@ -25,8 +25,7 @@ from dpdist.evaluation.utility.marginals import (
 )
 from dpdist.privacy.arrays import Codes, Floats
 
-GOOD, FAIR = 0.35, 0.75
-"""Largest part of the way from two real halves to independence that is called good, and with reserve."""
+GOOD, FAIR = 0.35, 0.75  # largest parts of the way from two real halves to independence that are called so
 
 _WORST = 15
 _NUMBERS = {2: "Two", 3: "Three"}

@@ -35,9 +35,7 @@ _SHOWN = 15
 def statistics_sections(
     store: Store, manifest: Manifest, against: Input, cluster: Executor, *, progress: Progress
 ) -> tuple[list[PageSection], RowReport]:
-    """Compare released statistics with those of the real table; also the report of that table. Raises DataError: it
-    cannot be read by the release's schema; VerificationFailed: the parts are not what the manifest says.
-    """
+    """Compare released statistics with the table's. Raises DataError, VerificationFailed: it, or a part, is wrong."""
     spec = load_public(manifest.spec, manifest.table)
     truth = family_of(spec).truth
     if truth is None:

@@ -18,9 +18,8 @@ from dpdist.families.histogram.spec import KernelSpec
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import eigh, exp, sin_turns
 
-MAX_TIMES = 2048
+MAX_TIMES = 2048  # largest grid of times: its eigenpairs take seconds, and its matrices 32 MB each
 PORTABLE_TIMES = 256  # beyond, eigenpairs are those of LAPACK, whose last bits depend on the processor
-"""Largest grid of times: its eigenpairs take seconds, and its matrices 32 MB each."""
 
 _NEGLIGIBLE = 1e-12  # of the largest eigenvalue: what rounding leaves of zero
 

@@ -171,8 +171,7 @@ def resolve_shares(shares: Shares, cells: Sequence[int], *, mechanism: Mechanism
     of epsilon_i, hence shares as the cube root of the cells; for Gaussian noise ``sum cells sigma_i^2`` at a given sum
     of ``1 / sigma_i^2``, hence as the square root.
 
-    Raises SpecError: no table, a number of shares that is not the number of tables, a share that is not positive, or a
-    sum that is not one.
+    Raises SpecError: no table, or shares that are not one per table, positive, with the sum one.
     """
     if not cells or min(cells) < 1:
         raise SpecError("a histogram release needs at least one histogram, of at least one cell")

@@ -241,9 +241,8 @@ class HistogramPlan(Plan):
 
 
 def plan(spec: HistogramSpec) -> HistogramPlan:
-    """Plan a histogram release. Raises SpecError: the settings contradict each other, or there are too many cells;
-    AccountingError: no valid guarantee at these parameters; GuaranteeRefused: leakage so large that no noise is needed,
-    and that was not asked for by name.
+    """Plan a histogram release. Raises SpecError: settings contradict each other; AccountingError: no valid guarantee;
+    GuaranteeRefused: no noise is needed, and that was not asked for by name.
     """
     made = _plan(spec)
     workers, needed = spec.cluster.memory_limit, made.needs().task_bytes

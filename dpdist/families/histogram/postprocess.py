@@ -66,12 +66,10 @@ def fit_hierarchy(
 
     Going up, a node's own noisy count and the sum of its children's estimates are averaged by inverse variance; going
     down, the difference of a parent's estimate and its children's sum is spread over them by variance (Hay et al. 2010,
-    for any tree and any noise). That is the generalised least squares solution, for independent noise with one variance
-    per level.
+    for any tree and any noise).
 
-    `levels` go from the finest to the coarsest, shapes (n_0,), (n_1,), ...; `parents` gives for each level but the last
-    the place of each node's parent in the next level, and each node of a coarser level has a child. Raises SpecError:
-    the parts do not form a hierarchy.
+    `levels` go from the finest to the coarsest; `parents` gives for each level but the last the place of each node's
+    parent in the next one. Raises SpecError: the parts do not form a hierarchy.
     """
     counts = [np.asarray(level, np.float64) for level in levels]
     links = [np.asarray(link, np.intp) for link in parents]

@@ -53,9 +53,8 @@ def stages(plan: HistogramPlan) -> Sequence[Stage[HistogramSpec, HistogramPlan]]
 
 
 def measure(attempt: HistogramAttempt) -> NoisyStatistics:
-    """Count (or sum the curves) in one pass and draw the noise; the noisy statistics are stored. Raises DataError: the
-    table breaks its declared policies; CheckFailed: a declared public number was not confirmed; ResourceError: the
-    cluster gave up; the attempt can be resumed.
+    """Count (or sum the curves) in one pass, draw the noise and store the noisy statistics. Raises DataError: a policy
+    is broken; CheckFailed: a declared number was not confirmed; ResourceError: the attempt can be resumed.
     """
 
     def draw() -> NoisyStatistics:

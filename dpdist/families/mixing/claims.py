@@ -5,8 +5,7 @@ order come from the functions that the stages call, with streams of the same nam
 
 *Mixtures*: a class of rows that all coincide, at the clipping norm, and a canary (or a unit of canaries) opposite to
 them: there one mixture is the pair of the accounting itself, of a unit nearly. The class is as small as a few mixtures
-allow, so that the canary is drawn often enough to show in thousands of releases; the epsilon that is stated is that of
-this small class.
+allow, and the epsilon that is stated is that of this small class.
 """
 
 from __future__ import annotations

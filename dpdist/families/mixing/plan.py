@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 
 def plan(spec: MixingSpec) -> MixingPlan:
-    """Plan a mixing release. Raises SpecError: a class cannot fill a mixture, or the settings contradict each other;
-    AccountingError: no valid guarantee, or too few declared records for the checks.
-    """
+    """Plan a mixing release. Raises SpecError: settings contradict each other; AccountingError: no valid guarantee."""
     mixing, divided = spec.mixing, divide_budget(spec)
     width = divided.encoding.width
     if width > LARGEST_WIDTH and spec.takes_covariances:

@@ -17,11 +17,8 @@ from dpdist.spec.schema import Attribute, Category
 from dpdist.spec.strict import MOST_RECORDS, Exact, Section, Value
 
 MOST_CANDIDATES = 8  # orders that are tried on a table, at most
-HELD_OUT = Fraction(1, 10)
-"""Share of the records on which orders are compared: enough to tell them apart, and little is lost to the mixtures."""
-
-SCALING_SHARE = 0.05
-"""Share of the budget of the noisy means and deviations of the scaling, which are sums over all records."""
+HELD_OUT = Fraction(1, 10)  # share of the records on which orders are compared
+SCALING_SHARE = 0.05  # share of the budget of the noisy means and deviations of the scaling
 
 
 class MixingPrivacySpec(PrivacyLimit):

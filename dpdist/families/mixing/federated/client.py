@@ -4,8 +4,7 @@ A client derives the noise of its messages from its own charge, so the coordinat
 message of a class it stores which clients mix that class, and refuses others later. A repeated message is therefore the
 same, bit for bit.
 
-Clients report only the type of an error, never its text, which stays in ``error.txt`` of the attempt's folder at the
-client.
+Clients report only the type of an error; its text stays in ``error.txt`` of the attempt's folder at the client.
 """
 
 from __future__ import annotations

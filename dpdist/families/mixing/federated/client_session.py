@@ -222,9 +222,8 @@ _keys: dict[ClientSession, KeyRef] = {}
 
 
 def attempt_of(session: ClientSession) -> ClientAttempt:
-    """The client's own attempt, with its `Classes`: read once; refused if the files are not those that were charged.
-    Raises ReleaseConflict: the round is over for this client, or the input changed; DataError: the table breaks its
-    declared policies.
+    """The client's own attempt, with its `Classes`, read once. Raises ReleaseConflict: the round is over for this
+    client, or the input changed; DataError: the table breaks its declared policies.
     """
     with _lock:
         if session in _held:

@@ -195,8 +195,7 @@ class Masks:
 
 MESSAGE_BYTES = 1 << 26  # largest message
 LEAST_STEPS = 16.0  # least deviation of a client's own noise in steps, times the root of the number of honest clients
-MESSAGES_HELD = 4
-"""Of the size of a message: what a client holds while it makes one, and the coordinator beside those of all clients."""
+MESSAGES_HELD = 4  # messages that a client holds while it makes one, and the coordinator beside those of all clients
 
 _LARGEST_STEP = 1 << 53
 _TAIL = 40.0  # deviations of noise: exceeded with a probability below 2**-1000

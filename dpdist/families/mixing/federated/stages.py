@@ -160,9 +160,9 @@ class Round:
 
 
 def begin_round(attempt: FederatedAttempt) -> Round:
-    """Ask the clients, let those that are ready reserve their charges, read, and confirm their classes. Raises
-    RoundFailed: too few clients are ready, or one of those that joined cannot go on; CheckFailed: no class was
-    confirmed by enough clients.
+    """Ask the clients, let those that are ready reserve their charges, read, and confirm their classes.
+
+    Raises RoundFailed: too few are ready, or one cannot go on; CheckFailed: no class was confirmed.
     """
     spec, plan = attempt.spec, attempt.plan
     if not isinstance(attempt.executor, Cluster):
