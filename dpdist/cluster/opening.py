@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dpdist.spec.release import ClusterSpec, SecuritySpec
 
 WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
-"""Environment of embedded workers, without MALLOC_TRIM_THRESHOLD_, whose default makes NumPy take four times the CPU."""
+"""Environment of embedded workers without MALLOC_TRIM_THRESHOLD_, whose default makes NumPy take four times the CPU."""
 
 SILENCE = 60.0  # seconds without an answer after which a scheduler counts as lost: TCP detects dead machines only
 
