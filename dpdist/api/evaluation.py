@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from dpdist.api.containers import as_input, is_partitioned, paths_of
 from dpdist.api.display import shown
 from dpdist.api.given import executor_for, specified
 from dpdist.api.ledger import Ledger
+from dpdist.errors import SpecError
 from dpdist.spec.reader import AnySpecification
 
 if TYPE_CHECKING:
@@ -18,6 +20,13 @@ if TYPE_CHECKING:
 
     from dpdist.evaluation.run import Evaluated
     from dpdist.families.base.attempt import Progress
+
+_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)(?: (?=[A-Z]+\b)())?")
+
+
+def _parameter(option: re.Match[str]) -> str:
+    """An option of the command line as a parameter, with its value."""
+    return option[1].replace("-", "_") + ("=" if option[2] is not None else "")
 
 
 def evaluate(
@@ -59,6 +68,33 @@ def evaluate(
     DpdistError
         A table cannot be read, or does not fit the schema of the release.
     """
+    try:
+        return evaluated(
+            release,
+            against,
+            holdout=holdout,
+            spec=spec,
+            client=client,
+            progress=progress,
+            storage_options=storage_options,
+            **settings,
+        )
+    except SpecError as error:  # its options are parameters here
+        raise SpecError(_OPTION.sub(_parameter, str(error))) from None
+
+
+def evaluated(
+    release: str | os.PathLike[str],
+    against: Any = None,
+    *,
+    holdout: Any = None,
+    spec: AnySpecification | None = None,
+    client: Client | None = None,
+    progress: bool | Progress = False,
+    storage_options: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Evaluated:
+    """As `evaluate`, with errors in the words of the command line."""
     from dpdist.evaluation.request import Request
     from dpdist.evaluation.run import run_evaluation
 

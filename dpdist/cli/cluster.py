@@ -45,7 +45,9 @@ def cluster_certs(
 @cluster_app.command("secrets")
 def cluster_secrets(
     namespace: Annotated[str | None, typer.Option(help="Namespace of the release; made with them.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="tls, kek, ledger or storage; may be repeated.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help="tls, kek, ledger or storage; may be repeated.")
+    ] = None,
     prefix: Annotated[str, typer.Option(help="Beginning of the secrets' names.")] = "dpdist",
     days: Annotated[int, typer.Option(min=1, max=3650, help="Days until the certificates expire.")] = 365,
 ) -> None:

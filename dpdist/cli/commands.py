@@ -23,7 +23,7 @@ from dpdist.cli.evaluate import evaluate
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.ledger_views import metrics, report
 from dpdist.cli.plan import plan
-from dpdist.cli.readers import audit_coverage, draw, infer, replicates, tabulate, verify
+from dpdist.cli.readers import audit_coverage, draw, export, infer, replicates, tabulate, verify
 from dpdist.cli.runs import runs_app
 from dpdist.cli.schema import schema_app, spec_app
 from dpdist.cli.shared import AsJson, Settings, SpecPath, error_text, guarantee_lines, loaded, overrides, say, show_json
@@ -52,12 +52,14 @@ app = _App(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(plan)
 app.command()(synthesize)
 app.command()(evaluate)
 app.command()(verify)
 app.command()(draw)
+app.command()(export)
 app.command()(tabulate)
 app.command()(replicates)
 app.command()(infer)
@@ -155,7 +157,7 @@ def _of_the_charge() -> str:
     return "; what was charged stays charged and the run can be resumed (--resume)" if charges else ""
 
 
-_READERS = {"verify", "draw", "tabulate", "infer", "replicates"}
+_READERS = {"verify", "draw", "export", "tabulate", "infer", "replicates"}
 """Commands that read what is published, so that their errors quote no private value."""
 
 

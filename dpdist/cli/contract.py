@@ -30,7 +30,7 @@ def contract_draft(
     epsilon: Annotated[str, typer.Option(help="Cap on epsilon over all releases, such as 4.")],
     delta: Annotated[str, typer.Option(help="Cap on delta over all releases, such as 1e-8.")],
     data: Annotated[
-        list[str] | None, typer.Option(help="Files, folders or globs of the table; may be repeated.")
+        list[str] | None, typer.Option(metavar="PATH", help="Files, folders or globs of the table; may be repeated.")
     ] = None,
     minimum: Annotated[int | None, typer.Option(min=1, help="Public lower bound on the number of records.")] = None,
     spec: Annotated[
@@ -68,11 +68,14 @@ def contract_check(
         str | None, typer.Option(help="A data set of the ledger: its contract; an input that keeps it is admitted.")
     ] = None,
     data: Annotated[
-        list[str] | None, typer.Option(help="Files that data.later admits, instead of the contract's own.")
+        list[str] | None,
+        typer.Option(metavar="PATH", help="Files that data.later admits, instead of the contract's own."),
     ] = None,
     also_charged_to: Annotated[
         list[str] | None,
-        typer.Option(help="A data set that charged the same input before; its releases come on top of the caps."),
+        typer.Option(
+            metavar="NAME", help="A data set that charged the same input before; its releases come on top of the caps."
+        ),
     ] = None,
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:

@@ -48,7 +48,7 @@ def evaluate(**given: Any) -> None:
 
     Writes one page with plots, and the figures as JSON.
     """
-    from dpdist.api.evaluation import evaluate as call
+    from dpdist.api.evaluation import evaluated as call
 
     asked = {name: value for name, value in given.items() if value is not None and name in Request.settings()}
     if "spec" in asked:

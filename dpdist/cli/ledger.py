@@ -33,9 +33,10 @@ def ledger_create(
     allow: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="KIND",
             help="Kind of guarantee to allow: dp, dp-declared (with models that users declare to be private), "
             "pd-per-record, pml or lid (not private); may be repeated. "
-            "Default: dp, so that the cap bounds all that is released."
+            "Default: dp, so that the cap bounds all that is released.",
         ),
     ] = None,
     pml: Annotated[
@@ -227,7 +228,10 @@ def ledger_verify(
     ledger: LedgerUrl = DEFAULT_LEDGER,
     receipt: Annotated[
         list[str] | None,
-        typer.Option(help="A `head` that `ledger show --json` once gave and that was kept elsewhere; may be repeated."),
+        typer.Option(
+            metavar="HEAD",
+            help="A `head` that `ledger show --json` once gave and that was kept elsewhere; may be repeated.",
+        ),
     ] = None,
 ) -> None:
     """Check that the ledger is as dpdist left it.

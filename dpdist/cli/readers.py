@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -178,6 +178,21 @@ def draw(
     if drawn.note:
         say(drawn.note, err=True)
     _write(drawn.table, out, as_json)
+
+
+@reads
+def export(
+    place: Any,
+    to: Annotated[Literal["csv", "dta", "sav"], typer.Option(help="csv, dta (Stata) or sav (SPSS).")],
+    out: Annotated[Path | None, typer.Option(help="File to write; default: the name of the release.")] = None,
+) -> None:
+    """Write a release as one file, with its labels.
+
+    Example: dpdist export releases/people --to dta
+    """
+    from dpdist.api.export import exported
+
+    say(str(exported(place.release, to, out, public_key=place.key, storage_options=place.options)))
 
 
 @reads

@@ -44,7 +44,8 @@ def runs_clean(
     ledger: LedgerUrl = DEFAULT_LEDGER,
     work: Work = ".dpdist",
     output: Annotated[
-        list[str] | None, typer.Option("--output", help="Folder or s3:// prefix of a release; may be repeated.")
+        list[str] | None,
+        typer.Option("--output", metavar="RELEASE", help="Folder or s3:// prefix of a release; may be repeated."),
     ] = None,
     endpoint_url: Endpoint = None,
 ) -> None:

@@ -26,8 +26,12 @@ def schema_draft(
     source: Annotated[
         str, typer.Argument(help="Codebook, data dictionary, table schema, Parquet file, or published discovery.")
     ],
-    columns: Annotated[list[str] | None, typer.Option("--column", help="A column that is wanted; repeatable.")] = None,
-    without: Annotated[list[str] | None, typer.Option("--leave-out", help="A column to leave out; repeatable.")] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option("--column", metavar="NAME", help="A column that is wanted; repeatable.")
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option("--leave-out", metavar="NAME", help="A column to leave out; repeatable.")
+    ] = None,
     table: Annotated[str | None, typer.Option(help="One of the tables that the source describes.")] = None,
     public: Annotated[
         bool, typer.Option("--public", help="The table is PUBLIC: take values and ranges from its records.")
@@ -53,6 +57,7 @@ def schema_discover(
         list[str],
         typer.Option(
             "--column",
+            metavar="NAME[=KIND]",
             help="A column, whose frequent values are found; repeatable. NAME=integer or NAME=number asks for bounds, "
             "and NAME=0..99 declares public ones.",
         ),
@@ -79,7 +84,9 @@ def schema_check(
     schema: Annotated[Path, typer.Argument(metavar="SCHEMA", help="Schema file (YAML).")],
     against: Annotated[
         list[str] | None,
-        typer.Option(help="Files, folders or globs of a table: whether the names and types of its columns fit."),
+        typer.Option(
+            metavar="PATH", help="Files, folders or globs of a table: whether the names and types of its columns fit."
+        ),
     ] = None,
     spec: Annotated[
         Path | None, typer.Option(help="With --against: a spec, whose `data` says how the files are read.")

@@ -17,7 +17,7 @@ def synthesize(
     table: Annotated[str, typer.Argument(help="The private table: Parquet or CSV; a file, a folder or s3://.")],
     epsilon: Annotated[float, typer.Option(help="Epsilon of all of it.")],
     delta: Annotated[float, typer.Option(help="Delta of all of it.")] = 1e-9,
-    drop: Annotated[list[str] | None, typer.Option(help="A column to leave out; repeatable.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="A column to leave out; repeatable.")] = None,
     public: Annotated[
         list[str] | None,
         typer.Option(metavar="COLUMN=WHAT", help="What is public of a column: age=0..110, sex=F,M or zip=text."),
@@ -30,7 +30,9 @@ def synthesize(
     schema: Annotated[Path | None, typer.Option(help="Write the schema that was found here.")] = None,
     settings: Settings = None,
 ) -> None:
-    """Release a table without a schema: names and types of its columns are public, all else is found with noise.
+    """Release a table without a schema.
+
+    Names and types of its columns are taken as public, all else is found with noise, in one charge.
 
     Example: dpdist synthesize people.parquet --epsilon 1 --drop customer_id --public age=0..110
     """

@@ -20,6 +20,7 @@ from dpdist.ledger.keys import PUBLIC_INPUT
 from dpdist.ledger.statement import budget_sentence
 from dpdist.lifecycle.history import RUN_RECORD, write_record
 from dpdist.lifecycle.leftovers import CLAIM, sweep_output
+from dpdist.publish.description import described
 from dpdist.publish.manifest import MANIFEST, Manifest, publish, require_vacant
 from dpdist.storage.store import Store
 
@@ -158,7 +159,7 @@ class Publication:
         if attempt.work.exists(MANIFEST):
             return attempt.work.read_bytes(MANIFEST)
         manifest = Manifest.of(attempt.plan, attempt, created=date.fromisoformat(reserved.created[:10]))
-        return attempt.work.write_exclusive(MANIFEST, manifest.to_bytes())
+        return attempt.work.write_exclusive(MANIFEST, described(manifest, attempt.output).to_bytes())
 
     def give_free(self, reserved: Charge) -> None:
         """Let others have the output: this attempt will not fill it, or claims it again when it is resumed."""

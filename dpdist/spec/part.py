@@ -53,7 +53,7 @@ def _departures_of_rules(part: Schema, whole: Schema) -> list[str]:
 
 def _unbinned(attribute: Attribute) -> dict[str, Any]:
     """Its settings but bins, what is inside of them, and groups."""
-    names = set(Attribute.model_fields) - {"bins", "heaps", "step", "buckets", "levels"}
+    names = set(Attribute.model_fields) - {"bins", "heaps", "step", "buckets", "levels", "label", "unit", "description"}
     return {name: getattr(attribute, name) for name in names}
 
 

@@ -60,6 +60,27 @@ class Count(Frozen):
     count: int = Field(ge=1, le=MAX_CARDINALITY, description="Number of bins.")
 
 
+class About(Frozen):
+    """What a table is about, for people and catalogues; every field is optional."""
+
+    title: str | None = None
+    """What it is called."""
+    description: str | None = None
+    """What it holds, in a paragraph."""
+    publisher: str | None = None
+    """Who publishes it."""
+    contact: str | None = None
+    """Where questions go."""
+    licence: str | None = None
+    """Its licence: a name such as CC-BY-4.0, or an address."""
+    citation: str | None = None
+    """How to cite it; by default publisher, title, year and release."""
+    period: str | None = None
+    """The time that it covers, such as 2024 or 2024-01-01/2024-12-31."""
+    url: str | None = None
+    """Its page."""
+
+
 class Attribute(Frozen):
     """One column of the table.
 
@@ -72,6 +93,12 @@ class Attribute(Frozen):
     kind: Literal["categorical", "ordinal", "integer", "number", "date", "datetime"]
     """categorical: unordered values; ordinal: ordered values; integer: a range of integers; number: an interval of real
     numbers; date: days; datetime: moments, to a second, without a time zone."""
+    label: str | None = None
+    """What the column is called for people."""
+    unit: str | None = None
+    """What its numbers are counted in, such as years or EUR."""
+    description: str | None = None
+    """What it says, in a sentence."""
     values: tuple[Value, ...] | None = None
     """The domain of a categorical or ordinal attribute, in order."""
     labels: tuple[str, ...] | None = None
@@ -372,6 +399,8 @@ class Schema(Frozen):
     attributes: tuple[Attribute, ...] = Field(min_length=1, description="The columns, in the order of release.")
     rules: tuple[Rule, ...] = ()
     """What no record can be, as the public knows. No record that a synthesis releases breaks a rule."""
+    about: About | None = None
+    """What the table is about: a release says so, too."""
 
     @model_validator(mode="after")
     def _unique(self) -> Schema:

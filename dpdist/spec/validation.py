@@ -108,8 +108,10 @@ def validation_message(error: ValidationError, settings: Collection[str] = ()) -
         if item["type"] == "string_pattern_mismatch" and item.get("ctx", {}).get("pattern") == NAME:
             message = "expected letters, digits, '.', '_' and '-', at most 100, the first a letter or a digit"
         if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            near = get_close_matches(str(loc[-1]), settings, n=1, cutoff=0.75)
-            meant = f"; did you mean {near[0]!r}?" if near and near[0] != loc[-1] else ""
+            written = str(loc[-1])
+            near = [name for name in sorted(settings) if len(written) > 2 and name.startswith(written)]
+            near = near or get_close_matches(written, settings, n=1, cutoff=0.75)
+            meant = f"; did you mean {near[0]!r}?" if near and near[0] != written else ""
             message = f"there is no such setting here{meant}"
         where = ".".join(str(part) for part in loc if not _member(part))
         told.setdefault(where, []).append(message)

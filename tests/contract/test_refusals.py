@@ -124,7 +124,7 @@ def missing(case: Case, rows: int) -> pa.Table:
 
 def dropping(case: Case) -> dict[str, Any]:
     """The schema of a case, where it declares one, with the policy `missing: drop`."""
-    if "schema" not in case.settings:
+    if "schema" not in case.settings or "discover" in case.settings:
         return {}
     schema = case.settings["schema"]
     return {"schema": {"attributes": [{**attribute, "missing": "drop"} for attribute in schema["attributes"]]}}

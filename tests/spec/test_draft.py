@@ -382,7 +382,7 @@ def test_the_commands_draft_and_check(dpdist: Command, tmp_path: Path) -> None:
     checked = dpdist("schema", "check", "schema.yaml")
     assert "a valid schema of 2 attributes" in checked.out
     assert "3 codes" in checked.out
-    (tmp_path / "schema.yaml").write_text(made.out.replace("bounds:", "bound:").replace("labels:", "label:"))
+    (tmp_path / "schema.yaml").write_text(made.out.replace("bounds:", "bound:").replace("labels:", "lables:"))
     wrong = dpdist("schema", "check", "schema.yaml")
     assert wrong.code == 2
     assert "did you mean 'bounds'?" in wrong.err

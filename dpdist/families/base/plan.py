@@ -195,12 +195,11 @@ class Plan(OwnFields):
         kind = spec.kind if self.event is not None else f"{spec.kind}, NOT differentially private"
         return [
             Fact("Release", f"{spec.name} ({kind}) of data set {spec.dataset}"),
-            *explained(self.guarantees),
+            *(replace(fact, detail=fact.title == "Meaning") for fact in explained(self.guarantees)),
             *self.errors(),
             *needs.facts(),
-            *self.charges(),
             *self.bounds(),
-            *(replace(fact, detail=True) for fact in self.details()),
+            *(replace(fact, detail=True) for fact in (*self.charges(), *self.details())),
             Fact(
                 "Tasks",
                 f"about {needs.tasks:,}, of about {number_of(needs.partitions, 'partition')}",

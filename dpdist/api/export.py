@@ -1,0 +1,105 @@
+"""Released records as files of Stata, SPSS or CSV, with the labels of the schema."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpdist.api.released import Release
+from dpdist.errors import SpecError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FORMATS = ("csv", "dta", "sav")
+
+
+def export(release: Release, to: str, path: str | os.PathLike[str] | None = None) -> Path:
+    """Write a release as one file: ``dpdist export``. Columns and values have their labels; categories are numbered.
+
+    Parameters
+    ----------
+    release : Release
+    to : {"csv", "dta", "sav"}
+        A comma-separated file, a file of Stata 15, or one of SPSS.
+    path : path, optional
+        By default the name of the release, in the working folder.
+
+    Raises
+    ------
+    SpecError
+        The format is none of these, pyreadstat is not installed, or the file exists or cannot be written.
+    """
+    if to not in FORMATS:
+        raise SpecError(f"export: expected one of {', '.join(FORMATS)}, got {to!r}")
+    target = Path(path or f"{release.name}.{to}")
+    if target.exists():
+        raise SpecError(f"export: {target} exists already: name another file")
+    if to == "csv":
+        release.to_csv(target)
+        return target
+    try:
+        import pyreadstat  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise SpecError(f"export: --to {to} needs pyreadstat: pip install 'dpdist[readers]'") from None
+    frame, values = _numbered(release)
+    attributes = {attribute.name: attribute for attribute in release.schema.attributes}
+    labels = [getattr(attributes.get(name), "label", None) or name for name in frame.columns]
+    names = _names(list(frame.columns))
+    frame.columns = names
+    known = {name: meanings for name, meanings in zip(names, values, strict=True) if meanings}
+    told: dict[str, Any] = {"column_labels": labels, "variable_value_labels": known}
+    title = (release.schema.about and release.schema.about.title) or release.name
+    try:
+        if to == "dta":
+            pyreadstat.write_dta(frame, os.fspath(target), file_label=title[:80], version=15, **told)
+        else:
+            pyreadstat.write_sav(frame, os.fspath(target), file_label=title[:64], **told)
+    except OSError as error:
+        raise SpecError(f"export: {target} cannot be written: {error.strerror or error}") from None
+    return target
+
+
+def _numbered(release: Release) -> tuple[DataFrame, list[dict[int, str]]]:
+    """The records with a number in place of each category, and what the numbers of each column mean.
+
+    Declared integers stay as they are; texts are numbered from 1, in their declared order.
+    """
+    import pandas as pd
+
+    frame, shown = release.to_pandas(), release.to_pandas(labels=True)
+    meanings: list[dict[int, str]] = []
+    for name in frame.columns:
+        column = frame[name]
+        if not isinstance(column.dtype, pd.CategoricalDtype):
+            meanings.append({})
+            continue
+        categories = list(column.cat.categories)
+        whole = all(isinstance(value, int) or hasattr(value, "dtype") for value in categories)
+        codes = [int(value) for value in categories] if whole else list(range(1, len(categories) + 1))
+        texts = list(shown[name].cat.categories) if isinstance(shown[name].dtype, pd.CategoricalDtype) else categories
+        meanings.append(dict(zip(codes, map(str, texts), strict=False)))
+        frame[name] = column.cat.codes.map(dict(enumerate(codes))).astype("Int64")
+    return frame, meanings
+
+
+def _names(names: list[str]) -> list[str]:
+    """Names that Stata and SPSS take: letters, digits and underscores, 32 at most, each once."""
+    made: list[str] = []
+    for name in names:
+        plain = re.sub(r"\W", "_", name, flags=re.ASCII)[:32]
+        plain = plain if re.match(r"[A-Za-z]", plain) else f"v{plain}"[:32]
+        number, found = 2, plain
+        while found.lower() in (one.lower() for one in made):
+            found, number = f"{plain[:28]}_{number}", number + 1
+        made.append(found)
+    return made
+
+
+def exported(uri: str, to: str, path: Path | None, **options: Any) -> Path:
+    """As `export`, of the release at an address. Raises VerificationFailed: it is damaged."""
+    from dpdist.api.calls import open_release
+
+    return export(open_release(uri, **options), to, path)

@@ -1,0 +1,159 @@
+"""A release describes itself: to people, to Frictionless, Croissant and DDI, and to Stata and SPSS."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import releases
+from commands import Command
+
+import dpdist
+from dpdist.api.export import export
+from dpdist.spec.codebooks import described
+
+NAMES = {"_README.md", "_datapackage.json", "_croissant.json", "_ddi.xml"}
+ABOUT = {
+    "title": "People of Nowhere",
+    "description": "A made-up table.",
+    "publisher": "Office of Nowhere",
+    "contact": "office@nowhere.example",
+    "licence": "CC-BY-4.0",
+    "period": "2024",
+}
+
+
+@pytest.fixture(scope="module", params=[2_000, 250_000], ids=["parts", "one part"])
+def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("described")
+    attributes = [dict(attribute) for attribute in releases.SCHEMA["attributes"]]
+    attributes[1] |= {"label": "Age of the person", "unit": "years", "description": "At the last birthday."}
+    attributes[0] |= {"label": "Where | they live\x07"}
+    spec = {
+        "kind": "synthesis",
+        "name": "people-2024",
+        "dataset": "people",
+        "schema": {"about": ABOUT, "attributes": attributes},
+        "data": {"minimum_records": 5_000},
+        "output": {"path": str(folder / "release"), "rows_per_part": request.param},
+        "work": str(folder / "work"),
+        "privacy": {"epsilon": 2, "delta": 1e-7},
+        "model": {"rounds": 1},
+    }
+    ledger = dpdist.Ledger(str(folder / "ledger.db"))
+    ledger.create("people", epsilon=8, delta="1e-4")
+    return dpdist.release(spec, data=releases.table(6_000), ledger=ledger)
+
+
+def test_the_descriptions_are_files_of_the_manifest(release: Any) -> None:
+    assert {file.name for file in release.manifest.files} >= NAMES
+    assert release.verify().unlisted == ()
+    text = Path(release.path, "_README.md").read_text(encoding="utf-8")
+    for said in (*ABOUT.values(), release.guarantee, "Age of the person", "1 = female", "0 to 99", "doi:10.29012"):
+        assert said in text
+    Path(release.path, "_README.md").write_text(text + "more", encoding="utf-8")
+    with pytest.raises(dpdist.errors.VerificationFailed, match=r"_README\.md"):
+        release.verify()
+    Path(release.path, "_README.md").write_text(text, encoding="utf-8")
+
+
+def test_folders_open_where_tools_look(release: Any) -> None:
+    for name in ("pandas", "polars", "duckdb"):
+        pytest.importorskip(name)
+    import duckdb
+    import pandas as pd
+    import polars as pl
+
+    rows = len(release)
+    assert len(pd.read_parquet(release.path)) == rows
+    assert pl.scan_parquet(f"{release.path}/data").collect().height == rows
+    assert duckdb.sql(f"SELECT count(*) FROM '{release.path}/**/*.parquet'").fetchall() == [(rows,)]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_frictionless_finds_it_valid(release: Any) -> None:
+    frictionless = pytest.importorskip("frictionless")
+    found = frictionless.validate(f"{release.path}/_datapackage.json", type="package")
+    assert found.valid, found.flatten(["title", "message"])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_croissant_finds_it_valid_and_reads_it(release: Any) -> None:
+    mlcroissant = pytest.importorskip("mlcroissant")
+    found = mlcroissant.Dataset(jsonld=f"{release.path}/_croissant.json")
+    assert not found.metadata.issues.errors
+    assert next(iter(found.records("records")))["records/age"] in range(100)
+
+
+@pytest.mark.parametrize("name", ["_ddi.xml", "_datapackage.json"])
+def test_schemas_are_drafted_from_the_descriptions(release: Any, name: str) -> None:
+    _, columns = described(f"{release.path}/{name}", public=False, table=None)
+    assert [column.name for column in columns] == list(release.schema.names)
+    assert dict(columns[2].items or {}) == {"1": "female", "2": "male"}
+    assert (columns[1].low, columns[1].high) == ("0", "99")
+
+
+def test_the_codebook_is_in_the_order_of_ddi(release: Any) -> None:
+    root = ElementTree.parse(f"{release.path}/_ddi.xml").getroot()
+    space = "{ddi:codebook:2_5}"
+    assert [one.tag.removeprefix(space) for one in root] == ["stdyDscr", "fileDscr", "dataDscr"]
+    variable = root.findall(f".//{space}var")[2]
+    order = ["labl", "valrng", "txt", "catgry", "varFormat"]
+    found = list(dict.fromkeys(one.tag.removeprefix(space) for one in variable))
+    assert found == [tag for tag in order if tag in found]
+
+
+@pytest.mark.parametrize("to", ["dta", "sav"])
+def test_stata_and_spss_read_the_labels(release: Any, to: str, tmp_path: Path) -> None:
+    pyreadstat = pytest.importorskip("pyreadstat")
+    path = export(release, to, tmp_path / f"people.{to}")
+    frame, about = {"dta": pyreadstat.read_dta, "sav": pyreadstat.read_sav}[to](path)
+    assert len(frame) == len(release)
+    assert about.column_labels[1] == "Age of the person"
+    assert {int(key): value for key, value in about.variable_value_labels["sex"].items()} == {1: "female", 2: "male"}
+    assert set(about.variable_value_labels["region"].values()) == {"north", "south", "east", "west"}
+    shown = frame["region"].map(about.variable_value_labels["region"])
+    assert shown.value_counts().to_dict() == release.to_pandas()["region"].astype(str).value_counts().to_dict()
+    with pytest.raises(dpdist.errors.SpecError, match="exists already"):
+        export(release, to, path)
+
+
+def test_the_command_exports(release: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    command: Command = request.getfixturevalue("dpdist")
+    done = command("export", release.path, "--to", "csv")
+    assert (done.code, done.out) == (0, "people-2024.csv\n")
+    assert len(Path("people-2024.csv").read_text().splitlines()) == len(release) + 1
+    monkeypatch.setitem(sys.modules, "pyreadstat", None)
+    done = command("export", release.path, "--to", "dta")
+    assert done.code != 0
+    assert "pip install 'dpdist[readers]'" in done.err
+    assert not os.path.exists("people-2024.dta")
+
+
+def test_statistics_are_described_too(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"sex": ["f", "m"] * 500}), tmp_path / "t.parquet")
+    spec = {
+        "kind": "histogram",
+        "name": "counts",
+        "dataset": "people",
+        "schema": {"attributes": [{"name": "sex", "kind": "categorical", "values": ["f", "m"]}]},
+        "data": {"path": str(tmp_path / "t.parquet"), "minimum_records": 500},
+        "output": {"path": str(tmp_path / "release")},
+        "work": str(tmp_path / "work"),
+        "privacy": {"epsilon": 1, "delta": 1e-9},
+        "histograms": [{"columns": ["sex"]}],
+    }
+    ledger = dpdist.Ledger(str(tmp_path / "ledger.db"))
+    ledger.create("people", epsilon=8, delta="1e-4")
+    made = dpdist.release(spec, ledger=ledger)
+    fields = json.loads(Path(made.path, "_datapackage.json").read_text())["resources"][0]["schema"]["fields"]
+    assert [field["name"] for field in fields][:3] == ["statistic", "of", "cell"]
+    assert "With its noise" not in Path(made.path, "_README.md").read_text()
+    assert made.verify().unlisted == ()
