@@ -118,7 +118,7 @@ e2e-kubernetes: setup ## every mode of the chart on a real Kubernetes node (Debi
 
 lock: setup ## resolve the dependencies again
 	@$(UV) compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
-		--extra flows --extra evaluate --extra docs --group dev pyproject.toml --output-file requirements.lock
+		--extra flows --extra evaluate --extra docs --extra readers --group dev pyproject.toml --output-file requirements.lock
 	@$(UV) compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		--extra flows --extra evaluate --extra lineage --constraint requirements.lock pyproject.toml deploy/image.in --output-file deploy/image.lock
 

@@ -73,7 +73,7 @@ def test_a_plan_reads_no_record_and_shows_what_a_release_costs(ledger: dpdist.Le
     Unread.__module__ = "pandas.fake"
     plan = dpdist.plan(spec(), data=Unread(), ledger=ledger)
     assert plan.epsilon <= 5
-    assert "one Gaussian mechanism" in " ".join(repr(plan).split())
+    assert "one Gaussian mechanism" in " ".join(plan.explain().split())
     assert "epsilon 100 of 100 left" in repr(plan)
     assert plan._repr_html_().startswith("<table>")
     assert plan.to_json()["epsilon"] == plan.epsilon
