@@ -185,9 +185,14 @@ class Measurements:
 
 
 def measurements_of(
-    account: GaussianAccount, coding: Coding, coded: Sequence[tuple[int, ...]], triples: Sequence[tuple[int, ...]] = ()
+    account: GaussianAccount,
+    coding: Coding,
+    coded: Sequence[tuple[int, ...]],
+    picked_by: Mapping[str, Sequence[tuple[int, ...]]],
 ) -> Measurements:
-    """The noisy tables of an account; `coded`: model attributes of picked pairs, `triples`: of the table."""
+    """The noisy tables of an account; `coded`: model attributes of picked pairs; `picked_by`: by the name of a step,
+    the attributes of the table that it measured.
+    """
     picked, m = iter(coded), len(coding.fine)
     pairs = list(combinations(range(m), 2))
     tables = []
@@ -198,8 +203,8 @@ def measurements_of(
             attributes = next(picked)
         elif name.startswith("one-way"):
             attributes = (number,)
-        elif name == "triples":
-            attributes = triples[number]
+        elif name in picked_by:
+            attributes = picked_by[name][number]
         else:
             attributes = pairs[number] if name == "all pairs" else ()
         shape = noisy.shape if in_model or not attributes else tuple(len(coding.merging[a].codes) for a in attributes)

@@ -17,6 +17,7 @@ L1_OF_NOISE = math.sqrt(2 / math.pi)  # mean of |Z| for a standard normal Z
 EMPTY = 0.2  # what a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts
 # cells of all pair tables of the model's codes, where those of the values do not fit a worker
 MOST_CODED_CELLS = MAX_PAIR_CELLS // 16
+PUBLIC_MISFIT = 0.01  # share of the noisy misfit that says whether public rows are near enough to be released
 FEWEST = 4  # fewest pairs of a round, and fewest triples
 MOST_TRIPLES = 20  # triples that are measured at most: their noise grows with the root of their number
 MOST_ROUNDS = 5000  # rounds of balancing at most
@@ -143,7 +144,7 @@ def with_prior(choices: Choices, attributes: int) -> Choices:
     return replace(
         choices,
         tree=0.0,
-        pairs=choices.tree + choices.pairs,
+        pairs=choices.tree + choices.pairs - PUBLIC_MISFIT,
         per_round=choices.per_round + (0 if few else of_tree),
         prior_cells=choices.cells // 2 if few else 0,
     )

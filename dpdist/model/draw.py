@@ -79,7 +79,11 @@ def kept_part(fitted: Fitted, noise: Noise, name: str, rows: int, rules: Rules) 
 
 
 def pool_part(fitted: Fitted, noise: Noise, part: int, rows: int, rules: Rules) -> Codes:
-    """One part of the pool of a model's rows, whose weights are raked and which records are then taken from."""
+    """One part of the pool of a model's rows, or of public ones, whose weights are raked and which records are then
+    taken from.
+    """
+    if fitted.public:
+        return [column[part * rows : (part + 1) * rows] for column in fitted.public]
     return kept_part(fitted, noise, f"pool/{part}", rows, rules)
 
 

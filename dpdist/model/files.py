@@ -142,7 +142,10 @@ def _check_pool(fitted: Fitted, domain: Sequence[int]) -> None:
     if fitted.adjustment is None:
         return
     _require(fitted.pool_parts >= 1 and 1 <= fitted.pool_rows <= LARGEST_PART)
-    _require(fitted.pool_parts * fitted.pool_rows * len(domain) <= MODEL_VALUES)
+    rows = fitted.pool_parts * fitted.pool_rows
+    _require(rows * len(domain) <= MODEL_VALUES)
+    for column, size in zip(fitted.public, domain if fitted.public else (), strict=True):
+        _require(column.shape == (rows,) and int(column.max()) < size)
     for block, logs in zip(fitted.adjustment.blocks, fitted.adjustment.logs, strict=True):
         _require(_are_places(block, range(len(domain))) and logs.shape == (prod(domain[i] for i in block),))
 

@@ -110,6 +110,7 @@ class Fitted:
     # pool_parts, pool_rows: parts of the pool that records are taken from, with an adjustment, and rows of each
     pool_parts: int = 1
     pool_rows: int = 0
+    public: tuple[NDArray[np.unsignedinteger], ...] = ()  # the rows of the pool, where they are of a public table
 
     def equals(self, other: Fitted) -> bool:
         """Whether all arrays of both are the same."""
@@ -163,6 +164,8 @@ class Fitted:
             arrays["pool"] = np.array([self.pool_parts, self.pool_rows, len(self.adjustment.blocks)], np.int64)
             for i, (block, logs) in enumerate(zip(self.adjustment.blocks, self.adjustment.logs, strict=True)):
                 arrays[f"block{i}"], arrays[f"logs{i}"] = np.array(block, np.int64), logs
+        for i, column in enumerate(self.public):
+            arrays[f"public{i}"] = column.astype(np.int32 if column.dtype.itemsize > 1 else np.int16)
         return arrays
 
     @classmethod
@@ -177,6 +180,7 @@ class Fitted:
         parts, rows, number = arrays["pool"].tolist() if "pool" in arrays else (1, 0, 0)
         blocks = tuple(tuple(arrays[f"block{i}"].tolist()) for i in range(number))
         logs = tuple(arrays[f"logs{i}"] for i in range(number))
+        public = tuple(arrays[f"public{i}"] for i in m if f"public{i}" in arrays)
         return cls(
             tuple(arrays["cardinalities"].tolist()),
             steps,
@@ -188,6 +192,7 @@ class Fitted:
             Adjustment(blocks, logs) if number else None,
             parts,
             rows,
+            tuple(column.astype(np.min_scalar_type(int(column.max(initial=0)))) for column in public),
         )
 
 

@@ -22,6 +22,7 @@ from dpdist.model.coding import Coding, Levels, PairTables, SingleCounts, coding
 from dpdist.model.fitted import Fitted, fitted_of
 from dpdist.model.one_way import OneWay, measure_one_way
 from dpdist.model.pool import AllPairs, Pool, fitting_triples
+from dpdist.model.public_rows import MOST_ONE_WAY, PublicPool, pool_of, with_more
 from dpdist.model.rake import shrink
 from dpdist.model.rounds import Learner
 from dpdist.privacy.arrays import Codes
@@ -48,6 +49,7 @@ class Known:
     rules: Rules = ()  # no record breaks them; what they forbid has probability zero where the model is small enough
     levels: Levels = ()  # hierarchies of the attributes' values
     prior: PairCounts | None = None  # counts of a public table, from which the model starts
+    rows: Codes | None = None  # rows of the public table, which may be the pool; None where they may not
 
 
 def measure(
@@ -57,10 +59,14 @@ def measure(
     choices: Choices,
     known: Known,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    one_way: OneWay | None = None,
 ) -> Measured:
-    """All steps that read exact counts; `progress` is called with (done, total). Raises AccountingError: too dear."""
+    """All steps that read exact counts, but for one-way tables that are measured already; `progress` is called with
+    (done, total). Raises AccountingError: too dear.
+    """
     prior, rules, levels = known.prior, known.rules, known.levels
-    one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
+    if one_way is None:
+        one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
     if prior is not None:
         one_way = towards(one_way, prior)
     if isinstance(counts, SingleCounts):
@@ -222,7 +228,14 @@ def learn(
     Raises AccountingError: the steps would cost more than the account has.
     """
     exact = counts.pairs if isinstance(counts, Tables) else counts
-    measured = measure(exact, account, choices=choices, known=known, progress=progress)
+    one_way: OneWay | None = None
+    if known.rows is not None and isinstance(exact, PairCounts):
+        one_way = measure_one_way(exact, account, first=choices.one_way, again=choices.one_way_again)
+        own = PublicPool.of(pool_of(known.rows, known.rules), exact.cardinalities, choices, one_way)
+        if own.is_near(exact, account, choices):
+            tables_of = counts if isinstance(counts, Tables) else exact
+            return _of_public_rows(own, tables_of, one_way, account, choices, known, pooled)
+    measured = measure(exact, account, choices=choices, known=known, progress=progress, one_way=one_way)
     learner = measured.learner
     fitted = fitted_of(
         learner.model or learner.refit(1), learner.coding, learner.marginals if choices.balance else None
@@ -238,11 +251,48 @@ def learn(
             picked = pool.rake_to_triples(fitting_triples(counts), account)
         fitted = pool.fitted(fitted)
     coded = [m.attributes for m in learner.measurements if len(m.attributes) > 1]
-    tables = measurements_of(account, learner.coding, coded, picked)
+    tables = measurements_of(account, learner.coding, coded, {"triples": picked})
     return Learned(fitted, _report(measured, picked, known), tables)
 
 
-def _report(measured: Measured, picked: tuple[Attributes, ...], known: Known) -> dict[str, Any]:
+def _of_public_rows(
+    pool: PublicPool,
+    counts: PairCounts | Tables,
+    one_way: OneWay,
+    account: GaussianAccount,
+    choices: Choices,
+    known: Known,
+    pooled: Callable[[list[Codes]], None],
+) -> Learned:
+    """Measure pairs, and weight public rows to them."""
+    exact = counts.pairs if isinstance(counts, Tables) else counts
+    pooled(pool.parts)
+    picked_by: dict[str, Sequence[Attributes]] = {}
+    if choices.rake:
+        pool.rake_to_pairs(one_way, _all_pairs(exact, choices, account))
+        if choices.triple_tables and isinstance(counts, Tables):
+            picked_by["triples"] = pool.rake_to_triples(fitting_triples(counts), account)
+    else:
+        if (share := MOST_ONE_WAY - choices.one_way - choices.one_way_again) > 0:
+            one_way = with_more(one_way, exact, account, "public", share)
+            pool.rake_to_singles(one_way)
+        picked_by.update(pool.rake_in_rounds(exact, account, lambda: _left(account, choices)))
+        if (share := _left(account, choices)) > REST:
+            one_way = with_more(one_way, exact, account, "rest", share)
+            pool.rake_to_singles(one_way)
+    coding = coding_of(one_way, merge_below=choices.merge_below, coarse=(), rules=known.rules, levels=known.levels)
+    learner = Learner(recode(exact, coding), coding, one_way, account, choices)
+    fitted = replace(pool.fitted(fitted_of(learner.refit(1), coding, None)), public=tuple(pool.rows))
+    report = _report(Measured(learner, None), picked_by.get("triples", ()), known)
+    pairs = [pair for step, picked in picked_by.items() if step != "triples" for pair in picked]
+    report |= {"pairs": [[[i, False] for i in pair] for pair in pairs], "raked": bool(choices.rake)}
+    report["prior"] |= {"released": "its rows, reweighted"}
+    if known.rules:
+        report["rules"] = list(range(len(known.rules)))
+    return Learned(fitted, report, measurements_of(account, coding, (), picked_by))
+
+
+def _report(measured: Measured, picked: Sequence[Attributes], known: Known) -> dict[str, Any]:
     learner = measured.learner
     coding, account = learner.coding, learner.account
     report: dict[str, Any] = {

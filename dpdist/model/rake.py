@@ -138,6 +138,7 @@ class WeightedRows:
         return Adjustment(tuple(self.blocks), tuple(integer_logs(factors.ravel()) for factors in self._factors))
 
 
+TINY = 2.0**-512  # shares below are none: a ratio to them would overflow
 DAMPING = (0.8, 0.6, 0.4)  # powers of the last passes' steps
 
 # places of some attributes in a block, the target of their table, and the shape that it is broadcast with
@@ -198,7 +199,7 @@ def block_change(table: Floats, aims: Sequence[Aim], power: float) -> Floats:
     before, table = table, table.copy()
     for places, target, shape in aims:
         found = marginal(table, places)
-        ratio = np.divide(target, found, out=np.ones_like(target), where=found > 0)
+        ratio = np.divide(target, found, out=np.ones_like(target), where=found > TINY)
         np.minimum(np.maximum(ratio, 0.1, out=ratio), 10, out=ratio)
         if power < 1:
             ratio = ((1 + power) * ratio + (1 - power)) / ((1 - power) * ratio + (1 + power))

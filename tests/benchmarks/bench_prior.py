@@ -3,8 +3,9 @@
     python tests/benchmarks/bench_prior.py --json bench/prior.json [--epsilon 0.1 1] [--keys 2]
 
 *years*: the ACS 2024 with the nine attributes that the ACS 2013 has too, and that as the prior, 100,000 workers each.
-*states*: 100,000 workers of the ACS 2024 of half of the states, and as many of the others as the prior. *Prior* is the
-public table itself, as if it were the release. Delta 1e-9; keys are seeded, **not private**.
+*states*: 100,000 workers of the ACS 2024 of half of the states, and as many of the others as the prior; *persons*: so
+27,000 persons with 21 attributes, *few* 8,000 of them. *Prior* is the public table itself, as if it were the release.
+Delta 1e-9; keys are seeded, **not private**.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from dpdist.spec.reader import load
 ROWS = 100_000
 
 
-def sample(codes: Codes, rows: np.ndarray, seed: int) -> Codes:
+def sample(codes: Codes, rows: np.ndarray, seed: int, number: int = ROWS) -> Codes:
     """This many of some rows, at random."""
-    chosen = np.random.default_rng(seed).permutation(rows)[:ROWS]
+    chosen = np.random.default_rng(seed).permutation(rows)[:number]
     return [column[chosen] for column in codes]
 
 
@@ -50,12 +51,19 @@ def cases() -> Iterator[tuple[str, Codes, Codes, tuple[int, ...]]]:
     everybody = np.arange(len(new[0]))
     table = sample([new[j] for _, j in pairs], everybody, 0)
     yield "years", table, [old[i] for i, _ in pairs], sizes
-    state = new_spec.table.names.index("state")
-    others = [i for i in range(len(new)) if i != state]
-    halves = [np.flatnonzero(new[state] % 2 == half) for half in (0, 1)]
-    table, public = ([new[i][rows] for i in others] for rows in halves)
-    sizes = tuple(new_spec.table.cardinalities[i] for i in others)
+    table, public, sizes = halves(new, new_spec, "state")
     yield "states", *(sample(codes, np.arange(len(codes[0])), 1) for codes in (table, public)), sizes
+    table, public, sizes = halves(*table_of("acs2024-persons")[::2], "STATE")
+    for name, number in (("persons", 27_000), ("few", 8_000)):
+        yield name, *(sample(codes, np.arange(len(codes[0])), 1, number) for codes in (table, public)), sizes
+
+
+def halves(codes: Codes, spec: Any, state: str) -> tuple[Codes, Codes, tuple[int, ...]]:
+    """The records of half of the states, those of the others, and the sizes of the other attributes."""
+    place = [name.lower() for name in spec.table.names].index(state.lower())
+    others = [i for i in range(len(codes)) if i != place]
+    table, public = ([codes[i][codes[place] % 2 == half] for i in others] for half in (0, 1))
+    return table, public, tuple(spec.table.cardinalities[i] for i in others)
 
 
 def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
@@ -100,7 +108,7 @@ def rounded(figures: dict[str, float]) -> dict[str, float]:
 def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--epsilon", nargs="*", type=float, default=[0.1, 1])
-    parser.add_argument("--cases", nargs="*", default=["years", "states"])
+    parser.add_argument("--cases", nargs="*", default=["years", "states", "persons", "few"])
     parser.add_argument("--keys", type=int, default=1)
     options = parser.parse_args()
     rows = []

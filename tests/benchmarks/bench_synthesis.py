@@ -38,6 +38,7 @@ from dpdist.spec.release import ReleaseSpec
 FILES = {
     "acs2013": ["acs2013_sgf_100k.csv"],
     "acs2024": ["acs2024_workers.parquet"],
+    "acs2024-persons": ["acs2024_persons.parquet"],
     "adult": ["adult.data", "adult.test"],
 }
 TRIPLES = 300

@@ -175,6 +175,8 @@ class SynthesisPlan(EventPlan):
             start = "pairs" if self.choices.prior_cells else "a tree of pairs"
             paths = ", ".join(spec.model.prior.paths)
             text = f"the model starts from {start} of the public table {paths} ({spec.model.prior.public})"
+            if spec.model.prior.records:
+                text = f"unless a noisy misfit says that its rows are too far, they are released, reweighted; else {text}"
             facts.append(Fact("Prior", f"{text}; that table is not protected"))
         if spec.table.rules:
             text = (
@@ -223,7 +225,8 @@ def _draws(spec: WholeSynthesisSpec, mu: float) -> int:
     """A bound of the draws of noise."""
     sizes = spec.presumed.cardinalities
     accuracy = draws(sizes) if spec.privacy.accuracy_share and not is_wide(sizes) else 0
-    return draws_at_most(_choices(spec, mu), sizes) + accuracy + draws_of(spec.parsed_regressions)
+    public = (1 + 2 * sum(sizes)) * (spec.model.prior is not None)  # the misfit, and further one-way tables
+    return draws_at_most(_choices(spec, mu), sizes) + public + accuracy + draws_of(spec.parsed_regressions)
 
 
 def _planned(spec: WholeSynthesisSpec, event: Event, mu: float) -> SynthesisPlan:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 
-from dpdist.data.count import PairCounts
+import numpy as np
+
+from dpdist.cluster.executor import InProcess
+from dpdist.data.count import PairCounts, pair_counts
 from dpdist.data.inputs import table_source
-from dpdist.data.operators import pair_counts_operator
 from dpdist.data.report import check
 from dpdist.data.source import TableSource, is_input, would_find
 from dpdist.data.table import open_table
 from dpdist.errors import EmptyTable, ReleaseConflict, SpecError
-from dpdist.families.base.graph import run_pass
+from dpdist.families.base.graph import encoded
 from dpdist.families.base.owners import shared_file
 from dpdist.families.synthesis.spec import PriorSpec, WholeSynthesisSpec
+from dpdist.privacy.arrays import Codes
 from dpdist.storage.s3 import is_s3
 
 
@@ -47,9 +51,17 @@ def _source(spec: WholeSynthesisSpec, prior: PriorSpec) -> TableSource:
     )
 
 
-def read_prior(spec: WholeSynthesisSpec) -> PairCounts | None:
-    """The pair counts of the public table that a spec names; None where it names none. Raises SpecError: one of its
-    files is the released table's; DataError: it cannot be read, or does not follow the schema.
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """A public table."""
+
+    counts: PairCounts
+    rows: Codes  # its kept rows, in their order
+
+
+def read_prior(spec: WholeSynthesisSpec) -> Prior | None:
+    """The public table that a spec names; None where it names none. Raises SpecError: one of its files is the released
+    table's; DataError: it cannot be read, or does not follow the schema.
     """
     prior = spec.model.prior
     if prior is None:
@@ -58,21 +70,22 @@ def read_prior(spec: WholeSynthesisSpec) -> PairCounts | None:
     if spec.data.paths and (path := shared_file(source, table_source(spec))):
         raise _is_own(path)
     table = open_table(source, spec.table)
-    counts, report = run_pass(table, pair_counts_operator(spec.table.cardinalities))
-    check(report, spec.table)
-    if not counts.total:
+    held = encoded(InProcess(), table, name="public").partitions
+    for part in held:
+        check(part.report, spec.table)
+    rows = [np.concatenate(columns) for columns in zip(*(part.codes for part in held), strict=True)]
+    if not len(rows[0]):
         raise EmptyTable("model.prior: the public table has no rows that the policies of the schema keep")
-    found: PairCounts = counts
-    return found
+    return Prior(pair_counts(rows, spec.table.cardinalities), rows)
 
 
 def prior_digest(spec: WholeSynthesisSpec) -> str | None:
-    """SHA-256 of the counts of the public table, which binds an attempt; None without one. Raises as `read_prior`."""
+    """SHA-256 of the rows of the public table, which binds an attempt; None without one. Raises as `read_prior`."""
     prior = read_prior(spec)
     return None if prior is None else _digest(prior)
 
 
-def keep_prior(prior: PairCounts, digest: str | None) -> None:
+def keep_prior(prior: Prior, digest: str | None) -> None:
     """Refuse another prior than the one that an attempt is bound to by its digest, None where nothing binds it: noise
     is drawn for one prior only. Raises ReleaseConflict: the public table was changed after the attempt began.
     """
@@ -83,5 +96,8 @@ def keep_prior(prior: PairCounts, digest: str | None) -> None:
         )
 
 
-def _digest(prior: PairCounts) -> str:
-    return hashlib.sha256(prior.cells.tobytes()).hexdigest()
+def _digest(prior: Prior) -> str:
+    digest = hashlib.sha256()
+    for column in prior.rows:
+        digest.update(column.tobytes())
+    return digest.hexdigest()

@@ -44,6 +44,9 @@ class PriorSpec(FilesSpec):
     It is read exactly and without a charge, so whoever names it says in the open that it is public.
     """
 
+    records: bool = True
+    """Whether its rows may be the released records, each as often as noisy tables of the private table say, where they
+    are near enough; else the model starts from its tables."""
     public: str = Field(min_length=20, max_length=500)
     """Why the table is public, in a sentence that the manifest repeats: who published it, and where."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -77,6 +77,10 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
         else:
             counts = Passes(attempt).run(pair_counts_operator(cards), stage="counting")
         choices, pool = attempt.plan.choices, list[Codes]()
+        known = Known(table.forbidden, table.level_maps)
+        if prior is not None:
+            named = attempt.spec.model.prior
+            known = replace(known, prior=prior.counts, rows=prior.rows if named and named.records else None)
         account = GaussianAccount(choices.mu, attempt.noise)
         with attempt.stage("fitting") as progress:
             learned = learn(
@@ -84,7 +88,7 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
                 account,
                 choices=choices,
                 drawing=load_noise(attempt.drawing_key),
-                known=Known(table.forbidden, table.level_maps, prior),
+                known=known,
                 progress=progress,
                 pooled=pool.extend,
             )

@@ -12,10 +12,12 @@ import pytest
 from releases import SCHEMA, table
 from syntheses import learn
 
+import dpdist
 from dpdist.data.count import pair_counts
 from dpdist.errors import ReleaseConflict, SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.families.synthesis.prior import read_prior
+from dpdist.inference.records import recompute
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import Run, run_release
 from dpdist.model.choices import choose, with_prior
@@ -126,8 +128,15 @@ def test_a_release_with_a_prior_names_it_and_keeps_its_contract(tmp_path: Path) 
     ledger.close()
     outcome = run_release(spec)
     assert outcome is not None
-    assert outcome.parameters["learned"]["prior"] == {"records": 8_000}
+    assert outcome.parameters["learned"]["prior"] == {"records": 8_000, "released": "its rows, reweighted"}
     stored = outcome.uri.removeprefix("file://")
+    assert recompute(stored).records == 10_000
+    opened = dpdist.open_release(stored)
+    assert opened.tabulate(*opened.schema.names[:2])["count"].to_numpy().sum() == pytest.approx(12_000, rel=0.02)
+    assert len(opened.sample(500)) == 500
+    tree = spec_with(tmp_path, str(prior)) | {"name": "tables", "output": {"path": str(tmp_path / "tables")}}
+    tree["model"]["prior"]["records"] = False
+    assert run_release(load(tree)).parameters["learned"]["prior"] == {"records": 8_000}
     assert any(str(prior) in file.read_text() for file in Path(stored).rglob("*.json"))
     assert read_manifest(stored).spec["model"]["prior"]["public"] == PUBLIC  # type: ignore[index,call-overload]
 

@@ -1,0 +1,153 @@
+"""Public rows as a pool: when they are used, what is released of them, and what the private table is asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from syntheses import learn
+
+from dpdist.data.count import pair_counts
+from dpdist.model import public_rows
+from dpdist.model.account import GaussianAccount
+from dpdist.model.choices import Choices, choose, with_prior
+from dpdist.model.draw import draw_records
+from dpdist.model.learn import Learned
+from dpdist.model.one_way import OneWay
+from dpdist.model.public_rows import PublicPool, pool_of, towards
+from dpdist.privacy.arrays import Codes
+from dpdist.privacy.noise import Noise
+from dpdist.spec.schema import Schema
+
+CARDS = (6, 5, 8, 4, 12)
+KEY = Noise(bytes(31) + b"1")
+
+
+def people(rows: int, seed: int, drift: float = 0.0) -> Codes:
+    """Records with dependences of three attributes; `drift` is the part of them that has another one."""
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(0, 6, rows), rng.integers(0, 5, rows)
+    c = (a + b + rng.binomial(2, 0.4, rows)) % 8
+    d = np.where(rng.random(rows) < 0.7, (a * b) % 4, rng.integers(0, 4, rows))
+    e = np.minimum(rng.geometric(0.2 + 0.05 * d, rows) - 1, 11)
+    other = rng.random(rows) < drift
+    c, e = np.where(other, 7 - c, c), np.where(other, 11 - e, e)
+    return [column.astype(np.uint8) for column in (a, b, c, d, e)]
+
+
+def choices(records: int, mu: float = 0.18) -> Choices:
+    chosen = choose(CARDS, records=records, mu=mu, raking=False)
+    return replace(with_prior(chosen, len(CARDS)), balance=30)
+
+
+def learned(table: Codes, public: Codes, made: Choices, **known: Any) -> Learned:
+    counts, prior = pair_counts(table, CARDS), pair_counts(public, CARDS)
+    return learn(counts, choices=made, noise=KEY, drawing=KEY, prior=prior, rows=public, **known)
+
+
+def distance(one: Codes, other: Codes) -> float:
+    pairs = [(pair_counts(codes, CARDS), len(codes[0])) for codes in (one, other)]
+    tables = [[found.pair(i, j) / rows for i, j in combinations(range(len(CARDS)), 2)] for found, rows in pairs]
+    return float(np.mean([np.abs(a - b).sum() / 2 for a, b in zip(*tables, strict=True)]))
+
+
+def drawn(found: Learned, rows: int) -> Codes:
+    return draw_records(found.fitted, KEY, 0, rows, rounds=30)
+
+
+def test_released_records_are_public_rows_and_nearer_than_both() -> None:
+    table, public = people(6_000, 1), people(6_000, 2, drift=0.06)
+    found = learned(table, public, choices(6_000, mu=0.06))
+    assert found.report["prior"] == {"records": 6_000, "released": "its rows, reweighted"}
+    made = drawn(found, 6_000)
+    known = set(zip(*(column.tolist() for column in public), strict=True))
+    assert np.mean([row in known for row in zip(*(column.tolist() for column in made), strict=True)]) > 0.97
+    alone = learn(pair_counts(table, CARDS), choices=choose(CARDS, records=6_000, mu=0.06), noise=KEY, drawing=KEY)
+    assert distance(table, made) < min(distance(table, public), distance(table, drawn(alone, 6_000)))
+
+
+def test_rows_of_another_population_are_not_released() -> None:
+    table, far = people(20_000, 1), [np.zeros(500, np.uint8)] * 5
+    found = learned(table, far, choices(20_000, mu=1.0))
+    assert found.report["prior"] == {"records": 500}
+    assert not found.fitted.public
+    assert distance(table, drawn(found, 20_000)) < 0.05
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.3, 1.0])
+def test_drift_is_followed_where_the_budget_allows(drift: float) -> None:
+    table, public = people(40_000, 1), people(10_000, 2, drift=drift)
+    found = learned(table, public, choices(40_000, mu=2.0))
+    assert distance(table, drawn(found, 40_000)) < 0.03
+
+
+def test_the_account_holds_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One record moves the exact tables of all steps by what they cost, and no more."""
+    measured: list[tuple[str, list[np.ndarray], np.ndarray]] = []
+    measure = GaussianAccount.measure
+
+    def kept(self: GaussianAccount, name: str, tables: Any, **how: Any) -> Any:
+        found = measure(self, name, tables, **how)
+        measured.append((name, list(tables), found[1]))
+        return found
+
+    monkeypatch.setattr(GaussianAccount, "measure", kept)
+    table, public = people(6_000, 1), people(6_000, 2)
+    made = choices(6_000)
+    found = learned(table, public, made)
+    assert sum(share for _, share in found.report["account"]) <= 1
+    before, record = list(measured), [column[:1] for column in people(10, 5)]
+    longer, total = pair_counts([np.append(c, r) for c, r in zip(table, record, strict=True)], CARDS), 0.0
+    pairs = iter([pair for pair in found.report["pairs"]])
+    for name, tables, sigmas in before:
+        for i, (exact, sigma) in enumerate(zip(tables, sigmas.tolist(), strict=True)):
+            if name == "public/misfit":
+                moved = float(len(list(combinations(CARDS, 2))))  # each of P distances by 1 at most
+            elif name.startswith("one-way"):
+                moved = float(np.linalg.norm(longer.single(i) - exact))
+            else:
+                (a, _), (b, _) = next(pairs)
+                moved = float(np.linalg.norm(longer.pair(a, b) - exact))
+            total += (moved / sigma) ** 2
+    assert total <= made.mu**2
+    assert total >= 0.9 * made.mu**2  # the rest pays for picks
+
+
+def test_rules_hold_in_the_pool() -> None:
+    values = [list(range(size)) for size in CARDS]
+    attributes = [{"name": name, "kind": "ordinal", "values": own} for name, own in zip("abcde", values, strict=True)]
+    rules = Schema.model_validate(
+        {"attributes": attributes, "rules": [{"impossible": "a = 0 and d = 0"}, {"impossible": "c = 7 and b = 0"}]}
+    ).forbidden
+    pool = pool_of(people(3_000, 3), rules)
+    assert not ((pool[0] == 0) & (pool[3] == 0)).any()
+    assert not ((pool[2] == 7) & (pool[1] == 0)).any()
+
+
+def test_a_large_public_table_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(public_rows, "MOST_ROWS", 1_000)
+    assert 1_000 < len(pool_of(people(5_000, 3))[0]) < 1_100
+
+
+def test_noisy_counts_are_drawn_towards_public_ones_as_far_as_they_agree() -> None:
+    rng = np.random.default_rng(4)
+    truth = [rng.gamma(2, 100, size) for size in (6, 40, 9)]
+    sigmas = np.array([200.0, 200.0, 2.0])
+    noisy = tuple(t + rng.normal(0, s, t.size) for t, s in zip(truth, sigmas, strict=True))
+    models = [truth[0], truth[1], truth[2][::-1].copy()]  # of the last the public table is wrong
+    found = towards(OneWay(noisy, sigmas, 5_000.0), models)
+    for i in (0, 1):
+        assert np.abs(found[i] - truth[i]).sum() < 0.5 * np.abs(noisy[i] - truth[i]).sum()
+    assert np.abs(found[2] - truth[2]).max() < 10
+    assert all((one > 0).all() for one in found)
+
+
+def test_distances_say_whether_rows_are_near() -> None:
+    made, account = choices(6_000), GaussianAccount(1.0, KEY)
+    counts = pair_counts(people(6_000, 1), CARDS)
+    exact = OneWay(tuple(counts.single(i).astype(float) for i in range(5)), np.full(5, 0.1), 6_000.0)
+    near = PublicPool.of(pool_of(people(6_000, 2)), CARDS, made, exact)
+    assert near.is_near(counts, account, made)
