@@ -176,7 +176,7 @@ class SynthesisPlan(EventPlan):
             paths = ", ".join(spec.model.prior.paths)
             text = f"the model starts from {start} of the public table {paths} ({spec.model.prior.public})"
             if spec.model.prior.records:
-                text = f"unless a noisy misfit says that its rows are too far, they are released, reweighted; else {text}"
+                text = f"unless a noisy misfit says that its rows are too far, they are released, weighted; else {text}"
             facts.append(Fact("Prior", f"{text}; that table is not protected"))
         if spec.table.rules:
             text = (
