@@ -6,11 +6,14 @@ numbered from 0 in each file, and this number (not a byte offset, not a partitio
 
 from __future__ import annotations
 
+import codecs
 import csv
+import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +37,8 @@ NO_HEADER = "if the files have no header, set data.csv.header to false and list 
 _BOM = b"\xef\xbb\xbf"
 
 _OTHERS = {
-    b"\xff\xfe": "UTF-16 text: write it in UTF-8",
-    b"\xfe\xff": "UTF-16 text: write it in UTF-8",
+    b"\xff\xfe": "UTF-16 text: set data.csv.encoding to utf-16",
+    b"\xfe\xff": "UTF-16 text: set data.csv.encoding to utf-16",
     b"PAR1": "a Parquet file: set data.format to parquet",
     b"PK\x03\x04": "a ZIP archive, as spreadsheets are: write the table as CSV or Parquet",
     b"\xd0\xcf\x11\xe0": "a spreadsheet: write the table as CSV or Parquet",
@@ -43,6 +46,8 @@ _OTHERS = {
     b"\x28\xb5\x2f\xfd": "a Zstandard file: let its name end in .zst",
 }
 """First bytes of files that are no CSV in UTF-8."""
+
+_READ_BYTES = 1 << 16
 
 _HEAD_BYTES = 1 << 20
 
@@ -56,7 +61,7 @@ class TableFile:
     # Parquet: first row of each row group, then the number of rows. CSV: first byte of the records and end of the file
     # (compressed: start of the records plus the compressed size, a measure of its length only)
     boundaries: tuple[int, ...] = field(repr=False)
-    compression: str | None = None  # compression of a CSV file, which then cannot be cut
+    compression: str | None = None  # compression of a CSV file, or utf-16, which then cannot be cut
     texts: tuple[str, ...] = ()  # Parquet: columns of texts, read as dictionaries
     group_bytes: int = 0  # Parquet: compressed size of the largest row group
 
@@ -101,6 +106,8 @@ def open_parquet(found: FoundFile, source: TableSource, **options: object) -> pq
 def inspect_csv(found: FoundFile, source: TableSource, schema: Schema) -> TableFile:
     """Read the header of a CSV file and check its columns."""
     path, given, compression = found.shown, source.csv.columns, compression_of(found.path)
+    if source.csv.of_bytes != source.csv.encoding:
+        compression = source.csv.encoding
     head = _read_head(found, source, compression)
     refuse_other_format(head, path)
     names, start = first_record(head, source.csv, whole=len(head) < _HEAD_BYTES, path=path)
@@ -119,12 +126,42 @@ def inspect_csv(found: FoundFile, source: TableSource, schema: Schema) -> TableF
     return TableFile(found, tuple(columns), (min(start, stop), stop), compression)
 
 
+def open_csv(found: FoundFile, source: TableSource) -> IO[bytes]:
+    """Open a CSV file, decompressed, and in UTF-8 where it is in UTF-16."""
+    raw = open_file(found.path, source.storage_options, compression=compression_of(found.path))
+    if source.csv.of_bytes == source.csv.encoding:
+        return raw
+    return io.BufferedReader(_Recoded(raw, source.csv.encoding), _READ_BYTES)
+
+
+class _Recoded(io.RawIOBase):
+    """A file of another encoding, read as UTF-8; what is no text in it is U+FFFD, which no schema declares."""
+
+    def __init__(self, raw: IO[bytes], encoding: str) -> None:
+        self._raw, self._decoder, self._left = raw, codecs.getincrementaldecoder(encoding)("replace"), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._left and (data := self._raw.read(_READ_BYTES)):
+            self._left = self._decoder.decode(data).encode()
+        self._left = self._left or self._decoder.decode(b"", final=True).encode()
+        found, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
+        buffer[: len(found)] = found
+        return len(found)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
 def _read_head(found: FoundFile, source: TableSource, compression: str | None) -> bytes:
     """The first bytes of a CSV file."""
     message = f"{found.shown} is not a valid {compression or 'CSV'} file: write or copy it again"
     with (
         storage_errors(found.shown),
-        open_file(found.path, source.storage_options, compression=compression) as file,
+        open_csv(found, source) as file,
     ):
         return unless_damaged(lambda: file.read(_HEAD_BYTES), message)
 
@@ -248,7 +285,7 @@ def first_record(head: bytes, options: CsvSpec, *, whole: bool, path: str) -> tu
         next_line()
     if not options.header:
         return None, position
-    mark = options.comment.encode(options.encoding) if options.comment else None
+    mark = options.comment.encode(options.of_bytes) if options.comment else None
     while (line := next_line()) is not None:
         text = line.rstrip(b"\r\n")
         if text and not (mark and text.startswith(mark)):
@@ -261,7 +298,7 @@ def _names(text: bytes, options: CsvSpec, path: str) -> tuple[str, ...]:
     try:
         if options.strip:
             text = _without_blanks_before_quotes(text, np.frombuffer(text, np.uint8), options.delimiter)
-        names = next(csv.reader([text.decode(options.encoding)], delimiter=options.delimiter))
+        names = next(csv.reader([text.decode(options.of_bytes)], delimiter=options.delimiter))
     except (UnicodeDecodeError, csv.Error):
         names = []
     if not names or b"\0" in text or text.count(b'"') % 2:
@@ -308,7 +345,7 @@ def records_of_lines(lines: bytes, *, options: CsvSpec, path: str) -> bytes:
     cut at line feeds. Raises UnreadableFile: a quoted field spans lines (or a quote is not closed), or line breaks are
     not LF or CR LF.
     """
-    mark = options.comment.encode(options.encoding) if options.comment else None
+    mark = options.comment.encode(options.of_bytes) if options.comment else None
     special = lines.startswith(b"\n") or b"\n\n" in lines
     if b"\r" in lines:
         if lines.count(b"\r") != lines.count(b"\r\n"):

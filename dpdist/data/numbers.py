@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, UNKNOWN
-from dpdist.data.texts import is_text
+from dpdist.data.texts import NO_TEXT, is_text
 from dpdist.errors import ColumnMismatch
 from dpdist.spec.calendar import number_of
-from dpdist.spec.schema import Attribute, Category
+from dpdist.spec.data import CsvSpec
+from dpdist.spec.schema import Attribute, Category, Schema
 
 LIMIT = 1 << 62
 """Integers of a domain lie within -2^62 and 2^62."""
@@ -237,6 +238,38 @@ class NumberEncoder:
             good = pc.match_substring_regex(texts, _NUMBER)
         values = pc.if_else(good, texts, pa.scalar(None, texts.type)).cast(pa.float64())
         return _to_numpy(values), (~good.fill_null(True).to_numpy(zero_copy_only=False)).astype(bool)
+
+
+def with_plain_numbers(batch: pa.RecordBatch, schema: Schema, layout: CsvSpec) -> pa.RecordBatch:
+    """Texts of a CSV file with the numbers in them written as in Python: ``1.234,56`` as ``1234.56``.
+
+    What means missing stays as it is. A text with other signs, such as ``1.5`` where the decimal sign is a comma, is no
+    number.
+    """
+    if layout.thousands is None and layout.decimal == ".":
+        return batch
+    for attribute in schema.attributes:
+        if attribute.kind in ("integer", "number") and attribute.name in batch.schema.names:
+            place = batch.schema.get_field_index(attribute.name)
+            column = _plain(batch.column(place), attribute, layout)
+            batch = batch.set_column(place, batch.field(place).with_type(column.type), column)
+    return batch
+
+
+def _plain(array: pa.Array, attribute: Attribute, layout: CsvSpec) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        return pa.DictionaryArray.from_arrays(array.indices, _plain(array.dictionary, attribute, layout))
+    shown = pc.utf8_trim_whitespace(array) if layout.strip else array
+    apart = re.escape(layout.thousands or "")
+    whole = rf"(?:\d{{1,3}}(?:{apart}\d{{3}})+|\d+)" if apart else r"\d+"
+    number = rf"^[+-]?(?:{whole}(?:{re.escape(layout.decimal)}\d*)?|{re.escape(layout.decimal)}\d+)(?:[eE][+-]?\d+)?$"
+    plain = pc.replace_substring(shown, layout.thousands, "") if layout.thousands else shown
+    plain = pc.replace_substring(plain, layout.decimal, ".")
+    absent = [text.strip() if layout.strip else text for text in attribute.missing_values]
+    means_missing = pc.is_in(shown, pa.array(absent, shown.type))
+    has_digit = pc.match_substring_regex(shown, r"\d")
+    other = pc.if_else(has_digit, pa.scalar(NO_TEXT, shown.type), shown)
+    return pc.if_else(means_missing, shown, pc.if_else(pc.match_substring_regex(shown, number), plain, other))
 
 
 def wrong_type(attribute: Attribute, found: pa.DataType) -> ColumnMismatch:

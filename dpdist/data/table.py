@@ -26,17 +26,19 @@ from dpdist.data.files import (
     inspect_parquet,
     line_bytes,
     lines_of_range,
+    open_csv,
     open_parquet,
     records_of_lines,
     wanted_columns,
     with_folders,
 )
+from dpdist.data.numbers import with_plain_numbers
 from dpdist.data.records import BATCH_ROWS, EncodedBatch, Partitions
 from dpdist.data.source import Format, TableSource, find_files, fingerprint_of, format_of
 from dpdist.data.texts import readable, texts_of
 from dpdist.errors import SpecError, UnreadableFile
 from dpdist.spec.schema import Schema
-from dpdist.storage.files import is_local, open_file, storage_errors, unless_damaged
+from dpdist.storage.files import is_local, storage_errors, unless_damaged
 
 PARTITION_ROWS = 1 << 20
 """Rows of a partition unless a number of partitions is asked for."""
@@ -291,7 +293,7 @@ def _parquet_batches(files: TableFiles, stretch: Stretch, batch_rows: int) -> It
 def _csv_batches(files: TableFiles, stretch: Stretch, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """The records of a stretch of a CSV file; all columns are texts, but for numbers and ids in dictionaries."""
     file, delimiter, schema = files.files[stretch[0]], files.source.csv.delimiter, files.schema
-    encoding = files.source.csv.encoding
+    encoding = files.source.csv.of_bytes
     wanted = wanted_columns(schema, files.source.beside)
     names = [name for name in wanted if name in file.columns]
     parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=False)
@@ -309,7 +311,8 @@ def _csv_batches(files: TableFiles, stretch: Stretch, batch_rows: int) -> Iterat
         rows = unless_damaged(partial(pa.csv.read_csv, pa.BufferReader(records), read, parse, convert), message)
         if rows.num_rows != records.count(b"\n"):
             raise UnreadableFile(message)
-        yield from (with_folders(batch, file, wanted) for batch in rows.to_batches())
+        for batch in rows.to_batches():
+            yield with_folders(with_plain_numbers(batch, schema, files.source.csv), file, wanted)
 
 
 def _csv_records(files: TableFiles, stretch: Stretch, batch_rows: int) -> Iterator[bytes]:
@@ -319,7 +322,7 @@ def _csv_records(files: TableFiles, stretch: Stretch, batch_rows: int) -> Iterat
     path, packed = file.found.shown, file.compression is not None
     aligned = packed or start == file.boundaries[0]
     message = f"{path} is a damaged {file.compression or 'CSV'} file: write or copy it again"
-    with open_file(file.found.path, source.storage_options, compression=file.compression) as raw:
+    with open_csv(file.found, source) as raw:
 
         def read(size: int) -> bytes:
             return unless_damaged(lambda: raw.read(size), message)

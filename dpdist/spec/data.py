@@ -46,7 +46,11 @@ class CsvSpec(Section):
     """Column names of files without header."""
     delimiter: str = Field(default=",", min_length=1, max_length=1, description="Field separator.")
     encoding: str = "utf-8"
-    """Encoding of the files: utf-8, or one with a byte for each character, such as latin-1 or cp1252."""
+    """Encoding of the files: utf-8, utf-16, or one with a byte for each character, such as latin-1 or cp1252."""
+    decimal: Literal[".", ","] = "."
+    """The decimal sign of attributes of kind number."""
+    thousands: Literal[".", ",", " ", "'", "_"] | None = None
+    """What stands between groups of three digits of integers and numbers, such as the point of 1.234,56."""
     strip: bool = True
     """Whether blanks around fields are removed."""
     comment: str | None = None
@@ -60,25 +64,39 @@ class CsvSpec(Section):
         """
         return self.header and not self.skip_rows and self.comment is None
 
+    @property
+    def of_bytes(self) -> str:
+        """The encoding in which lines are cut: that of the files, but UTF-8 where they are written anew from UTF-16."""
+        return "utf-8" if self.encoding.startswith("utf-16") else self.encoding
+
     @field_validator("encoding")
     @classmethod
     def _of_bytes(cls, name: str) -> str:
         """Refuse encodings whose lines cannot be cut at the byte of a line feed."""
         try:
             known = codecs.lookup(name).name
+            if known in ("utf-16", "utf-16-le", "utf-16-be"):
+                return known
             each = [bytes([byte]).decode(known, "replace") for byte in range(256)]
             each += [] if _ESCAPES.decode(known, "replace") == _ESCAPES.decode() else ["an escape"]
         except (LookupError, ValueError):
             known, each = "", []
         own = [text for text in each[128:] if text != "\ufffd"]
         if known != "utf-8" and (each[:128] != [chr(byte) for byte in range(128)] or len(own) < 64 or len(each) > 256):
-            raise ValueError(f"{name!r} is no encoding with a byte for each character: write the files in UTF-8")
+            raise ValueError(
+                f"{name!r} is no encoding with a byte for each character, nor utf-16: write the files in UTF-8"
+            )
         return known
 
     @model_validator(mode="after")
     def _readable(self) -> CsvSpec:
         if not self.header and not self.columns:
             raise ValueError("a CSV without header needs `columns`")
+        if self.decimal == self.thousands or self.delimiter in (
+            self.decimal if self.decimal == "," else "",
+            self.thousands,
+        ):
+            raise ValueError("`decimal`, `thousands` and `delimiter` are different signs")
         if self.delimiter in '"\r\n' or not self.delimiter.isascii():
             raise ValueError("`delimiter` must be one ASCII character, neither a quote nor a line break")
         if self.comment is not None and (not self.comment or "\n" in self.comment):

@@ -95,7 +95,7 @@ def test_files_are_read_as_a_spec_says(tmp_path: Path) -> None:
     assert SCHEMA.check(tmp_path / "t.txt", custodian=True, **layout).fits
     (tmp_path / "t.txt").write_bytes("Male;1".encode("utf-16"))
     (problem,) = SCHEMA.check(tmp_path / "t.txt", **layout).problems
-    assert "UTF-16 text: write it in UTF-8" in problem
+    assert "UTF-16 text: set data.csv.encoding to utf-16" in problem
     with pytest.raises(SpecError, match=r"csv\.headers: there is no such setting"):
         SCHEMA.check(tmp_path / "t.txt", csv={"headers": False})
     with pytest.raises(SpecError, match="csv, format: of files only"):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -16,6 +17,7 @@ from dask import delayed
 from pydantic import ValidationError
 
 from dpdist.api.containers import as_input
+from dpdist.data.report import check
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import ColumnMismatch, DpdistError, SpecError
@@ -97,7 +99,7 @@ def test_a_file_has_the_encoding_that_the_spec_names(encoding: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "name", ["utf-16", "utf-7", "shift_jis", "gb18030", "hz", "rot13", "raw_unicode_escape", "klingon", "idna", "cp037"]
+    "name", ["utf-32", "utf-7", "shift_jis", "gb18030", "hz", "rot13", "raw_unicode_escape", "klingon", "idna", "cp037"]
 )
 def test_lines_of_other_encodings_cannot_be_cut(name: str) -> None:
     with pytest.raises(ValidationError, match="is no encoding with a byte for each character"):
@@ -261,3 +263,76 @@ def test_a_path_of_a_ledger_is_taken_as_it_is(tmp_path: Path) -> None:
         assert Database(str(tmp_path / name)).file == tmp_path / name
     with pytest.raises(DpdistError):
         Database("what?")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_utf_16_is_read_in_whole_files(encoding: str, suffix: str, tmp_path: Path) -> None:
+    mark = "" if encoding == "utf-16" else "\ufeff"
+    lines = ["region;age", *(f"{('north', 'south, east')[k % 2]};{k % 100}" for k in range(100_000))]
+    with fsspec.open(str(tmp_path / f"t{suffix}"), "wb", compression="infer") as file:
+        file.write((mark + "\r\n".join(lines)).encode(encoding))
+    source = TableSource((str(tmp_path),), csv=CsvSpec(delimiter=";", encoding=encoding))
+    table = open_table(source, SCHEMA, partitions=3)
+    found = [
+        np.stack(batch.codes, 1) for p in range(len(table.partitions)) for batch in table.batches(p, batch_rows=999)
+    ]
+    np.testing.assert_array_equal(np.concatenate(found), [[k % 2, k % 100] for k in range(100_000)])
+
+
+NUMBERS = Schema.model_validate(
+    {
+        "attributes": [
+            {
+                "name": "pay",
+                "kind": "number",
+                "bounds": [-9, 1e7],
+                "missing": "drop",
+                "missing_values": ["-1,5", "n.a."],
+            },
+            {"name": "days", "kind": "integer", "bounds": [0, 9000], "missing": {"category": "none"}},
+        ]
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines", "expected"),
+    [
+        ({"decimal": ",", "thousands": "."}, ["1.234,56;1.234", "12,5;12", ";0,0"], [[12.5, 12], [1234.56, 1234]]),
+        ({"decimal": ",", "thousands": " "}, ["1 234 567,5;8 000", "-1,5;1", "n.a.;1"], [[1234567.5, 8000]]),
+        ({"decimal": ",", "thousands": "'"}, ["1'000;1'000", ",5;5", "-2,5e3;1"], [[0.5, 5], [1000, 1000]]),
+        ({"thousands": ","}, ['"1,234.5";"8,000"', "1234.5;"], [[1234.5, 8000], [1234.5, 9001]]),
+        ({"decimal": ","}, ["1,5;7", "2;8"], [[1.5, 7], [2, 8]]),
+    ],
+)
+def test_numbers_as_the_world_writes_them(
+    settings: dict[str, Any], lines: list[str], expected: list[Any], tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text("\n".join(["pay;days", *lines]))
+    schema = (
+        NUMBERS
+        if "-2,5e3;1" not in lines
+        else Schema.model_validate(
+            {"attributes": [NUMBERS.attributes[0].model_dump() | {"out_of_domain": "drop"}, NUMBERS.attributes[1]]}
+        )
+    )
+    source = TableSource((str(tmp_path),), csv=CsvSpec(delimiter=";", **settings))
+    table = open_table(source, schema, partitions=1)
+    batches = list(table.batches(0))
+    found = [np.stack(b.codes, 1)[slice(None) if b.keep is None else b.keep] for b in batches]
+    assert sorted(np.concatenate(found).tolist()) == expected
+
+
+@pytest.mark.parametrize("text", ["1.5", "1.234.5", "12.34,5", "1,2,3", "1.23"])
+def test_numbers_with_other_signs_are_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(f"pay;days\n{text};{text}\n")
+    table = open_table(TableSource((str(tmp_path),), csv=CsvSpec(delimiter=";", decimal=",", thousands=".")), NUMBERS)
+    report = next(iter(table.batches(0))).report
+    with pytest.raises(ColumnMismatch, match="'days': values that are no integers"):
+        check(report, NUMBERS)
+
+
+def test_layouts_of_numbers_that_contradict_themselves() -> None:
+    with pytest.raises(ValidationError, match="different signs"):
+        CsvSpec(decimal=",", thousands=",")

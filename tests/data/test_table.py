@@ -265,7 +265,7 @@ CSV = "age,sex\n1,f\n2,m\n"
         ("t.csv.gz", b"not gzip at all", {}, UnreadableFile, "t.csv.gz is not a valid gzip file"),
         ("t.csv.bz2", b"not bzip2 at all", {}, UnreadableFile, "t.csv.bz2 is not a valid bz2 file"),
         ("t.csv.xz", b"not xz at all", {}, UnreadableFile, "t.csv.xz is not a valid xz file"),
-        ("t.csv", b"\xff\xfe1\x00", {}, WrongFormat, "is not a CSV file, but UTF-16 text: write it in UTF-8"),
+        ("t.csv", b"\xff\xfe1\x00", {}, WrongFormat, "is not a CSV file, but UTF-16 text: set data.csv.encoding"),
         ("t.csv", b"PK\x03\x04", {}, WrongFormat, "but a ZIP archive, as spreadsheets are"),
         ("t.csv", b"1\x00", {}, UnreadableFile, "header of .* is not a line of UTF-8 text"),
     ],
