@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -183,10 +183,12 @@ def open_inputs(
     progress: Progress,
     real: tuple[Schema, Look] | None = None,
     unit: UnitSpec | None = None,
+    charge: Callable[[str], None] | None = None,
 ) -> Inputs:
     """Open what an evaluation of released records looks at; reads the manifest, file metadata and, of CSV, the lines.
 
     `real`: schema and codes of the real table, where they differ from the release's; `unit`: what figures protect.
+    `charge` is called with the fingerprint of the real table before a line of it is read.
     Raises DataError: a table cannot be read by the release's schema; SpecError: the hold-out is the table itself;
     EmptyTable: the release holds no record.
     """
@@ -199,6 +201,8 @@ def open_inputs(
     if holdout is not None:
         opened.append(holdout.open(schema, beside=None if weight is None else weight.by))
     tables.check_holdout()
+    if charge is not None:
+        charge(against.fingerprint)
     progress("finding rows", 0, 1)
     located = [table.on(executor).sides[0] for table in opened]
     progress("finding rows", 1, 1)

@@ -18,7 +18,7 @@ from dpdist.data.released import ReleasedTable
 from dpdist.data.report import RowReport
 from dpdist.data.source import TableSource, find_files
 from dpdist.errors import DataError, DataNotFound, DpdistError, SpecError
-from dpdist.evaluation.inputs import EvaluatedTables, Inputs, open_inputs, weight_of
+from dpdist.evaluation.inputs import EvaluatedTables, open_inputs, weight_of
 from dpdist.evaluation.page.files import Pages, is_remote, pages_at
 from dpdist.evaluation.page.page import WORDS
 from dpdist.evaluation.page.sections import PageSection
@@ -219,10 +219,12 @@ def _records(request: Request, released: ReleasedTable, real: AsReleased | None,
         unit = _unit(released.manifest)
     with opened_cluster(request, tables.against) as cluster:
         options: dict[str, Any] = {"executor": cluster, "seed": request.seed, "progress": progress}
-        inputs = open_inputs(released, tables, real=real, unit=unit, **options)
         if real is not None:
+            inputs = open_inputs(released, tables, real=real, unit=unit, **options)
             return vector_sections(inputs, request), inputs.reports
-        with charged(request, inputs) as publication:
+        with publishing(request, released.manifest) as publication:
+            charge = None if publication is None else publication.reserve
+            inputs = open_inputs(released, tables, unit=unit, charge=charge, **options)
             key = None if publication is None else publication.bounding_key()
             looked = inputs if key is None else inputs.bounded(key)
             return record_sections(looked, request, publication), inputs.reports
@@ -235,20 +237,18 @@ def _unit(manifest: Manifest) -> UnitSpec | None:
 
 
 @contextmanager
-def charged(request: Request, inputs: Inputs) -> Iterator[FiguresPublication | None]:
-    """The publishable figures of a request, charged; None if none are asked for."""
+def publishing(request: Request, manifest: Manifest) -> Iterator[FiguresPublication | None]:
+    """The publishable figures of a request, not charged as yet; None if none are asked for."""
     if request.publish is None:
         yield None
         return
     from dpdist.evaluation.publishable import FiguresPlan, FiguresPublication
     from dpdist.ledger import Books
 
-    plan = FiguresPlan(request.publish, _unit(inputs.manifest))
+    plan = FiguresPlan(request.publish, _unit(manifest))
     ledger = Books.open(request.ledger or os.environ.get("DPDIST_LEDGER") or DEFAULT_LEDGER, create=False)
-    publication = FiguresPublication(ledger, inputs.manifest, plan, pages_of(request), request.seed)
     try:
-        publication.reserve(inputs.real.fingerprint)
-        yield publication
+        yield FiguresPublication(ledger, manifest, plan, pages_of(request), request.seed)
     finally:
         ledger.close()
 

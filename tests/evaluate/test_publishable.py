@@ -22,6 +22,7 @@ from dpdist import errors
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.inputs import input_of
 from dpdist.data.released import ReleasedTable
+from dpdist.data.table import TableFiles
 from dpdist.evaluation.inputs import Inputs, open_inputs
 from dpdist.evaluation.page.files import Folder
 from dpdist.evaluation.publishable import (
@@ -34,7 +35,7 @@ from dpdist.evaluation.publishable import (
     steps_of_distance,
 )
 from dpdist.evaluation.request import Request
-from dpdist.evaluation.run import charged, run_evaluation, tables_of
+from dpdist.evaluation.run import publishing, run_evaluation, tables_of
 from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, distances, marginals_operator
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
@@ -160,11 +161,10 @@ def publish(own: Made, asked: Request | None = None) -> None:
     asked = asked or request(own)
     store, manifest = open_release(own.release)
     with open_cluster(ClusterSpec(mode="threads")) as cluster:
-        inputs = open_inputs(
-            ReleasedTable(store, manifest), tables_of(asked), executor=cluster, seed=0, progress=lambda *_: None
-        )
-        with charged(asked, inputs) as publication:
-            publication.publish(inputs.marginals())
+        with publishing(asked, manifest) as publication:
+            released, quiet = ReleasedTable(store, manifest), lambda *_: None
+            options = {"executor": cluster, "seed": 0, "progress": quiet, "charge": publication.reserve}
+            publication.publish(open_inputs(released, tables_of(asked), **options).marginals())
 
 
 def charges(own: Made) -> list[tuple[str, str, float]]:
@@ -173,6 +173,16 @@ def charges(own: Made) -> list[tuple[str, str, float]]:
         return [(a.release, a.state, float(a.epsilon)) for a in ledger.show("people").attempts]
     finally:
         ledger.close()
+
+
+def test_no_line_is_read_before_the_charge(own: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CSV files are counted line by line, and a line that cannot be cut is a refusal."""
+    shutil.copy2(own.table, own.folder / "other.parquet")
+    asked = replace(request(own), against=(str(own.folder / "other.parquet"),))
+    monkeypatch.setattr(TableFiles, "on", lambda *_, **__: pytest.fail("read before the charge"))
+    with pytest.raises(errors.ReleaseConflict, match="--against is not the table that the release was made from"):
+        run_evaluation(asked)
+    assert charges(own) == [c for c in charges(own) if c[0] == "first"]
 
 
 def test_figures_are_charged_once_and_stay_the_same(own: Made) -> None:
