@@ -15,7 +15,7 @@ from dpdist.api.display import html_table
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.released import Release
 from dpdist.errors import BudgetExceeded, DatasetExists, SpecError
-from dpdist.privacy.formatting import Fact, lines_of
+from dpdist.privacy.formatting import Fact, lines_of, upwards
 from dpdist.spec.overrides import override
 from dpdist.spec.schema import Schema
 
@@ -252,7 +252,9 @@ class Synthesizer:
     def _facts(self) -> list[Fact]:
         if hasattr(self, "release_"):
             return self.release_._facts()
-        facts = [Fact("Promise", f"({self.epsilon:g}, {self.delta:g})-differential privacy, charged by fit()")]
+        facts = [
+            Fact("Promise", f"({upwards(self.epsilon)}, {upwards(self.delta)})-differential privacy, charged by fit()")
+        ]
         if self._framed is not None:
             names, found = self._framed.schema.names, self._framed.undeclared
             facts += [

@@ -201,6 +201,14 @@ def test_a_wrong_use_is_one_clear_error_and_costs_nothing(use: str, made: dpdist
     assert not dpdist.Ledger("others.db").show("others").attempts
 
 
+def test_days_have_public_bounds(made: dpdist.Synthesizer) -> None:
+    given = asked(public={"joined": (date(2020, 1, 1), "2020-03-31")})
+    joined = given.schema.attributes[-1]  # type: ignore[union-attr]
+    assert joined.bounds == (18_262, 18_352)
+    with pytest.raises(errors.SpecError, match="public: joined"):
+        asked(public={"joined": ("yesterday", "today and more")})
+
+
 def test_days_come_back_as_days(made: dpdist.Synthesizer) -> None:
     table = pa.table({"day": pa.array([date(2020, 1, 1 + k % 28) for k in range(4_000)])})
     ledger = dpdist.Ledger("days.db")

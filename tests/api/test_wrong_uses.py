@@ -142,6 +142,11 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[Place], Any]]] = {
     "no spec file": (errors.SpecError, "nowhere.yaml", lambda p: p.release(spec=Path("nowhere.yaml"))),
     "a spec that is not one": (errors.SpecError, "got int", lambda p: p.release(spec=7)),
     "a setting that is not one": (errors.SpecError, "epsilonn", lambda p: p.release(settings={"privacy.epsilonn": 1})),
+    "a setting cut short": (
+        errors.SpecError,
+        "did you mean 'epsilon'",
+        lambda p: p.release(settings={"privacy.eps": 1}),
+    ),
     "a closed client": (errors.ClusterUnreachable, "it is closed", lambda p: p.release(client=p.closed)),
     "a client without workers": (errors.ClusterUnreachable, "has no workers", lambda p: p.release(client=p.idle)),
     "an address for a client": (errors.SpecError, "distributed.Client", lambda p: p.release(client="tcp://x:8786")),
@@ -175,7 +180,11 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[Place], Any]]] = {
         lambda p: p.release(settings={"name": "published", "privacy.epsilon": 1}),
     ),
     "a release that is not one": (errors.DataNotFound, "no finished release", lambda p: dpdist.open_release("work")),
-    "evaluating against nothing": (errors.SpecError, "nothing to compare", lambda p: dpdist.evaluate("out/published")),
+    "evaluating against nothing": (
+        errors.SpecError,
+        "give against=PATH, or spec=SPEC",
+        lambda p: dpdist.evaluate("out/published"),
+    ),
     "an unknown option": (
         errors.SpecError,
         "there is no such setting here; did you mean 'target'",

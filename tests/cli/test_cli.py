@@ -128,6 +128,17 @@ def test_plan_json_carries_the_charge_and_reads_nothing(dpdist: Command, spec_fi
     assert answer["guarantees"][0]["kind"] == "plausible-deniability"
 
 
+def test_plan_begins_with_what_people_ask_first(dpdist: Command, spec_file: Path) -> None:
+    titles = [line.split()[0] for line in dpdist("plan", str(spec_file)).out.splitlines() if line[:1].strip()]
+    assert not {"Meaning", "Charge", "Tasks"} & set(titles)
+    assert titles[:2] == ["Release", "Guarantee"]
+    more = [
+        line.split()[0] for line in dpdist("plan", str(spec_file), "--details").out.splitlines() if line[:1].strip()
+    ]
+    assert {"Meaning", "Charge", "Tasks"} <= set(more)
+    assert "<list[str]>" not in dpdist("schema", "draft", "-h").out
+
+
 def test_creating_a_data_set(dpdist: Command, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/l.db"
     assert dpdist("ledger", "create", "acs", "--epsilon", "4", "--delta", "1e-8", "--ledger", url).code == 0
