@@ -260,18 +260,12 @@ def papers() -> Rows:
         ["DP-CDA, Table 3", f"MNIST, ε = {row[0]}, l = {row[1]}: network, accuracy, %", row[2], row[3]]
         for row in cnn.rows
     ]
-    prices = Table("prediction.prices")
-    for data in ("public D′", "original D", "D′ + D*, α = 0.2"):
-        rows.append(
-            ["two-stage, prices", f"{data}: MAPD, %", *reversed(prices.where(data=data).only("MAPD", "MAPD, paper")[0])]
-        )
-    rows.append(
-        [
-            "two-stage, prices",
-            "D*, α = 0.2: LID, %",
-            *reversed(prices.where(data="D*, α = 0.2").only("LID", "LID, paper")[0]),
-        ]
-    )
+    said = {"public D'": "public D′", "original D": "original D", "nearest, alpha 0.2, with D'": "D′ + D*, α = 0.2"}
+    for row in Table("prediction.prices_noise").rows:
+        if row[0] in said:
+            rows.append(["two-stage, prices", f"{said[row[0]]}: MAPD, noise by brand, %", row[1], row[2]])
+    prices = Table("prediction.prices").where(data="D*, α = 0.2").only("LID, paper", "LID")[0]
+    rows.append(["two-stage, prices", "D*, α = 0.2: LID, %", *prices])
     for row in Table("prediction.tables_lid").where(bandwidths="paper").rows:
         near = row[3].partition(" | ")[2]
         rows.append(["two-stage, tables", f"{row[0]}, η = 10⁻⁴, α = 0.5: LID of inputs, %", f"at most {row[2]}", near])
@@ -279,6 +273,10 @@ def papers() -> Rows:
         row = Table("histogram.entropy").where(column=column)
         ours, theirs = bracketed(row.cell("H (paper)"))
         rows.append(["REAEDP, Table S3", f"{column}: entropy, bits", theirs, ours])
+    for row in Table("histogram.images").rows:
+        if row[0] in ("0.5", "1", "2"):
+            both = f"{row[1]}, {row[3]}"
+            rows.append(["REAEDP, images", f"ε = {row[0]}, Laplace, Gaussian: PSNR, dB", "alike", both])
     return rows
 
 
