@@ -139,7 +139,10 @@ class LidPlan(TwoStagePlan):
     def details(self) -> list[Fact]:
         """What is disclosed, and how inputs and responses are made."""
         made, method = self.spec.prediction, self.method
-        watched = ", ".join(self._names[i] for i in method.disclosure.columns) or "none"
+        watched, most = ", ".join(self._names[i] for i in method.disclosure.columns) or "none", {}
+        if method.disclosure.response is not None:
+            watched += f"; in the response at most {method.disclosure.response:.6g}"
+            most = {"response": method.disclosure.response}
         matching = "synthetic row that stands at the same place, whichever it is"
         if made.matching != "independent":
             kind = "exact" if made.matching == "nearest" else "greedy"
@@ -156,18 +159,13 @@ class LidPlan(TwoStagePlan):
         original = ", ".join(self.spec.original) or "none"
         return [
             Fact("Original", f"{original} (columns released as they are, in another order of the records)"),
-            Fact("Disclosure", f"looked at in {watched}", {"lid": method.disclosure.lid}),
-            *self._response(),
+            Fact("Disclosure", f"looked at in {watched}", {"lid": method.disclosure.lid, **most}),
             *self._parties(),
             Fact("Inputs", f"{made.first_stage}, mixed with the {matching}"),
             Fact("Alpha", alpha, {"alpha": method.most_alpha if method.alpha is None else method.alpha}),
             Fact("Regression", self._regression()),
             *super().details(),
         ]
-
-    def _response(self) -> list[Fact]:
-        bound = self.method.disclosure.response
-        return [] if bound is None else [Fact("", f"and in the response: at most {bound:.6g}", {"response": bound})]
 
     def _parties(self) -> list[Fact]:
         parties = self.spec.prediction.parties

@@ -333,7 +333,7 @@ def test_the_disclosure_of_the_response_lowers_alpha_or_refuses(table: Path, tmp
     with pytest.raises(CheckFailed, match=r"privacy\.disclosure\.response"):
         of((near - 0.5) / ROWS, "fixed", alpha=loose.public["alpha"])
     assert "for no more than 1 of them the response" in loose.plan.guarantees[0].sentence()
-    assert "in the response: at most 1" in loose.plan.explain()
+    assert "; in the response at most 1" in loose.plan.explain()
 
 
 def test_the_private_release_reflects_the_table(tmp_path: Path) -> None:
