@@ -35,7 +35,6 @@ from dpdist.inference.replicates import make_replicates
 from dpdist.lifecycle.preflight import refuse
 from dpdist.limits import within
 from dpdist.privacy import accountant
-from dpdist.privacy.composition import MOST_DRAWS
 from dpdist.privacy.events import Composed, DiscreteLaplace, Gaussian
 from dpdist.publish import pages
 from dpdist.publish.manifest import MANIFEST
@@ -511,10 +510,3 @@ def test_a_file_is_not_read_beyond_what_is_expected(tmp_path: Path) -> None:
     assert store.read_bytes("x", most=5) == b"12345"
     with pytest.raises(VerificationFailed, match="has 5 bytes, and 4 are expected at most"):
         store.read_bytes("x", most=4)
-
-
-def test_the_documents_state_the_limits() -> None:
-    text = Path("docs/release-format.md").read_text()
-    numbers = [value for name, value in vars(limits).items() if name.isupper() and isinstance(value, int)]
-    assert len(numbers) == 13
-    assert not [number for number in [*numbers, MOST_DRAWS] if f"{number:,}" not in text]

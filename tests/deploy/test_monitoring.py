@@ -28,11 +28,11 @@ def test_alarms_and_board_ask_for_metrics_that_there_are() -> None:
 
 
 def test_each_alarm_has_a_runbook() -> None:
-    headings = re.findall(r"^#{2,} (.+)$", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+    headings = re.findall(r"^#{2,} (.+)$", (ROOT / "deploy" / "monitoring" / "README.md").read_text(), re.MULTILINE)
     anchors = {heading.lower().replace(" ", "-") for heading in headings}
     for rule in RULES:
         file, _, anchor = rule["annotations"]["runbook"].partition("#")
-        assert file == "docs/operations.md"
+        assert file == "deploy/monitoring/README.md"
         assert anchor in anchors, rule["alert"]
 
 
