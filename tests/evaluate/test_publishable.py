@@ -160,11 +160,10 @@ def publish(own: Made, asked: Request | None = None) -> None:
     """What an evaluation does before it trains models."""
     asked = asked or request(own)
     store, manifest = open_release(own.release)
-    with open_cluster(ClusterSpec(mode="threads")) as cluster:
-        with publishing(asked, manifest) as publication:
-            released, quiet = ReleasedTable(store, manifest), lambda *_: None
-            options = {"executor": cluster, "seed": 0, "progress": quiet, "charge": publication.reserve}
-            publication.publish(open_inputs(released, tables_of(asked), **options).marginals())
+    with open_cluster(ClusterSpec(mode="threads")) as cluster, publishing(asked, manifest) as publication:
+        released, quiet = ReleasedTable(store, manifest), lambda *_: None
+        options = {"executor": cluster, "seed": 0, "progress": quiet, "charge": publication.reserve}
+        publication.publish(open_inputs(released, tables_of(asked), **options).marginals())
 
 
 def charges(own: Made) -> list[tuple[str, str, float]]:
