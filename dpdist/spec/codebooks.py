@@ -15,13 +15,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from dpdist.errors import SpecError
-from dpdist.spec import ddi
+from dpdist.spec import ddi, labelled
 from dpdist.spec.calendar import DatedKind
 from dpdist.spec.described import Described, chosen, is_number, is_whole, parquet, text_of, words
 
 FORMATS = (
     "Parquet (.parquet), Frictionless Table Schema, CSVW, NIST or Census data dictionary (.json, .csv), DDI-Codebook "
-    "(.xml), names file of the UCI repository (.names)"
+    "(.xml), Stata or SPSS file (.dta, .sav), names file of the UCI repository (.names)"
 )
 
 _NOT_APPLICABLE = re.compile(r"N/?A\b|not applicable|missing|blank", re.IGNORECASE)
@@ -44,6 +44,8 @@ def described(source: str, *, public: bool = False, table: str | None = None) ->
     if public:
         raise SpecError(f"{path}: --public reads Parquet files: write the public table as Parquet first")
     try:
+        if kind in labelled.SUFFIXES:
+            return "Stata or SPSS file", list(labelled.variables(path))
         if kind == ".xml":
             return "DDI-Codebook", list(ddi.variables(path, table=table))
         if kind == ".csv":

@@ -26,7 +26,9 @@ MOST_CODES = 1_000
 
 _EXACT = 1 << 53  # floats below are exact integers where they are whole
 
-_IDENTIFIER = re.compile(r"\b(?:[Ii]dentifiers?|[Ii]dentification|IDs?|(?:[Ss]erial|[Rr]ecord) ?(?:[Nn]umber|[Nn]o))\b")
+_IDENTIFIER = re.compile(
+    r"\b(?:[Ii]dentifiers?|[Ii]dentification|IDs?|(?:[Ss]erial|[Rr]ecord|[Ss]equence) ?(?:[Nn]umber|[Nn]o))\b"
+)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -222,3 +223,37 @@ def test_dates_of_codebooks_have_their_format(tmp_path: Path) -> None:
     assert "format: '%d.%m.%Y'" in draft(tmp_path / "t.json")
     (tmp_path / "t.xml").write_text('<codeBook><var name="day"><varFormat category="date"/></var></codeBook>')
     assert "kind: date" in draft(tmp_path / "t.xml")
+
+
+def test_files_of_spss_and_stata_have_labels(tmp_path: Path) -> None:
+    pyreadstat = pytest.importorskip("pyreadstat")
+    frame = pd.DataFrame({"sex": [1.0, 2.0], "health": [1.0, 3.0], "age": [30.0, 97.0], "name": ["a", "b"]})
+    frame["seen"] = dt.date(2024, 1, 1)
+    told = {"sex": {1: "male", 2: "female", 9: "refused"}, "health": {1: "good", 2: "fair", 3: "bad"}}
+    pyreadstat.write_sav(
+        frame,
+        str(tmp_path / "t.sav"),
+        column_labels={"sex": "Sex of the person"},
+        variable_value_labels=told | {"age": {97: "refused"}},
+        missing_ranges={"sex": [9], "age": [{"lo": 98, "hi": 99}]},
+        variable_measure={"sex": "nominal", "health": "ordinal", "age": "scale"},
+        variable_format={"age": "F3.0"},
+    )
+    text = draft(tmp_path / "t.sav")
+    found = {one["name"]: one for one in parse_yaml(text)["attributes"]}
+    assert (found["sex"]["values"], found["sex"]["labels"]) == ([1, 2], ["male", "female"])
+    assert (found["sex"]["missing_values"], found["age"]["missing_values"]) == (["9"], ["98", "99"])
+    assert (found["health"]["kind"], found["age"]["kind"], found["name"]["kind"]) == (
+        "ordinal",
+        "integer",
+        "categorical",
+    )
+    assert found["seen"]["kind"] == "date"
+    assert "# Sex of the person" in text
+    assert "97 = refused" in text
+    pyreadstat.write_dta(frame.astype({"sex": "int8"}), str(tmp_path / "t.dta"), variable_value_labels=told)
+    found = {one["name"]: one for one in parse_yaml(draft(tmp_path / "t.dta"))["attributes"]}
+    assert found["sex"]["labels"] == ["male", "female", "refused"]
+    (tmp_path / "t.sav").write_bytes(b"none")
+    with pytest.raises(SpecError, match="is no Stata or SPSS file, or is damaged"):
+        draft(tmp_path / "t.sav")
