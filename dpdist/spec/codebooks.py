@@ -128,6 +128,7 @@ def _frictionless(tree: dict[str, Any]) -> Iterator[Described]:
             absent=tuple(text for text in absent if text),
             nullable=not limits.get("required", False),
             aliases=aliases,
+            label=words(field.get("title")),
         )
 
 
@@ -233,7 +234,7 @@ def _of_ranges(name: str, label: str, items: dict[str, str], ranges: list[tuple[
         )
     return Described(
         name, words(label, padded), kept or None, low, high, whole,
-        absent=absent, nullable=bool(absent), nothing="not applicable",
+        absent=absent, nullable=bool(absent), nothing="not applicable", label=words(label),
     )  # fmt: skip
 
 

@@ -109,6 +109,7 @@ def _variable(variable: ElementTree.Element) -> Described:
         ordered=variable.get("nature") == "ordinal",
         absent=tuple(absent),
         nullable=bool(absent or invalid),
+        label=words(_inside(variable, "labl")),
     )
 
 

@@ -50,6 +50,7 @@ class Described:
     nothing: str = "missing"  # what a missing value is called; empty where records without a value are left out
     aliases: Mapping[str, str] = field(default_factory=dict)  # other spellings of codes
     others: str = ""  # what becomes of other values: clip, or a category of that name; empty where they are refused
+    label: str = ""  # what the column is called for people
 
     @property
     def names_records(self) -> bool:

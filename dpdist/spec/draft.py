@@ -107,6 +107,8 @@ def _attribute(column: Described) -> tuple[dict[str, Any], list[str]]:
     if all(map(is_number, items)) and not column.ordered:  # numbers have an order of their own
         items = dict(sorted(items.items(), key=lambda item: Fraction(item[0].strip())))
     attribute: dict[str, Any] = {"name": column.name}
+    if column.label not in ("", column.name):
+        attribute["label"] = column.label
     if column.dated is not None and not items:
         notes += _days(attribute, column, column.dated)
     elif _is_range(column):

@@ -97,7 +97,7 @@ def test_schemas_are_drafted_from_the_descriptions(release: Any, name: str) -> N
     _, columns = described(f"{release.path}/{name}", public=False, table=None)
     assert [column.name for column in columns] == list(release.schema.names)
     assert dict(columns[2].items or {}) == {"1": "female", "2": "male"}
-    assert (columns[1].low, columns[1].high) == ("0", "99")
+    assert (columns[1].label, columns[1].low, columns[1].high) == ("Age of the person", "0", "99")
 
 
 def test_the_codebook_is_in_the_order_of_ddi(release: Any) -> None:
