@@ -15,13 +15,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from dpdist.errors import SpecError
-from dpdist.spec import ddi, labelled
+from dpdist.spec import ddi, labelled, sdmx
 from dpdist.spec.calendar import DatedKind
 from dpdist.spec.described import Described, chosen, is_number, is_whole, parquet, text_of, words
 
 FORMATS = (
     "Parquet (.parquet), Frictionless Table Schema, CSVW, NIST or Census data dictionary (.json, .csv), DDI-Codebook "
-    "(.xml), Stata or SPSS file (.dta, .sav), names file of the UCI repository (.names)"
+    "or SDMX structure (.xml), Stata or SPSS file (.dta, .sav), names file of the UCI repository (.names)"
 )
 
 _NOT_APPLICABLE = re.compile(r"N/?A\b|not applicable|missing|blank", re.IGNORECASE)
@@ -47,7 +47,10 @@ def described(source: str, *, public: bool = False, table: str | None = None) ->
         if kind in labelled.SUFFIXES:
             return "Stata or SPSS file", list(labelled.variables(path))
         if kind == ".xml":
-            return "DDI-Codebook", list(ddi.variables(path, table=table))
+            root = ddi.tree(path)
+            if sdmx.is_structure(root):
+                return "SDMX structure", list(sdmx.variables(root, path, table=table))
+            return "DDI-Codebook", list(ddi.variables(root, path, table=table))
         if kind == ".csv":
             return "Census data dictionary", list(_census_csv(_text(path)))
         if kind == ".names":

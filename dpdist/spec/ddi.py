@@ -27,17 +27,14 @@ _ENCODINGS = re.compile(
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
-def variables(path: Path, *, table: str | None) -> Iterator[Described]:
+def variables(root: ElementTree.Element, path: Path, *, table: str | None) -> Iterator[Described]:
     """The variables of a codebook, of one `table` where it describes several files. Raises SpecError: there are several
-    and none is chosen, there is no variable, the encoding is not known, or the file declares entities.
+    and none is chosen, or there is no variable.
     """
-    root = _tree(path)
     found = list(_each(root, "var"))
     if not found:
         name = root.tag.rpartition("}")[2]
-        raise SpecError(
-            f"{path}: <{name}> has no `var` of DDI-Codebook; other XML, such as DDI-Lifecycle and SDMX, is not read"
-        )
+        raise SpecError(f"{path}: <{name}> has no `var` of DDI-Codebook; other XML, such as DDI-Lifecycle, is not read")
     files = dict.fromkeys(name for variable in found for name in variable.get("files", "").split())
     if len(files) > 1 or table is not None:
         titles = {file.get("ID", ""): _text(next(_each(file, "fileName"), None)) for file in _each(root, "fileDscr")}
@@ -47,9 +44,9 @@ def variables(path: Path, *, table: str | None) -> Iterator[Described]:
     yield from map(_variable, found)
 
 
-def _tree(path: Path) -> ElementTree.Element:
+def tree(path: Path) -> ElementTree.Element:
     """The tree of an XML file in its declared encoding. A document type is passed over: nothing outside is read, and
-    names of HTML stand for their characters.
+    names of HTML stand for their characters. Raises SpecError: the encoding is not known, or entities are declared.
     """
     if path.stat().st_size > MOST_BYTES:
         raise SpecError(f"{path} has more than {MOST_BYTES >> 20} MiB: it is no codebook")

@@ -102,7 +102,7 @@ def test_the_declared_encoding_is_read(encoding: str, head: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('<DDIInstance xmlns="ddi:instance:3_2"><V>x</V></DDIInstance>', "<DDIInstance> has no `var`.*SDMX"),
+        ('<DDIInstance xmlns="ddi:instance:3_2"><V>x</V></DDIInstance>', "<DDIInstance> has no `var`.*DDI-Lifecycle"),
         ("<html><body>x", "is no XML in utf-8"),
         ('<?xml version="1.0" encoding="klingon"?><codeBook/>', "encoding 'klingon' is not known"),
         (b'<?xml version="1.0" encoding="utf-8"?><codeBook>\xff</codeBook>', "is no XML in utf-8"),
@@ -257,3 +257,50 @@ def test_files_of_spss_and_stata_have_labels(tmp_path: Path) -> None:
     (tmp_path / "t.sav").write_bytes(b"none")
     with pytest.raises(SpecError, match="is no Stata or SPSS file, or is damaged"):
         draft(tmp_path / "t.sav")
+
+
+LISTS = """<{0}Codelists><{0}Codelist id="CL_SEX"><Name>Sex</Name><{0}Code {1}="M"><{2}>Male</{2}></{0}Code>
+<{0}Code {1}="F"><{2}>Female</{2}></{0}Code></{0}Codelist></{0}Codelists>
+<{0}Concepts><{0}Concept id="SEX"><Name>Sex of the person</Name></{0}Concept></{0}Concepts>"""
+REF = '<ConceptIdentity><Ref id="{}"/></ConceptIdentity><LocalRepresentation>{}</LocalRepresentation>'
+URN = "urn:sdmx:org.sdmx.infomodel.{}=ESTAT:{}"
+STRUCTURES = {
+    "2.0": LISTS.format("", "value", "Description")
+    + """<KeyFamily id="D"><Components><Dimension conceptRef="SEX" codelist="CL_SEX"/>
+    <TimeDimension conceptRef="TIME"><TextFormat textType="String"/></TimeDimension>
+    <PrimaryMeasure conceptRef="OBS_VALUE"/></Components></KeyFamily>""",
+    "2.1": LISTS.format("", "id", "Name")
+    + "<DataStructure id='D'><Dimension id='SEX'>"
+    + REF.format("SEX", "<Enumeration><Ref id='CL_SEX'/></Enumeration>")
+    + "</Dimension><TimeDimension id='TIME'>"
+    + REF.format("TIME", "<TextFormat textType='ObservationalTimePeriod'/>")
+    + "</TimeDimension><PrimaryMeasure id='OBS_VALUE'>"
+    + REF.format("OBS_VALUE", "<TextFormat textType='Double'/>")
+    + "<AttributeRelationship><Dimension><Ref id='SEX'/></Dimension></AttributeRelationship></PrimaryMeasure>"
+    + "</DataStructure>",
+    "3.0": LISTS.format("", "id", "Name")
+    + f"""<DataStructure id="D"><Dimension id="SEX">
+    <ConceptIdentity>{URN.format("conceptscheme.Concept", "CS(1.0).SEX")}</ConceptIdentity>
+    <LocalRepresentation><Enumeration>{URN.format("codelist.Codelist", "CL_SEX(1.0)")}</Enumeration>
+    </LocalRepresentation></Dimension><TimeDimension id="TIME">
+    <ConceptIdentity>{URN.format("conceptscheme.Concept", "CS(1.0).TIME")}</ConceptIdentity></TimeDimension>
+    <Measure id="OBS_VALUE">
+    <ConceptIdentity>{URN.format("conceptscheme.Concept", "CS(1.0).OBS_VALUE")}</ConceptIdentity>
+    </Measure></DataStructure>""",
+}
+
+
+@pytest.mark.parametrize("version", STRUCTURES)
+def test_structures_of_sdmx_have_code_lists(version: str, tmp_path: Path) -> None:
+    space = "http://www.sdmx.org/resources/sdmxml/schemas/structure"
+    message = f'<Structure xmlns="{space}">{STRUCTURES[version]}</Structure>'
+    found = drafted(tmp_path, "t.xml", message)
+    assert {name: one["kind"] for name, one in found.items()} == {
+        "SEX": "categorical",
+        "TIME": "categorical",
+        "OBS_VALUE": "number",
+    }
+    assert (found["SEX"]["values"], found["SEX"]["labels"]) == (["M", "F"], ["Male", "Female"])
+    text = draft(tmp_path / "t.xml")
+    assert "# Sex of the person" in text
+    assert text.count("TODO: declare") == 2
