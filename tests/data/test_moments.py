@@ -19,6 +19,7 @@ from dpdist.data.report import ABOVE, BELOW, MISSING, MISTYPED
 from dpdist.errors import ColumnMismatch
 from dpdist.publish.columns import columns
 from dpdist.publish.part_format import PartFormat
+from dpdist.spec.part import departures
 from dpdist.spec.schema import Attribute, Schema
 
 DAY = {"name": "v", "kind": "date", "bounds": ["1969-12-30", "1970-01-03"], "missing": {"category": "none"}}
@@ -112,6 +113,7 @@ def test_released_values_are_of_their_type_and_code(settings: dict[str, Any], ki
     np.testing.assert_array_equal(read, codes)
 
 
+MONTH = {"every": "month"}
 MONTHS = {
     "kind": "date",
     "bounds": ["2022-01-01", "2024-12-31"],
@@ -187,3 +189,16 @@ def test_a_day_that_ends_a_range_of_moments_is_in_it_as_a_whole() -> None:
     read = attribute(MOMENT, bounds=["2024-01-01", "2024-12-31"], bins={"every": "day"})
     assert read.model_dump(mode="json")["bounds"] == ["2024-01-01 00:00:00", "2024-12-31 23:59:59"]
     assert attribute(read.model_dump()) == read == read.model_copy(update={"labels": None})
+
+
+def test_what_a_release_may_say_of_the_dates_of_a_contract() -> None:
+    """Months keep an order that days keep; another format reads other records."""
+
+    def schema(*rules: dict[str, Any], **more: Any) -> Schema:
+        days = {"kind": "date", "bounds": ["2022-01-01", "2024-12-31"]} | more
+        return Schema.model_validate({"attributes": [days | {"name": "a"}, days | {"name": "b"}], "rules": rules})
+
+    order = {"at_most": ["a", "b"]}
+    assert departures(schema(order, bins=MONTH, step=MONTH), schema(order)) == []
+    assert "cut through" in departures(schema(order), schema(order, bins=MONTH, step=MONTH))[0]
+    assert departures(schema(format="%d.%m.%Y"), schema())[0] == "attribute 'a': its `format` is another one"
