@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from dpdist.errors import SpecError
-from dpdist.evaluation.page.page import About, render
+from dpdist.evaluation.page.page import PageAbout, render
 from dpdist.evaluation.page.sections import Cell, PageSection, PageTable, State
 from dpdist.privacy.formatting import downwards, number_of, upwards
 
@@ -58,7 +58,7 @@ def ledger_page(rows: Sequence[Mapping[str, Any]], *, ledger: str, at: str) -> s
         ("releases", str(sum(charge["state"] == "committed" for charge in charges))),
         ("open attempts", str(sum(charge["state"] in _OPEN for charge in charges))),
     )
-    about = About(
+    about = PageAbout(
         heading="Ledger",
         name=ledger,
         facts=facts,

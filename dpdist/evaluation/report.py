@@ -21,7 +21,7 @@ from dpdist.evaluation.attacks.shadow import mechanism_of_release
 from dpdist.evaluation.binning import View
 from dpdist.evaluation.inputs import Inputs, require_records
 from dpdist.evaluation.page.files import Folder, Pages
-from dpdist.evaluation.page.page import About, render
+from dpdist.evaluation.page.page import PageAbout, render
 from dpdist.evaluation.page.sections import PageSection, does_not_apply
 from dpdist.evaluation.records import drawn
 from dpdist.evaluation.request import Request
@@ -154,7 +154,7 @@ def attack_sections(inputs: Inputs, samples: Mapping[str, Codes]) -> list[PageSe
     return [replace(s, verdict=s.verdict + advice) if s.figures.get("applies") is False else s for s in sections]
 
 
-def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], request: Request) -> About:
+def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], request: Request) -> PageAbout:
     """What the page says of a release."""
     facts = [
         ("kind", manifest.kind),
@@ -172,7 +172,7 @@ def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], 
     facts += [("seed", str(request.seed)), ("attempt", manifest.attempt[:8])]
     measured = manifest.parameters.get("accuracy")
     sentence = measured.get("sentence") if isinstance(measured, dict) else None
-    return About(
+    return PageAbout(
         name=manifest.name,
         facts=tuple(facts),
         guarantees=tuple(str(item["sentence"]) for item in manifest.guarantees),
@@ -183,7 +183,7 @@ def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], 
     )
 
 
-def to_json(about: About, sections: Sequence[PageSection], manifest: Manifest) -> dict[str, Any]:
+def to_json(about: PageAbout, sections: Sequence[PageSection], manifest: Manifest) -> dict[str, Any]:
     """The figures of an evaluation as a JSON object."""
     return {
         "confidential": about.banner,
@@ -228,7 +228,7 @@ def check_output(pages: Pages, release: Store) -> None:
         )
 
 
-def write(pages: Pages, about: About, sections: Sequence[PageSection], manifest: Manifest) -> tuple[str, str]:
+def write(pages: Pages, about: PageAbout, sections: Sequence[PageSection], manifest: Manifest) -> tuple[str, str]:
     """Write page and figures for the owner alone; return their addresses. Raises OutputUnwritable."""
     figures = json.dumps(to_json(about, sections, manifest), indent=1, allow_nan=False) + "\n"
     advice = "choose another --output"

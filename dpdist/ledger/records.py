@@ -105,7 +105,7 @@ class Account:
         return account
 
     def charged(self, costs: Costs | None, count: int = 1) -> Account:
-        """The account with another charge, or several that are alike; None is one to another account."""
+        """The account with `count` equal charges more; `costs` is None where another account pays for them."""
         if costs is None:
             return Account(self.taken, self.charges + count, self.alone)
         more = zip(self.taken, costs.filters, strict=True)

@@ -141,10 +141,16 @@ def with_prior(choices: Choices, attributes: int) -> Choices:
     """
     few = choices.per_round <= FEWEST
     of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1))
+    pairs, again = choices.tree + choices.pairs, choices.one_way_again
+    if pairs:
+        pairs -= PUBLIC_MISFIT
+    else:
+        again -= PUBLIC_MISFIT
     return replace(
         choices,
         tree=0.0,
-        pairs=choices.tree + choices.pairs - PUBLIC_MISFIT,
+        pairs=pairs,
+        one_way_again=again,
         per_round=choices.per_round + (0 if few else of_tree),
         prior_cells=choices.cells // 2 if few else 0,
     )

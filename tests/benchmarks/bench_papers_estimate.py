@@ -1,7 +1,7 @@
 """Plausible deniability with parameters drawn from their posterior, as published, and with the posterior's mean.
 
-Run ``python tests/benchmarks/bench_papers_estimate.py``. Of releases of ACS 2013 with omega 10 and 11 at epsilon 1 and
-0.1: total variation distance of pairs of attributes to other real records, accuracy of a random forest of income.
+Run ``python tests/benchmarks/bench_papers_estimate.py``. It measures releases of ACS 2013 with omega 10 and 11 at
+epsilon 1 and 0.1: the total variation distance of pairs to other real records, and the accuracy of a random forest.
 """
 
 from __future__ import annotations

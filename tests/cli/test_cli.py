@@ -298,7 +298,7 @@ def test_an_end_while_a_connection_closes_prints_no_traceback(
 
 
 def test_the_account_is_shown_in_80_columns(dpdist: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each filter with what is left; the release of a data set that one release has for itself is told so."""
+    """Each filter is shown with what is left, and a data set says whether one release has it for itself."""
     monkeypatch.setenv("COLUMNS", "80")
     url = f"sqlite:///{tmp_path}/l.db"
     ledger = Books.open(url)

@@ -15,7 +15,7 @@ from needs import left_out
 
 from dpdist.evaluation.page import page as page_module
 from dpdist.evaluation.page import plots
-from dpdist.evaluation.page.page import About, render, text_of
+from dpdist.evaluation.page.page import PageAbout, render, text_of
 from dpdist.evaluation.page.sections import PageSection, PageTable, Plot, plain
 from tests.evaluate.browser import chromium, visit
 
@@ -42,7 +42,7 @@ def sections(label: str = "plain") -> list[PageSection]:
 
 
 def page(label: str = "plain") -> str:
-    about = About(name=label, facts=((label, label),), guarantees=(label,), not_private=label, footer=label)
+    about = PageAbout(name=label, facts=((label, label),), guarantees=(label,), not_private=label, footer=label)
     return render(about, sections(label))
 
 
@@ -120,13 +120,15 @@ def test_it_says_that_it_is_confidential_first() -> None:
 def test_plots_that_could_do_more_than_show_are_refused(svg: str) -> None:
     section = PageSection("a", "A", "v", "info", plots=(Plot("t", svg, "a"),))
     with pytest.raises(ValueError, match="svg_of"):
-        render(About(name="n", facts=(), guarantees=()), [section])
+        render(PageAbout(name="n", facts=(), guarantees=()), [section])
 
 
 def test_anchors_are_letters_and_differ() -> None:
     for names in (("a", "a"), ("a b", "c"), ('"', "c")):
         with pytest.raises(ValueError, match="names of sections"):
-            render(About(name="n", facts=(), guarantees=()), [PageSection(name, "t", "v", "info") for name in names])
+            render(
+                PageAbout(name="n", facts=(), guarantees=()), [PageSection(name, "t", "v", "info") for name in names]
+            )
 
 
 def test_plots_are_in_the_colours_of_the_page_and_repeatable() -> None:

@@ -52,7 +52,7 @@ _NAMESPACES = re.compile(r'\sxmlns(:xlink)?="http://www\.w3\.org/[^"]*"')
 
 
 @dataclass(frozen=True, kw_only=True)
-class About:
+class PageAbout:
     """What was evaluated, or another subject of a page."""
 
     name: str  # name of the release
@@ -70,7 +70,7 @@ class About:
     footer: str = ""
 
 
-def render(about: About, sections: Sequence[PageSection]) -> str:
+def render(about: PageAbout, sections: Sequence[PageSection]) -> str:
     """The whole HTML document. Raises ValueError: a name is no anchor or stands twice, or a plot is no plain SVG."""
     from jinja2 import Environment, StrictUndefined
 

@@ -205,7 +205,9 @@ class HistogramPlan(Plan):
             return [Fact("Error", text, {"error": error})]
         low, high = min(self.deviations), max(self.deviations)
         which = f"+-{low:.4g}" if low == high else f"+-{low:.4g} to {high:.4g}"
-        text = f"about {which} a count, by histogram" if high else "none: exact counts"
+        text = (
+            f"about {which} a count, by histogram" if high else "none: exact counts are released, as asked for by name"
+        )
         return [Fact("Error", text, {"least_deviation": low, "largest_deviation": high})]
 
     def details(self) -> list[Fact]:
