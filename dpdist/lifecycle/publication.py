@@ -20,7 +20,7 @@ from dpdist.ledger.keys import PUBLIC_INPUT
 from dpdist.ledger.statement import budget_sentence
 from dpdist.lifecycle.history import RUN_RECORD, write_record
 from dpdist.lifecycle.leftovers import CLAIM, sweep_output
-from dpdist.publish.description import described
+from dpdist.publish.description import DESCRIPTIONS, described
 from dpdist.publish.manifest import MANIFEST, Manifest, publish, require_vacant
 from dpdist.storage.store import Store
 
@@ -112,7 +112,7 @@ class Publication:
         for place in (output, folder):
             content = place.read_bytes(MANIFEST) if place.exists(MANIFEST) else b""
             if hashlib.sha256(content).hexdigest() == reserved.manifest_sha256:
-                published = self._make_visible(content)
+                published = self._make_visible(content, folder)
                 ledger.erase(reserved)
                 return outcome_of(ledger, spec, output, published, folder, already=place is output)
         raise ReleaseConflict(
@@ -143,12 +143,15 @@ class Publication:
         self._committing = True
         self.ledger.commit(reserved, manifest_sha256=digest)
         self._log("release committed", reserved)
-        published = self._make_visible(content)
+        published = self._make_visible(content, attempt.work)
         self._log("release published", reserved)
         return outcome_of(self.ledger, self.spec, self.output, published, attempt.work)
 
-    def _make_visible(self, content: bytes) -> Manifest:
+    def _make_visible(self, content: bytes, folder: Store) -> Manifest:
         sweep_output(self.ledger, self.output)  # what is published holds nothing else
+        for name in DESCRIPTIONS:  # under one name for all attempts, so only the committed one writes them
+            if folder.exists(name):
+                self.output.write_bytes(name, folder.read_bytes(name))
         key = self.signing_key or self.ledger.signing_key(self.spec.dataset)
         published = publish(self.output, Manifest.from_bytes(content), signing_key=key)
         self.output.delete(CLAIM)
@@ -159,7 +162,7 @@ class Publication:
         if attempt.work.exists(MANIFEST):
             return attempt.work.read_bytes(MANIFEST)
         manifest = Manifest.of(attempt.plan, attempt, created=date.fromisoformat(reserved.created[:10]))
-        return attempt.work.write_exclusive(MANIFEST, described(manifest, attempt.output).to_bytes())
+        return attempt.work.write_exclusive(MANIFEST, described(manifest, attempt.work).to_bytes())
 
     def give_free(self, reserved: Charge) -> None:
         """Let others have the output: this attempt will not fill it, or claims it again when it is resumed."""

@@ -41,8 +41,13 @@ _KINDS = {"int": ("integer", "sc:Integer"), "uint": ("integer", "sc:Integer"), "
 _KINDS |= {"bool": ("boolean", "sc:Boolean"), "date32": ("date", "sc:Date"), "timestamp": ("datetime", "sc:DateTime")}
 
 
-def described(manifest: Manifest, store: Store) -> Manifest:
-    """Write the descriptions of a release; return its manifest, which lists them. Raises as `Store.write_bytes`."""
+DESCRIPTIONS = (README, PACKAGE, CROISSANT, CODEBOOK)
+
+
+def described(manifest: Manifest, work: Store) -> Manifest:
+    """Write the descriptions of a release into the attempt's work folder; return its manifest, which lists them. They
+    reach the output when the attempt is committed (`dpdist.lifecycle.publication`). Raises as `Store.write_bytes`.
+    """
     made = {
         README: _readme(manifest),
         PACKAGE: _json(_package(manifest)),
@@ -52,7 +57,7 @@ def described(manifest: Manifest, store: Store) -> Manifest:
     records = []
     for name, text in made.items():
         content = text.encode()
-        store.write_bytes(name, content)
+        work.write_bytes(name, content)
         records.append(FileRecord(name=name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest()))
     return manifest.model_copy(update={"files": (*manifest.files, *records)})
 
@@ -153,14 +158,15 @@ def _package(manifest: Manifest) -> dict[str, Any]:
         title, text = _texts(field, attribute)
         one: dict[str, Any] = {"name": field.name, "type": _kind(field)[0], "title": title}
         one |= {"description": text} if text else {}
-        if attribute is not None and one["type"] in ("string", "integer") and (known := _categories(attribute)):
+        told = None if manifest.format.values == "codes" else attribute
+        if told is not None and one["type"] in ("string", "integer") and (known := _categories(told)):
             if one["type"] == "integer":
-                known = known[: len(attribute.values or ())]
+                known = known[: len(told.values or ())]
             values: list[Any] = [int(value) if one["type"] == "integer" else value for value, _ in known]
             one["categories"] = [
                 {"value": value, "label": label} for value, (_, label) in zip(values, known, strict=True)
             ]
-            one["categoriesOrdered"] = attribute.kind == "ordinal"
+            one["categoriesOrdered"] = told.kind == "ordinal"
             one["constraints"] = {"enum": values}
         elif ends := _ends(field, attribute):
             one["constraints"] = {"minimum": ends[0], "maximum": ends[1]}
