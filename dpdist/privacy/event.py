@@ -158,27 +158,29 @@ def from_json(data: Mapping[str, Any] | str) -> Event:
     AccountingError
         The type is unknown, or a field is missing, unknown or out of its range.
     """
-    body = dict(json.loads(data) if isinstance(data, str) else data)
-    kind = body.pop("type", None)
+    kind = None
     try:
+        body = dict(json.loads(data) if isinstance(data, str) else data)
+        kind = body.pop("type", None)
         return _class_of(kind).of_json(body)
-    except TypeError as error:
-        raise AccountingError(f"privacy event {kind}: {error}") from None
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
+        named = f" {kind}" if isinstance(kind, str) else ""
+        raise AccountingError(f"privacy event{named}: {error}") from None
 
 
 def _class_of(kind: Any) -> type[Event]:
     """The class of a type, of this distribution or of another one that is installed."""
     for module in OWN:
         import_module(module)
-    if kind not in _REGISTRY and isinstance(kind, str):
+    if isinstance(kind, str) and kind not in _REGISTRY:
         from importlib.metadata import entry_points
 
         try:
             for entry in entry_points(group=GROUP, name=kind.partition("/")[0]):
                 entry.load()
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # whatever another distribution raises
             raise AccountingError(f"privacy event {kind!r} cannot be imported ({error}): install it again") from error
-    if kind not in _REGISTRY:
+    if not isinstance(kind, str) or kind not in _REGISTRY:
         raise AccountingError(
             f"unknown privacy event type {kind!r}: this version knows {', '.join(sorted(_REGISTRY))}; "
             "read the ledger with the version that wrote it or a later one, and with the families that it charged"

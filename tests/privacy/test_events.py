@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant, events
 from dpdist.privacy.deniability import SeedRecords
-from dpdist.privacy.event import Event, covers
+from dpdist.privacy.event import Event, covers, from_json
 from dpdist.privacy.events import (
     ApproximateDP,
     Composed,
@@ -239,3 +239,22 @@ def test_parts_of_an_event_are_compared_one_by_one() -> None:
     both = events.Composed((events.Gaussian(2.0), events.ApproximateDP(0.0, 1e-9))).to_json()
     assert covers(both, both)
     assert not covers(both, events.Composed((events.Gaussian(2.0),)).to_json())
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**400), 10**400) | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(leaves, st.data())
+def test_whatever_is_no_event_is_an_accounting_error(event: Event, data: st.DataObject) -> None:
+    """A row of a ledger or a manifest may hold anything."""
+    tree = event.to_json()
+    spoilt = tree | {data.draw(st.sampled_from(sorted(tree))): data.draw(anything)}
+    for given_ in (spoilt, data.draw(anything), data.draw(st.text(max_size=9)), "[" * 100_000):
+        try:
+            assert isinstance(from_json(given_), Event)  # type: ignore[arg-type]
+        except AccountingError:
+            pass
