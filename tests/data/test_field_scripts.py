@@ -15,9 +15,7 @@ SCRIPTS = sorted(FOLDER.glob("[0-9]*.py"))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not (SCRIPTS and os.environ.get("DPDIST_FIELD")), reason=f"scripts in {FOLDER} run with DPDIST_FIELD=1"
-)
+@pytest.mark.skipif(not (SCRIPTS and os.environ.get("DPDIST_FIELD")), reason="they run with DPDIST_FIELD=1")
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_a_kind_of_fault_is_mended(script: Path, tmp_path: Path) -> None:
     environment = os.environ | {"DPDIST": str(Path(sys.executable).with_name("dpdist")), "CASES_WORK": str(tmp_path)}
