@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -54,18 +55,10 @@ class Database:
         self.file = Path(str(parsed.database)).absolute() if parsed.drivername.startswith("sqlite") else None
         if self.file:
             parsed = parsed.set(database=str(self.file))  # whatever folder the process changes to
-        options: dict[str, Any] = {"poolclass": NullPool, "hide_parameters": True}
         try:
-            if self.file:
-                self.engine = sa.create_engine(parsed, connect_args={"timeout": LOCK_SECONDS}, **options)
-            else:
-                limits = {name: value for name, value in PATIENCE.items() if name not in parsed.query}
-                self.engine = sa.create_engine(parsed, isolation_level="READ COMMITTED", connect_args=limits, **options)
+            self.engine = _engine(parsed, LOCK_SECONDS)
         except (ImportError, SQLAlchemyError) as error:
             raise LedgerError(f"ledger {self.name}: no usable driver ({type(error).__name__})") from None
-        if self.file:
-            sa.event.listen(self.engine, "connect", _prepare_sqlite)
-            sa.event.listen(self.engine, "begin", _begin_sqlite)
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Run `work` in a transaction that only reads, on one snapshot."""
@@ -172,6 +165,18 @@ def _parse(url: str) -> URL:
     if parsed.drivername.startswith("sqlite") and parsed.database in (None, "", ":memory:"):
         raise LedgerError(f"a ledger outlives the process and needs a file; write its URL like {_EXAMPLE}")
     return parsed
+
+
+@lru_cache(maxsize=16)  # an engine remembers the statements that it has compiled, and holds no connection
+def _engine(url: URL, patience: float) -> sa.Engine:
+    options: dict[str, Any] = {"poolclass": NullPool, "hide_parameters": True}
+    if url.drivername.startswith("sqlite"):
+        engine = sa.create_engine(url, connect_args={"timeout": patience}, **options)
+        sa.event.listen(engine, "connect", _prepare_sqlite)
+        sa.event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    limits = {name: value for name, value in PATIENCE.items() if name not in url.query}
+    return sa.create_engine(url, isolation_level="READ COMMITTED", connect_args=limits, **options)
 
 
 def _prepare_sqlite(connection: Any, record: object) -> None:

@@ -20,6 +20,7 @@ References
 
 from __future__ import annotations
 
+import functools
 import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
@@ -83,6 +84,7 @@ def _quantile(error: Floats, complement: Floats, d: Floats) -> Floats:
     return np.asarray(np.where(low < 0.5, -ndtri(np.minimum(low, 1.0)), ndtri(high)))
 
 
+@functools.lru_cache(maxsize=1024)  # the same budget is asked for by many statistics
 def largest_mu_squared(*, epsilon: Fraction, delta: Fraction) -> Fraction:
     """The largest ``mu**2``, rounded downwards to 12 digits, at which mu-GDP implies (epsilon, delta)-DP.
 
@@ -112,6 +114,7 @@ def largest_mu_squared(*, epsilon: Fraction, delta: Fraction) -> Fraction:
     return rounded_down(Fraction(low) ** 2)
 
 
+@functools.lru_cache(maxsize=1024)
 def least_epsilon(*, mu_squared: Fraction, delta: Fraction) -> float:
     """The least epsilon at which mu-GDP implies (epsilon, delta)-DP, about 1e-12 above it; infinite beyond 10**7. Delta
     is in [1e-300, 1).

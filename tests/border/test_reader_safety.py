@@ -245,7 +245,7 @@ def test_a_model_has_no_column_of_texts_without_a_dictionary() -> None:
         b"\x19\xf3" + b"\xff" * 3 + b"\x7f" + b"\0" * (1 << 25),  # half a billion bytes, some of which are there
     ],
 )
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 def test_headers_of_pages_end(header: bytes) -> None:
     """A header of some bytes that says it is endless takes neither time nor the stack."""
     sink = pa.BufferOutputStream()

@@ -53,20 +53,16 @@ def run(setting: Setting, *words: str) -> str:
     return done.stdout
 
 
-def differing(setting: Setting) -> list[str]:
-    """Return the cases whose digests differ under a setting."""
+def differing(setting: Setting | None, part: int) -> list[str]:
+    """The cases of a half whose digests differ under a setting, or, without one, where functions and costs err."""
     import test_digests
 
-    return others(json.loads(run(setting, __file__, "digests", *test_digests.CASES)))
-
-
-def differing_by_errors(part: int) -> list[str]:
-    """The cases of a half whose digests are others where functions and costs err."""
-    import test_digests
-
+    names = list(test_digests.CASES)[part::2]
+    if setting is not None:
+        return others(json.loads(run(setting, __file__, "digests", *names)))
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "digests.json"
-        run({}, str(HERE / "perturbed.py"), str(out), *list(test_digests.CASES)[part::2])
+        run({}, str(HERE / "perturbed.py"), str(out), *names)
         return others(json.loads(out.read_text()))
 
 
@@ -91,21 +87,20 @@ def resumed(name: str, stage: int, order: list[Setting]) -> bool:
 
 def main() -> None:
     """Run all of it; exit with 1 where anything differs."""
-    every, failed = settings(), []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for setting, names in zip(every, pool.map(differing, every), strict=True):
-            print(f"{setting}: {f'other digests of {names}' if names else 'the recorded digests'}", flush=True)
+    every, failed = settings(), list[str]()
+    told = {f"{setting}": setting for setting in every} | {"functions and costs err": None}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # a half each, so that no core waits for another
+        halves = {how: [pool.submit(differing, setting, part) for part in range(2)] for how, setting in told.items()}
+        orders = [[every[(place + step) % len(every)] for step in range(3)] for place in range(len(RESUMED))]
+        ends = {name: pool.submit(resumed, name, RESUMED[name], o) for name, o in zip(RESUMED, orders, strict=True)}
+        for how, parts in halves.items():
+            names = [name for part in parts for name in part.result()]
+            print(f"{how}: {f'other digests of {names}' if names else 'the recorded digests'}", flush=True)
             failed += names
-        names = [name for half in pool.map(differing_by_errors, range(2)) for name in half]
-        print(
-            f"functions and costs err: {f'other digests of {names}' if names else 'the recorded digests'}", flush=True
-        )
-        failed += names
-    for place, (name, stage) in enumerate(RESUMED.items()):
-        order = [every[(place + step) % len(every)] for step in range(3)]
-        same = resumed(name, stage, order)
-        print(f"{name}, resumed under another setting: {'the' if same else 'not the'} recorded digests", flush=True)
-        failed += [] if same else [name]
+        for name, end in ends.items():
+            same = end.result()
+            print(f"{name}, resumed under another setting: {'the' if same else 'not the'} recorded digests", flush=True)
+            failed += [] if same else [name]
     print(f"processors: {len(every)} settings, {len(failed)} differences")
     raise SystemExit(bool(failed))
 

@@ -13,9 +13,8 @@ no shipped spec has. The tables lie in a temporary folder, where a copy of the s
 and each field of the manifest by itself, so that a failure says which one differs. It leaves out the attempt, the day,
 the versions of packages, the sentences of the guarantees, and the files.
 
-Digests are the same on every processor. `perturbed.py` runs cases where elementary functions, linear algebra and
-costs err by a little: a test those of `ERRING`, and `processors.py` all of them. It also runs them where NumPy,
-OpenBLAS and the C library take the code of other processors.
+Digests are the same on every processor. `processors.py` runs all cases where elementary functions, linear algebra and
+costs err by a little, and where NumPy, OpenBLAS and the C library take the code of other processors.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ import os
 import random
 import runpy
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -184,16 +181,10 @@ class Case:
         Writes the tables that the spec names below the current folder.
     settings : mapping
         What is set otherwise, by dotted path.
-    again : int
-        Where the release is also run with another number of partitions, and once interrupted and resumed: the stage,
-        counted from one, at whose beginning it is interrupted. 0 where it is not.
-    spec : str
-        The name of the spec; that of the case, if empty.
     """
 
     table: Callable[[Find], None]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    again: int = 0
     spec: str = ""
 
 
@@ -217,14 +208,13 @@ _PER_RECORD = Case(
 )
 SHIPPED = {
     # all 100,000 records, so that the search finds parents and the privacy test has seeds
-    "acs2013-paper": Case(_csv("acs2013_sgf_100k.csv", "data/acs2013.csv", rows=100_000), SEEDS, again=7),
+    "acs2013-paper": Case(_csv("acs2013_sgf_100k.csv", "data/acs2013.csv", rows=100_000), SEEDS),
     "acs2024-paper": Case(
         _parquet(ACS, f"data/{ACS}", rows=40_000, every=30), {**SEEDS, "data.minimum_records": 35_000}
     ),
     "acs2013": Case(
         _csv("acs2013_sgf_100k.csv", "data/acs2013.csv", rows=10_000),
         {"data.minimum_records": 9_000, "synthesis.records": 9_000},
-        again=3,
     ),
     "acs2024": Case(
         _parquet(ACS, f"data/{ACS}", rows=10_000, every=100),
@@ -268,25 +258,21 @@ SHIPPED = {
     ),
     "adult": Case(_BOTH, {"data.minimum_records": 8_500, "synthesis.records": 2_500}),
     "adult-paper": Case(_BOTH, {"data.minimum_records": 8_500, "synthesis.records": 2_500}),
-    "acs2024-histograms": Case(
-        _parquet(ACS, f"data/{ACS}", rows=20_000, every=60), {"data.minimum_records": 18_000}, again=3
-    ),
+    "acs2024-histograms": Case(_parquet(ACS, f"data/{ACS}", rows=20_000, every=60), {"data.minimum_records": 18_000}),
     "acs2024-incomes": Case(
         _parquet("acs2024_persons.parquet", "data/acs2024_persons.parquet", rows=10_000, every=39),
         {"data.minimum_records": 9_000},
-        again=3,
     ),
     "acs2024-pml": Case(_parquet(ACS, f"data/{ACS}", rows=20_000, every=60), {"data.minimum_records": 18_000}),
     "saleprice": Case(_csv("house_prices_saleprice.csv", "data/house_prices_saleprice.csv", rows=2_000)),
     "unrate": Case(_months),
-    "curves": Case(_years, again=3),
+    "curves": Case(_years),
     "adult-mixing": Case(
         _csv(ADULT, f"data/{ADULT}", rows=3_000, header=False),
         {
             "data.minimum_records": 2_800,
             "mixing.classes": {"<=50K": {"minimum": 300, "records": 100}, ">50K": {"minimum": 200, "records": 50}},
         },
-        again=5,
     ),
     "mnist-mixing": Case(
         _digits,
@@ -306,12 +292,10 @@ SHIPPED = {
     "california": Case(
         _csv("california_housing.csv", "data/california_housing.csv", rows=500, every=40),
         {"data.minimum_records": 450},
-        again=7,
     ),
     "california-private": Case(
         _csv("california_housing.csv", "data/california_housing.csv", rows=2_000, every=10),
         {"data.minimum_records": 1_900, "prediction.records": 1_500},
-        again=3,
     ),
     "census1080": Case(
         _csv("census_1080.csv", "data/census_1080.csv", rows=500, every=2), {"data.minimum_records": 450}
@@ -408,10 +392,10 @@ def _declare(spec: ReleaseSpec) -> None:
 
 
 @contextlib.contextmanager
-def _cluster(name: str, partitions: int) -> Iterator[dict[str, Any]]:
+def _cluster(name: str) -> Iterator[dict[str, Any]]:
     """The section `cluster`: threads; or of a federated case a scheduler and the workers of the clients, as threads."""
     if name != "adult-federated":
-        yield {"mode": "threads", "partitions": partitions}
+        yield {"mode": "threads", "partitions": 3}
         return
     with LocalCluster(
         n_workers=0,
@@ -426,19 +410,15 @@ def _cluster(name: str, partitions: int) -> Iterator[dict[str, Any]]:
             local.worker_spec[client["name"]] = {**local.new_spec, "options": options}
         local.scale(len(_members()))
         local.wait_for_workers(len(_members()))
-        yield {"mode": "address", "address": local.scheduler_address, "timeout": 60, "partitions": partitions}
+        yield {"mode": "address", "address": local.scheduler_address, "timeout": 60, "partitions": 3}
 
 
-def released(name: str, find: Find, folder: Path, *, partitions: int = 3, interrupted: int = 0) -> dict[str, Any]:
-    """Release a case in an empty folder; return its digests. If `interrupted` is positive, the run ends at the
-    beginning of the stage of that number, and is then resumed.
-    """
-    if interrupted:
-        interrupt(name, find, folder, stage=interrupted, partitions=partitions)
-    return finish(name, find, folder, partitions=partitions, resume=bool(interrupted))
+def released(name: str, find: Find, folder: Path) -> dict[str, Any]:
+    """Release a case in an empty folder; return its digests."""
+    return finish(name, find, folder, resume=False)
 
 
-def interrupt(name: str, find: Find, folder: Path, *, stage: int, partitions: int = 3) -> None:
+def interrupt(name: str, find: Find, folder: Path, *, stage: int) -> None:
     """Begin the release of a case in an empty folder, and end the run at the beginning of a stage."""
     stages: list[str] = []
 
@@ -448,15 +428,15 @@ def interrupt(name: str, find: Find, folder: Path, *, stage: int, partitions: in
             if len(stages) == stage:
                 raise _Interrupted
 
-    with _spec(name, find, folder, partitions) as spec, contextlib.suppress(_Interrupted):
+    with _spec(name, find, folder) as spec, contextlib.suppress(_Interrupted):
         run_release(spec, fixed_key=KEY, progress=progress)
     if len(stages) < stage or (folder / "release" / "_manifest.json").exists():
         raise ValueError(f"{name} has no stage {stage}: it has {', '.join(stages)}")
 
 
-def finish(name: str, find: Find, folder: Path, *, partitions: int = 3, resume: bool = True) -> dict[str, Any]:
+def finish(name: str, find: Find, folder: Path, *, resume: bool = True) -> dict[str, Any]:
     """Release a case, or resume it; return its digests."""
-    with _spec(name, find, folder, partitions) as spec:
+    with _spec(name, find, folder) as spec:
         run_release(spec, fixed_key=KEY, attempt="resume" if resume else "new")
         with contextlib.closing(Books.open(spec.ledger, create=False)) as ledger:
             if [attempt.state for attempt in ledger.show(spec.dataset).attempts] != ["committed"]:
@@ -465,11 +445,11 @@ def finish(name: str, find: Find, folder: Path, *, partitions: int = 3, resume: 
 
 
 @contextlib.contextmanager
-def _spec(name: str, find: Find, folder: Path, partitions: int) -> Iterator[ReleaseSpec]:
+def _spec(name: str, find: Find, folder: Path) -> Iterator[ReleaseSpec]:
     """The spec of a case in a folder, which gets its tables and ledgers if it is empty."""
     with contextlib.chdir(folder), threadpool_limits(1):  # as in worker processes
         settings = _begin(name, find)
-        with _cluster(name, partitions) as cluster:
+        with _cluster(name) as cluster:
             yield load(_file(name), settings | {"cluster": cluster})
 
 
@@ -514,21 +494,8 @@ def recorded() -> dict[str, Any]:
 
 # --- tests ------------------------------------------------------------------------------------------------------------
 
-AGAIN = [name for name, case in CASES.items() if case.again]
-ERRING = (
-    "acs2013",
-    "acs2024-incomes",
-    "acs2024-pml",
-    "adult-mixing",
-    "california-private",
-    "curves",
-    "insurance",
-    "per record, codes",
-    "unrate",
-)
-"""Of each mechanism the case that takes least time."""
 LONG = ("acs2024-households", "acs2024-persons", "acs2024-whole", "adult-federated", "census-100m", "demo-seeds")
-"""Cases that take more than two seconds, each beside others of its family."""
+"""Cases that `processors.py` alone runs: they take more than two seconds, each beside others of its family."""
 
 
 def agree(name: str, found: dict[str, Any]) -> None:
@@ -548,31 +515,9 @@ def test_every_shipped_spec_is_a_case() -> None:
     assert set(CASES) == set(recorded())
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in CASES])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in LONG])
 def test_a_release_is_the_recorded_one(name: str, shared_data: Find, tmp_path: Path) -> None:
     agree(name, released(name, shared_data, tmp_path))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", AGAIN)
-def test_a_release_of_one_partition_is_the_same(name: str, shared_data: Find, tmp_path: Path) -> None:
-    agree(name, released(name, shared_data, tmp_path, partitions=1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", AGAIN)
-def test_a_release_that_was_interrupted_is_the_same(name: str, shared_data: Find, tmp_path: Path) -> None:
-    agree(name, released(name, shared_data, tmp_path, interrupted=CASES[name].again))
-
-
-@pytest.mark.slow
-def test_releases_are_the_recorded_ones_where_functions_and_costs_err(shared_data: Find, tmp_path: Path) -> None:
-    out, script = tmp_path / "digests.json", Path(__file__).with_name("perturbed.py")
-    shared_data("adult.data")
-    done = subprocess.run([sys.executable, script, out, *ERRING], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    for name, found in json.loads(out.read_text()).items():
-        agree(name, found)
 
 
 def test_a_small_difference_is_one() -> None:

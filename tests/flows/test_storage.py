@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from buckets import s3_server
@@ -37,9 +38,10 @@ def test_a_run_has_the_storage_of_the_block_and_nothing_stays(
 
     more = {"region_name": "eu-central-1", "aws_client_parameters": {"endpoint_url": endpoint}}
     if kind == "aws-credentials":
-        AwsCredentials(aws_access_key_id="key", aws_secret_access_key=SECRET, **more).save("census", _sync=True)
+        block: Any = AwsCredentials(aws_access_key_id="key", aws_secret_access_key=SECRET, **more)
     else:
-        MinIOCredentials(minio_root_user="key", minio_root_password=SECRET, **more).save("census", _sync=True)
+        block = MinIOCredentials(minio_root_user="key", minio_root_password=SECRET, **more)
+    block.save("census", overwrite=True, _sync=True)  # a request may be repeated after its answer was lost
     monkeypatch.setenv("DPDIST_STORAGE_BLOCK", f"{kind}/census")
     before = dict(os.environ)
     with storage_of_block():

@@ -190,5 +190,5 @@ class LedgerMachine(RuleBasedStateMachine):
 
 TestLedgerMachine = LedgerMachine.TestCase
 TestLedgerMachine.settings = settings(
-    max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )

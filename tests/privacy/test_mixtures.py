@@ -163,7 +163,7 @@ def profiles(with_unit: np.ndarray, without: np.ndarray) -> list[np.ndarray]:
     return [hockey_stick(with_unit, without, ALPHAS), hockey_stick(without, with_unit, ALPHAS)]
 
 
-@pytest.mark.parametrize(("others", "order", "sigma"), [(4, 1, 60.0), (4, 2, 200.0), (4, 3, 60.0)])
+@pytest.mark.parametrize(("others", "order", "sigma"), [(4, 2, 200.0), (4, 3, 60.0)])
 def test_no_unit_exceeds_its_charge(others, order, sigma):
     """All units of up to three records beside all sets of others with extreme values, and beside random ones."""
     rng, unit = np.random.default_rng(1), 3

@@ -215,7 +215,7 @@ def test_the_whole_output_is_within_the_charge_and_beyond_that_of_the_counts(mon
     plan = planned(schema=schema, histograms=[{"columns": ["x"], "adaptive": {"x": 2}}], privacy={"epsilon": 1.8})
     assert plan.binning is not None
     assert plan.measurement is not None
-    reach = 16
+    reach = 11
     outputs = np.array(list(product(range(-reach, reach + 1), repeat=3)))
     scale, sd = plan.binning.scales[0][0], plan.binning.level_deviations(0)
     found = [even_bins(fitted_masses([output], deviations=sd), 2) for output in outputs]

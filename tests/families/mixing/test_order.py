@@ -48,7 +48,7 @@ def test_orders_that_no_class_can_fill_are_refused():
 
 def test_the_choice_is_private_by_enumeration():
     """Exact probabilities of every choice on all neighbouring scores: within exp(epsilon), and that is attained."""
-    epsilon, reach = 0.8, 60
+    epsilon, reach = 0.8, 40
     values = np.arange(-reach, reach + 1)
     mass = np.exp(-epsilon * np.abs(values))
     mass /= mass.sum()
