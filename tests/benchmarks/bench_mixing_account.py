@@ -70,7 +70,7 @@ def main() -> None:
         "title": "DP-CDA's published noise for Adult, charged correctly",
         "note": "δ = 10⁻⁵; in brackets the ratio to the published ε. Theorem 1 as printed (orders from 3 on), and by "
         "the best Rényi order and conversion, which allows less noise. One class: add/remove, and replacement within "
-        "it. Two classes: replacement by a record of the other class.",
+        "it. Two classes: replacement by a record of the other class. Labels without noise: the paper states no σ_y.",
     }
     columns = ["Theorem 1", "published ε", "l", "σ/c", "one class, >50K: ε", "one class, <=50K: ε", "two classes: ε"]
     keep("mixing", "published_charge", about, columns, rows)
