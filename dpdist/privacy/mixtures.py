@@ -25,10 +25,13 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import accountant
@@ -195,7 +198,7 @@ def account_mixing(
 
 
 def _published_account(
-    table: dict[str, int], sigma_over_clip: float | None, *, epsilon: float, delta: float
+    table: dict[str, Any], sigma_over_clip: float | None, *, epsilon: float, delta: float
 ) -> dict[str, Any]:
     """What the published formula says of the noise, or of the noise that it asks for."""
     if sigma_over_clip is None:
@@ -206,14 +209,15 @@ def _published_account(
         "sigma_over_clip": sigma_over_clip,
         "delta": delta,
         "epsilon": published_epsilon(**table, sigma_over_clip=sigma_over_clip, delta=delta),
+        "epsilon_printed": printed_epsilon(**table, sigma_over_clip=sigma_over_clip, delta=delta),
     }
 
 
 def published_epsilon(
     *, table_size: int, order: int, table_records: int, sigma_over_clip: float, delta: float
 ) -> float:
-    """DP-CDA's own formula (Theorem 1) with N = `table_size`, l = `order`, T = `table_records`: **not a bound** for its
-    Algorithm 1, and for comparison only.
+    """DP-CDA's own formula (Theorem 1) with N = `table_size`, l = `order`, T = `table_records`, by the best Renyi order
+    and conversion: **not a bound** for its Algorithm 1, and for comparison only.
     """
     from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
     from dp_accounting.rdp import RdpAccountant
@@ -229,11 +233,40 @@ def published_epsilon(
     return float(rdp.compose(one, table_records).get_epsilon(delta))
 
 
-def published_sigma_over_clip(*, epsilon: float, delta: float, order: int, **table: int) -> float:
-    """The noise that DP-CDA's own formula asks for: **too little**; for comparison only."""
-    published_epsilon(**table, order=order, sigma_over_clip=1.0, delta=delta)  # the numbers are in their ranges
+_ORDERS = 512  # Renyi orders that are tried where the formula is taken as printed
+
+
+def printed_epsilon(*, table_size: int, order: int, table_records: int, sigma_over_clip: float, delta: float) -> float:
+    """The same as printed: whole orders from 3 on, ``log(1/delta) / (a - 1)``, Theorem 9 of [2]_; **not a bound**."""
+    half = 2 / (sigma_over_clip * order) ** 2  # one Gaussian costs ``a * half`` at order a
+    factorials = np.cumsum(np.log(np.maximum(np.arange(_ORDERS), 1)))
+    least = math.log(2 * min(-2 * math.expm1(-2 * half), 1.0))
+    best = math.inf
+    for a in range(3, _ORDERS):
+        j = np.arange(2, a + 1)
+        terms = (
+            factorials[a] - factorials[j] - factorials[a - j] + j * math.log(order / table_size) + j * (j - 1) * half
+        )
+        terms += np.where(j == 2, least, math.log(2))
+        one = float(np.logaddexp.reduce(terms, initial=0.0)) / (a - 1)
+        best = min(best, table_records * one + math.log(1 / delta) / (a - 1))
+    return best
+
+
+def published_sigma_over_clip(
+    *,
+    table_size: int,
+    order: int,
+    table_records: int,
+    epsilon: float,
+    delta: float,
+    formula: Callable[..., float] = published_epsilon,
+) -> float:
+    """The noise that DP-CDA's own formula, one of the two above, asks for: **too little**; for comparison only."""
+    table: dict[str, Any] = {"table_size": table_size, "order": order, "table_records": table_records, "delta": delta}
+    published_epsilon(**table, sigma_over_clip=1.0)  # the numbers are in their ranges
 
     def cost(multiplier: float) -> float:
-        return published_epsilon(**table, order=order, sigma_over_clip=2 * multiplier / order, delta=delta)
+        return formula(**table, sigma_over_clip=2 * multiplier / order)
 
     return 2 / order * least_scale(cost, epsilon=epsilon, delta=delta, start=0.8)

@@ -3,7 +3,8 @@
 Run ``python tests/benchmarks/bench_prediction.py published --json published.json`` with scikit-learn installed.
 *published*: the paper's simulated regression with its first stages; *intercepts*: the same by kernel ridge with and
 without an intercept; *shifted*: the same, predicted where x3 has another mean; *released*: the first by whole releases;
-*sizes*: beside public sets of several sizes; *mismatched-prices*: at other prices than were seen; *paper-prices* and
+*sizes*: beside public sets of several sizes; *generators*: one stage or
+two, by Latin hypercube or diffusion model; *mismatched-prices*: at other prices than were seen; *paper-prices* and
 *paper-tables*: its five brands, and its five tables with its columns, sizes and requirements. *linked*: how often a
 released row is nearest to the row it was mixed from. *private*: the differentially private variant beside the published
 method and plausible-deniability synthesis, also on a simulated regression of 20,000 records. Errors are against what
@@ -22,6 +23,7 @@ from harness import argument_parser, write
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from prediction_generators import generators
 from prediction_models import FILES
 from prediction_paper_tables import mismatched_prices, paper_prices, paper_tables
 from prediction_private import private
@@ -37,6 +39,7 @@ def main() -> None:
         "shifted": (shifted, 20),
         "released": (released, 10),
         "sizes": (sizes, 10),
+        "generators": (generators, 10),
         "paper-prices": (paper_prices, 10),
         "mismatched-prices": (mismatched_prices, 10),
         "paper-tables": (paper_tables, 20),

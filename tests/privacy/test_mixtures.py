@@ -17,6 +17,7 @@ from dpdist.privacy.mixtures import (
     account_mixing,
     event_of_units,
     noise_of_units,
+    printed_epsilon,
     published_epsilon,
     published_sigma_over_clip,
 )
@@ -74,6 +75,20 @@ def test_published_formula_from_noise_and_back():
     out = account_mixing(sigma_over_clip=sigma, paper=True, **settings)
     assert out["epsilon"] == pytest.approx(5.0, rel=1e-3)
     assert "epsilon_true" not in out
+
+
+def test_the_printed_formula_is_the_paper_s_and_never_below_its_best_reading():
+    def printed(q, z, records, a):  # Theorem 9 of Wang, Balle and Kasiviswanathan
+        second = q**2 * math.comb(a, 2) * min(4 * math.expm1(1 / z**2), 2 * math.exp(1 / z**2))
+        rest = (2 * q**j * math.comb(a, j) * math.exp((j - 1) * j / (2 * z**2)) for j in range(3, a + 1))
+        return records * math.log1p(second + sum(rest)) / (a - 1) + math.log(1e5) / (a - 1)
+
+    for order, sigma, most in ((1, 0.7354, 8), (64, 0.0204, 8), (64, 0.5, 60)):
+        table = {"table_size": 32561, "order": order, "table_records": 32560, "sigma_over_clip": sigma, "delta": 1e-5}
+        by_hand = min(printed(order / 32561, sigma * order / 2, 32560, a) for a in range(3, most))
+        assert printed_epsilon(**table) == pytest.approx(by_hand, rel=1e-6)
+        assert published_epsilon(**table) < 0.95 * printed_epsilon(**table)
+    assert account_mixing(paper=True, **table)["epsilon_printed"] == printed_epsilon(**table)
 
 
 def test_calibration_is_tight_and_safe():

@@ -203,7 +203,7 @@ def test_the_noise_of_the_ridge_statistics_has_the_planned_deviation(factor: flo
         marginal=1, correlation=1, product=sigma * factor, cross=sigma * factor, event=Composed((Gaussian(1),))
     )
     zeros = np.zeros((size, size), np.int64), np.zeros(20_000, np.int64)
-    drawn_noise = NoisyRegression.draw(*zeros, charge=made_charge, noise=noise)
+    drawn_noise = NoisyRegression.draw(zeros, charge=made_charge, noise=noise)
     products = drawn_noise.products
     assert np.array_equal(products, products.T)
     drawn = products * FEATURE_STEP**2

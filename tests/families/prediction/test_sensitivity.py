@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from functools import reduce
 from itertools import product
+from operator import add
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dpdist.data.operators import Operator
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.plan import PrivatePlan, plan
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP
-from dpdist.families.prediction.private.stages import design, input_model
+from dpdist.families.prediction.private.stages import design, input_model, measured
 from dpdist.families.prediction.private.statistics import (
+    NoisyCorrelations,
     NoisyMarginals,
+    NoisyRegression,
     marginal_operator,
     rank_operator,
     ridge_operator,
@@ -49,6 +54,33 @@ def planned(products: str, response: str, columns: int) -> PrivatePlan:
     return found
 
 
+def ends_of(made: PrivatePlan) -> list[tuple[float, float]]:
+    return [
+        attribute.bounds if attribute.kind == "number" and attribute.bounds else (0, attribute.cardinality - 1)
+        for attribute in made.spec.table.attributes
+    ]
+
+
+def drawn(made: PrivatePlan, count: int, rng: np.random.Generator) -> list[tuple[float, ...]]:
+    pairs = list(zip(made.spec.table.attributes, ends_of(made), strict=True))
+    return [
+        tuple(
+            rng.uniform(low, high) if attribute.kind == "number" else int(rng.integers(low, high + 1))
+            for attribute, (low, high) in pairs
+        )
+        for _ in range(count)
+    ]
+
+
+def codes(made: PrivatePlan, rows: list[tuple[float, ...]]) -> list[Any]:
+    attributes = made.spec.table.attributes
+    table = np.array(rows, np.float64).reshape(len(rows), len(attributes))
+    return [
+        np.ascontiguousarray(column, np.float64 if attribute.kind == "number" else attribute.dtype)
+        for attribute, column in zip(attributes, table.T, strict=True)
+    ]
+
+
 @pytest.mark.parametrize(
     ("products", "response", "columns"), [("measured", "cost", 5), ("modelled", "pay", 5), ("measured", "cost", 2)]
 )
@@ -66,29 +98,11 @@ def test_a_record_costs_what_is_charged_whatever_the_table(products: str, respon
         ridge_operator(where, private, seen, products=products == "measured"),
     ]
 
-    def codes(rows: list[tuple[float, ...]]) -> list[Any]:
-        table = np.array(rows, np.float64).reshape(len(rows), columns)
-        return [
-            np.ascontiguousarray(column, np.float64 if attribute.kind == "number" else attribute.dtype)
-            for attribute, column in zip(spec.table.attributes, table.T, strict=True)
-        ]
-
-    ends = [
-        attribute.bounds if attribute.kind == "number" and attribute.bounds else (0, attribute.cardinality - 1)
-        for attribute in spec.table.attributes
-    ]
-    inner = [
-        tuple(
-            rng.uniform(low, high) if attribute.kind == "number" else int(rng.integers(low, high + 1))
-            for attribute, (low, high) in zip(spec.table.attributes, ends, strict=True)
-        )
-        for _ in range(150)
-    ]
-    records = [*product(*ends), *inner]
+    records = [*product(*ends_of(made)), *drawn(made, 150, rng)]
     losses = []
     for number, record in enumerate(records):
         others = [records[i] for i in rng.integers(0, len(records), number % 4)]
-        without, added = codes(others), codes([*others, record])
+        without, added = codes(made, others), codes(made, [*others, record])
         changes = [(operator.chunk(without), operator.chunk(added)) for operator in work]
         loss = sum(float(((b - a) ** 2).sum()) / charge.marginal**2 for a, b in zip(*changes[0], strict=True))
         if charge.correlation:
@@ -101,3 +115,40 @@ def test_a_record_costs_what_is_charged_whatever_the_table(products: str, respon
     # All noise is Gaussian: a record that moves the statistics by `loss` of it in L2 is one Gaussian mechanism.
     stated = accountant.epsilon(Gaussian(1 / max(losses)), delta=made.delta)
     assert 0.9 * made.epsilon < stated <= made.epsilon <= 2
+
+
+@pytest.mark.parametrize("products", ["measured", "modelled"])
+def test_statistics_of_parties_add_up_to_those_of_one_table_bit_for_bit(products: str) -> None:
+    made = planned(products, "cost", 5)
+    rows = drawn(made, 700, np.random.default_rng(5))
+    whole, nobody = codes(made, rows), codes(made, [])
+    parties = [codes(made, rows[:450]), codes(made, rows[450:451]), codes(made, rows[451:]), nobody]
+    noises = [Noise(bytes([i]) * 32) for i in range(len(parties))]
+    asked: list[list[tuple[type[Any], bytes]]] = []
+
+    def of_parties(kind: type[Any], work: Operator, stage: str) -> Any:
+        sums = [work.chunk(party) for party in parties]
+        exact = reduce(work.combine, sums)
+        for ours, central in zip(listed(exact), listed(work.chunk(whole)), strict=True):
+            assert ours.dtype == central.dtype == np.int64
+            assert np.array_equal(ours, central)
+        messages = [kind.draw(one, charge=made.charge, noise=own) for one, own in zip(sums, noises, strict=True)]
+        return noted(reduce(add, messages))
+
+    def of_one_table(kind: type[Any], work: Operator, stage: str) -> Any:
+        drawn = [kind.draw(work.chunk(nobody), charge=made.charge, noise=own) for own in noises[1:]]
+        return noted(reduce(add, drawn, kind.draw(work.chunk(whole), charge=made.charge, noise=noises[0])))
+
+    def noted(found: Any) -> Any:
+        asked[-1].append((type(found), found.to_bytes()))
+        return found
+
+    for ask in (of_parties, of_one_table):
+        asked.append([])
+        measured(made, ask, noises[0])
+    assert asked[0] == asked[1]
+    assert [kind for kind, _ in asked[0]] == [NoisyMarginals, NoisyCorrelations, NoisyRegression]
+
+
+def listed(sums: Any) -> list[Any]:
+    return sums if isinstance(sums, list) else [sums]

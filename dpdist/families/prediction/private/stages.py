@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from dpdist.data.operators import Operator
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
@@ -97,29 +99,39 @@ class FittedInputs:
     design: statistics.Design  # how the regression sees records
 
 
+Ask = Callable[[type[Any], Operator, str], Any]
+"""Gives a noisy statistic of a type, whose exact sums an operator has, in a stage of this name."""
+
+
 def measure(attempt: PrivateAttempt) -> FittedInputs:
     """Draw and store each noisy statistic once. Raises DataError: the table breaks its declared policies."""
-    plan, columns, passes = attempt.plan, columns_of(attempt.spec), Passes(attempt, repeated=True)
-    private, charge = plan.columns, plan.charge
+    plan, passes = attempt.plan, Passes(attempt, repeated=True)
 
-    def marginals() -> statistics.NoisyMarginals:
-        counts = passes.run(statistics.marginal_operator(columns, private), stage="counting")
-        return statistics.NoisyMarginals.draw(counts, charge=charge, noise=attempt.noise)
+    def ask(kind: type[Any], work: Operator, stage: str) -> Any:
+        def drawn() -> Any:
+            return kind.draw(passes.run(work, stage=stage), charge=plan.charge, noise=attempt.noise)
 
-    known = input_model(private, attempt.stored(statistics.NoisyMarginals, marginals))
+        return attempt.stored(kind, drawn)
 
-    def correlations() -> statistics.NoisyCorrelations:
-        products = passes.run(statistics.rank_operator(columns, private, known.tables), stage="correlating")
-        return statistics.NoisyCorrelations.draw(products, charge=charge, noise=attempt.noise)
+    return measured(plan, ask, attempt.noise)
 
-    target = known.target(attempt.stored(statistics.NoisyCorrelations, correlations) if charge.correlation else None)
-    seen = design(private, known, attempt.noise)
 
-    def regression() -> statistics.NoisyRegression:
-        sums = passes.run(statistics.ridge_operator(columns, private, seen, products=plan.measured), stage="regressing")
-        return statistics.NoisyRegression.draw(*sums, charge=charge, noise=attempt.noise)
+def measured(plan: PrivatePlan, ask: Ask, noise: Noise) -> FittedInputs:
+    """What follows from the noisy statistics, each asked for once, in an order that no record decides.
 
-    attempt.stored(statistics.NoisyRegression, regression)
+    Each is a sum over records. Those of parties with disjoint records add up to that of one table with all of them
+    (`NoisySums`), so `ask` may answer with the sum of what each party draws by itself. `noise` gives the directions of
+    the features, which are no secret.
+    """
+    columns, private = columns_of(plan.spec), plan.columns
+    known = input_model(
+        private, ask(statistics.NoisyMarginals, statistics.marginal_operator(columns, private), "counting")
+    )
+    ranks = statistics.rank_operator(columns, private, known.tables)
+    target = known.target(ask(statistics.NoisyCorrelations, ranks, "correlating") if plan.charge.correlation else None)
+    seen = design(private, known, noise)
+    ridge = statistics.ridge_operator(columns, private, seen, products=plan.measured)
+    ask(statistics.NoisyRegression, ridge, "regressing")
     return FittedInputs(known, target, seen)
 
 

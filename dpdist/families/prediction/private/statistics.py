@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -210,6 +210,14 @@ def _add(a: list[Counts], b: list[Counts]) -> list[Counts]:
     return [x + y for x, y in zip(a, b, strict=True)]
 
 
+class NoisySums(Stored):
+    """Sums over records with noise: those of two parties with disjoint records are added field by field."""
+
+    def __add__(self, other: Self) -> Self:
+        pairs = ((getattr(self, field.name), getattr(other, field.name)) for field in fields(self))  # type: ignore[arg-type]
+        return type(self)(*(_add(a, b) if isinstance(a, list) else a + b for a, b in pairs))
+
+
 def marginal_operator(columns: Columns, private: Sequence[PrivateColumn]) -> Operator:
     """Histograms of all columns: a list of int64[cells], the response last."""
     return Operator(name="marginals", chunk=partial(_histograms, columns, tuple(private)), combine=_add)
@@ -221,7 +229,7 @@ def _histograms(columns: Columns, private: tuple[PrivateColumn, ...], codes: Cod
 
 
 @dataclass(frozen=True, eq=False)
-class NoisyMarginals(Stored):
+class NoisyMarginals(NoisySums):
     """Histograms with noise in every cell."""
 
     FILE: ClassVar[str] = "marginals.npz"
@@ -250,7 +258,7 @@ def _ranks(columns: Columns, private: tuple[PrivateColumn, ...], tables: tuple[C
 
 
 @dataclass(frozen=True, eq=False)
-class NoisyCorrelations(Stored):
+class NoisyCorrelations(NoisySums):
     """Products of ranks with noise."""
 
     FILE: ClassVar[str] = "correlations.npz"
@@ -287,7 +295,7 @@ def _ridge(
 
 
 @dataclass(frozen=True, eq=False)
-class NoisyRegression(Stored):
+class NoisyRegression(NoisySums):
     """Statistics of the ridge regression with noise, in steps of ``FEATURE_STEP**2``."""
 
     FILE: ClassVar[str] = "regression.npz"
@@ -296,8 +304,9 @@ class NoisyRegression(Stored):
     cross: Counts  # int64[features]
 
     @classmethod
-    def draw(cls, products: Counts, cross: Counts, *, charge: Deviations, noise: Noise) -> NoisyRegression:
-        """Add the noise to exact sums; to products off the diagonal it is divided by ``sqrt(2)``."""
+    def draw(cls, sums: Sequence[Counts], *, charge: Deviations, noise: Noise) -> NoisyRegression:
+        """Add the noise to exact products and cross products; off the diagonal it is divided by ``sqrt(2)``."""
+        products, cross = sums
         size, sigma = len(products), charge.product / FEATURE_STEP**2
         drawn = np.zeros((size, size), np.int64)
         if size:
