@@ -276,10 +276,9 @@ def _batches(store: Store, part: PartRecord, expected: pa.Schema, rows: int) -> 
     content = store.read_bytes(part.name, most=part.bytes)
     if hashlib.sha256(content).hexdigest() != part.sha256:
         raise VerificationFailed(f"{part.name} was changed, its SHA-256 is not that of the manifest: {_AGAIN}")
-    texts = [field.name for field in expected if pa.types.is_dictionary(field.type)]
     try:
-        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
-        if not file.schema_arrow.equals(expected):
+        file = pq.ParquetFile(pa.BufferReader(content))
+        if not file.schema_arrow.equals(expected, check_metadata=True):
             raise VerificationFailed(f"{part.name} does not have the columns of the manifest's schema: {_AGAIN}")
         if file.metadata.num_rows != part.rows:
             raise VerificationFailed(f"{part.name} does not have the {part.rows} rows of the manifest: {_AGAIN}")
