@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from dpdist.errors import DataNotFound, SpecError, VerificationFailed
 from dpdist.ledger.signing import SIGNATURE_BYTES, check_signature, key_fingerprint
 from dpdist.limits import MANIFEST_BYTES
-from dpdist.privacy.formatting import Fact, lines_of
+from dpdist.privacy.formatting import Displayed, Fact
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
 from dpdist.publish.pages import refuse_expanding
 from dpdist.publish.part_format import PartRecord, cautions_of, read_file
@@ -35,7 +35,7 @@ _AGAIN = "copy the release again from its publisher"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class VerifyReport:
+class VerifyReport(Displayed):
     """What was verified."""
 
     uri: str
@@ -68,15 +68,18 @@ class VerifyReport:
         del report["guarantees"], report["records" if self.cells is not None else "cells"]
         return report
 
-    def __repr__(self) -> str:
-        facts = [
+    @property
+    def _heading(self) -> str:
+        return f"Verification of {self.uri}"
+
+    def _facts(self) -> list[Fact]:
+        return [
             Fact("Verdict", self.verdict),
             Fact("Release", f"{self.identity}; {self.counted}"),
             Fact("Guarantee", self.guarantee),
             Fact("Signature", self.signed),
             *(Fact("WARNING", caution) for caution in self.cautions),
         ]
-        return "\n".join(lines_of(facts))
 
     @property
     def verdict(self) -> str:
