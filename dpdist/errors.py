@@ -41,6 +41,8 @@ private value or a private count; the operator's confidential run record has tho
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from difflib import get_close_matches
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -48,6 +50,15 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206
 def printable(text: str) -> str:
     """Return a text with escapes in place of what a terminal obeys: controls but tabs and ends of lines, directions."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def meant(written: str, known: Collection[str], *, cutoff: float = 0.6, otherwise: str | None = None) -> str:
+    """Return what to add to an error about a name that is not known: one that begins so or is near, else all."""
+    longer = [name for name in sorted(known) if len(written) > 2 and name.startswith(written)]
+    near = longer or get_close_matches(written, known, 1, cutoff)
+    if near and near[0] != written:
+        return f"; did you mean {near[0]!r}?"
+    return f"; there are {', '.join([*known][:20])}" if otherwise is None else otherwise
 
 
 class DpdistError(Exception):

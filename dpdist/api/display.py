@@ -1,28 +1,18 @@
-"""What people see: text and bars on a terminal, a small table in a notebook, plain lines elsewhere."""
+"""What people see: bars on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
-import textwrap
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from html import escape
 from typing import TYPE_CHECKING, Any
 
-from dpdist.privacy.formatting import Fact
+from dpdist.privacy.formatting import Fact, html_table
 
 if TYPE_CHECKING:
     from dpdist.families.base.attempt import Progress
-
-WIDTH = 80
-"""Columns of text; words are never cut, so paths may be longer."""
-
-_LABEL = re.compile(r"\S+(?: \S+)*? {2,}|\s*")
-_TABLE = re.compile(r"\S {2,}\S.* {2,}\S")
-_STYLE = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
 
 
 class Text(str):
@@ -37,48 +27,20 @@ class Text(str):
         return html_table(Fact("", line) for line in self.splitlines())
 
 
-def html_table(facts: Iterable[Fact], *, title: str = "") -> str:
-    """An HTML table of facts; all text is escaped."""
-    rows = [
-        f'<tr><th style="{_STYLE}">{escape(fact.title)}</th>'
-        f'<td style="{_STYLE};white-space:pre-wrap">{escape(fact.sentence)}</td></tr>'
-        for fact in facts
-    ]
-    caption = f'<caption style="text-align:left;font-weight:bold">{escape(title)}</caption>' if title else ""
-    return f"<table>{caption}{''.join(rows)}</table>"
-
-
-def folded(text: str) -> str:
-    """Lines cut at spaces to `WIDTH` columns, what follows a label below its beginning; tables and options stay."""
-    return "\n".join(map(_folded, text.split("\n")))
-
-
-def _folded(line: str) -> str:
-    if len(line) <= WIDTH or line.startswith("--") or _TABLE.search(line):
-        return line
-    label = _LABEL.match(line)
-    return cut(line, " " * (label.end() if label else 0))
-
-
-def cut(line: str, indent: str) -> str:
-    """A line in `WIDTH` columns, cut at spaces."""
-    return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
 _TERMINALS = {"FORCE_COLOR", "TTY_COMPATIBLE"}
 """Variables by which rich takes a pipe for a terminal."""
 
 
 def stage_bars(console: Any) -> Any:
-    """The progress display of a release: a bar per stage."""
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    """The progress display of a release: a bar per stage, with the time that remains, then the time it took."""
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
     return Progress(
         SpinnerColumn(finished_text="✓"),
         TextColumn("{task.description:<22}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
         console=console,
     )
 
@@ -104,6 +66,14 @@ def _console() -> Any:
 _shown: list[Any] = []
 """The live display, which paints over whatever else is printed."""
 
+_quiet: list[bool] = []
+"""Whether progress is not shown (``--quiet``)."""
+
+
+def hush(asked: bool) -> None:
+    """Show no progress from now on, if `asked`."""
+    _quiet[:] = [True] * asked
+
 
 def stop_bars() -> None:
     """Take the live display away, so that what is printed next stays."""
@@ -118,6 +88,9 @@ def bars() -> Iterator[Any]:
     At the end the time that all of it took.
     """
     start, console = time.monotonic(), _console()
+    if _quiet:
+        yield lambda *_: None
+        return
     if console is None:
         finished: set[str] = set()
 

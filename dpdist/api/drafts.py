@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpdist.errors import SpecError
+from dpdist.errors import SpecError, meant
 from dpdist.spec.draft import draft, drafted
 
 if TYPE_CHECKING:
@@ -90,7 +89,6 @@ def _column(text: str) -> tuple[str, Any]:
         low, high = (float(end) if "." in end else int(end) for end in found.groups())
         return name, [low, high]
     if kind not in _KINDS:
-        near = get_close_matches(kind, _KINDS, 1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        raise SpecError(f"--column {text}: expected {', '.join(_KINDS)} or bounds such as 0..99 after the sign{meant}")
+        near = meant(kind, _KINDS, otherwise="")
+        raise SpecError(f"--column {text}: expected {', '.join(_KINDS)} or bounds such as 0..99 after the sign{near}")
     return name, kind

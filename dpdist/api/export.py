@@ -1,9 +1,11 @@
-"""Released records as files of Stata, SPSS or CSV, with the labels of the schema."""
+"""Released records as files of Stata, SPSS, R or CSV, with the labels of the schema."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from dpdist.errors import SpecError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FORMATS = ("csv", "dta", "sav")
+FORMATS = ("csv", "dta", "sav", "rds")
 
 
 def export(release: Release, to: str, path: str | os.PathLike[str] | None = None) -> Path:
@@ -22,15 +24,15 @@ def export(release: Release, to: str, path: str | os.PathLike[str] | None = None
     Parameters
     ----------
     release : Release
-    to : {"csv", "dta", "sav"}
-        A comma-separated file, a file of Stata 15, or one of SPSS.
+    to : {"csv", "dta", "sav", "rds"}
+        A comma-separated file, a file of Stata 15, one of SPSS, or one of R, whose factors have the labels as levels.
     path : path, optional
         By default the name of the release, in the working folder.
 
     Raises
     ------
     SpecError
-        The format is none of these, pyreadstat is not installed, or the file exists or cannot be written.
+        The format is none of these, its package is not installed, or the file exists or cannot be written.
     """
     if to not in FORMATS:
         raise SpecError(f"export: expected one of {', '.join(FORMATS)}, got {to!r}")
@@ -40,10 +42,13 @@ def export(release: Release, to: str, path: str | os.PathLike[str] | None = None
     if to == "csv":
         release.to_csv(target)
         return target
+    needed = "pyreadr" if to == "rds" else "pyreadstat"
     try:
-        import pyreadstat  # type: ignore[import-not-found, unused-ignore]
+        package = importlib.import_module(needed)
     except ImportError:
-        raise SpecError(f"export: --to {to} needs pyreadstat: pip install 'dpdist[readers]'") from None
+        raise SpecError(f"export: --to {to} needs {needed}: pip install 'dpdist[readers]'") from None
+    if to == "rds":
+        return _write(target, package.write_rds, release.to_pandas(labels=True))
     frame, values = _numbered(release)
     attributes = {attribute.name: attribute for attribute in release.schema.attributes}
     labels = [getattr(attributes.get(name), "label", None) or name for name in frame.columns]
@@ -52,11 +57,16 @@ def export(release: Release, to: str, path: str | os.PathLike[str] | None = None
     known = {name: meanings for name, meanings in zip(names, values, strict=True) if meanings}
     told: dict[str, Any] = {"column_labels": labels, "variable_value_labels": known}
     title = (release.schema.about and release.schema.about.title) or release.name
+    if to == "dta":
+        return _write(target, package.write_dta, frame, file_label=title[:80], version=15, **told)
+    return _write(target, package.write_sav, frame, file_label=title[:64], **told)
+
+
+def _write(target: Path, write: Callable[..., None], frame: DataFrame, **told: Any) -> Path:
+    """Write a file and return its path. The writers of R take the path first, the others the frame."""
+    first, second = (os.fspath(target), frame) if not told else (frame, os.fspath(target))
     try:
-        if to == "dta":
-            pyreadstat.write_dta(frame, os.fspath(target), file_label=title[:80], version=15, **told)
-        else:
-            pyreadstat.write_sav(frame, os.fspath(target), file_label=title[:64], **told)
+        write(first, second, **told)
     except OSError as error:
         raise SpecError(f"export: {target} cannot be written: {error.strerror or error}") from None
     return target

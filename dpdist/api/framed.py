@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpdist.api.containers import is_partitioned, paths_of, to_arrow
-from dpdist.errors import ColumnMismatch, SpecError
+from dpdist.errors import ColumnMismatch, SpecError, meant
 from dpdist.spec.calendar import number_of
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.spec.undeclared import MISSING, undeclared
@@ -120,9 +119,7 @@ def framed(table: Any, drop: Sequence[str], public: Mapping[str, Any]) -> Framed
     for what, names in (("drop", drop), ("public", public)):
         for name in names:
             if name not in types.names:
-                near = get_close_matches(str(name), types.names, 1)
-                meant = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(types.names[:20])}"
-                raise SpecError(f"{what}: the table has no column {name!r}{meant}")
+                raise SpecError(f"{what}: the table has no column {name!r}{meant(str(name), types.names)}")
     if both := [name for name in drop if name in public]:
         raise SpecError(f"drop, public: the column {both[0]!r} is in both; take it out of one")
     kept = pa.schema([field for field in types if field.name not in drop])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dpdist.api.display import folded, html_table
-from dpdist.privacy.formatting import Fact, lines_of
+from dpdist.privacy.formatting import Displayed, Fact, lines_of
 
 if TYPE_CHECKING:
     from dpdist.families.base.plan import Plan
 
 
-class PlannedRelease:
+class PlannedRelease(Displayed):
     """What `dpdist.plan` returns.
 
     Attributes
@@ -55,8 +54,9 @@ class PlannedRelease:
         """All facts as text, a line for each."""
         return "\n".join(lines_of(self.facts()))
 
-    def __repr__(self) -> str:
-        return folded("\n".join(lines_of(self.facts(details=False))))
+    def _facts(self) -> list[Fact]:
+        return self.facts(details=False)
 
-    def _repr_html_(self) -> str:
-        return html_table(self.facts(details=False), title=f"Plan of {self.plan.spec.name}")
+    @property
+    def _heading(self) -> str:
+        return f"Plan of {self.plan.spec.name}"

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dpdist.api.display import html_table
 from dpdist.api.frames import to_pandas, typed
-from dpdist.errors import printable
-from dpdist.privacy.formatting import Fact, lines_of
+from dpdist.privacy.formatting import Displayed, Fact
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.parts import arrow_schema
 from dpdist.publish.verify import part_batches, read_manifest, read_release
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from dpdist.spec.schema import Schema
 
 
-class Release:
+class Release(Displayed):
     """A release that can be read; `dpdist.release` and `dpdist.open_release` return one.
 
     Parameters
@@ -204,18 +202,16 @@ class Release:
         manifest = self.manifest
         facts = [Fact("NOT PRIVATE", "made with a fixed test key")] if manifest.not_private else []
         facts += [
-            Fact("Guarantee", printable(self.guarantee)),
-            Fact("Release", printable(self.path)),
+            Fact("Guarantee", self.guarantee),
+            Fact("Release", self.path),
             Fact(manifest.counted.capitalize(), f"{manifest.rows:,}"),
         ]
-        facts += [Fact("WARNING", printable(caution)) for caution in manifest.cautions]
-        return [*facts, Fact("Budget", printable(self.budget))] if self.budget else facts
+        facts += [Fact("WARNING", caution) for caution in manifest.cautions]
+        return [*facts, Fact("Budget", self.budget)] if self.budget else facts
 
-    def __repr__(self) -> str:
-        return "\n".join([printable(f"Release {self.name!r} ({self.manifest.kind})"), *lines_of(self._facts())])
-
-    def _repr_html_(self) -> str:
-        return html_table(self._facts(), title=f"Release {self.name} ({self.manifest.kind})")
+    @property
+    def _heading(self) -> str:
+        return f"Release {self.name} ({self.manifest.kind})"
 
 
 def _part(number: int, *, store: Store, manifest: Manifest, labels: bool) -> DataFrame:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdist.api.calls import IN_MEMORY, AnyLedger, opened_run, plan
-from dpdist.api.display import html_table
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.released import Release
-from dpdist.errors import BudgetExceeded, DatasetExists, SpecError
-from dpdist.privacy.formatting import Fact, lines_of, upwards
+from dpdist.errors import BudgetExceeded, DatasetExists, SpecError, meant
+from dpdist.privacy.formatting import Displayed, Fact, upwards
 from dpdist.spec.overrides import override
 from dpdist.spec.schema import Schema
 
@@ -33,7 +32,7 @@ LEAST_RECORDS = 1_000
 """Records of the release that `fit` makes, unless `settings` says otherwise."""
 
 
-class Synthesizer:
+class Synthesizer(Displayed):
     """Learns a model of a table under differential privacy, and draws records from it.
 
     `fit` charges the budget of the data set and publishes a small release, so that what was spent is on record.
@@ -162,7 +161,7 @@ class Synthesizer:
         """
         for name, value in params.items():
             if name not in self._names():
-                raise SpecError(f"Synthesizer has no parameter {name!r}; it has {', '.join(self._names())}")
+                raise SpecError(f"Synthesizer has no parameter {name!r}{meant(name, self._names())}")
             setattr(self, name, value)
         return self
 
@@ -262,12 +261,6 @@ class Synthesizer:
                 Fact("To find", f"{', '.join(found) or 'nothing'}, with noise and within the same charge"),
             ]
         return [*facts, Fact("Data set", self.dataset)]
-
-    def __repr__(self) -> str:
-        return "\n".join(["Synthesizer", *lines_of(self._facts())])
-
-    def _repr_html_(self) -> str:
-        return html_table(self._facts(), title="Synthesizer")
 
     def _spec(self) -> dict[str, Any]:
         """The spec of the release."""

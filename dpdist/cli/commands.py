@@ -15,20 +15,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpdist.api.display import bars, folded, stop_bars
+from dpdist.api.display import bars, stop_bars
 from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
+from dpdist.cli.help import dress
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.ledger_views import metrics, report
 from dpdist.cli.plan import plan
 from dpdist.cli.readers import audit_coverage, draw, export, infer, replicates, tabulate, verify
 from dpdist.cli.runs import runs_app
 from dpdist.cli.schema import schema_app, spec_app
-from dpdist.cli.shared import AsJson, Settings, SpecPath, error_text, guarantee_lines, loaded, overrides, say, show_json
+from dpdist.cli.shared import (
+    AsJson,
+    Quiet,
+    Settings,
+    SpecPath,
+    error_text,
+    guarantee_lines,
+    loaded,
+    overrides,
+    say,
+    show_json,
+)
 from dpdist.cli.synthesize import synthesize
 from dpdist.errors import AccountingError, DpdistError, SpecError
+from dpdist.privacy.formatting import folded
 
 if TYPE_CHECKING:
     from dpdist.lifecycle.publication import Outcome
@@ -196,6 +209,7 @@ def release(
         typer.Option("--test-key", hidden=True, help="A fixed key, 64 hexadecimal digits: NOT PRIVATE."),
     ] = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run a release: charge, compute, publish."""
     from dpdist.api.calls import release as call
@@ -232,6 +246,7 @@ def sample(
     schema: Annotated[
         Path | None, typer.Option(help="Schema file (YAML): write a table of it, all values equally likely.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Write a made-up table to try things out.
 
@@ -264,6 +279,7 @@ def audit(
         ),
     ] = 0,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Attack the mechanisms of a spec on made-up tables.
 
@@ -298,6 +314,8 @@ def audit(
     if any(finding.rejected for finding in findings):
         raise AccountingError("a mechanism leaks more than it states; do not publish with it")
 
+
+dress(app)
 
 if __name__ == "__main__":
     main()

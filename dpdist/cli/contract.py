@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpdist.api.display import folded
 from dpdist.cli.ledger import open_ledger
 from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, loaded, say
 from dpdist.errors import SpecError
-from dpdist.privacy.formatting import upwards
+from dpdist.privacy.formatting import folded, upwards
 
 if TYPE_CHECKING:
     from dpdist.spec.contract import Contract

@@ -9,7 +9,18 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from dpdist.cli.shared import REQUIRED, AsJson, Endpoint, Settings, loaded, option, show, storage_options, with_options
+from dpdist.cli.shared import (
+    REQUIRED,
+    AsJson,
+    Endpoint,
+    Quiet,
+    Settings,
+    loaded,
+    option,
+    show,
+    storage_options,
+    with_options,
+)
 from dpdist.errors import SpecError
 from dpdist.evaluation.request import Request
 
@@ -41,7 +52,11 @@ def _options() -> list[inspect.Parameter]:
 
 
 @with_options(
-    *_options(), option("settings", Settings), option("endpoint_url", Endpoint), option("as_json", AsJson, False)
+    *_options(),
+    option("settings", Settings),
+    option("endpoint_url", Endpoint),
+    option("as_json", AsJson, False),
+    option("quiet", Quiet, False),
 )
 def evaluate(**given: Any) -> None:
     """Compare a release with the real table (CONFIDENTIAL).

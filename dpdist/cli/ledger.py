@@ -10,10 +10,9 @@ from urllib.parse import quote
 
 import typer
 
-from dpdist.api.display import folded
 from dpdist.cli.shared import DEFAULT_LEDGER, AsJson, LedgerUrl, moment, say, show_json
 from dpdist.errors import DatasetUnknown, LedgerError, LedgerUnavailable, SpecError
-from dpdist.privacy.formatting import upwards
+from dpdist.privacy.formatting import folded, upwards
 
 if TYPE_CHECKING:
     from dpdist.ledger import Books

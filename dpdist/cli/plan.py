@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpdist.api.display import folded
 from dpdist.cli.shared import AsJson, Settings, SpecPath, loaded, option, overrides, say, show, show_json, with_options
 from dpdist.errors import SpecError
+from dpdist.privacy.formatting import folded
 
 if TYPE_CHECKING:
     from dpdist.families.base.family import Solution

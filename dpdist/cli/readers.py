@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dpdist.api.display import folded
 from dpdist.cli.ledger import known_to_default
 from dpdist.cli.shared import AsJson, Endpoint, PublicKey, guarantee_lines, option, say, show_json, storage_options
 from dpdist.errors import OutputExists
-from dpdist.privacy.formatting import number_of, upwards
+from dpdist.privacy.formatting import folded, number_of, upwards
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -183,13 +182,10 @@ def draw(
 @reads
 def export(
     place: Any,
-    to: Annotated[Literal["csv", "dta", "sav"], typer.Option(help="csv, dta (Stata) or sav (SPSS).")],
+    to: Annotated[Literal["csv", "dta", "sav", "rds"], typer.Option(help="csv, dta (Stata), sav (SPSS) or rds (R).")],
     out: Annotated[Path | None, typer.Option(help="File to write; default: the name of the release.")] = None,
 ) -> None:
-    """Write a release as one file, with its labels.
-
-    Example: dpdist export releases/people --to dta
-    """
+    """Write a release as one file, with its labels."""
     from dpdist.api.export import exported
 
     say(str(exported(place.release, to, out, public_key=place.key, storage_options=place.options)))
@@ -233,9 +229,7 @@ def infer(
         show_json([item.to_json() for item in answers])
         return
     for item in answers:
-        estimate, low, high = (f"{v:,.6g}" if isinstance(v, float) else v for v in (item.estimate, item.low, item.high))
-        ends = "no interval" if low is None else f"95 % interval {low} to {high}"
-        say(f"{item.question}: {estimate} ({ends}{'; ' + item.note if item.note else ''})")
+        say(repr(item))
 
 
 @reads

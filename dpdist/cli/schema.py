@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dpdist.api.display import folded
-from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, Settings, SpecPath, loaded, say, show_json
+from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, Quiet, Settings, SpecPath, loaded, say, show_json
 from dpdist.errors import ColumnMismatch, OutOfDomain, SpecError
+from dpdist.privacy.formatting import folded
 
 if TYPE_CHECKING:
     from dpdist.spec.schema import Schema
@@ -66,6 +66,7 @@ def schema_discover(
     epsilon: Annotated[float, typer.Option(help="Epsilon of the discovery.")],
     delta: Annotated[float, typer.Option(help="Delta of the discovery.")],
     ledger: LedgerUrl = DEFAULT_LEDGER,
+    quiet: Quiet = False,
 ) -> None:
     """Discover the values of columns, at a charge.
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import typer
 
-from dpdist.api.display import cut, folded
+from dpdist.api.display import hush
 from dpdist.errors import printable
+from dpdist.privacy.formatting import cut, folded
 
 if TYPE_CHECKING:
     from dpdist.spec.release import ReleaseSpec
@@ -45,6 +46,7 @@ PublicKey = Annotated[
     Path | None, typer.Option(help="PEM file of the Ed25519 public key; the signature is then required.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", callback=hush, help="Show no progress.")]
 Endpoint = Annotated[str | None, typer.Option(help="Endpoint of an S3-compatible store.")]
 
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from dpdist.api.display import folded
-from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, Settings, overrides, say
+from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, Quiet, Settings, overrides, say
 from dpdist.errors import SpecError
+from dpdist.privacy.formatting import folded
 
 
 def synthesize(
@@ -29,12 +29,11 @@ def synthesize(
     ledger: LedgerUrl = DEFAULT_LEDGER,
     schema: Annotated[Path | None, typer.Option(help="Write the schema that was found here.")] = None,
     settings: Settings = None,
+    quiet: Quiet = False,
 ) -> None:
     """Release a table without a schema.
 
     Names and types of its columns are taken as public, all else is found with noise, in one charge.
-
-    Example: dpdist synthesize people.parquet --epsilon 1 --drop customer_id --public age=0..110
     """
     from dpdist.api.synthesizer import Synthesizer
 

@@ -23,9 +23,10 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.accuracy.intervals import at_least
-from dpdist.errors import SpecError
+from dpdist.errors import SpecError, printable
 from dpdist.inference.published import NO_ACCURACY, Published
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.formatting import Displayed, Fact
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import decode
 from dpdist.spec.conditions import Condition, Mask, everything, parse_condition
@@ -134,8 +135,8 @@ NORMAL_95 = 1.96
 TOO_MANY = "nothing was measured of the accuracy of four attributes or more at a time"
 
 
-@dataclass(frozen=True)
-class Answer:
+@dataclass(frozen=True, repr=False)
+class Answer(Displayed):
     """An estimate with its interval."""
 
     question: str
@@ -148,6 +149,21 @@ class Answer:
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         return asdict(self)
+
+    def __repr__(self) -> str:
+        """A sentence."""
+        estimate, interval, *notes = (fact.sentence for fact in self._facts())
+        ends = interval if self.low is None else f"95 % interval {interval}"
+        return printable(f"{self.question}: {estimate} ({'; '.join([ends, *notes])})")
+
+    @property
+    def _heading(self) -> str:
+        return self.question
+
+    def _facts(self) -> list[Fact]:
+        estimate, low, high = (f"{v:,.6g}" if isinstance(v, float) else v for v in (self.estimate, self.low, self.high))
+        interval = Fact("95 % interval", "no interval" if low is None else f"{low} to {high}")
+        return [Fact("Estimate", str(estimate)), interval, *[Fact("Note", self.note)] * bool(self.note)]
 
 
 def infer(release: Published, question: str) -> Answer:

@@ -6,7 +6,6 @@ import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property, reduce
 from itertools import combinations
 from math import comb
@@ -19,7 +18,7 @@ from dpdist.accuracy.intervals import CellErrors
 from dpdist.accuracy.measured import Accuracy
 from dpdist.data.count import pair_counts
 from dpdist.data.released import ReleasedTable
-from dpdist.errors import DataNotFound, SpecError, VerificationFailed
+from dpdist.errors import DataNotFound, SpecError, VerificationFailed, meant
 from dpdist.inference.law import Law
 from dpdist.model.account import Measurements
 from dpdist.model.files import PublishedModel, read_model
@@ -164,9 +163,7 @@ class Published:
         known = self.schema.names
         for name in names:
             if name not in known:
-                near = get_close_matches(name, known, n=1, cutoff=0.6)
-                meant = f"; did you mean {near[0]!r}?" if near else f": the release has {', '.join(known[:20])}"
-                raise SpecError(f"no attribute is called {name!r}{meant}")
+                raise SpecError(f"no attribute is called {name!r}{meant(name, known)}")
         if len(set(names)) < len(names):
             raise SpecError("an attribute is given twice")
         return tuple(known.index(name) for name in names)

@@ -23,13 +23,14 @@ from dpdist.ledger.key_encryption import KeyEncryptionKey
 from dpdist.ledger.records import Budget, Charge, Dataset, PriceOf, Rational, accountant_price, damaged
 from dpdist.ledger.signing import Identity
 from dpdist.ledger.terms import Period
+from dpdist.privacy.formatting import Displayed, Fact, upwards
 from dpdist.spec.contract import Contract
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Statement:
+@dataclass(frozen=True, repr=False)
+class Statement(Displayed):
     """A data set with its budget and the charges of all its attempts, oldest first.
 
     ``head`` is the digest of the newest journal entry: noted elsewhere, it proves later that nothing before it
@@ -43,6 +44,20 @@ class Statement:
     head: str
     also_charged_to: tuple[str, ...] = ()
     period: Period | None = None
+
+    @property
+    def _heading(self) -> str:
+        return f"Data set {self.dataset.name}"
+
+    def _facts(self) -> list[Fact]:
+        from dpdist.ledger.statement import sentence_of
+
+        facts = [Fact("Budget", sentence_of(self)), Fact("Allows", ", ".join(sorted(self.dataset.guarantees)))]
+        for charge in self.attempts:
+            alone = "not differentially private" if charge.event is None else f"epsilon {upwards(charge.epsilon)} alone"
+            told = f"{charge.release}, {charge.state}, {alone}, {charge.created[:10]}, attempt {charge.id[:8]}"
+            facts.append(Fact("Releases", told))
+        return facts
 
 
 class Custodian:

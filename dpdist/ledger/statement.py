@@ -52,8 +52,12 @@ Line = tuple[str, Labels, float]
 
 def budget_sentence(ledger: Books, dataset: str) -> str:
     """What no budget covers of the releases of a data set, if anything, and then what it has left, in words."""
-    statement = ledger.show(dataset)
-    budget = statement.budget
+    return sentence_of(ledger.show(dataset))
+
+
+def sentence_of(statement: Statement) -> str:
+    """As `budget_sentence`, of a data set that was read."""
+    budget, dataset = statement.budget, statement.dataset.name
     live = [attempt for attempt in statement.attempts if attempt.state != "void"]
     words = uncovered(statement)
     words.append(

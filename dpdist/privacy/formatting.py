@@ -1,19 +1,31 @@
-"""Numbers in sentences and rounded in the safe direction, and facts for people: a title, a sentence, its numbers."""
+"""Numbers in sentences and rounded in the safe direction; facts for people, as text in 80 columns or as a table."""
 
 from __future__ import annotations
 
 import math
+import re
+import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
+from html import escape
 from typing import Any
+
+from dpdist.errors import printable
 
 GUESS = 0.01
 """The chance of a guess that sentences speak of."""
 
 LABEL = 12
 """Columns of a title where facts are lines of text."""
+
+WIDTH = 80
+"""Columns of text; words are never cut, so paths may be longer."""
+
+_LABEL = re.compile(r"\S+(?: \S+)*? {2,}|\s*")
+_TABLE = re.compile(r"\S {2,}\S.* {2,}\S")
+_STYLE = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,57 @@ def lines_of(facts: Iterable[Fact]) -> list[str]:
         lines.append(f"{title:<{LABEL}}{fact.sentence}")
         last = fact.title
     return lines
+
+
+def html_table(facts: Iterable[Fact], *, title: str = "") -> str:
+    """An HTML table of facts; all text is escaped."""
+    rows = [
+        f'<tr><th style="{_STYLE}">{escape(fact.title)}</th>'
+        f'<td style="{_STYLE};white-space:pre-wrap">{escape(fact.sentence)}</td></tr>'
+        for fact in facts
+    ]
+    caption = f'<caption style="text-align:left;font-weight:bold">{escape(title)}</caption>' if title else ""
+    return f"<table>{caption}{''.join(rows)}</table>"
+
+
+def folded(text: str) -> str:
+    """Lines cut at spaces to `WIDTH` columns, what follows a label below its beginning; tables and options stay."""
+    return "\n".join(map(_folded, text.split("\n")))
+
+
+def _folded(line: str) -> str:
+    if len(line) <= WIDTH or line.startswith("--") or _TABLE.search(line):
+        return line
+    label = _LABEL.match(line)
+    return cut(line, " " * (label.end() if label else 0))
+
+
+def cut(line: str, indent: str) -> str:
+    """A line in `WIDTH` columns, cut at spaces."""
+    return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+class Displayed:
+    """Something that shows its facts: lines of text, in a notebook a table."""
+
+    def _facts(self) -> list[Fact]:
+        """What is shown."""
+        raise NotImplementedError
+
+    @property
+    def _heading(self) -> str:
+        """What it is, before its facts."""
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        return printable(folded("\n".join([self._heading, *lines_of(self._facts())]).lstrip("\n")))
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def _repr_html_(self) -> str:
+        facts = [replace(fact, sentence=printable(fact.sentence)) for fact in self._facts()]
+        return html_table(facts, title=printable(self._heading))
 
 
 def number_of(count: int, what: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 from dpdist.publish.part_format import PartFormat
 from dpdist.spec.calendar import Every
 from dpdist.spec.schema import Attribute, Category, Schema
+
+DICTIONARY_BYTES = 1 << 20
+"""Bytes of a dictionary of texts in a Parquet file, at most."""
 
 
 def numbers(values: NDArray[Any], *, missing: NDArray[np.bool_] | None = None) -> pa.Array:
@@ -80,7 +84,8 @@ class Column:
         if self.texts is not None:
             distinct = list(dict.fromkeys(self.texts))
             index = np.array([distinct.index(text) for text in self.texts], np.int32)
-            return pa.DictionaryArray.from_arrays(numbers(index[codes]), texts(distinct))
+            ordered = self.field.type.ordered
+            return pa.DictionaryArray.from_arrays(numbers(index[codes]), texts(distinct), ordered=ordered)
         mask = None if self.missing is None else codes == self.missing
         if self.edges is not None and words is not None:
             bins = np.minimum(codes, len(self.edges) - 2)  # the missing category is masked
@@ -156,7 +161,24 @@ class Column:
 
 def columns(schema: Schema, form: PartFormat) -> tuple[Column, ...]:
     """The columns of a release of records, in order of the schema."""
-    return tuple(_column(attribute, form) for attribute in schema.attributes)
+    made = (_column(attribute, form) for attribute in schema.attributes)
+    return tuple(
+        replace(column, field=column.field.with_metadata(_described(column, attribute)))
+        for column, attribute in zip(made, schema.attributes, strict=True)
+    )
+
+
+def _described(column: Column, attribute: Attribute) -> dict[str, str] | None:
+    """What a Parquet file says of a column: label, unit, description, the labels of its values, and for Polars their
+    order (the values of an ``Enum``).
+    """
+    told = {name: getattr(attribute, name) for name in ("label", "unit", "description")}
+    if attribute.labels is not None and attribute.values is not None and column.texts != attribute.labels:
+        told["labels"] = json.dumps(dict(zip(map(str, attribute.values), attribute.labels, strict=True)))
+    if column.texts is not None and column.field.type.ordered:
+        shown = [*dict.fromkeys(column.texts)]
+        told["_PL_ENUM_VALUES2"] = "".join(f"{len(text.encode())};{text}" for text in shown)
+    return {name: text for name, text in told.items() if text} or None
 
 
 def _column(attribute: Attribute, form: PartFormat) -> Column:
@@ -169,8 +191,11 @@ def _column(attribute: Attribute, form: PartFormat) -> Column:
     texts = _texts(attribute, form)
     if texts is not None:
         extra = (attribute.missing.category,) if isinstance(attribute.missing, Category) else ()
-        field = pa.field(name, pa.dictionary(pa.int32(), pa.string()), nullable=False)
-        return Column(field, size, texts=(*texts, *extra))
+        shown = (*texts, *extra)
+        # a longer dictionary is not written whole, and its order would be that of the records
+        ordered = attribute.kind != "categorical" and sum(len(text.encode()) + 4 for text in shown) < DICTIONARY_BYTES
+        field = pa.field(name, pa.dictionary(pa.int32(), pa.string(), ordered=ordered), nullable=False)
+        return Column(field, size, texts=shown)
     if attribute.kind == "number":
         lows, highs = attribute.bin_ends()
         edges = np.append(lows, highs[-1:])

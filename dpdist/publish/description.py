@@ -139,9 +139,9 @@ def _readme(manifest: Manifest) -> str:
         lines[-1] += "\n| " + " | ".join(part.replace("|", "\\|") for part in (field.name, title, shown, text)) + " |"
     lines += [
         "## Read it",
-        "```\npandas   pandas.read_parquet('data')\nPolars   polars.read_parquet('data/**/*.parquet')\n"
-        "DuckDB   SELECT * FROM 'data/**/*.parquet'\nR        arrow::open_dataset('data')\n"
-        "labels   dpdist export . --to csv|dta|sav\ncheck    dpdist verify .\n```",
+        "```\npandas   pandas.read_parquet('.')\nPolars   polars.read_parquet('**/*.parquet')\n"
+        "DuckDB   SELECT * FROM '**/*.parquet'\nR        arrow::open_dataset('data')\n"
+        "labels   dpdist export . --to csv|dta|sav|rds\ncheck    dpdist verify .\n```",
         f"`{PACKAGE}` describes it for Frictionless, `{CROISSANT}` for Croissant and schema.org, `{CODEBOOK}` for DDI. "
         f"`{MANIFEST}` has everything, and `{SIGNATURE}` its signature.",
         "## Cite it",

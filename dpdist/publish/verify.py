@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from dpdist.errors import DataNotFound, SpecError, VerificationFailed
 from dpdist.ledger.signing import SIGNATURE_BYTES, check_signature, key_fingerprint
 from dpdist.limits import MANIFEST_BYTES
-from dpdist.privacy.formatting import Fact, lines_of
+from dpdist.privacy.formatting import Displayed, Fact
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
 from dpdist.publish.pages import refuse_expanding
 from dpdist.publish.part_format import PartRecord, cautions_of, read_file
@@ -35,7 +35,7 @@ _AGAIN = "copy the release again from its publisher"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class VerifyReport:
+class VerifyReport(Displayed):
     """What was verified."""
 
     uri: str
@@ -68,15 +68,18 @@ class VerifyReport:
         del report["guarantees"], report["records" if self.cells is not None else "cells"]
         return report
 
-    def __repr__(self) -> str:
-        facts = [
+    @property
+    def _heading(self) -> str:
+        return f"Verification of {self.uri}"
+
+    def _facts(self) -> list[Fact]:
+        return [
             Fact("Verdict", self.verdict),
             Fact("Release", f"{self.identity}; {self.counted}"),
             Fact("Guarantee", self.guarantee),
             Fact("Signature", self.signed),
             *(Fact("WARNING", caution) for caution in self.cautions),
         ]
-        return "\n".join(lines_of(facts))
 
     @property
     def verdict(self) -> str:
@@ -276,10 +279,9 @@ def _batches(store: Store, part: PartRecord, expected: pa.Schema, rows: int) -> 
     content = store.read_bytes(part.name, most=part.bytes)
     if hashlib.sha256(content).hexdigest() != part.sha256:
         raise VerificationFailed(f"{part.name} was changed, its SHA-256 is not that of the manifest: {_AGAIN}")
-    texts = [field.name for field in expected if pa.types.is_dictionary(field.type)]
     try:
-        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
-        if not file.schema_arrow.equals(expected):
+        file = pq.ParquetFile(pa.BufferReader(content))
+        if not file.schema_arrow.equals(expected, check_metadata=True):
             raise VerificationFailed(f"{part.name} does not have the columns of the manifest's schema: {_AGAIN}")
         if file.metadata.num_rows != part.rows:
             raise VerificationFailed(f"{part.name} does not have the {part.rows} rows of the manifest: {_AGAIN}")

@@ -17,13 +17,12 @@ import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.errors import SpecError
+from dpdist.errors import SpecError, meant
 from dpdist.spec.calendar import number_of
 
 if TYPE_CHECKING:
@@ -180,9 +179,7 @@ def named(name: str, schema: Schema) -> tuple[int, Attribute]:
     """The place of an attribute, and the attribute. Raises SpecError: none has the name, or it is continuous."""
     names = schema.names
     if name not in names:
-        near = get_close_matches(name, names, n=1, cutoff=0.6)
-        meant = f"; did you mean {near[0]!r}?" if near else f": there are {', '.join(names[:20])}"
-        raise SpecError(f"no attribute is called {name!r}{meant}")
+        raise SpecError(f"no attribute is called {name!r}{meant(name, names)}")
     attribute = schema.attributes[names.index(name)]
     if attribute.is_continuous:
         raise SpecError(f"attribute {name!r} is continuous: conditions need bins or values")
@@ -243,9 +240,8 @@ def _mask(attribute: Attribute, kind: type[ast.cmpop], value: int | float | str)
             texts = [str(code) for code in attribute.values or ()]  # the value itself, which has a label
         if value not in texts:
             known = [*texts, *([] if missing is None else [missing])]
-            near = get_close_matches(value, known, n=1, cutoff=0.6)
-            meant = f"; did you mean {near[0]!r}?" if near else f", such as {known[0]!r}" if known else ""
-            raise SpecError(f"attribute {attribute.name!r} has no value {value!r}{meant}")
+            such = f", such as {known[0]!r}" if known else ""
+            raise SpecError(f"attribute {attribute.name!r} has no value {value!r}{meant(value, known, otherwise=such)}")
         if in_order:
             mask[: len(texts)] = _IN_ORDER[kind](np.arange(len(texts)), texts.index(value))
         else:

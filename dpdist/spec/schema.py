@@ -27,6 +27,7 @@ from pydantic import (
 )
 
 from dpdist.errors import SpecError
+from dpdist.privacy.formatting import Displayed, Fact
 from dpdist.spec.calendar import DAY, DatedKind, Every, number_of, periods, text_of
 from dpdist.spec.groups import Edges, Groups, Number, Prefix, Width, group_map, level_maps
 from dpdist.spec.rules import Rule, Rules, compiled
@@ -277,6 +278,20 @@ class Attribute(Frozen):
         if isinstance(self.out_of_domain, Category) and self.out_of_domain.category not in names | missing:
             raise ValueError("the out-of-domain category must be a value or the missing category")
 
+    def explain(self) -> str:
+        """Return what the attribute holds, in words."""
+        values, binned = [str(value) for value in self.values or ()], self.bounds is not None and self.is_binned
+        held = ", ".join(values[:12]) + f" and {len(values) - 12} more" * (len(values) > 12)
+        if self.bounds is not None:
+            held = f"{self.shown(self.bounds[0])} to {self.shown(self.bounds[1])}"
+        told = [
+            f"{self.kind} {held}" if binned or not values else f"{self.kind}: {held}",
+            f"in {len(self.bin_edges):,} bins" if binned else None,
+            f"or {self.missing.category}" if isinstance(self.missing, Category) else None,
+            self.label and f"({self.label}{f', in {self.unit}' if self.unit else ''})",
+        ]
+        return " ".join(filter(None, told))
+
     @property
     def _declared(self) -> int:
         if self.kind in ("categorical", "ordinal"):
@@ -393,7 +408,7 @@ class Attribute(Frozen):
         return int(self.bucket_map.max()) + 1
 
 
-class Schema(Frozen):
+class Schema(Displayed, Frozen):
     """The attributes of a table, in the order of release."""
 
     attributes: tuple[Attribute, ...] = Field(min_length=1, description="The columns, in the order of release.")
@@ -414,6 +429,13 @@ class Schema(Frozen):
     def forbidden(self) -> Rules:
         """What the rules forbid."""
         return compiled(self)
+
+    @property
+    def _heading(self) -> str:
+        return f"Schema, attributes: {len(self.attributes)}, rules: {len(self.rules)}"
+
+    def _facts(self) -> list[Fact]:
+        return [*(Fact(a.name, a.explain()) for a in self.attributes), *(Fact("Rule", r.text) for r in self.rules)]
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from dpdist.errors import SpecError
+from dpdist.errors import SpecError, meant
 from dpdist.spec.strict import kinds_in
 
 if TYPE_CHECKING:
@@ -108,11 +107,7 @@ def validation_message(error: ValidationError, settings: Collection[str] = ()) -
         if item["type"] == "string_pattern_mismatch" and item.get("ctx", {}).get("pattern") == NAME:
             message = "expected letters, digits, '.', '_' and '-', at most 100, the first a letter or a digit"
         if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            written = str(loc[-1])
-            near = [name for name in sorted(settings) if len(written) > 2 and name.startswith(written)]
-            near = near or get_close_matches(written, settings, n=1, cutoff=0.75)
-            meant = f"; did you mean {near[0]!r}?" if near and near[0] != written else ""
-            message = f"there is no such setting here{meant}"
+            message = f"there is no such setting here{meant(str(loc[-1]), settings, cutoff=0.75, otherwise='')}"
         where = ".".join(str(part) for part in loc if not _member(part))
         told.setdefault(where, []).append(message)
     return "\n".join(f"{where}: {text}" if where else text for where, found in told.items() for text in _joined(found))

@@ -148,9 +148,14 @@ def test_a_release_shows_its_guarantee_and_opens_verified(ledger: dpdist.Ledger)
     release = dpdist.release(spec(), data=frame(), ledger=ledger)
     assert release.guarantee == release.manifest.guarantee
     assert (release.epsilon, release.delta) == (5, 1e-7)
-    assert release.guarantee in repr(release)
+    shown = [release, release.schema, release.verify(), ledger.show("people"), *release.infer("mean size")]
+    for thing, said in zip(
+        shown, (release.guarantee, "grade ordinal: low, mid, high", "Verdict", "Allows", "95 %"), strict=True
+    ):
+        assert said in " ".join(repr(thing).split())
+        assert thing._repr_html_().startswith("<table>")
+        assert max(len(line) for line in str(thing).splitlines() if "/" not in line) <= 80
     assert "left for data set people" in repr(release)
-    assert release._repr_html_().startswith("<table>")
     opened = dpdist.open_release("out/first")
     assert opened.to_arrow().equals(release.to_arrow())
     assert dpdist.verify(release, ledger=ledger).epsilon == pytest.approx(5, rel=1e-3)

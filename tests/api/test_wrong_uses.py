@@ -204,8 +204,8 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[Place], Any]]] = {
     ),
     "an unknown parameter": (
         errors.SpecError,
-        "no parameter 'sigma'",
-        lambda p: synthesizer(p).set_params(sigma=1),
+        "no parameter 'eps'; did you mean 'epsilon'?",
+        lambda p: synthesizer(p).set_params(eps=1),
     ),
 }
 

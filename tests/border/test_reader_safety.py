@@ -128,12 +128,12 @@ def rows_of_a_table(place: Path, tree: Tree) -> None:
 def expanding(place: Path, tree: Tree) -> None:
     """A part of some kilobytes, one text of which has more bytes than a reader takes."""
     part = tree["parts"][0]
-    table = pq.ParquetFile(place / part["name"], read_dictionary=["region", "employed"]).read()
+    table = pq.ParquetFile(place / part["name"]).read()
     values = pa.array(["a" * (pages.GROUP_TEXT_BYTES + 1)])
     column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(table.num_rows, np.int32)), values)
     sink = pa.BufferOutputStream()
     table = table.set_column(0, table.schema.field("region"), column)
-    pq.write_table(table, sink, compression="zstd", write_statistics=False, store_schema=False)
+    pq.write_table(table, sink, compression="zstd", write_statistics=False)
     fit(place, part, sink.getvalue().to_pybytes())
     assert part["bytes"] < 100_000
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from dpdist.api.display import WIDTH, folded
 from dpdist.cli.shared import guarantee_lines
+from dpdist.privacy.formatting import WIDTH, folded
 from dpdist.privacy.guarantee import LID, DifferentialPrivacy, Guarantee, PlausibleDeniability
 
 MODEL = DifferentialPrivacy(epsilon=1, delta=1e-9, adjacency="add/remove", covers="the model")

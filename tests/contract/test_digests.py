@@ -470,8 +470,9 @@ def digests(release: Path) -> dict[str, Any]:
 
 
 def content_digest(table: pa.Table) -> str:
-    """SHA-256 of what a table holds, whatever file it came from."""
-    return json_digest([[name, str(table[name].type), table[name].to_pylist()] for name in table.column_names])
+    """SHA-256 of what a table holds, whatever file it came from: a dictionary of texts holds texts."""
+    kinds = {f.name: str(f.type.value_type if pa.types.is_dictionary(f.type) else f.type) for f in table.schema}
+    return json_digest([[name, kind, table[name].to_pylist()] for name, kind in kinds.items()])
 
 
 def json_digest(value: object) -> str:

@@ -23,7 +23,6 @@ from releases import KEY, SCHEMA, table
 from typer.testing import CliRunner
 
 from dpdist import errors
-from dpdist.api.display import folded
 from dpdist.cli import app
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.released import ReleasedTable
@@ -34,6 +33,7 @@ from dpdist.evaluation.request import Request
 from dpdist.evaluation.run import Evaluated, run_evaluation, tables_of
 from dpdist.evaluation.utility.marginals import chosen_triples, distances
 from dpdist.lifecycle.run import run_release
+from dpdist.privacy.formatting import folded
 from dpdist.publish.verify import open_release, read_release
 from dpdist.spec.reader import load
 from dpdist.spec.release import ClusterSpec

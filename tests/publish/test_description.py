@@ -36,6 +36,7 @@ def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     attributes = [dict(attribute) for attribute in releases.SCHEMA["attributes"]]
     attributes[1] |= {"label": "Age of the person", "unit": "years", "description": "At the last birthday."}
     attributes[0] |= {"label": "Where | they live\x07"}
+    attributes[4] |= {"kind": "ordinal", "values": ["yes", "no", "other"]}
     spec = {
         "kind": "synthesis",
         "name": "people-2024",
@@ -71,10 +72,33 @@ def test_folders_open_where_tools_look(release: Any) -> None:
     import pandas as pd
     import polars as pl
 
-    rows = len(release)
-    assert len(pd.read_parquet(release.path)) == rows
-    assert pl.scan_parquet(f"{release.path}/data").collect().height == rows
-    assert duckdb.sql(f"SELECT count(*) FROM '{release.path}/**/*.parquet'").fetchall() == [(rows,)]
+    rows, every = len(release), f"{release.path}/**/*.parquet"
+    frame = pd.read_parquet(release.path)
+    assert len(frame) == rows
+    assert frame["employed"].dtype == pd.CategoricalDtype(["yes", "no", "other"], ordered=True)
+    assert frame["region"].dtype == pd.CategoricalDtype(["north", "south", "east", "west"], ordered=False)
+    pd.testing.assert_series_equal(frame["employed"], release.to_pandas()["employed"])
+    for place in (every, f"{release.path}/data"):
+        scanned = pl.scan_parquet(place).collect()
+        assert scanned.height == rows
+        assert (scanned.schema["employed"], scanned.schema["region"]) == (
+            pl.Enum(["yes", "no", "other"]),
+            pl.Categorical(),
+        )
+    assert duckdb.sql(f"SELECT count(*) FROM '{every}' WHERE employed IN ('yes', 'no', 'other')").fetchall() == [
+        (rows,)
+    ]
+
+
+def test_parts_tell_of_their_columns(release: Any) -> None:
+    told = {field.name: field.metadata for field in pq.read_schema(release.path + "/" + release.manifest.parts[0].name)}
+    assert told["age"] == {
+        b"label": b"Age of the person",
+        b"unit": b"years",
+        b"description": b"At the last birthday.",
+    }
+    assert json.loads(told["sex"][b"labels"]) == {"1": "female", "2": "male"}
+    assert told["score"] is None
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -108,6 +132,15 @@ def test_the_codebook_is_in_the_order_of_ddi(release: Any) -> None:
     order = ["labl", "valrng", "txt", "catgry", "varFormat"]
     found = list(dict.fromkeys(one.tag.removeprefix(space) for one in variable))
     assert found == [tag for tag in order if tag in found]
+
+
+def test_r_reads_the_factors(release: Any, tmp_path: Path) -> None:
+    pyreadr = pytest.importorskip("pyreadr")
+    (frame,) = pyreadr.read_r(export(release, "rds", tmp_path / "people.rds")).values()
+    shown = release.to_pandas(labels=True)
+    assert list(frame.columns) == list(shown.columns)
+    for name in ("region", "sex", "employed"):
+        assert frame[name].astype(str).tolist() == shown[name].astype(str).tolist()
 
 
 @pytest.mark.parametrize("to", ["dta", "sav"])

@@ -42,7 +42,10 @@ class Needs:
     seconds: float = 0.0  # of one core
 
     def facts(self) -> Iterator[Fact]:
-        """Memory and time for people."""
+        """Time and memory for people."""
+        minutes = math.ceil(self.seconds / 60)
+        text = number_of(minutes, "minute") if minutes > 1 else "a minute, or less,"
+        yield Fact("Time", f"about {text} of one core; cores share reading and drawing", {"minutes": minutes})
         held = {
             f"{mebibytes(self.task_bytes)} per running task": math.inf,
             f"{mebibytes(self.held_bytes)} that workers hold together, or read again": self.held_bytes,
@@ -51,9 +54,6 @@ class Needs:
         }
         numbers = {name: value for name, value in asdict(self).items() if name.endswith("_bytes")}
         yield Fact("Memory", "about " + ", ".join(text for text, size in held.items() if size >= _SHOWN), numbers)
-        minutes = math.ceil(self.seconds / 60)
-        text = number_of(minutes, "minute") if minutes > 1 else "a minute, or less,"
-        yield Fact("Time", f"about {text} of one core; cores share reading and drawing", {"minutes": minutes})
 
 
 def core_seconds(*, read: float, drawn: float = 0.0) -> float:
