@@ -193,6 +193,7 @@ def _dictionary(tree: dict[str, Any]) -> Iterator[Described]:
             absent=absent,
             nullable=bool(absent),
             nothing="not applicable",
+            absent_where=words(*(items[code] for code in absent)),
         )
 
 
@@ -238,6 +239,7 @@ def _of_ranges(name: str, label: str, items: dict[str, str], ranges: list[tuple[
     return Described(
         name, words(label, padded), kept or None, low, high, whole,
         absent=absent, nullable=bool(absent), nothing="not applicable", label=words(label),
+        absent_where=words(*(items[code] for code in absent)),
     )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ class Described:
     aliases: Mapping[str, str] = field(default_factory=dict)  # other spellings of codes
     others: str = ""  # what becomes of other values: clip, or a category of that name; empty where they are refused
     label: str = ""  # what the column is called for people
+    absent_where: str = ""  # whose value is missing, in the source's words
 
     @property
     def names_records(self) -> bool:

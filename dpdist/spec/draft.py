@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path, PurePosixPath
 from textwrap import wrap
@@ -38,7 +38,7 @@ def left_to_decide(text: str) -> list[str]:
         if line.lstrip().startswith("#") and "TODO" in line:
             named = (re.match(r"\s*-\s*\{?\s*name: *([^,}]+)", below) for below in lines[number:])
             name = next((match[1].strip() for match in named if match), "")
-            found.append(f"line {number}, {name}: {line.lstrip(' #')}")
+            found.append(f"line {number}{', ' * bool(name)}{name}: {line.lstrip(' #')}")
     return found
 
 
@@ -98,7 +98,53 @@ def drafted(
         lines += [f"  # {_visible(note)}" for note in notes if note]
         text = write_yaml(attribute, flow=True)
         lines += [f"  {'  ' if i else '- '}{line}" for i, line in enumerate(text.splitlines())]
+    if rules := _rules(found):
+        lines += ["# TODO: take the rules that hold, and leave the others out: a record that breaks one is refused"]
+        lines += ["# rules:", *rules]
     return "\n".join(lines) + "\n"
+
+
+_AGES = re.compile(
+    r"\b(less than|under|below|younger than) (\d+)\b|\b(over|older than|more than) (\d+)\b", re.IGNORECASE
+)
+_AGE = re.compile(r"\bage(p|d|\b)(?! of)", re.IGNORECASE)
+_NO_ANSWER = re.compile(r"(N/?A\b|not applicable|not in universe|NIU\b|inapplicable|does not apply)\W*", re.IGNORECASE)
+_BESIDE_AGE = re.compile(r"\b(ages?|aged|is|in|years?|old|of)\b|[\W_]", re.IGNORECASE)
+
+
+def _rules(found: Sequence[Described]) -> list[str]:
+    """Rules, in comments, where the source says from which age on a question is asked: N/A (less than 15 years old).
+
+    Where it says more than an age, those of this age have no answer, and others may have none.
+    """
+    ages = [column for column in found if _is_range(column) and column.integers]
+    age = next((column.name for column in ages if _AGE.search(f"{column.name} {column.label} {column.note}")), "")
+    rules = []
+    for column in found if age else ():
+        items = {code: text for code, text in (column.items or {}).items() if _NO_ANSWER.match(text)}
+        for code, text in [*items.items(), *([("", column.absent_where)] if column.nothing and column.absent else [])]:
+            named = _AGES.search(text)
+            if named is None or column.name == age:
+                continue
+            years = int(named[2] or named[4])
+            where = f"{_name(age)} {'<' if named[2] else '>'} {years}"
+            others = f"{_name(age)} {'>=' if named[2] else '<='} {years}"
+            whole = not _BESIDE_AGE.sub("", _NO_ANSWER.sub("", _AGES.sub("", text)))
+            name, value = _name(column.name), code if _are_integers(column.items or {}) else repr(code)
+            if code:
+                made = [{"impossible": f"{where} and {name} != {value}"}]
+                made += [{"impossible": f"{others} and {name} == {value}"}] if whole else []
+            else:
+                made = [{"missing": column.name, "where": where}]
+                made = made if whole else [{"impossible": f"{where} and not {name} is missing"}]
+            written = (" ".join(map(str.strip, write_yaml(rule, flow=True).splitlines())) for rule in made)
+            rules += [f"# - {rule}  # {_visible(text)}" for rule in written]
+    return rules
+
+
+def _name(name: str) -> str:
+    """A name in a condition."""
+    return name if name.isidentifier() else f"`{name}`"
 
 
 def _attribute(column: Described) -> tuple[dict[str, Any], list[str]]:
@@ -114,9 +160,7 @@ def _attribute(column: Described) -> tuple[dict[str, Any], list[str]]:
     elif _is_range(column):
         notes += _range(attribute, column, items)
     elif items:
-        values: list[Any] = list(items)
-        if all(re.fullmatch(r"-?(0|[1-9]\d*)", code) and abs(int(code)) <= LARGEST_INTEGER for code in items):
-            values = [int(code) for code in items]
+        values: list[Any] = [int(code) for code in items] if _are_integers(items) else list(items)
         attribute |= {"kind": "ordinal" if column.ordered else "categorical", "values": values}
         if not column.texts and any(re.fullmatch(r"-?0\d+", code) for code in items):
             notes.append("TODO: the source writes codes with zeros: if the table does not, declare them as numbers")
@@ -147,6 +191,11 @@ def _attribute(column: Described) -> tuple[dict[str, Any], list[str]]:
     if column.others:
         notes += _elsewhere(attribute, column, items)
     return attribute, notes
+
+
+def _are_integers(codes: Iterable[str]) -> bool:
+    """Whether codes are integers, written as such."""
+    return all(re.fullmatch(r"-?(0|[1-9]\d*)", code) and abs(int(code)) <= LARGEST_INTEGER for code in codes)
 
 
 def _elsewhere(attribute: dict[str, Any], column: Described, items: dict[str, str]) -> list[str]:

@@ -17,7 +17,7 @@ import yaml
 from commands import Command
 
 from dpdist.errors import SpecError
-from dpdist.spec.draft import draft
+from dpdist.spec.draft import draft, left_to_decide
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict_yaml import parse_yaml
 
@@ -506,3 +506,26 @@ def test_what_is_left_to_decide_is_said_by_plan_and_contract(dpdist: Command, tm
     schema.write_text(schema.read_text().replace("  # TODO choose public bins\n", ""))
     for answer in (dpdist("plan", str(tmp_path / "spec.yaml")), dpdist(*asked)):
         assert "TODO" not in answer.out + answer.err
+
+
+def test_rules_of_whom_a_question_is_asked(tmp_path: Path) -> None:
+    """They are comments till a person takes them."""
+    codebook = {
+        "AGEP": {"description": "Person's age", "values": {"min": 0, "max": 99}},
+        "MSP": {"values": {"N": "N/A (age less than 15 years)", "1": "Married", "2": "Widowed"}},
+        "ESR": {"values": {"N": "N/A (less than 16 years old/in group quarters)", "1": "Employed", "2": "Other"}},
+        "at school": {"values": {"0": "Not in universe: over 70", "1": "Yes", "2": "No"}},
+        "HOME": {"values": {"N": "N/A (group quarters)", "1": "Owned", "2": "Rented"}},
+    }
+    text = draft(written(tmp_path, "codebook.json", codebook))
+    assert not parse_yaml(text).get("rules")
+    tree = parse_yaml(text.replace("# rules:", "rules:").replace("\n# - ", "\n- "))
+    assert [tuple(rule.items()) for rule in tree["rules"]] == [
+        (("missing", "MSP"), ("where", "AGEP < 15")),
+        (("impossible", "AGEP < 16 and not ESR is missing"),),
+        (("impossible", "AGEP > 70 and `at school` != 0"),),
+        (("impossible", "AGEP <= 70 and `at school` == 0"),),
+    ]
+    assert len(Schema.model_validate(tree).forbidden) == 4
+    assert any("take the rules" in line for line in left_to_decide(text))
+    assert "rules" not in draft(tmp_path / "codebook.json", without=("AGEP",))
