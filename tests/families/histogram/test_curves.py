@@ -126,8 +126,8 @@ class TestSensitivity:
         linear = plan.matrix * plan.matrix_unit / np.sqrt(basis.weights)
         worst_direction = np.linalg.svd(linear)[2][0] / np.sqrt(basis.weights)
         candidates = [
-            *RNG.normal(0, 5, (200, times.size)),
-            *(1e3 * RNG.standard_cauchy((200, times.size))),
+            *RNG.normal(0, 5, (60, times.size)),
+            *(1e3 * RNG.standard_cauchy((60, times.size))),
             *(100 * basis.functions),
             *(1e6 * np.eye(times.size)),
             1e4 * worst_direction,
