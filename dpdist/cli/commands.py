@@ -29,7 +29,6 @@ from dpdist.cli.runs import runs_app
 from dpdist.cli.schema import schema_app, spec_app
 from dpdist.cli.shared import (
     AsJson,
-    Quiet,
     Settings,
     SpecPath,
     error_text,
@@ -38,6 +37,7 @@ from dpdist.cli.shared import (
     overrides,
     say,
     show_json,
+    with_quiet,
 )
 from dpdist.cli.synthesize import synthesize
 from dpdist.errors import AccountingError, DpdistError, SpecError
@@ -190,6 +190,7 @@ def _details_of(error: Exception) -> str:
 
 
 @app.command()
+@with_quiet
 def release(
     spec: SpecPath,
     settings: Settings = None,
@@ -209,7 +210,7 @@ def release(
         typer.Option("--test-key", hidden=True, help="A fixed key, 64 hexadecimal digits: NOT PRIVATE."),
     ] = None,
     as_json: AsJson = False,
-    quiet: Quiet = False,
+    **_: Any,
 ) -> None:
     """Run a release: charge, compute, publish."""
     from dpdist.api.calls import release as call
@@ -239,6 +240,7 @@ def _summary(outcome: Outcome) -> str:
 
 
 @app.command()
+@with_quiet
 def sample(
     folder: Annotated[Path, typer.Argument(help="Folder to make; with --schema a .csv or .parquet file.")],
     rows: Annotated[int, typer.Option(min=1, help="Number of rows.")] = 100_000,
@@ -246,7 +248,7 @@ def sample(
     schema: Annotated[
         Path | None, typer.Option(help="Schema file (YAML): write a table of it, all values equally likely.")
     ] = None,
-    quiet: Quiet = False,
+    **_: Any,
 ) -> None:
     """Write a made-up table to try things out.
 
@@ -264,6 +266,7 @@ def sample(
 
 
 @app.command()
+@with_quiet
 def audit(
     spec: SpecPath,
     settings: Settings = None,
@@ -279,7 +282,7 @@ def audit(
         ),
     ] = 0,
     as_json: AsJson = False,
-    quiet: Quiet = False,
+    **_: Any,
 ) -> None:
     """Attack the mechanisms of a spec on made-up tables.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, Quiet, Settings, SpecPath, loaded, say, show_json
+from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, Settings, SpecPath, loaded, say, show_json, with_quiet
 from dpdist.errors import ColumnMismatch, OutOfDomain, SpecError
 from dpdist.privacy.formatting import folded
 
@@ -50,6 +50,7 @@ def schema_draft(
 
 
 @schema_app.command("discover")
+@with_quiet
 def schema_discover(
     source: Annotated[Path, typer.Argument(help="The private table: Parquet or CSV.")],
     folder: Annotated[str, typer.Argument(help="Folder to publish the discovery into; its name is the release's.")],
@@ -66,7 +67,7 @@ def schema_discover(
     epsilon: Annotated[float, typer.Option(help="Epsilon of the discovery.")],
     delta: Annotated[float, typer.Option(help="Delta of the discovery.")],
     ledger: LedgerUrl = DEFAULT_LEDGER,
-    quiet: Quiet = False,
+    **_: Any,
 ) -> None:
     """Discover the values of columns, at a charge.
 

@@ -71,6 +71,10 @@ def with_options(*added: inspect.Parameter) -> Callable[[Command], Command]:
     return extend
 
 
+with_quiet = with_options(option("quiet", Quiet, False))
+"""Give a command that shows progress ``--quiet``."""
+
+
 def storage_options(endpoint_url: str | None) -> dict[str, Any]:
     """The options of object storage that a command line gives."""
     return {"endpoint_url": endpoint_url} if endpoint_url else {}

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, Quiet, Settings, overrides, say
+from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, Settings, overrides, say, with_quiet
 from dpdist.errors import SpecError
 from dpdist.privacy.formatting import folded
 
 
+@with_quiet
 def synthesize(
     table: Annotated[str, typer.Argument(help="The private table: Parquet or CSV; a file, a folder or s3://.")],
     epsilon: Annotated[float, typer.Option(help="Epsilon of all of it.")],
@@ -29,7 +30,7 @@ def synthesize(
     ledger: LedgerUrl = DEFAULT_LEDGER,
     schema: Annotated[Path | None, typer.Option(help="Write the schema that was found here.")] = None,
     settings: Settings = None,
-    quiet: Quiet = False,
+    **_: Any,
 ) -> None:
     """Release a table without a schema.
 
