@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,7 @@ def record_sections(
     if inputs.schema.rules:
         sections.append(inputs.rules())
     samples = inputs.samples()
+    sections.append(similarity.wide_section(samples, view, seed=seed))
     sections += _without_bad_holdout(samples, inputs)
     known = not weighted and len(samples["real"][0]) >= inputs.reports["real"].kept
     sections += coverage_section(samples["real"], inputs.released, known=known)
@@ -161,6 +163,7 @@ def about_release(store: Store, manifest: Manifest, reports: Mapping[str, Any], 
         (f"released {manifest.counted}", f"{manifest.rows:,}"),
         ("attributes", f"{len(manifest.table.attributes)}"),
         ("released on", manifest.created.isoformat()),
+        ("evaluated on", date.today().isoformat()),
     ]
     for name, title in (("real", "real records"), ("holdout", "held-out records")):
         if name in reports:

@@ -26,6 +26,7 @@ QUESTIONS = {
     "holdout": "Are the held-out records ones that the release has never seen?",
     "marginals": "Counted by one, two or three attributes at a time, do released records look like the real ones?",
     "correlations": "Do attributes depend on each other as they do in the real table?",
+    "wide": "Counted by four or five attributes at a time, do released records look like the real ones?",
     "coverage": "Do the 95 % intervals that the release gives hold what the real table says?",
     "components": "Do released records lie where real ones lie, if all attributes are looked at together?",
     "models": "Does a model that learns from released records do as well on real people as one that learns from real "
@@ -122,7 +123,7 @@ def _shown_table(table: PageTable) -> dict[str, object]:
 
 
 def text_of(cell: Cell) -> str:
-    """A cell for people: numbers to four digits, None as a dash."""
+    """A cell for people: numbers to three digits, None as a dash."""
     cell = plain(cell)
     if cell is None:
         return "–"
@@ -133,7 +134,7 @@ def text_of(cell: Cell) -> str:
     if isinstance(cell, float):
         if 0 < abs(cell) < 1e-4 and abs(cell) >= 1e-7:
             return np.format_float_positional(float(f"{cell:.2g}"), trim="-")
-        return f"{cell:,.0f}" if abs(cell) >= 1_000 else f"{cell:.4g}"
+        return f"{cell:,.0f}" if abs(cell) >= 1_000 else f"{cell:.3g}"
     return str(cell)
 
 

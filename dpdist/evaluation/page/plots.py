@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -60,19 +61,22 @@ _STYLE = {
     "ytick.color": INK,
 }
 _NAMED = 60  # rows of a heat map, at most, whose names can be read
+BARS = 12  # values of an attribute, at most, that are drawn as bars
 _SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _DROPPED = {f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"}
 _FONT = re.compile(r"(?:(?:normal|italic|bold|\d{3})\s+)*([\d.]+)px\b")
 
 
-def new_figure(width: float = 7.2, height: float = 3.6, rows: int = 1, columns: int = 1) -> tuple[Figure, Any]:
+def new_figure(
+    width: float = 7.2, height: float = 3.6, rows: int = 1, columns: int = 1, **options: Any
+) -> tuple[Figure, Any]:
     """A figure in inches with its axes, drawn in the stand-in colours; not registered with pyplot."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
-        return figure, figure.subplots(rows, columns)
+        return figure, figure.subplots(rows, columns, **options)
 
 
 def svg_of(figure: Figure, name: str) -> str:
@@ -175,7 +179,7 @@ def bar_plot(
     height = 0.8 / len(series)
     for number, (name, values, colour) in enumerate(series):
         axes.barh(place + (number - (len(series) - 1) / 2) * height, values, height * 0.92, color=colour, label=name)
-    axes.set_yticks(place, [_short(name) for name in names])
+    axes.set_yticks(place, [_wrapped(name) for name in names])
     axes.invert_yaxis()
     axes.set_xlabel(label)
     axes.grid(axis="x")
@@ -183,25 +187,75 @@ def bar_plot(
     return Plot(title, svg_of(figure, title), f"Bars of {label} for {len(names)} rows; the table beside it has them.")
 
 
+_LIMITS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
 def heat_maps(title: str, names: Sequence[str], maps: Sequence[tuple[str, NDArray[Any]]], *, alt: str) -> Plot:
-    """Square matrices from -1 to 1 side by side: one hue below zero and another above, transparent at zero."""
+    """Square matrices side by side, from -1 to 1, each above its scale: blue above zero and orange below."""
     side = max(2.4, min(0.24 * len(names), 5.0))
-    figure, axes = new_figure(side * len(maps) + 1.2, side + 1.3, 1, len(maps))
-    for number, (axis, (name, matrix)) in enumerate(zip(np.atleast_1d(axes), maps, strict=True)):
-        strength = np.round(np.clip(np.nan_to_num(matrix), -1, 1) * 25) / 25
-        for level in np.unique(strength[strength != 0]):
-            squares = [
-                _square(column - 0.5, row - 0.5, 1, 1)
-                for row, column in zip(*np.nonzero(strength == level), strict=True)
-            ]
-            _polygons(axis, squares, RELEASED if level > 0 else BAD, float(abs(level)))
+    size = max(side * len(maps) + 1.2, 6.4), side + 1.9
+    figure, axes = new_figure(*size, 2, len(maps), gridspec_kw={"height_ratios": [12, 0.5]})
+    labels = [_wrapped(text) for text in names] if len(names) <= _NAMED else []
+    for number, ((axis, scale), (name, matrix)) in enumerate(zip(axes.reshape(2, -1).T, maps, strict=True)):
+        values = np.clip(np.nan_to_num(matrix), -1, 1)
+        limit = next(one for one in _LIMITS if np.abs(values).max(initial=0) <= one)
+        strength = np.round(values / limit * 25) / 25
+        _levels(axis, strength)
         axis.set_title(name, fontsize=10)
         axis.set_xlim(-0.5, len(names) - 0.5)
         axis.set_ylim(len(names) - 0.5, -0.5)
         axis.set_aspect("equal")
-        labels = [_short(text, 12) for text in names] if len(names) <= _NAMED else []
         axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=7)
         axis.set_yticks(range(len(labels)), labels if number == 0 else [""] * len(labels), fontsize=7)
+        steps = np.arange(-25 if (values < 0).any() else 0, 26)
+        _levels(scale, steps[None] / 25)
+        ends = [0, len(steps) - 1] if steps[0] == 0 else [0, 25, len(steps) - 1]
+        scale.set_xticks(ends, [f"{limit * steps[place] / 25:g}" for place in ends], fontsize=7)
+        scale.set(yticks=[], xlim=(-0.5, len(steps) - 0.5), ylim=(0.5, -0.5))
+    return Plot(title, svg_of(figure, title), alt, wide=True)
+
+
+def _levels(axis: Any, strength: NDArray[Any]) -> None:
+    """Squares of a matrix from -1 to 1, one path for each level."""
+    for level in np.unique(strength[strength != 0]):
+        squares = [
+            _square(column - 0.5, row - 0.5, 1, 1) for row, column in zip(*np.nonzero(strength == level), strict=True)
+        ]
+        _polygons(axis, squares, REAL if level > 0 else OTHER, float(abs(level)))
+
+
+Profile = tuple[str, Sequence[str], Floats, Floats]
+"""An attribute: its name, the labels of its values, real shares and released ones."""
+
+
+def profile_plot(title: str, panels: Sequence[Profile]) -> Plot:
+    """Shares of the values of attributes, real beside released: bars, or steps where there are many values."""
+    rows = [panels[start : start + 2] for start in range(0, len(panels), 2)]
+    heights = [0.7 + 0.2 * max(min(len(labels), BARS) for _, labels, _, _ in row) for row in rows]
+    figure, axes = new_figure(8.6, sum(heights) + 0.4, len(rows), 2, gridspec_kw={"height_ratios": heights})
+    series = (("real", REAL, -0.2, "solid"), ("released", RELEASED, 0.2, "dashed"))
+    for axis, (name, labels, *shares) in zip(axes.reshape(-1), panels, strict=False):
+        axis.set_title(_wrapped(name, 44), fontsize=9, loc="left")
+        axis.tick_params(labelsize=7)
+        place = np.arange(len(labels))
+        for (what, colour, shift, line), values in zip(series, shares, strict=True):
+            if len(labels) <= BARS:
+                axis.barh(place + shift, values, 0.38, color=colour, label=what)
+            else:
+                axis.step(place, values, where="mid", color=colour, linestyle=line, linewidth=1.4, label=what)
+        if len(labels) <= BARS:
+            axis.set_yticks(place, [_wrapped(label) for label in labels])
+            axis.invert_yaxis()
+        else:
+            ends = [0, len(labels) // 2, len(labels) - 1]
+            axis.set_xticks(ends, [_wrapped(labels[end], 16) for end in ends])
+            axis.set_ylim(bottom=0)
+        (axis.xaxis if len(labels) <= BARS else axis.yaxis).set_major_formatter(lambda value, _: f"{100 * value:g} %")
+    for axis in axes.reshape(-1)[len(panels) :]:
+        axis.set_axis_off()
+    handles = axes.reshape(-1)[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside upper left", ncols=2, frameon=False, fontsize=9, labelcolor=INK)
+    alt = f"Shares of the values of {', '.join(name for name, *_ in panels)}, real beside released."
     return Plot(title, svg_of(figure, title), alt, wide=True)
 
 
@@ -249,8 +303,9 @@ def _polygons(axis: Any, squares: list[list[tuple[float, float]]], colour: str, 
     axis.add_patch(PathPatch(Path(vertices, codes), facecolor=colour, alpha=alpha, linewidth=0))
 
 
-def _short(text: str, most: int = 24) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _wrapped(text: str, width: int = 30) -> str:
+    """A label in lines."""
+    return textwrap.fill(text, width) or " "
 
 
 _COLOURS, _LINES = (RELEASED, REAL, BAD, OTHER), ("solid", "dashed", "dashdot", (0, (1, 1)))

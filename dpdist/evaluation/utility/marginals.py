@@ -34,10 +34,10 @@ TRIPLE_CELLS = 1 << 23  # cells of all three-way tables together (64 MiB of int6
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Marginals:
-    """Counts of the one-, two- and some three-way marginals of a table; confidential where the table is."""
+    """Counts of the one-, two- and some wider marginals of a table; confidential where the table is."""
 
     pairs: PairCounts
-    triples: Mapping[Subset, Counts]
+    triples: Mapping[Subset, Counts]  # of three attributes or more
 
     @property
     def records(self) -> int:
@@ -59,8 +59,8 @@ class Marginals:
 
     def subsets(self, k: int) -> list[Subset]:
         """The k-way marginals that are counted."""
-        if k == 3:
-            return list(self.triples)
+        if k > 2:
+            return [which for which in self.triples if len(which) == k]
         return list(combinations(range(len(self.pairs.cardinalities)), k))
 
 

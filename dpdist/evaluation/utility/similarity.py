@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 
@@ -11,7 +11,7 @@ import numpy as np
 from dpdist.data.count import PairCounts
 from dpdist.evaluation.binning import View
 from dpdist.evaluation.page import plots
-from dpdist.evaluation.page.sections import Cell, PageSection, PageTable, State, does_not_apply
+from dpdist.evaluation.page.sections import Cell, PageSection, PageTable, Plot, State, does_not_apply
 from dpdist.evaluation.utility.marginals import (
     SUBSAMPLES,
     Marginals,
@@ -23,12 +23,13 @@ from dpdist.evaluation.utility.marginals import (
     subsample_scores,
     subsample_scores_by_halves,
 )
+from dpdist.evaluation.utility.profiles import Dependence, dependences, parities, pictures, reserved, wide_counts
 from dpdist.privacy.arrays import Codes, Floats
 
 GOOD, FAIR = 0.35, 0.75  # largest parts of the way from two real halves to independence that are called so
 
 _WORST = 15
-_NUMBERS = {2: "Two", 3: "Three"}
+_NUMBERS = {1: "one attribute", 2: "two attributes", 3: "three attributes", 4: "four attributes", 5: "five attributes"}
 _COLUMNS = (
     *("marginals", "number", "mean", "median", "largest"),
     *("two real halves", "independence", "score", "like a part of"),
@@ -99,15 +100,56 @@ def marginal_section(counts: Mapping[str, Marginals], view: View, *, seed: int, 
             note,
         ),
         _one_way(counts, view, of[1]),
-        *(_worst(f"{_NUMBERS[k]}-way marginals that differ most", view, one) for k, one in of.items() if k > 1),
+        *(_worst(f"{k}-way marginals that differ most", view, one) for k, one in of.items() if k > 1),
     ]
-    plot = plots.box_plot(
-        "Distances of marginals", {f"{k}-way": one.boxes for k, one in of.items()}, label="total variation distance"
-    )
-    top = min(2, max(of))
-    state, verdict = _judged(top, of[top])
+    drawn = [_boxes("Distances of marginals", of), *pictures(counts, view)]
+    if 1 < len(view.axes) <= _DRAWN:
+        drawn.insert(1, _map(of[2], view))
+    found, top = dependences(counts, view), min(2, max(of))
+    state, verdict = _judged(top, of[top], found)
+    if found:
+        rows = tuple((one.text, one.real, one.released) for one in found[:_WORST])
+        tables.append(PageTable("What determines what", ("attributes", "real share", "released share"), rows))
     figures = {"records": {name: of_.records for name, of_ in counts.items()}, "seed": seed, **_figures(of, view)}
-    return PageSection("marginals", "Marginals", verdict, state, tuple(tables), (plot,), figures)
+    figures["determined"] = {one.text: {"real": one.real, "released": one.released} for one in found[:_LISTED]}
+    return PageSection("marginals", "Marginals", verdict, state, tuple(tables), tuple(drawn), figures)
+
+
+def wide_section(samples: Mapping[str, Codes], view: View, *, seed: int) -> PageSection:
+    """Distances and parities of marginals of four and five attributes, from samples."""
+    if len(view.axes) < 4:
+        return does_not_apply("wide", "Four and more attributes", "the table has fewer than four attributes.")
+    counts = wide_counts(samples, view, seed=seed)
+    of = {k: Distances.of(counts, k, seed=seed, weighted=False) for k in (4, 5) if counts["real"].subsets(k)}
+    apart = {k: parities(counts, k) for k in of}
+    columns = (*_COLUMNS, "parities", "parities of two halves")
+    rows = tuple((f"{k}-way", *one.row, *apart[k]) for k, one in of.items())
+    note = (
+        "In six groups of each attribute at most, of about as many real records each; at most 100 sets of attributes, "
+        f"by seed {seed}. Parities: the mean product of signs, 1 for the upper groups and −1 for the lower ones, is so "
+        "far from the real one on average."
+    )
+    tables = [PageTable("Total variation distance to the real table", columns, rows, note)]
+    tables += [_worst(f"{k}-way marginals that differ most", view, one) for k, one in of.items()]
+    state, verdict = _judged(4, of[4])
+    figures = {**_figures(of, view), "parities": {f"{k}": one for k, one in apart.items()}}
+    drawn = (_boxes("Distances of four- and five-way marginals", of),)
+    return PageSection("wide", "Four and more attributes", verdict, state, tuple(tables), drawn, figures)
+
+
+def _boxes(title: str, of: Mapping[int, Distances]) -> Plot:
+    groups = {f"{k}-way": one.boxes for k, one in of.items()}
+    return plots.box_plot(title, groups, label="total variation distance")
+
+
+def _map(of: Distances, view: View) -> Plot:
+    """The distances of all pairs as a heat map."""
+    matrix = np.zeros((len(view.axes), len(view.axes)))
+    for (i, j), distance in zip(of.subsets, of.found, strict=True):
+        matrix[i, j] = matrix[j, i] = distance
+    worst = " × ".join(view.names[i] for i in of.subsets[int(of.found.argmax())])
+    alt = f"Distances of all pairs of attributes; the largest is {of.found.max():.3g}, of {worst}."
+    return plots.heat_maps("Distances of pairs", view.names, [("total variation distance", matrix)], alt=alt)
 
 
 def _figures(of: Mapping[int, Distances], view: View) -> dict[str, object]:
@@ -130,26 +172,26 @@ def _figures(of: Mapping[int, Distances], view: View) -> dict[str, object]:
     }
 
 
-def _judged(k: int, of: Distances) -> tuple[State, str]:
+def _judged(k: int, of: Distances, found: Sequence[Dependence] = ()) -> tuple[State, str]:
+    """The verdict on the k-way marginals; it is not good where the release breaks what determines what."""
     mean, near = float(of.found.mean()), float(of.halves.mean())
-    number = "one attribute" if k == 1 else "two attributes"
     text = (
-        f"Counted by {number} at a time, {mean:.1%} of the released records would have to change to match the real "
-        f"table, on average (total variation distance {mean:.4f}, NIST's score {of.score:.0f} of 1000). A random part "
-        f"of {share_text(of.share)} of the real table is as near."
+        f"Counted by {_NUMBERS[k]} at a time, {mean:.1%} of the released records would have to change to match the "
+        f"real table, on average (total variation distance {mean:.3g}, NIST's score {of.score:.0f} of 1000). A random "
+        f"part of {share_text(of.share)} of the real table is as near."
     )
     if of.independent is None:
-        return ("good" if mean <= 0.02 else "fair" if mean <= 0.1 else "bad"), text
+        return reserved("good" if mean <= 0.02 else "fair" if mean <= 0.1 else "bad", text, found)
     far = float(of.independent.mean())
     text += (
-        f" For scale: two halves of the real table are {near:.4f} apart; without any dependence it would be {far:.4f}."
+        f" For scale: two halves of the real table are {near:.3g} apart; without any dependence it would be {far:.3g}."
     )
     if far <= near:
-        return "info", text + " The attributes are nearly independent, so the distance says little."
+        return reserved("info", text + " The attributes are nearly independent, so the distance says little.", found)
     if mean > far:
         text += " So pairs are worse than if each attribute had been released by itself."
     way = (mean - near) / (far - near)
-    return ("good" if way <= GOOD else "fair" if way <= FAIR else "bad"), text
+    return reserved("good" if way <= GOOD else "fair" if way <= FAIR else "bad", text, found)
 
 
 def share_text(share: float | None) -> str:
@@ -251,14 +293,14 @@ def correlation_section(counts: Mapping[str, Marginals], view: View) -> PageSect
         if len(places) > _DRAWN:
             continue
         drawn = [("real", matrices["real"]), ("released", matrices["released"]), ("difference", gap)]
-        alt = f"{title} (green above zero, red below) of all pairs: real, released, difference; mean {mean:.3g}."
-        sign = "more colour: stronger" if key == "cramers_v" else "green: above zero, red: below; more colour: stronger"
-        maps.append(plots.heat_maps(f"{title} ({sign})", labels, drawn, alt=alt))
+        alt = f"{title} (blue above zero, orange below) of all pairs: real, released, difference; mean {mean:.3g}."
+        maps.append(plots.heat_maps(title, labels, drawn, alt=alt))
         figures[key] |= {"attributes": labels, "real": matrices["real"], "released": matrices["released"]}
     state: State = "good" if worst <= 0.03 + halves and most <= 0.15 else "fair" if worst <= 0.1 + halves else "bad"
     verdict = f"Correlations differ from the real ones by {worst:.3f} on average (two real halves: {halves:.3f})" + (
         f", most for {where}: {most:.3f}." if where else "."
     )
+    state, verdict = reserved(state, verdict, dependences(counts, view))
     return PageSection("correlations", "Correlations", verdict, state, tuple(tables), tuple(maps), figures)
 
 
