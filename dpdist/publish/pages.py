@@ -14,6 +14,7 @@ from dpdist.limits import GROUP_BYTES, GROUP_TEXT_BYTES, HEADER_BYTES, PAGES
 _UNCOMPRESSED, _COMPRESSED = 2, 3  # numbers of fields of a page header
 _BOOL, _DOUBLE, _BINARY, _LISTS, _STRUCT = (1, 2), 7, 8, (9, 10), 12
 _DEPTH = 8
+_LONGEST = 64  # values of a list: the format has none in a page's header
 
 
 def refuse_expanding(content: bytes, file: pq.ParquetFile) -> None:
@@ -84,6 +85,8 @@ def _value(content: memoryview, at: int, kind: int, depth: int) -> tuple[int, in
     if kind in _LISTS:
         size, inner = content[at] >> 4, content[at] & 15
         size, at = (size, at + 1) if size < 15 else _varint(content, at + 1)
+        if size > _LONGEST:
+            raise ValueError("a page's header holds what none has")
         for _ in range(size):
             _, at = _value(content, at, inner, depth + 1)
         return 0, at

@@ -242,14 +242,14 @@ def test_a_model_has_no_column_of_texts_without_a_dictionary() -> None:
         b"\x19\xf7" + b"\xff" * 8 + b"\x7f",  # 2^62 numbers of eight bytes
         b"\x19\xf8" + b"\xff" * 8 + b"\x7f",  # as many texts
         b"\x18" + b"\xff" * 8 + b"\x7f",  # a text of 2^62 bytes
-        b"\x19\xf3" + b"\xff" * 3 + b"\x7f" + b"\0" * (1 << 25),  # half a billion bytes, some of which are there
+        b"\x19\xf3" + b"\xff" * 3 + b"\x7f" + b"\0" * (1 << 20),  # half a billion bytes, some of which are there
     ],
 )
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(20)
 def test_headers_of_pages_end(header: bytes) -> None:
     """A header of some bytes that says it is endless takes neither time nor the stack."""
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"b": np.arange(1 << 23)}), sink, compression="none", use_dictionary=False)
+    pq.write_table(pa.table({"b": np.arange(1 << 18)}), sink, compression="none", use_dictionary=False)
     content = sink.getvalue().to_pybytes()
     at = pq.ParquetFile(pa.BufferReader(content)).metadata.row_group(0).column(0).data_page_offset
     forged = content[:at] + header + content[at + len(header) :]
@@ -423,14 +423,14 @@ def test_damaged_bytes_with_fitting_hashes_are_no_internal_errors(plain: Path, t
 
 
 def test_a_column_that_a_part_lacks(place: Path) -> None:
-    """pyarrow raises a KeyError."""
+    """The manifest names another one."""
 
     def rename(_: Path, tree: Tree) -> None:
         tree["table"]["attributes"][0]["name"] = "other"
 
     forge(place, rename)
     for read in (lambda: verify(place), lambda: read_release(place)):
-        with pytest.raises(VerificationFailed, match="not a readable Parquet file"):
+        with pytest.raises(VerificationFailed, match="does not have the columns"):
             read()
 
 
