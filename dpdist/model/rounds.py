@@ -16,6 +16,7 @@ from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.model.coding import Coding, Pair, PairTables, SingleCounts, fitting, possible_codes, with_zeros
 from dpdist.model.descent import FactorModel, TableMeasurement, fit
+from dpdist.model.evidence import Estimate, Evidence
 from dpdist.model.inference import PairMarginals
 from dpdist.model.junction import Graph, JunctionTree, Paths, Set, cells_of, cliques_of
 from dpdist.model.one_way import OneWay, combine, expected_counts
@@ -80,6 +81,8 @@ class Learner:
     model: FactorModel | None = None  # None before the first fit: independent attributes
     held: dict[Set, Floats] = field(default_factory=dict)  # potentials of a public model
     zeros: dict[int, tuple[Set, Floats]] = field(default_factory=dict)  # by their numbers, rules that fit the model
+    evidence: Evidence | None = None
+    picked: list[Pair] = field(default_factory=list)  # that this release measured, in order
 
     def __post_init__(self) -> None:
         self.cells = self.choices.cells
@@ -224,10 +227,54 @@ class Learner:
         noisy, sigmas = self.account.measure(f"{name}/tables", tables, share=share, weights=weights)
         records = self.one_way.records
         measured = {measurement.attributes for measurement in self.measurements}
+        weighed = set() if self.evidence is None else set(self.evidence.pairs)
+        self.picked += picked
         for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
+            if self.evidence is not None and pair in weighed:
+                self.evidence.add(pair, table, sigma)
+                if pair not in measured:
+                    self._remember(pair)
+                continue
             known = None if pair in measured else self.marginals[pair]
             self.measurements.append(TableMeasurement(pair, table / records, (records / sigma) ** 2, known))
+        self.measurements = [self._weighed(m) if m.attributes in weighed else m for m in self.measurements]
         self.edges += [pair for pair in picked if pair not in self.edges]
+
+    def _weighed(self, measurement: TableMeasurement) -> TableMeasurement:
+        """A table by all that is known of it; its weight is that of a mean cell."""
+        if self.evidence is None:
+            raise ValueError("nothing is known from earlier releases")
+        counts, variance = self.evidence.estimate(measurement.attributes)
+        records, mean = self.one_way.records, float(variance.sum()) / variance.size
+        return replace(measurement, share=counts / records, weight=records**2 / mean)
+
+    def _remember(self, pair: Pair) -> None:
+        self.measurements.append(self._weighed(TableMeasurement(pair, self.marginals[pair], 1.0, self.marginals[pair])))
+
+    def remember(self, evidence: Evidence, *, most: int, rounds: int, iterations: int) -> None:
+        """Learn from tables of earlier releases: in each round those of which the model misses more than their errors,
+        the most first, as far as the model then has `most` cells. Nothing private is read.
+        """
+        self.evidence, self.cells = evidence, max(most, self.least_cells)
+        left = evidence.pairs
+        for r in range(rounds):
+            scores = {pair: self._missed(pair, evidence.estimate(pair)) for pair in left}
+            taken: list[Pair] = []
+            for pair in sorted((p for p in left if scores[p] > 0), key=lambda p: (-scores[p], p)):
+                if len(taken) < -(-len(left) // (rounds - r)) and self._fitting(taken)(pair):
+                    taken.append(pair)
+            for pair in taken:
+                self._remember(pair)
+                left.remove(pair)
+            self.edges += [pair for pair in taken if pair not in self.edges]
+            if taken or self.model is None:
+                self.refit(iterations)
+
+    def _missed(self, pair: Pair, known: Estimate) -> float:
+        """What the model misses of a table, beyond a part of the table's own error."""
+        expected, deviation = self.one_way.records * self.marginals[pair], np.sqrt(known[1])
+        error = np.minimum(L1_OF_NOISE * deviation, expected + EMPTY * deviation)
+        return float(np.abs(known[0] - expected).sum()) - self.choices.penalty * float(error.sum())
 
     def begin(self, prior: FactorModel, edges: list[Pair], iterations: int) -> None:
         """Start from a public model on the same coding; potentials of pairs that are not measured stay as they are."""
