@@ -111,7 +111,7 @@ class Evidence:
             found = [[_values(r.measurements, i, len(counts)) for r in related.releases] for related in self.related]
             self._add((i,), found)
             self._own[(i,)] = counts.astype(np.float64), np.full(len(counts), sigma**2)
-        self._estimate()
+        self.settle()
         known = [self.estimate((i,)) for i in range(len(one_way.counts))]
         sigmas = [np.sqrt(variance.sum() / len(variance)) for _, variance in known]
         return replace(one_way, counts=tuple(counts for counts, _ in known), sigmas=np.array(sigmas))
@@ -148,7 +148,7 @@ class Evidence:
                     row[n] = combined(row[n], estimate)
         for pair in sorted(found):
             self._add(pair, found[pair])
-        self._estimate()
+        self.settle()
 
     @property
     def pairs(self) -> list[Pair]:
@@ -160,7 +160,7 @@ class Evidence:
         own = combined(self._own.get(pair), (counts.astype(np.float64), np.full(counts.shape, sigma**2)))
         if own is not None:
             self._own[pair] = own
-            self._estimate()
+            self._chains.setdefault(pair, [[None]] * len(self._drifts))
 
     def estimate(self, attributes: Set) -> Estimate:
         """The counts of a table by all that is known, and their variances. Raises KeyError: nothing is."""
@@ -192,10 +192,11 @@ class Evidence:
         one_way = self.weigh_values(combine([[table.counts for table in own] for own in tables], sigmas))
         coding = self.coding(one_way)
         self.weigh_pairs(coding)
-        known = set(self.pairs)
         for table in published.tables:
-            if table.coded and (pair := (table.attributes[0], table.attributes[-1])) in known:
+            if table.coded:
+                pair = table.attributes[0], table.attributes[-1]
                 self.add(pair, table.counts.reshape(table.shape), table.deviation)
+        self.settle()
         return self.report()
 
     def _add(self, attributes: Set, tables: Sequence[Sequence[Estimate | None]]) -> None:
@@ -209,7 +210,7 @@ class Evidence:
             raise KeyError(attributes)
         return np.maximum(known[0], _LEAST)
 
-    def _estimate(self) -> None:
+    def settle(self) -> None:
         """Estimate the drifts from all tables so far."""
         known = {s: self._expected(s) for s, chains in self._chains.items() if any(map(any, chains)) or s in self._own}
         number = len(next(iter(self._chains.values())))
@@ -244,25 +245,27 @@ def _recoded(table: NoisyTable, measured: Measurements, coding: Coding) -> tuple
     for axis, i in enumerate(source):
         own = measured.maps[table.attributes[axis]] if table.coded else np.arange(table.shape[axis])
         copies = sorted((a for a, of in enumerate(coding.source) if of == i), key=lambda a: -coding.cardinalities[a])
-        found = [(a, group) for a in copies if (group := _function(own, coding.maps[a], table.shape[axis])) is not None]
+        found = [
+            (a, group) for a in copies if (group := function_of(own, coding.maps[a], table.shape[axis])) is not None
+        ]
         if not found:
             return nothing
         place, group = found[0]
         places.append(place)
-        counts, variance = (_grouped(x, group, coding.cardinalities[place], axis) for x in (counts, variance))
+        counts, variance = (grouped(x, group, coding.cardinalities[place], axis) for x in (counts, variance))
     if places[0] > places[1]:
         places, counts, variance = places[::-1], counts.T, variance.T
     return (places[0], places[1]), (counts, variance)
 
 
-def _function(own: Counts, codes: Counts, size: int) -> Counts | None:
+def function_of(own: Counts, codes: Counts, size: int) -> Counts | None:
     """The code of each of a table's codes; None where these are no function of them."""
     found = np.full(size, -1, np.int64)
     found[own] = codes
     return found if np.array_equal(found[own], codes) and (found >= 0).all() else None
 
 
-def _grouped(table: Floats, group: Counts, size: int, axis: int) -> Floats:
+def grouped(table: Floats, group: Counts, size: int, axis: int) -> Floats:
     """Sums of the rows or columns of each group."""
     if size == len(group) and np.array_equal(group, np.arange(size)):
         return table

@@ -20,6 +20,7 @@ from dpdist.model.evidence import Estimate, Evidence
 from dpdist.model.inference import PairMarginals
 from dpdist.model.junction import Graph, JunctionTree, Paths, Set, cells_of, cliques_of
 from dpdist.model.one_way import OneWay, combine, expected_counts
+from dpdist.model.outside import with_outside
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import exp
 from dpdist.privacy.selection import Candidates
@@ -66,6 +67,10 @@ def pick_sets(
     return picked
 
 
+def _any(picked: list[Pair]) -> Callable[[Pair], bool]:
+    return lambda pair: True
+
+
 @dataclass
 class Learner:
     """The state of the rounds; all of it public but the exact tables. The model's `cells` grow from round to round."""
@@ -82,6 +87,7 @@ class Learner:
     held: dict[Set, Floats] = field(default_factory=dict)  # potentials of a public model
     zeros: dict[int, tuple[Set, Floats]] = field(default_factory=dict)  # by their numbers, rules that fit the model
     evidence: Evidence | None = None
+    outside: list[Pair] = field(default_factory=list)  # pairs with tables of which the tree would be too large
     picked: list[Pair] = field(default_factory=list)  # that this release measured, in order
 
     def __post_init__(self) -> None:
@@ -192,7 +198,7 @@ class Learner:
             self.account,
             scale=scale,
             most=most,
-            valid=self._joining if tree else self._fitting,
+            valid=self._joining if tree else self._fitting if self.evidence is None else _any,
         )
         if picked:
             self._measure(name, picked, share, errors)
@@ -227,46 +233,48 @@ class Learner:
         noisy, sigmas = self.account.measure(f"{name}/tables", tables, share=share, weights=weights)
         records = self.one_way.records
         measured = {measurement.attributes for measurement in self.measurements}
-        weighed = set() if self.evidence is None else set(self.evidence.pairs)
         self.picked += picked
-        for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
-            if self.evidence is not None and pair in weighed:
+        if self.evidence is not None:
+            for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
                 self.evidence.add(pair, table, sigma)
-                if pair not in measured:
-                    self._remember(pair)
-                continue
+            self._take(self.evidence, [pair for pair in picked if pair not in measured and pair not in self.outside])
+            return
+        for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
             known = None if pair in measured else self.marginals[pair]
             self.measurements.append(TableMeasurement(pair, table / records, (records / sigma) ** 2, known))
-        self.measurements = [self._weighed(m) if m.attributes in weighed else m for m in self.measurements]
         self.edges += [pair for pair in picked if pair not in self.edges]
 
-    def _weighed(self, measurement: TableMeasurement) -> TableMeasurement:
-        """A table by all that is known of it; its weight is that of a mean cell."""
-        if self.evidence is None:
-            raise ValueError("nothing is known from earlier releases")
-        counts, variance = self.evidence.estimate(measurement.attributes)
-        records, mean = self.one_way.records, float(variance.sum()) / variance.size
-        return replace(measurement, share=counts / records, weight=records**2 / mean)
-
-    def _remember(self, pair: Pair) -> None:
-        self.measurements.append(self._weighed(TableMeasurement(pair, self.marginals[pair], 1.0, self.marginals[pair])))
+    def _take(self, evidence: Evidence, pairs: list[Pair]) -> None:
+        """Weigh all tables again, with those of further pairs: in the tree as far as they fit, outside of it else."""
+        evidence.settle()
+        inside: list[Pair] = []
+        for pair in pairs:
+            if self._fitting(inside)(pair):
+                inside.append(pair)
+            else:
+                self.outside.append(pair)
+        tables = [m for m in self.measurements if len(m.attributes) == 2]
+        tables += [TableMeasurement(pair, self.marginals[pair], 1.0, self.marginals[pair]) for pair in inside]
+        records = self.one_way.records
+        for k, table in enumerate(tables):
+            counts, variance = evidence.estimate(table.attributes)
+            mean = float(variance.sum()) / variance.size
+            tables[k] = replace(table, share=counts / records, weight=records**2 / mean)
+        self.measurements = [m for m in self.measurements if len(m.attributes) != 2] + tables
+        self.edges += [pair for pair in inside if pair not in self.edges]
 
     def remember(self, evidence: Evidence, *, most: int, rounds: int, iterations: int) -> None:
         """Learn from tables of earlier releases: in each round those of which the model misses more than their errors,
-        the most first, as far as the model then has `most` cells. Nothing private is read.
+        the most first; in the tree as far as it then has `most` cells. Nothing private is read.
         """
         self.evidence, self.cells = evidence, max(most, self.least_cells)
         left = evidence.pairs
         for r in range(rounds):
             scores = {pair: self._missed(pair, evidence.estimate(pair)) for pair in left}
-            taken: list[Pair] = []
-            for pair in sorted((p for p in left if scores[p] > 0), key=lambda p: (-scores[p], p)):
-                if len(taken) < -(-len(left) // (rounds - r)) and self._fitting(taken)(pair):
-                    taken.append(pair)
-            for pair in taken:
-                self._remember(pair)
-                left.remove(pair)
-            self.edges += [pair for pair in taken if pair not in self.edges]
+            missed = sorted((pair for pair in left if scores[pair] > 0), key=lambda pair: (-scores[pair], pair))
+            taken = missed[: -(-len(left) // (rounds - r))]
+            left = [pair for pair in left if pair not in taken]
+            self._take(evidence, taken)
             if taken or self.model is None:
                 self.refit(iterations)
 
@@ -295,5 +303,9 @@ class Learner:
         if self.zeros:
             factors |= with_zeros(factors, self.zeros.values())
         self.model = fit(tree, self.measurements, factors, iterations=iterations, start=start)
-        self._predict(PairMarginals(tree, self.model.beliefs).all())
+        marginals = PairMarginals(tree, self.model.beliefs).all()
+        if self.evidence is not None and self.outside:
+            estimates = {pair: self.evidence.estimate(pair) for pair in self.outside}
+            marginals = with_outside(marginals, estimates, self.coding, self.one_way.records)
+        self._predict(marginals)
         return self.model

@@ -10,10 +10,11 @@ import pytest
 from syntheses import learn
 
 from dpdist.data.count import pair_counts
+from dpdist.model import learn as model
 from dpdist.model.account import GaussianAccount, Measurements, NoisyTable
 from dpdist.model.choices import choose, with_evidence
 from dpdist.model.evidence import CLASSES, Earlier, Evidence, Related, RelationKind
-from dpdist.model.learn import Learned
+from dpdist.model.learn import Known, Learned
 from dpdist.model.one_way import OneWay
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
@@ -179,3 +180,79 @@ def test_tables_of_other_codes_are_used_as_far_as_they_are_finer() -> None:
     found.weigh_pairs(coding)
     fine = {tuple(sorted((coding.fine[i], coding.fine[j]))) for i, j in ((0, 1), (2, 3))}
     assert fine <= set(found.pairs)
+
+
+class Replayed(GaussianAccount):
+    """An account that keeps the exact tables and scores of its steps and, where it is given some, takes their outcomes
+    from a run before: what a neighbour changes is then compared given the same outcomes.
+    """
+
+    def __init__(self, mu: float, noise: Noise, before: Replayed | None = None) -> None:
+        super().__init__(mu, noise)
+        self.before, self.steps = before, list[tuple[str, list[np.ndarray], Any]]()
+
+    def measure(self, name: str, tables: Any, **how: Any) -> Any:
+        noisy, sigmas = super().measure(name, tables, **how)
+        if self.before is not None:
+            _, _, (noisy, same) = self.before.steps[len(self.steps)]
+            assert np.array_equal(sigmas, same)
+            self.noisy[-len(noisy) :] = [
+                (name, i, *pair) for i, pair in enumerate(zip(noisy, sigmas.tolist(), strict=True))
+            ]
+        self.steps.append((name, [table.copy() for table in tables], (noisy, sigmas)))
+        return noisy, sigmas
+
+    def pick(self, name: str, candidates: Any, **how: Any) -> int:
+        choice = super().pick(name, candidates, **how)
+        if self.before is not None:
+            choice = self.before.steps[len(self.steps)][2]
+        self.steps.append((name, [np.array(candidates._scores)], choice))
+        return choice
+
+
+def loss(one: Replayed, other: Replayed) -> float:
+    """What two tables' runs with the same outcomes differ by, in mu^2: shifts over deviations, and picks."""
+    spent = {line.name: line.spent for line in one.lines}
+    total = 0.0
+    for (name, exact, outcome), (again, others, _) in zip(one.steps, other.steps, strict=True):
+        assert name == again
+        if isinstance(outcome, tuple):
+            shifts = [float(((a - b) ** 2).sum()) for a, b in zip(exact, others, strict=True)]
+            total += sum(shift / sigma**2 for shift, sigma in zip(shifts, outcome[1].tolist(), strict=True))
+        else:  # what it costs where a score moves by 1, and nothing else is proved of it
+            moved = int(np.abs(exact[0] - others[0]).max())
+            assert moved <= 1
+            total += moved * spent[name]
+    return total
+
+
+def test_no_neighbour_of_a_series_loses_more_than_is_charged() -> None:
+    """Two periods of a tiny universe; a person more in one or in both, with each of all values. What the second period
+    costs is charged whatever the first one said, which is public, and the charge is attained.
+    """
+    cards, rng = (2, 2, 3), np.random.default_rng(8)
+    universe = [list(value) for value in np.ndindex(cards)]
+    tables = [[rng.integers(0, size, 400).astype(np.uint8) for size in cards] for _ in range(2)]
+
+    def run(period: int, person: list[int] | None, before: Replayed | None, first: Earlier | None) -> Any:
+        table = tables[period]
+        if person is not None:
+            table = [np.append(column, np.uint8(value)) for column, value in zip(table, person, strict=True)]
+        made = replace(choose(cards, records=400, mu=1.0, raking=False), iterations=(3,))
+        made = made if first is None else with_evidence(made, 3)
+        account = Replayed(1.0, Noise(bytes(31) + bytes([period])), before)
+        known = Known(evidence=Evidence((Related("previous", (first,)),), cards) if first else None)
+        found = model.learn(pair_counts(table, cards), account, choices=made, drawing=KEY, known=known)
+        return account, Earlier(found.measurements, found.report["records"])
+
+    _, first = run(0, None, None, None)
+    losses = []
+    for period, evidence in ((0, None), (1, first)):
+        base, _ = run(period, None, None, evidence)
+        losses.append([loss(base, run(period, person, base, evidence)[0]) for person in universe])
+        charged = sum(line.spent for line in base.lines)
+        assert charged <= 1
+        assert max(losses[-1]) <= charged * (1 + 1e-9)
+        assert max(losses[-1]) > 0.9 * charged
+    both = [a + b for a in losses[0] for b in losses[1]]
+    assert 1.7 < max(both) <= 2  # of a person in both periods, who is charged for both
