@@ -87,7 +87,7 @@ class Lineage:
             eventTime=datetime.now(UTC).isoformat(),
             run=Run(self._run, facets),  # type: ignore[arg-type]
             job=Job("dpdist", f"{spec.dataset}/{spec.name}", batch),
-            inputs=inputs_of(spec.data.paths) + inputs_of(spec.public_tables),
+            inputs=inputs_of(spec.data.paths) + inputs_of(spec.public_tables) + inputs_of(spec.earlier_releases),
             outputs=[self._output()],
             producer=PRODUCER,
         )

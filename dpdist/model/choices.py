@@ -135,6 +135,18 @@ def without_triples(choices: Choices) -> Choices:
     return replace(choices, triples=0.0, triple_picks=0.0, triple_tables=0, rake=rake)
 
 
+def with_evidence(choices: Choices, attributes: int) -> Choices:
+    """The choices with earlier releases: a tree needs no share, and their pairs may have half of the cells."""
+    of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1)) * bool(choices.tree)
+    return replace(
+        choices,
+        tree=0.0,
+        pairs=choices.tree + choices.pairs,
+        per_round=choices.per_round + of_tree,
+        prior_cells=choices.cells // 2,
+    )
+
+
 def with_prior(choices: Choices, attributes: int) -> Choices:
     """The choices with a model of a public table to start from: its tree needs no share of its own. Where a round has
     the fewest pairs, the public model may have half of the cells.

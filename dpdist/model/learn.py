@@ -19,6 +19,7 @@ from dpdist.data.count import PairCounts
 from dpdist.model.account import GaussianAccount, Measurements, measurements_of
 from dpdist.model.choices import L1_OF_NOISE, Choices
 from dpdist.model.coding import Coding, Levels, PairTables, SingleCounts, coding_of, is_kept, recode
+from dpdist.model.evidence import Evidence
 from dpdist.model.fitted import Fitted, fitted_of
 from dpdist.model.one_way import OneWay, measure_one_way
 from dpdist.model.pool import AllPairs, Pool, fitting_triples
@@ -32,6 +33,7 @@ from dpdist.spec.rules import Rules
 from dpdist.storage.stored import Stored
 
 REST = 0.02  # a smaller share of the account is not spent
+_REMEMBERED = 4  # rounds in which tables of earlier releases enter the model
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,7 @@ class Known:
     levels: Levels = ()  # hierarchies of the attributes' values
     prior: PairCounts | None = None  # counts of a public table, from which the model starts
     rows: Codes | None = None  # rows of the public table, which may be the pool; None where they may not
+    evidence: Evidence | None = None  # noisy tables of earlier releases
 
 
 def measure(
@@ -69,8 +72,14 @@ def measure(
         one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
     if prior is not None:
         one_way = towards(one_way, prior)
+    evidence = known.evidence
+    if evidence is not None:
+        one_way = evidence.weigh_values(one_way)
     if isinstance(counts, SingleCounts):
         coding, tables = counts.coded(one_way, choices, rules, levels)
+    elif evidence is not None:
+        coding = evidence.coding(one_way)
+        tables = recode(counts, coding)
     else:
         coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse, rules=rules, levels=levels)
         tables = recode(counts, coding)
@@ -81,13 +90,17 @@ def measure(
     if prior is not None:
         public = public_model(prior, coding, choices)
         learner.begin(public.model or public.refit(1), public.edges, choices.iterations[-1])
+    elif evidence is not None:
+        evidence.weigh_pairs(coding)
+        learner.remember(evidence, most=choices.prior_cells, rounds=_REMEMBERED, iterations=choices.iterations[0])
     elif learner.zeros:
         learner.refit(choices.iterations[0])
     carried = choices.tree  # a share for which no pair was picked goes to the next round
     if choices.tree and learner.round("tree", share=choices.tree, pick_share=picks, most=attributes - 1, tree=True):
         learner.refit(choices.iterations[0])
         carried = 0.0
-    least = max(0 if prior is None else choices.prior_cells, learner.least_cells if learner.zeros else 0)
+    begun = prior is not None or evidence is not None
+    least = max(choices.prior_cells if begun else 0, learner.least_cells if learner.zeros else 0)
     for r in range(choices.rounds):
         progress(r + 2, steps)
         carried += choices.pairs / choices.rounds
@@ -250,8 +263,7 @@ def learn(
         if choices.triple_tables and isinstance(counts, Tables):
             picked = pool.rake_to_triples(fitting_triples(counts), account)
         fitted = pool.fitted(fitted)
-    coded = [m.attributes for m in learner.measurements if len(m.attributes) > 1]
-    tables = measurements_of(account, learner.coding, coded, {"triples": picked})
+    tables = measurements_of(account, learner.coding, learner.picked, {"triples": picked})
     return Learned(fitted, _report(measured, picked, known), tables)
 
 
@@ -297,11 +309,7 @@ def _report(measured: Measured, picked: Sequence[Attributes], known: Known) -> d
     coding, account = learner.coding, learner.account
     report: dict[str, Any] = {
         "records": round(learner.one_way.records),
-        "pairs": [
-            [[coding.source[a], a not in coding.fine] for a in measurement.attributes]
-            for measurement in learner.measurements
-            if len(measurement.attributes) == 2
-        ],
+        "pairs": [[[coding.source[a], a not in coding.fine] for a in pair] for pair in learner.picked],
         "raked": measured.all_pairs is not None,
         "account": [[line.name, line.spent / account.mu**2] for line in account.lines],
     }
@@ -309,6 +317,8 @@ def _report(measured: Measured, picked: Sequence[Attributes], known: Known) -> d
         report["rules"] = sorted(k for k in learner.zeros if is_kept(known.rules[k], coding))
     if picked:
         report["triples"] = [list(triple) for triple in picked]
+    if known.evidence is not None:
+        report["drift"] = known.evidence.report()
     if known.prior is not None:
         report["prior"] = {"records": known.prior.total}
     return report

@@ -16,9 +16,11 @@ from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.model.coding import Coding, Pair, PairTables, SingleCounts, fitting, possible_codes, with_zeros
 from dpdist.model.descent import FactorModel, TableMeasurement, fit
+from dpdist.model.evidence import Estimate, Evidence
 from dpdist.model.inference import PairMarginals
 from dpdist.model.junction import Graph, JunctionTree, Paths, Set, cells_of, cliques_of
 from dpdist.model.one_way import OneWay, combine, expected_counts
+from dpdist.model.outside import with_outside
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import exp
 from dpdist.privacy.selection import Candidates
@@ -65,6 +67,10 @@ def pick_sets(
     return picked
 
 
+def _any(picked: list[Pair]) -> Callable[[Pair], bool]:
+    return lambda pair: True
+
+
 @dataclass
 class Learner:
     """The state of the rounds; all of it public but the exact tables. The model's `cells` grow from round to round."""
@@ -80,6 +86,9 @@ class Learner:
     model: FactorModel | None = None  # None before the first fit: independent attributes
     held: dict[Set, Floats] = field(default_factory=dict)  # potentials of a public model
     zeros: dict[int, tuple[Set, Floats]] = field(default_factory=dict)  # by their numbers, rules that fit the model
+    evidence: Evidence | None = None
+    outside: list[Pair] = field(default_factory=list)  # pairs with tables of which the tree would be too large
+    picked: list[Pair] = field(default_factory=list)  # that this release measured, in order
 
     def __post_init__(self) -> None:
         self.cells = self.choices.cells
@@ -189,7 +198,7 @@ class Learner:
             self.account,
             scale=scale,
             most=most,
-            valid=self._joining if tree else self._fitting,
+            valid=self._joining if tree else self._fitting if self.evidence is None else _any,
         )
         if picked:
             self._measure(name, picked, share, errors)
@@ -224,10 +233,56 @@ class Learner:
         noisy, sigmas = self.account.measure(f"{name}/tables", tables, share=share, weights=weights)
         records = self.one_way.records
         measured = {measurement.attributes for measurement in self.measurements}
+        self.picked += picked
+        if self.evidence is not None:
+            for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
+                self.evidence.add(pair, table, sigma)
+            self._take(self.evidence, [pair for pair in picked if pair not in measured and pair not in self.outside])
+            return
         for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
             known = None if pair in measured else self.marginals[pair]
             self.measurements.append(TableMeasurement(pair, table / records, (records / sigma) ** 2, known))
         self.edges += [pair for pair in picked if pair not in self.edges]
+
+    def _take(self, evidence: Evidence, pairs: list[Pair]) -> None:
+        """Weigh all tables again, with those of further pairs: in the tree as far as they fit, outside of it else."""
+        evidence.settle()
+        inside: list[Pair] = []
+        for pair in pairs:
+            if self._fitting(inside)(pair):
+                inside.append(pair)
+            else:
+                self.outside.append(pair)
+        tables = [m for m in self.measurements if len(m.attributes) == 2]
+        tables += [TableMeasurement(pair, self.marginals[pair], 1.0, self.marginals[pair]) for pair in inside]
+        records = self.one_way.records
+        for k, table in enumerate(tables):
+            counts, variance = evidence.estimate(table.attributes)
+            mean = float(variance.sum()) / variance.size
+            tables[k] = replace(table, share=counts / records, weight=records**2 / mean)
+        self.measurements = [m for m in self.measurements if len(m.attributes) != 2] + tables
+        self.edges += [pair for pair in inside if pair not in self.edges]
+
+    def remember(self, evidence: Evidence, *, most: int, rounds: int, iterations: int) -> None:
+        """Learn from tables of earlier releases: in each round those of which the model misses more than their errors,
+        the most first; in the tree as far as it then has `most` cells. Nothing private is read.
+        """
+        self.evidence, self.cells = evidence, max(most, self.least_cells)
+        left = evidence.pairs
+        for r in range(rounds):
+            scores = {pair: self._missed(pair, evidence.estimate(pair)) for pair in left}
+            missed = sorted((pair for pair in left if scores[pair] > 0), key=lambda pair: (-scores[pair], pair))
+            taken = missed[: -(-len(left) // (rounds - r))]
+            left = [pair for pair in left if pair not in taken]
+            self._take(evidence, taken)
+            if taken or self.model is None:
+                self.refit(iterations)
+
+    def _missed(self, pair: Pair, known: Estimate) -> float:
+        """What the model misses of a table, beyond a part of the table's own error."""
+        expected, deviation = self.one_way.records * self.marginals[pair], np.sqrt(known[1])
+        error = np.minimum(L1_OF_NOISE * deviation, expected + EMPTY * deviation)
+        return float(np.abs(known[0] - expected).sum()) - self.choices.penalty * float(error.sum())
 
     def begin(self, prior: FactorModel, edges: list[Pair], iterations: int) -> None:
         """Start from a public model on the same coding; potentials of pairs that are not measured stay as they are."""
@@ -248,5 +303,9 @@ class Learner:
         if self.zeros:
             factors |= with_zeros(factors, self.zeros.values())
         self.model = fit(tree, self.measurements, factors, iterations=iterations, start=start)
-        self._predict(PairMarginals(tree, self.model.beliefs).all())
+        marginals = PairMarginals(tree, self.model.beliefs).all()
+        if self.evidence is not None and self.outside:
+            estimates = {pair: self.evidence.estimate(pair) for pair in self.outside}
+            marginals = with_outside(marginals, estimates, self.coding, self.one_way.records)
+        self._predict(marginals)
         return self.model

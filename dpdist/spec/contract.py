@@ -207,8 +207,9 @@ class Contract(Section):
             found.append("privacy.adjacency: replacement takes the number of records for public, and it is private")
         public = [absolute(pattern) for pattern in self.public_tables]
         found += [
-            f"model.prior: {path} is not one of the contract's public_tables"
-            for path in spec.public_tables
+            f"model.{setting}: {path} is not one of the contract's public_tables"
+            for setting, paths in (("prior", spec.public_tables), ("evidence", spec.earlier_releases))
+            for path in paths
             if ".." in path.split("/") or not any(fnmatchcase(absolute(path), pattern) for pattern in public)
         ]
         if spec.asks_of_table is not None:

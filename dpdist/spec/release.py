@@ -227,6 +227,11 @@ class ReleaseSpec(Section):
         return ()
 
     @property
+    def earlier_releases(self) -> tuple[str, ...]:
+        """Paths of earlier releases that it takes as evidence."""
+        return ()
+
+    @property
     def asks_of_table(self) -> str | None:
         """What the release asks of a table beyond its schema, so that no contract admits it; None where nothing."""
         return None

@@ -18,7 +18,16 @@ from dpdist.families.base.plan import EventPlan, Needs, core_seconds
 from dpdist.families.synthesis.discovery import Discovery, lost_by
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of, regression_deviation
 from dpdist.families.synthesis.spec import PRESUMED_VALUES, WholeSynthesisSpec
-from dpdist.model.choices import MOST_CODED_CELLS, Choices, choose, is_wide, reasons, with_prior, without_triples
+from dpdist.model.choices import (
+    MOST_CODED_CELLS,
+    Choices,
+    choose,
+    is_wide,
+    reasons,
+    with_evidence,
+    with_prior,
+    without_triples,
+)
 from dpdist.model.draw import LARGEST_PART, MOST_REDRAWS, parts_of
 from dpdist.model.forecast import (
     Expected,
@@ -95,7 +104,7 @@ class SynthesisPlan(EventPlan):
         """Whether a choice is made: there is one of a prior and of triples only with them."""
         if name.startswith("triple"):
             return bool(self.choices.triple_tables)
-        return name != "prior_cells" or self.spec.model.prior is not None
+        return name != "prior_cells" or self.spec.model.prior is not None or bool(self.spec.earlier_releases)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object."""
@@ -178,6 +187,19 @@ class SynthesisPlan(EventPlan):
             if spec.model.prior.records:
                 text = f"unless a noisy misfit says that its rows are too far, they are released, weighted; else {text}"
             facts.append(Fact("Prior", f"{text}; that table is not protected"))
+        if spec.earlier_releases:
+            names = {
+                "part": "which have this table as a part",
+                "sum": "which make up this table",
+                "previous": "before it",
+            }
+            found = [
+                f"{number_of(len(paths), 'release')} {names[kind]}"
+                for kind, paths in spec.model.evidence.model_dump().items()
+                if paths
+            ]
+            text = f"noisy tables of {' and '.join(found)} are weighed against this one's, at no charge"
+            facts.append(Fact("Evidence", text, {"releases": len(spec.earlier_releases)}))
         if spec.table.rules:
             text = (
                 f"{number_of(len(spec.table.rules), 'rule')} that no released record breaks: what they forbid has "
@@ -201,10 +223,9 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     if spec.output.rows_per_part > LARGEST_PART and spec.records > LARGEST_PART:
         raise SpecError(f"output.rows_per_part: at most {LARGEST_PART:,} for a synthesis")
     epsilon, delta = spec.privacy.epsilon, spec.privacy.delta
-    if is_wide(sizes) and spec.model.prior:
-        raise SpecError(
-            "model.prior: the pair tables of these domains are too large to start from; leave the prior out"
-        )
+    if is_wide(sizes) and (spec.model.prior or spec.earlier_releases):
+        setting = "prior" if spec.model.prior else "evidence"
+        raise SpecError(f"model.{setting}: the pair tables of these domains are too large to start from; leave it out")
     if is_wide(sizes) and cells_of_pairs((2,) * len(sizes)) > MOST_CODED_CELLS:  # merging rare values would not end
         raise SpecError(
             f"schema: {len(sizes):,} attributes: the tables of all pairs do not fit a worker, even "
@@ -270,6 +291,8 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
         found = without_triples(found)
     if spec.model.prior:
         found = with_prior(found, m)
+    elif spec.earlier_releases:
+        found = with_evidence(found, m)
     own = spec.model.model_dump(exclude_none=True, include={"rounds", "balance"})
     return replace(found, priorities=priorities_of(spec), **own)
 

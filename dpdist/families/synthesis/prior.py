@@ -1,4 +1,4 @@
-"""A public table as a prior: reading it, and refusing what is no public one (`dpdist.model.learn.measure`)."""
+"""What is public beside a table: one as a prior, or earlier releases as evidence (`dpdist.model.learn.measure`)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from dpdist.errors import EmptyTable, ReleaseConflict, SpecError
 from dpdist.families.base.graph import encoded
 from dpdist.families.base.owners import shared_file
 from dpdist.families.synthesis.spec import PriorSpec, WholeSynthesisSpec
+from dpdist.model.earlier import EarlierReleases, read_earlier
 from dpdist.privacy.arrays import Codes
 from dpdist.storage.s3 import is_s3
 
@@ -58,6 +59,14 @@ class Prior:
     counts: PairCounts
     rows: Codes  # its kept rows, in their order
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the rows."""
+        digest = hashlib.sha256()
+        for column in self.rows:
+            digest.update(column.tobytes())
+        return digest.hexdigest()
+
 
 def read_prior(spec: WholeSynthesisSpec) -> Prior | None:
     """The public table that a spec names; None where it names none. Raises SpecError: one of its files is the released
@@ -79,25 +88,27 @@ def read_prior(spec: WholeSynthesisSpec) -> Prior | None:
     return Prior(pair_counts(rows, spec.table.cardinalities), rows)
 
 
-def prior_digest(spec: WholeSynthesisSpec) -> str | None:
-    """SHA-256 of the rows of the public table, which binds an attempt; None without one. Raises as `read_prior`."""
-    prior = read_prior(spec)
-    return None if prior is None else _digest(prior)
+def read_evidence(spec: WholeSynthesisSpec) -> EarlierReleases | None:
+    """The earlier releases that a spec names; None where it names none. Raises as `read_earlier`."""
+    if not spec.earlier_releases:
+        return None
+    return read_earlier(spec.model.evidence.model_dump(), spec.table, spec.output.storage.options)
 
 
-def keep_prior(prior: Prior, digest: str | None) -> None:
-    """Refuse another prior than the one that an attempt is bound to by its digest, None where nothing binds it: noise
-    is drawn for one prior only. Raises ReleaseConflict: the public table was changed after the attempt began.
+def public_digest(spec: WholeSynthesisSpec) -> str | None:
+    """SHA-256 of the rows of the public table, or of the names of earlier releases, which binds an attempt; None
+    without either. Raises as `read_prior` and `read_evidence`.
     """
-    if digest not in (None, _digest(prior)):
+    found = read_prior(spec) or read_evidence(spec)
+    return None if found is None else found.digest
+
+
+def keep_public(found: Prior | EarlierReleases, digest: str | None) -> None:
+    """Refuse another prior, or other evidence, than an attempt is bound to by its digest, None where nothing binds it:
+    noise is drawn for one only. Raises ReleaseConflict: it was changed after the attempt began.
+    """
+    if digest not in (None, found.digest):
+        setting = "prior: the public table was" if isinstance(found, Prior) else "evidence: the earlier releases were"
         raise ReleaseConflict(
-            "model.prior: the public table was changed after this attempt began: put the earlier one back, or choose "
-            "another release name"
+            f"model.{setting} changed after this attempt began: put back what was there, or choose another release name"
         )
-
-
-def _digest(prior: Prior) -> str:
-    digest = hashlib.sha256()
-    for column in prior.rows:
-        digest.update(column.tobytes())
-    return digest.hexdigest()

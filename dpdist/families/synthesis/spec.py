@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -11,6 +11,7 @@ from dpdist.errors import SpecError
 from dpdist.families.synthesis.regressions import MOST_COEFFICIENTS
 from dpdist.model.choices import MOST_ROUNDS
 from dpdist.spec.data import FilesSpec
+from dpdist.spec.paths import PATH
 from dpdist.spec.regression import Regression, parse_regression
 from dpdist.spec.release import Delta, Epsilon, OutputSpec, PrivacyLimit, ReleaseSpec
 from dpdist.spec.schema import Attribute, Schema
@@ -51,6 +52,25 @@ class PriorSpec(FilesSpec):
     """Why the table is public, in a sentence that the manifest repeats: who published it, and where."""
 
 
+class EvidenceSpec(Section):
+    """Earlier releases of the same schema whose noisy tables the model is fitted to as well, at no charge.
+
+    The manifest names them by hash. How far they differ from this table is estimated from what is published.
+    """
+
+    previous: Annotated[tuple[str, ...], PATH] = ()
+    """Folders of releases of the same population at earlier times, in order."""
+    sum: Annotated[tuple[str, ...], PATH] = ()
+    """Folders of releases of disjoint tables that make up this one: months of a quarter, regions of a country."""
+    part: Annotated[tuple[str, ...], PATH] = ()
+    """Folders of releases of tables that this one is a part of."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All folders."""
+        return (*self.part, *self.sum, *self.previous)
+
+
 class ModelSpec(Section):
     """Choices that the plan makes from public facts where they are not set."""
 
@@ -61,6 +81,8 @@ class ModelSpec(Section):
     """Pairs with weights of their own, for what is picked and how precisely it is measured."""
     prior: PriorSpec | None = None
     """A public table that the model starts from; never the one that is released."""
+    evidence: EvidenceSpec = EvidenceSpec()
+    """Earlier releases that say something of this table."""
     balance: int | None = Field(default=None, ge=0, le=MOST_ROUNDS)
     """Rounds in which records are exchanged; 0 for none."""
 
@@ -129,6 +151,8 @@ class WholeSynthesisSpec(ReleaseSpec):
                 raise ValueError(f"model: no attribute is called {name!r}; name attributes of the schema")
         if any(len(set(priority.attributes)) < 2 for priority in self.model.priorities):
             raise ValueError("model.priorities: name two different attributes")
+        if self.model.prior and self.earlier_releases:
+            raise ValueError("model: name a prior or evidence; the records of a public release can be a prior")
         self._check_regressions()
         if self.discover is not None:
             self._check_discovery(self.discover)
@@ -138,8 +162,14 @@ class WholeSynthesisSpec(ReleaseSpec):
         for name in discover.columns:
             if name not in self.table.names:
                 raise ValueError(f"discover.columns: no attribute is called {name!r}; name attributes of the schema")
-        beside = {"unit": self.unit, "weight": self.weight, "regressions": self.regressions, "rules": self.table.rules}
-        if given := [name for name, value in {**beside, "model.prior": self.model.prior}.items() if value]:
+        beside: dict[str, Any] = {
+            "unit": self.unit,
+            "weight": self.weight,
+            "regressions": self.regressions,
+            "rules": self.table.rules,
+        }
+        beside |= {"model.prior": self.model.prior, "model.evidence": self.earlier_releases}
+        if given := [name for name, value in beside.items() if value]:
             raise ValueError(f"discover: leave {given[0]} out, or declare all attributes")
 
     @property
@@ -180,6 +210,8 @@ class WholeSynthesisSpec(ReleaseSpec):
         tree = super().public()
         if self.discover is None:
             del tree["discover"]
+        if not self.earlier_releases:
+            del tree["model"]["evidence"]
         return tree
 
     def _check_regressions(self) -> None:
@@ -213,6 +245,11 @@ class WholeSynthesisSpec(ReleaseSpec):
     def public_tables(self) -> tuple[str, ...]:
         """Paths of the public tables that the release reads in addition to its own."""
         return self.model.prior.paths if self.model.prior else ()
+
+    @property
+    def earlier_releases(self) -> tuple[str, ...]:
+        """Paths of releases that are evidence."""
+        return self.model.evidence.paths
 
     @property
     def records(self) -> int:

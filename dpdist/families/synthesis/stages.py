@@ -17,7 +17,7 @@ from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
 from dpdist.families.synthesis.discovery_steps import discover
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.families.synthesis.prior import keep_prior, read_prior
+from dpdist.families.synthesis.prior import keep_public, read_evidence, read_prior
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, Score, scores_operator
 from dpdist.families.synthesis.regressions import Regressions, measure_regressions
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
@@ -26,6 +26,7 @@ from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import is_wide
 from dpdist.model.coding import SingleCounts, single_counts_operator
 from dpdist.model.draw import draw_records
+from dpdist.model.evidence import Evidence
 from dpdist.model.files import model_files
 from dpdist.model.fitted import Fitted
 from dpdist.model.learn import Known, Learned, learn
@@ -63,9 +64,9 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
     """Count all pairs in one pass, and learn the model, which is stored. Raises DataError: a policy is broken."""
 
     def make() -> Learned:
-        prior = read_prior(attempt.spec)  # before the ledger learns that the table is read
-        if prior is not None:
-            keep_prior(prior, attempt.public_tables)
+        prior, evidence = read_prior(attempt.spec), read_evidence(attempt.spec)  # before the ledger is told of a read
+        if (public := prior or evidence) is not None:
+            keep_public(public, attempt.public_tables)
         table, cards = attempt.spec.table, attempt.spec.table.cardinalities
         counts: PairCounts | SingleCounts | Tables
         if is_wide(cards):
@@ -81,6 +82,8 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
         if prior is not None:
             named = attempt.spec.model.prior
             known = replace(known, prior=prior.counts, rows=prior.rows if named and named.records else None)
+        if evidence is not None:
+            known = replace(known, evidence=Evidence(evidence.related, cards))
         account = GaussianAccount(choices.mu, attempt.noise)
         with attempt.stage("fitting") as progress:
             learned = learn(
@@ -92,6 +95,8 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
                 progress=progress,
                 pooled=pool.extend,
             )
+        if evidence is not None:
+            learned.report["evidence"] = evidence.named
         if pool and attempt.executor.in_process:
             attempt.keep(_Pool(learned.fitted, pool))
         return learned

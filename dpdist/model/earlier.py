@@ -1,0 +1,115 @@
+"""Earlier releases as evidence: reading what they published, naming them by hash, and repeating what followed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpdist.errors import DataNotFound, SpecError, VerificationFailed
+from dpdist.model.account import Measurements
+from dpdist.model.evidence import RELATIONS, Earlier, Evidence, Related
+from dpdist.model.files import read_model
+from dpdist.publish.manifest import Manifest
+from dpdist.publish.verify import open_release
+from dpdist.spec.schema import Schema
+
+_FOR_PEOPLE = {"label", "unit", "description", "labels"}
+_TOLERANCE = 1e-5  # of recomputed drifts
+
+
+@dataclass(frozen=True, eq=False)
+class EarlierReleases:
+    """Evidence as it was read."""
+
+    related: tuple[Related, ...]
+    named: dict[str, list[dict[str, str]]]  # by relation: release, attempt and SHA-256 of the manifest
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the names, which binds an attempt."""
+        return hashlib.sha256(json.dumps(self.named, sort_keys=True).encode()).hexdigest()
+
+
+def read_earlier(paths: Mapping[str, Sequence[str]], schema: Schema, options: Mapping[str, Any]) -> EarlierReleases:
+    """Read the noisy tables of earlier releases, given by relation.
+
+    Raises SpecError: one has another schema, or is named twice; DataNotFound: there is no release, or it publishes no
+    noisy tables; VerificationFailed: its files are not what its manifest says.
+    """
+    named: dict[str, list[dict[str, str]]] = {}
+    related, seen = [], set[str]()
+    for kind in RELATIONS:
+        releases = []
+        for path in paths.get(kind, ()):
+            release, name = _read(path, schema, options, place=f"model.evidence.{kind}: {path}")
+            if name["manifest_sha256"] in seen:
+                raise SpecError(f"model.evidence.{kind}: {path} is named twice, and its noise would count twice")
+            seen.add(name["manifest_sha256"])
+            releases.append(release)
+            named.setdefault(kind, []).append(name)
+        if releases:
+            related.append(Related(kind, tuple(releases)))
+    return EarlierReleases(tuple(related), named)
+
+
+def _read(path: str, schema: Schema, options: Mapping[str, Any], *, place: str) -> tuple[Earlier, dict[str, str]]:
+    store, manifest = open_release(path, storage_options=options)
+    own, other = (
+        [a.model_dump(mode="json", exclude=_FOR_PEOPLE) for a in table.attributes] for table in (schema, manifest.table)
+    )
+    if own != other:
+        raise SpecError(f"{place} has another schema than this release: name releases with the same attributes")
+    learned: Any = manifest.parameters.get("learned")
+    records = learned.get("records") if isinstance(learned, dict) else None
+    if not isinstance(records, int) or not 0 < records < 2**62:
+        raise VerificationFailed(f"{place}: its manifest has no noisy number of records: get the release again")
+    digest = hashlib.sha256(manifest.to_bytes()).hexdigest()
+    name = {"release": manifest.name, "attempt": manifest.attempt, "manifest_sha256": digest}
+    return Earlier(read_model(store, manifest).measurements, records), name
+
+
+def repeat_evidence(
+    manifest: Manifest, published: Measurements, options: Mapping[str, Any]
+) -> tuple[int, tuple[str, ...]]:
+    """Weigh again what a release took as evidence. Returns how many earlier releases were there, and the paths of
+    those that were not: then nothing is weighed.
+
+    Raises VerificationFailed: a release is another one than the manifest names, or gives other drifts.
+    """
+    learned: Any = manifest.parameters.get("learned")
+    named = learned.get("evidence") if isinstance(learned, dict) else None
+    if named is None:
+        return 0, ()
+    model: Any = manifest.spec.get("model")
+    paths = {kind: tuple(found) for kind, found in model["evidence"].items() if found}
+    missing = []
+    for path in (path for found in paths.values() for path in found):
+        try:
+            open_release(path, storage_options=options)
+        except DataNotFound:
+            missing.append(path)
+    if missing:
+        return sum(map(len, paths.values())) - len(missing), tuple(missing)
+    found = read_earlier(paths, manifest.table, options)
+    if found.named != named:
+        raise VerificationFailed("model.evidence: the releases at its paths are not those that the manifest names")
+    drifts = Evidence(found.related, manifest.table.cardinalities).repeated(published)
+    if not _close(drifts, learned["drift"]):
+        raise VerificationFailed("learned.drift: the named releases and the noisy tables give other numbers")
+    return sum(map(len, paths.values())), ()
+
+
+def _close(found: Any, stated: Any) -> bool:
+    """Whether nested numbers are the same, but for rounding."""
+    if isinstance(found, dict):
+        return (
+            isinstance(stated, dict)
+            and found.keys() == stated.keys()
+            and all(_close(found[k], stated[k]) for k in found)
+        )
+    if isinstance(found, list):
+        return isinstance(stated, list) and len(found) == len(stated) and all(map(_close, found, stated))
+    return isinstance(stated, int | float) and abs(found - stated) <= _TOLERANCE * max(1.0, abs(found))

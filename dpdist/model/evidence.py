@@ -1,0 +1,345 @@
+"""Evidence: noisy tables that earlier releases published, weighed by variance against those of this release.
+
+An earlier table differs from this release's by its noise, whose deviation is published, and by a *drift*: other
+persons, other times. The drift of a cell that expects m records has the variance ``(2 s + q l) m`` between two periods
+that are l apart: s for persons that differ (1 where they are independent), q for what changes from one to the next.
+Both are estimated from published tables alone (empirical Bayes): what tables differ by beyond their noise, overall and
+in classes of cells by m. Earlier tables are then filtered forwards to this release (Kalman 1960), cell by cell.
+
+*previous*: the releases are the same population at earlier times, in order. *sum*: they are disjoint and together this
+table; their drift is what the sum misses. *part*: this table is a part of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from dpdist.model.account import Measurements, NoisyTable
+from dpdist.model.coding import Coding, Pair
+from dpdist.model.one_way import Merging, OneWay, combine, expected_counts
+from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.portable import inner
+
+if TYPE_CHECKING:
+    from dpdist.model.junction import Set
+
+RelationKind = Literal["part", "sum", "previous"]
+RELATIONS: tuple[RelationKind, ...] = ("part", "sum", "previous")  # the last one that is there gives the coding
+Estimate = tuple[Floats, Floats]  # counts and their variances
+Chain = list[Estimate | None]  # of one table, at the times of a chain; None where it was not measured
+
+CLASSES = np.array([16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0])  # lower ends of the classes of cells by records
+_TOLD = 8.0  # overall drift tells a class as much as cells do that give its deviation within a half
+_ROUNDS = 4  # of the estimate: weights follow from the drift
+_LEAST = 1.0  # records that a cell is taken to expect at least
+_SURELY = 2.0  # deviations
+
+
+@dataclass(frozen=True, eq=False)
+class Earlier:
+    """An earlier release as evidence."""
+
+    measurements: Measurements  # its noisy tables
+    records: int  # its noisy number of records
+
+
+@dataclass(frozen=True, eq=False)
+class Related:
+    """Earlier releases and what they are to this one."""
+
+    kind: RelationKind
+    releases: tuple[Earlier, ...]
+
+    def chains(self, tables: Sequence[Estimate | None], records: float) -> list[Chain]:
+        """The tables of one kind of all releases, at the scale of this one, as chains in time."""
+        if self.kind == "sum":
+            known = [table for table in tables if table is not None]
+            if len(known) < len(tables):
+                return [[None]]
+            return [[(np.sum([y for y, _ in known], axis=0), np.sum([v for _, v in known], axis=0))]]
+        scaled: Chain = []
+        for table, release in zip(tables, self.releases, strict=True):
+            factor = records / max(release.records, 1)
+            scaled.append(None if table is None else (table[0] * factor, table[1] * factor**2))
+        return [scaled] if self.kind == "previous" else [[table] for table in scaled]
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The drift of a chain: variances over expected records of each class of cells."""
+
+    persons: tuple[float, ...]
+    steps: tuple[float, ...]
+
+    def at(self, expected: Floats) -> Estimate:
+        """Variances of each cell: of persons, and of a step in time."""
+        of_cell = np.searchsorted(CLASSES, expected, side="right")
+        return np.array(self.persons)[of_cell] * expected, np.array(self.steps)[of_cell] * expected
+
+
+def combined(*estimates: Estimate | None) -> Estimate | None:
+    """The mean of independent estimates by precision; None where all are None."""
+    known = [estimate for estimate in estimates if estimate is not None]
+    if not known:
+        return None
+    total = np.sum([1 / v for _, v in known], axis=0)
+    return np.sum([y / v for y, v in known], axis=0) / total, 1 / total
+
+
+@dataclass(eq=False)
+class Evidence:
+    """Evidence as learning weighs it, with the noisy tables of this release so far; all of it public."""
+
+    related: tuple[Related, ...]
+    cardinalities: tuple[int, ...]
+    records: float = 0.0  # of this release
+    # by the attributes of a table: of the table itself for one, of the model for two
+    _chains: dict[Set, list[Chain]] = field(default_factory=dict)
+    _own: dict[Set, Estimate] = field(default_factory=dict)
+    _drifts: list[Drift] = field(default_factory=list)
+
+    def weigh_values(self, one_way: OneWay) -> OneWay:
+        """One-way tables with what earlier releases say of them; the deviation of a table is that of a mean cell."""
+        self.records = one_way.records
+        for i, (counts, sigma) in enumerate(zip(one_way.counts, one_way.sigmas.tolist(), strict=True)):
+            found = [[_values(r.measurements, i, len(counts)) for r in related.releases] for related in self.related]
+            self._add((i,), found)
+            self._own[(i,)] = counts.astype(np.float64), np.full(len(counts), sigma**2)
+        self.settle()
+        known = [self.estimate((i,)) for i in range(len(one_way.counts))]
+        sigmas = [np.sqrt(variance.sum() / len(variance)) for _, variance in known]
+        return replace(one_way, counts=tuple(counts for counts, _ in known), sigmas=np.array(sigmas))
+
+    def coding(self, one_way: OneWay) -> Coding:
+        """The coding of the last release: noisy tables on the same codes are added cell by cell."""
+        last = self.related[-1].releases[-1].measurements
+        sizes = [int(codes.max()) + 1 for codes in last.maps]
+        copies: list[list[int]] = [[] for _ in self.cardinalities]
+        for a, i in enumerate(last.source):
+            copies[i].append(a)  # from coarse to fine
+        links: dict[Pair, Any] = {}
+        merging = []
+        for i, own in enumerate(copies):
+            for coarse, fine in pairwise(own):
+                link = np.zeros((sizes[coarse], sizes[fine]), np.bool_)
+                link[last.maps[coarse], last.maps[fine]] = True
+                links[coarse, fine] = link
+            merging.append(_merging(last.maps[own[-1]], one_way, i))
+        fine_of = tuple(own[-1] for own in copies)
+        return Coding(last.source, last.maps, tuple(sizes), fine_of, links, tuple(merging))
+
+    def weigh_pairs(self, coding: Coding) -> None:
+        """Take the tables of pairs on the codes of a model, each as fine as the codes allow."""
+        found: dict[Pair, list[list[Estimate | None]]] = {}
+        for k, related in enumerate(self.related):
+            for n, release in enumerate(related.releases):
+                for table in release.measurements.tables:
+                    pair, estimate = _recoded(table, release.measurements, coding)
+                    if pair is None:
+                        continue
+                    blank: list[list[Estimate | None]] = [[None] * len(r.releases) for r in self.related]
+                    row = found.setdefault(pair, blank)[k]
+                    row[n] = combined(row[n], estimate)
+        for pair in sorted(found):
+            self._add(pair, found[pair])
+        self.settle()
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """The model's pairs of which an earlier release says something."""
+        return [(s[0], s[1]) for s, chains in self._chains.items() if len(s) == 2 and any(map(any, chains))]
+
+    def add(self, pair: Pair, counts: Counts, sigma: float) -> None:
+        """Add a noisy table of this release."""
+        own = combined(self._own.get(pair), (counts.astype(np.float64), np.full(counts.shape, sigma**2)))
+        if own is not None:
+            self._own[pair] = own
+            self._chains.setdefault(pair, [[None]] * len(self._drifts))
+
+    def estimate(self, attributes: Set) -> Estimate:
+        """The counts of a table by all that is known, and their variances. Raises KeyError: nothing is."""
+        expected = self._expected(attributes)
+        ahead = [
+            _ahead(chain, *drift.at(expected))
+            for chain, drift in zip(self._chains[attributes], self._drifts, strict=True)
+        ]
+        own = self._own.get(attributes)
+        if own is not None:
+            ahead = [None if told is None else _doubted(told, own, expected) for told in ahead]
+        found = combined(*ahead, own)
+        if found is None:
+            raise KeyError(attributes)
+        return found
+
+    def report(self) -> list[dict[str, Any]]:
+        """The drift of each chain, rounded: public numbers, estimated from public ones."""
+        rounded = [([round(x, 6) for x in d.persons], [round(x, 6) for x in d.steps]) for d in self._drifts]
+        return [{"persons": persons, "steps": steps} for persons, steps in rounded]
+
+    def repeated(self, published: Measurements) -> list[dict[str, Any]]:
+        """The drifts that the published noisy tables of this release give."""
+        steps: dict[str, list[NoisyTable]] = {}
+        for table in published.tables:
+            steps.setdefault(table.step, []).append(table)
+        tables = [steps[name] for name in ("one-way", "one-way/again") if name in steps]
+        sigmas = [np.array([table.deviation for table in own]) for own in tables]
+        one_way = self.weigh_values(combine([[table.counts for table in own] for own in tables], sigmas))
+        coding = self.coding(one_way)
+        self.weigh_pairs(coding)
+        for table in published.tables:
+            if table.coded:
+                pair = table.attributes[0], table.attributes[-1]
+                self.add(pair, table.counts.reshape(table.shape), table.deviation)
+        self.settle()
+        return self.report()
+
+    def _add(self, attributes: Set, tables: Sequence[Sequence[Estimate | None]]) -> None:
+        pairs = zip(self.related, tables, strict=True)
+        self._chains[attributes] = [chain for related, own in pairs for chain in related.chains(own, self.records)]
+
+    def _expected(self, attributes: Set) -> Floats:
+        """Records that the cells of a table expect, about."""
+        known = combined(*(e for chain in self._chains[attributes] for e in chain), self._own.get(attributes))
+        if known is None:
+            raise KeyError(attributes)
+        return np.maximum(known[0], _LEAST)
+
+    def settle(self) -> None:
+        """Estimate the drifts from all tables so far."""
+        known = {s: self._expected(s) for s, chains in self._chains.items() if any(map(any, chains)) or s in self._own}
+        number = len(next(iter(self._chains.values())))
+        self._drifts = []
+        for c in range(number):
+            seen = [item for s, m in known.items() for item in _differences(self._chains[s][c], self._own.get(s), m)]
+            self._drifts.append(_drift(seen))
+
+
+def _values(measurements: Measurements, i: int, size: int) -> Estimate | None:
+    """The one-way table of an attribute that a release measured."""
+    found = measurements.combined((i,), (size,))
+    return None if found is None else (found[0], found[1] ** 2)
+
+
+def _merging(codes: Counts, one_way: OneWay, i: int) -> Merging:
+    """How an attribute's rare values share their code, which is the last one."""
+    size = int(codes.max()) + 1
+    rare = np.flatnonzero(np.bincount(codes)[codes] > 1)
+    expected = expected_counts(one_way.counts[i], float(one_way.sigmas[i]), records=one_way.records)
+    return Merging(codes, size, rare, expected[rare])
+
+
+def _recoded(table: NoisyTable, measured: Measurements, coding: Coding) -> tuple[Pair | None, Estimate]:
+    """A noisy table of a pair on the finest codes of a model that are functions of its own, and their attributes."""
+    nothing = None, (np.zeros(0), np.zeros(0))
+    if len(table.attributes) != 2:
+        return nothing
+    source = [measured.source[a] if table.coded else a for a in table.attributes]
+    places, counts = [], table.counts.reshape(table.shape).astype(np.float64)
+    variance = np.full(table.shape, table.deviation**2)
+    for axis, i in enumerate(source):
+        own = measured.maps[table.attributes[axis]] if table.coded else np.arange(table.shape[axis])
+        copies = sorted((a for a, of in enumerate(coding.source) if of == i), key=lambda a: -coding.cardinalities[a])
+        found = [
+            (a, group) for a in copies if (group := function_of(own, coding.maps[a], table.shape[axis])) is not None
+        ]
+        if not found:
+            return nothing
+        place, group = found[0]
+        places.append(place)
+        counts, variance = (grouped(x, group, coding.cardinalities[place], axis) for x in (counts, variance))
+    if places[0] > places[1]:
+        places, counts, variance = places[::-1], counts.T, variance.T
+    return (places[0], places[1]), (counts, variance)
+
+
+def function_of(own: Counts, codes: Counts, size: int) -> Counts | None:
+    """The code of each of a table's codes; None where these are no function of them."""
+    found = np.full(size, -1, np.int64)
+    found[own] = codes
+    return found if np.array_equal(found[own], codes) and (found >= 0).all() else None
+
+
+def grouped(table: Floats, group: Counts, size: int, axis: int) -> Floats:
+    """Sums of the rows or columns of each group."""
+    if size == len(group) and np.array_equal(group, np.arange(size)):
+        return table
+    turned = np.moveaxis(table, axis, 0)
+    found = np.zeros((size, *turned.shape[1:]))
+    np.add.at(found, group, turned)
+    return np.moveaxis(found, 0, axis)
+
+
+# of cells: what two tables differ by squared, less the noise; the variance of the noise; expected records; steps apart
+_Seen = tuple[Floats, Floats, Floats, int]
+
+
+def _differences(chain: Chain, own: Estimate | None, expected: Floats) -> list[_Seen]:
+    """What the tables of a chain, and this release's, differ by."""
+    times = [(t, table) for t, table in enumerate([*chain, own]) if table is not None]
+    return [
+        (((a - b) ** 2 - v - w).ravel(), (v + w).ravel(), expected.ravel(), u - t)
+        for (t, (a, v)), (u, (b, w)) in combinations(times, 2)
+    ]
+
+
+def _drift(seen: Sequence[_Seen]) -> Drift:
+    """Weighted least squares of ``excess = (2 s + q l) m``, with s and q not negative; classes lean on all cells."""
+    classes = len(CLASSES) + 1
+    persons, steps = np.zeros(classes), np.zeros(classes)
+    for _ in range(_ROUNDS if seen else 0):
+        normal, right = np.zeros((classes, 2, 2)), np.zeros((classes, 2))
+        for excess, noise, m, apart in seen:
+            of_cell = np.searchsorted(CLASSES, m, side="right")
+            weight = 0.5 / (noise + (2 * persons[of_cell] + apart * steps[of_cell]) * m) ** 2
+            moments = [np.bincount(of_cell, weights=weight * x, minlength=classes) for x in (m * m, m * excess)]
+            features = np.array([2.0, float(apart)])
+            normal += moments[0][:, None, None] * np.outer(features, features)
+            right += moments[1][:, None] * features
+        overall = _not_negative(normal.sum(0), right.sum(0))
+        told = inner(overall, (normal.sum(0) * overall).sum(1))
+        part = min(1.0, _TOLD / told) if told > 0 else 1.0
+        more = part * normal.sum(0), part * right.sum(0)
+        found = [_not_negative(n + more[0], r + more[1]) for n, r in zip(normal, right, strict=True)]
+        persons, steps = np.array([s for s, _ in found]), np.array([q for _, q in found])
+    return Drift(tuple(persons.tolist()), tuple(steps.tolist()))
+
+
+def _not_negative(normal: Floats, right: Floats) -> Floats:
+    """Least squares of two numbers that are not negative; where they cannot be told apart, all is steps."""
+    (a, b), (_, d) = normal.tolist()
+    x, y = right.tolist()
+    determinant = a * d - b * b
+    if determinant > 1e-9 * a * d:
+        s, q = (x * d - b * y) / determinant, (a * y - b * x) / determinant
+        if s >= 0 and q >= 0:
+            return np.array([s, q])
+        alone = np.array([max(x / a, 0.0), 0.0]), np.array([0.0, max(y / d, 0.0)])
+        return min(alone, key=lambda z: inner(z, (normal * z).sum(1)) - 2 * inner(z, right))
+    return np.array([0.0, max(y / d, 0.0) if d > 0 else 0.0])
+
+
+def _doubted(told: Estimate, own: Estimate, expected: Floats) -> Estimate:
+    """What earlier releases say of a table, with more variance where this release's surely contradicts them: one table
+    may change of a sudden, where the others do not.
+    """
+    noise, away = told[1] + own[1], (told[0] - own[0]) ** 2
+    excess, mean = float((away - noise).sum()), np.maximum(expected, own[0])
+    surprise = float((away / noise - 1).sum()) / math.sqrt(2 * noise.size)
+    return told if surprise <= _SURELY or excess <= 0 else (told[0], told[1] + excess / float(mean.sum()) * mean)
+
+
+def _ahead(chain: Chain, persons: Floats, step: Floats) -> Estimate | None:
+    """What a chain says of the next table, and the variance of that."""
+    found: Estimate | None = None
+    for table in chain:
+        if found is not None:
+            found = found[0], found[1] + step
+        if table is not None:
+            found = combined(found, (table[0], table[1] + persons))
+    return None if found is None else (found[0], found[1] + step + persons)

@@ -1,0 +1,163 @@
+"""What earlier releases are worth as evidence: the ACS 2024 dealt to twelve months, with a made-up drift, and by state.
+
+    python tests/benchmarks/bench_series.py --json bench/series.json [--drift 0 0.02 0.2] [--months 12 6 6] [--states 3]
+
+*Months*: the workers in random order, an equal part each month, (1, 1e-9) for each person over all: 70 % of mu^2 for
+the month, 15 % each for the quarter and the year. With a drift that part of the records is redrawn every month, for
+good, from a population in which half of the attributes are independent of the others. Each month has the months before
+as `previous`; the last one is also released *alone*. The last quarter and the year have their months as a `sum`. *Own
+sample* is as many records drawn from the month itself. *States*: some of the smallest and largest ones, alone and with
+the release of the country as a table that they are a `part` of. Distances are those of `bench_synthesis.py`; *cells*
+are how many of the nominal 95 % intervals of one- and two-way cells above 1 % (and, *below*, of 0.1 to 1 %) cover.
+Keys are seeded, **not private**.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from bench_coverage import Made, of_cells
+from bench_synthesis import Distances, table_of
+from harness import argument_parser, write
+
+from dpdist.families.base.accuracy import ReleaseAccuracy
+from dpdist.families.base.registry import make_plan, stages_of
+from dpdist.families.base.rehearsal import Rehearsal, key_from, rehearse, released_codes
+from dpdist.families.synthesis import stages
+from dpdist.model.earlier import EarlierReleases
+from dpdist.model.evidence import Earlier, Related
+from dpdist.model.learn import Learned
+from dpdist.privacy.arrays import Codes
+from dpdist.privacy.noise import Noise
+from dpdist.spec.reader import load
+from dpdist.spec.schema import Schema
+
+EPSILON = {"month": 0.8297, "quarter": 0.3717, "year": 0.3717, "whole": 1.0}
+"""Epsilon at delta 1e-9 of 70, 15 and 15 % of the mu^2 of (1, 1e-9)."""
+
+
+class Releases:
+    """Releases of tables of one schema."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema, self._seed = schema, 0
+
+    def release(self, codes: Codes, share: str, *related: Related, only_learn: bool = False) -> Rehearsal:
+        """A release of a table at a share of the budget, with earlier ones as evidence."""
+        rows = len(codes[0])
+        evidence = {one.kind: [f"earlier/{k}" for k in range(len(one.releases))] for one in related}
+        tree: dict[str, Any] = {
+            "kind": "synthesis",
+            "name": "bench",
+            "dataset": "bench",
+            "schema": self.schema.model_dump(mode="json", exclude_none=True),
+            "data": {"path": "unused", "minimum_records": round(0.9 * rows)},
+            "output": {"path": "unused"},
+            "synthesis": {"records": rows},
+            "privacy": {"epsilon": EPSILON[share], "delta": 1e-9},
+            "model": {"evidence": evidence} if related else {},
+        }
+        plan = make_plan(load(tree))
+        self._seed += 1
+        key = key_from(Noise(np.random.default_rng([self._seed, 7]).bytes(32)))
+        with patch.object(stages, "read_evidence", lambda spec: EarlierReleases(related, {}) if related else None):
+            return rehearse(plan, stages_of(plan), codes, key=key, until=Learned if only_learn else ReleaseAccuracy)
+
+    def figures(self, codes: Codes, made: Rehearsal) -> dict[str, float]:
+        """Distances and coverage of a release."""
+        released = released_codes(made)
+        distances = Distances(codes, self.schema.cardinalities).of(released)
+        accuracy, measured = made.result(ReleaseAccuracy).accuracy, made.result(Learned).measurements
+        cells = of_cells(codes, Made(self.schema, released, accuracy, measured))
+        covered = {f"cells_{k}": round(cells[f"cells {k}"][0], 1) for k in (1, 2)}
+        below = {f"below_{k}": round(cells[f"cells {k}"][2], 1) for k in (1, 2)}
+        return {name: round(value, 4) for name, value in distances.items()} | covered | below
+
+
+def earlier(made: Rehearsal) -> Earlier:
+    """A release as evidence."""
+    learned = made.result(Learned)
+    return Earlier(learned.measurements, learned.report["records"])
+
+
+def drifted(months: Sequence[Codes], drift: float) -> list[Codes]:
+    """The months with records redrawn; from month to month more of them."""
+    found = []
+    for t, codes in enumerate(months):
+        rng, rows = np.random.default_rng([t, 11]), len(codes[0])
+        shuffled = rng.permutation(rows)
+        other = rng.random(rows) < 1 - (1 - drift) ** t
+        half = len(codes) // 2
+        found.append([np.where(other & (k < half), column[shuffled], column) for k, column in enumerate(codes)])
+    return found
+
+
+def months(options: argparse.Namespace, releases: Releases, codes: Codes) -> Iterator[dict[str, Any]]:
+    """One row for each release that is looked at."""
+    order = np.random.default_rng(0).permutation(len(codes[0]))
+    size = len(order) // 12
+    dealt = [[column[order[t * size : (t + 1) * size]] for column in codes] for t in range(12)]
+    for drift, number in zip(options.drift, options.months, strict=True):
+        tables, before = drifted(dealt[:number], drift), list[Earlier]()
+        about: Mapping[str, Any] = {"case": "months", "drift": drift}
+        last = tables[-1]
+        again = np.random.default_rng(1).integers(0, size, size)
+        sample = Distances(last, releases.schema.cardinalities).of([column[again] for column in last])
+        yield {**about, "release": "own sample", **{name: round(value, 4) for name, value in sample.items()}}
+        yield {**about, "release": f"month {number}, alone", **releases.figures(last, releases.release(last, "month"))}
+        for t, table in enumerate(tables):
+            related = (Related("previous", tuple(before)),) if before else ()
+            made = releases.release(table, "month", *related, only_learn=t + 1 not in (1, 2, 6, number))
+            before.append(earlier(made))
+            if t + 1 in (1, 2, 6, number):
+                named = f"month {t + 1}, with the {t} before" if t else "month 1"
+                yield {**about, "release": named, **releases.figures(table, made)}
+        for name, parts in (("quarter", 3), ("year", 12)):
+            if number < 12:
+                continue
+            whole = [np.concatenate(columns) for columns in zip(*tables[-parts:], strict=True)]
+            for share, related in (("whole", ()), (name, ()), (name, (Related("sum", tuple(before[-parts:])),))):
+                how = "all of mu^2" if share == "whole" else f"15 % of mu^2{', with its months' if related else ''}"
+                figures = releases.figures(whole, releases.release(whole, share, *related))
+                yield {**about, "release": f"{name}, {how}", **figures}
+
+
+def states(options: argparse.Namespace, releases: Releases, codes: Codes) -> Iterator[dict[str, Any]]:
+    """States alone, and with the country as evidence."""
+    place = [name.lower() for name in releases.schema.names].index("state")
+    kept = [k for k in range(len(codes)) if k != place]
+    attributes = tuple(releases.schema.attributes[k] for k in kept)
+    inside = Releases(Schema(attributes=attributes))
+    country = Related("part", (earlier(inside.release([codes[k] for k in kept], "whole", only_learn=True)),))
+    sizes = np.bincount(codes[place])
+    ordered = [int(s) for s in np.argsort(sizes, kind="stable") if sizes[s]]
+    chosen = [ordered[round(k * (len(ordered) - 1) / max(options.states - 1, 1))] for k in range(options.states)]
+    for state in chosen:
+        own = [codes[k][codes[place] == state] for k in kept]
+        for how, related in (("alone", ()), ("with the country", (country,))):
+            figures = inside.figures(own, inside.release(own, "whole", *related))
+            yield {"case": "states", "drift": "", "release": f"{len(own[0]):,} records, {how}", **figures}
+
+
+def main() -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--drift", nargs="*", type=float, default=[0.0, 0.02, 0.2])
+    parser.add_argument("--months", nargs="*", type=int, default=[12, 6, 6])
+    parser.add_argument("--states", type=int, default=3)
+    options = parser.parse_args()
+    codes, _, spec = table_of("acs2024")
+    releases, rows = Releases(spec.table), list[dict[str, Any]]()
+    for case in (months, states):
+        for row in case(options, releases, codes):
+            print(json.dumps(row), flush=True)
+            rows.append(row)
+            write(options, rows)
+
+
+if __name__ == "__main__":
+    main()

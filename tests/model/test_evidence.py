@@ -1,0 +1,258 @@
+"""Noisy tables of earlier releases as evidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from syntheses import learn
+
+from dpdist.data.count import pair_counts
+from dpdist.model import learn as model
+from dpdist.model.account import GaussianAccount, Measurements, NoisyTable
+from dpdist.model.choices import choose, with_evidence
+from dpdist.model.evidence import CLASSES, Earlier, Evidence, Related, RelationKind
+from dpdist.model.learn import Known, Learned
+from dpdist.model.one_way import OneWay
+from dpdist.privacy.arrays import Codes
+from dpdist.privacy.noise import Noise
+
+CARDS = (6, 5, 8, 30)
+KEY = Noise(bytes(range(32)))
+SIZE, ROWS = 4000, 20_000
+
+
+def published(table: np.ndarray, deviation: float, rng: np.random.Generator) -> Earlier:
+    """A release of one attribute's table."""
+    noisy = np.rint(table + rng.normal(0, deviation, table.shape)).astype(np.int64)
+    own = NoisyTable("one-way", (0,), False, deviation, table.shape, noisy)
+    return Earlier(Measurements((own,), (0,), (np.arange(len(table)),)), int(table.sum()))
+
+
+def weighed(kind: RelationKind, tables: list[np.ndarray], last: np.ndarray, deviation: float = 30.0) -> Any:
+    """Evidence, this release's noisy table, and what both say of it."""
+    rng = np.random.default_rng(5)
+    related = Related(kind, tuple(published(table, deviation, rng) for table in tables))
+    noisy = last + rng.normal(0, deviation, len(last))
+    found = Evidence((related,), (len(last),))
+    one_way = found.weigh_values(OneWay((noisy,), np.array([deviation]), float(last.sum())))
+    return found, noisy, one_way
+
+
+def periods(number: int, seed: int, drift: float = 0.0) -> list[np.ndarray]:
+    """Tables of independent persons; the logarithms of the cells' shares take steps of this deviation."""
+    rng = np.random.default_rng(seed)
+    rate, found = rng.gamma(0.7, 400, SIZE), []
+    for _ in range(number):
+        found.append(rng.poisson(rate).astype(np.float64))
+        rate = rate * np.exp(rng.normal(0, drift, SIZE))
+    return found
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.05, 1.0])
+def test_drift_is_estimated_and_intervals_count_it(drift: float) -> None:
+    """Independent persons give deviations of 1; the variances of the estimates are those of their errors."""
+    *before, last = periods(6, 1, drift)
+    found, noisy, one_way = weighed("previous", before, last)
+    (report,) = found.report()
+    if drift < 1:
+        assert report["persons"][2:4] == pytest.approx([1, 1], abs=0.25)
+    of_steps = np.array(report["steps"])[[2, 4]]  # of cells with about 120 and 1,900 records
+    assert of_steps == pytest.approx(np.array([120, 1900]) * drift**2, rel=0.6, abs=0.25) or drift == 1
+    counts, variance = found.estimate((0,))
+    covered = np.abs(counts - last) < 1.96 * np.sqrt(variance)
+    assert 0.93 < covered.mean() < 0.97
+    large = last > 300
+    assert 0.92 < covered[large].mean() < 0.98
+    ours, alone = ((estimate - last) @ (estimate - last) for estimate in (counts, noisy))
+    assert ours < (0.75 if drift < 1 else 1.01) * alone
+    assert one_way.sigmas[0] < 30
+
+
+def test_parts_of_a_sum_weigh_as_their_noise_says() -> None:
+    """A sum of exact parts has no drift, and one that lacks a part is found out."""
+    parts = periods(3, 2)
+    total = np.sum(parts, axis=0)
+    found, noisy, _ = weighed("sum", parts, total)
+    assert max(found.report()[0]["steps"]) < 0.2
+    counts, variance = found.estimate((0,))
+    assert variance.mean() == pytest.approx(1 / (1 / 900 + 1 / 2700), rel=0.1)
+    assert np.mean((counts - total) ** 2) == pytest.approx(variance.mean(), rel=0.1)
+    found, noisy, _ = weighed("sum", parts[:2], total)
+    counts, variance = found.estimate((0,))
+    assert np.mean((counts - total) ** 2) < 1.02 * np.mean((noisy - total) ** 2)
+    assert np.mean(np.abs(counts - total) < 1.96 * np.sqrt(variance)) > 0.92
+
+
+def test_a_table_is_a_part_of_another() -> None:
+    last, other = periods(2, 3)
+    whole = last + other * 9
+    found, noisy, _ = weighed("part", [whole], last)
+    counts, variance = found.estimate((0,))
+    assert np.mean((counts - last) ** 2) < 0.6 * np.mean((noisy - last) ** 2)
+    assert 0.92 < np.mean(np.abs(counts - last) < 1.96 * np.sqrt(variance)) < 0.98
+
+
+def test_what_cannot_be_told_is_taken_for_steps() -> None:
+    """Of one earlier release nothing says whether other persons or another time make the difference."""
+    before, last = periods(2, 4)
+    found, *_ = weighed("previous", [before], last)
+    (report,) = found.report()
+    assert report["persons"] == [0.0] * (len(CLASSES) + 1)
+    assert report["steps"][3] == pytest.approx(2, rel=0.2)
+
+
+def records(rows: int, seed: int, drift: float = 0.0) -> Codes:
+    rng = np.random.default_rng(seed)
+    a = rng.integers(0, 6, rows)
+    b = np.where(rng.random(rows) < 0.6, np.minimum(a, 4), rng.integers(0, 5, rows))
+    c = np.where(rng.random(rows) < 0.8 - drift, a + 1, rng.integers(0, 8, rows))
+    d = np.minimum(rng.geometric(0.1 + 0.05 * b, rows) - 1, 29)
+    return [column.astype(np.uint8) for column in (a, b, c, d)]
+
+
+def learned(month: int, earlier: tuple[Earlier, ...], kind: RelationKind = "previous", **how: Any) -> Learned:
+    made = choose(CARDS, records=ROWS, mu=0.06, raking=False)
+    made = replace(made, iterations=(12,), rounds=2)
+    known: dict[str, Any] = {}
+    if earlier:
+        made = with_evidence(made, len(CARDS))
+        known["evidence"] = Evidence((Related(kind, earlier),), CARDS)
+    noise = Noise(bytes(31) + bytes([month]))
+    return learn(pair_counts(records(ROWS, month, **how), CARDS), choices=made, noise=noise, drawing=KEY, **known)
+
+
+def distance(found: Learned, month: int, **how: Any) -> float:
+    truth, shares = pair_counts(records(ROWS, month, **how), CARDS), found.fitted.expected / 2.0**40
+    pairs = [truth.pair(i, j).ravel() for i in range(4) for j in range(i + 1, 4)]
+    return float(np.abs(shares - np.concatenate(pairs) / ROWS).sum() / 12)
+
+
+def test_months_before_make_a_month_better_at_no_charge(monkeypatch: pytest.MonkeyPatch) -> None:
+    releases: tuple[Earlier, ...] = ()
+    drawn: list[tuple[str, int]] = []
+    measure = GaussianAccount.measure
+    monkeypatch.setattr(
+        GaussianAccount, "measure", lambda self, name, *a, **k: drawn.append((name, 1)) or measure(self, name, *a, **k)
+    )
+    for month in range(5):
+        found = learned(month, releases)
+        releases += (Earlier(found.measurements, found.report["records"]),)
+    alone = learned(4, ())
+    assert distance(found, 4) < 0.85 * distance(alone, 4)
+    assert sum(share for _, share in found.report["account"]) <= 1
+    steps = {name for name, _ in found.report["account"] if "pick" not in name}
+    assert {table.step for table in found.measurements.tables} == steps <= {name for name, _ in drawn}
+    repeated = Evidence((Related("previous", releases[:-1]),), CARDS).repeated(found.measurements)
+    assert repeated == found.report["drift"]
+    # a fifth of the records of the last month are others
+    changed = learned(6, releases, drift=0.2)
+    assert distance(changed, 6, drift=0.2) < 1.05 * distance(learned(6, (), drift=0.2), 6, drift=0.2)
+
+
+def test_tables_of_other_codes_are_used_as_far_as_they_are_finer() -> None:
+    """A release that merged other values says nothing of these, and one of all values says it of merged ones."""
+    first = learned(0, ())
+    coarse = replace(
+        first.measurements,
+        maps=tuple(np.minimum(codes, 1) for codes in first.measurements.maps),
+        tables=tuple(t for t in first.measurements.tables if not t.coded),
+    )
+    all_pairs = tuple(
+        NoisyTable(
+            "all pairs",
+            pair,
+            False,
+            20.0,
+            (CARDS[pair[0]], CARDS[pair[1]]),
+            np.zeros(CARDS[pair[0]] * CARDS[pair[1]], np.int64),
+        )
+        for pair in ((0, 1), (2, 3))
+    )
+    other = replace(coarse, tables=coarse.tables + all_pairs)
+    found = Evidence((Related("previous", (Earlier(other, ROWS), Earlier(first.measurements, ROWS))),), CARDS)
+    counts = pair_counts(records(ROWS, 0), CARDS)
+    one_way = OneWay(tuple(counts.single(i) * 1.0 for i in range(4)), np.full(4, 20.0), float(ROWS))
+    coding = found.coding(found.weigh_values(one_way))
+    assert [codes.tolist() for codes in coding.maps] == [codes.tolist() for codes in first.measurements.maps]
+    found.weigh_pairs(coding)
+    fine = {tuple(sorted((coding.fine[i], coding.fine[j]))) for i, j in ((0, 1), (2, 3))}
+    assert fine <= set(found.pairs)
+
+
+class Replayed(GaussianAccount):
+    """An account that keeps the exact tables and scores of its steps and, where it is given some, takes their outcomes
+    from a run before: what a neighbour changes is then compared given the same outcomes.
+    """
+
+    def __init__(self, mu: float, noise: Noise, before: Replayed | None = None) -> None:
+        super().__init__(mu, noise)
+        self.before, self.steps = before, list[tuple[str, list[np.ndarray], Any]]()
+
+    def measure(self, name: str, tables: Any, **how: Any) -> Any:
+        noisy, sigmas = super().measure(name, tables, **how)
+        if self.before is not None:
+            _, _, (noisy, same) = self.before.steps[len(self.steps)]
+            assert np.array_equal(sigmas, same)
+            self.noisy[-len(noisy) :] = [
+                (name, i, *pair) for i, pair in enumerate(zip(noisy, sigmas.tolist(), strict=True))
+            ]
+        self.steps.append((name, [table.copy() for table in tables], (noisy, sigmas)))
+        return noisy, sigmas
+
+    def pick(self, name: str, candidates: Any, **how: Any) -> int:
+        choice = super().pick(name, candidates, **how)
+        if self.before is not None:
+            choice = self.before.steps[len(self.steps)][2]
+        self.steps.append((name, [np.array(candidates._scores)], choice))
+        return choice
+
+
+def loss(one: Replayed, other: Replayed) -> float:
+    """What two tables' runs with the same outcomes differ by, in mu^2: shifts over deviations, and picks."""
+    spent = {line.name: line.spent for line in one.lines}
+    total = 0.0
+    for (name, exact, outcome), (again, others, _) in zip(one.steps, other.steps, strict=True):
+        assert name == again
+        if isinstance(outcome, tuple):
+            shifts = [float(((a - b) ** 2).sum()) for a, b in zip(exact, others, strict=True)]
+            total += sum(shift / sigma**2 for shift, sigma in zip(shifts, outcome[1].tolist(), strict=True))
+        else:  # what it costs where a score moves by 1, and nothing else is proved of it
+            moved = int(np.abs(exact[0] - others[0]).max())
+            assert moved <= 1
+            total += moved * spent[name]
+    return total
+
+
+def test_no_neighbour_of_a_series_loses_more_than_is_charged() -> None:
+    """Two periods of a tiny universe; a person more in one or in both, with each of all values. What the second period
+    costs is charged whatever the first one said, which is public, and the charge is attained.
+    """
+    cards, rng = (2, 2, 3), np.random.default_rng(8)
+    universe = [list(value) for value in np.ndindex(cards)]
+    tables = [[rng.integers(0, size, 400).astype(np.uint8) for size in cards] for _ in range(2)]
+
+    def run(period: int, person: list[int] | None, before: Replayed | None, first: Earlier | None) -> Any:
+        table = tables[period]
+        if person is not None:
+            table = [np.append(column, np.uint8(value)) for column, value in zip(table, person, strict=True)]
+        made = replace(choose(cards, records=400, mu=1.0, raking=False), iterations=(3,))
+        made = made if first is None else with_evidence(made, 3)
+        account = Replayed(1.0, Noise(bytes(31) + bytes([period])), before)
+        known = Known(evidence=Evidence((Related("previous", (first,)),), cards) if first else None)
+        found = model.learn(pair_counts(table, cards), account, choices=made, drawing=KEY, known=known)
+        return account, Earlier(found.measurements, found.report["records"])
+
+    _, first = run(0, None, None, None)
+    losses = []
+    for period, evidence in ((0, None), (1, first)):
+        base, _ = run(period, None, None, evidence)
+        losses.append([loss(base, run(period, person, base, evidence)[0]) for person in universe])
+        charged = sum(line.spent for line in base.lines)
+        assert charged <= 1
+        assert max(losses[-1]) <= charged * (1 + 1e-9)
+        assert max(losses[-1]) > 0.9 * charged
+    both = [a + b for a in losses[0] for b in losses[1]]
+    assert 1.7 < max(both) <= 2  # of a person in both periods, who is charged for both
