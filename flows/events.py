@@ -20,7 +20,8 @@ from dpdist.evaluation.ledger_report import left_of
 from dpdist.ledger.tables import OPEN as OPEN_STATES
 from dpdist.lifecycle.history import live_attempt
 from dpdist.privacy.formatting import downwards
-from flows.server import artifact_key
+
+from .server import artifact_key
 
 if TYPE_CHECKING:
     from dpdist.lifecycle.publication import Outcome

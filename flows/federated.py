@@ -13,9 +13,10 @@ from prefect import flow
 from prefect.artifacts import create_table_artifact
 
 from dpdist.errors import SpecError
-from flows.events import told
-from flows.release import one_at_a_time, read_spec, run_with_retries, without_private_text
-from flows.server import artifact_key, storage_of_block
+
+from .events import told
+from .release import one_at_a_time, read_spec, run_with_retries, without_private_text
+from .server import artifact_key, storage_of_block
 
 if TYPE_CHECKING:
     from dpdist.families.mixing.federated.spec import FederatedSpec

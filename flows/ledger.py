@@ -12,9 +12,10 @@ from prefect.artifacts import create_markdown_artifact
 
 from dpdist.errors import LedgerError
 from dpdist.spec.release import DEFAULT_LEDGER
-from flows.events import name_run, tell_state
-from flows.release import pinned, without_private_text
-from flows.server import page_address, storage_of_block
+
+from .events import name_run, tell_state
+from .release import pinned, without_private_text
+from .server import page_address, storage_of_block
 
 
 @flow(

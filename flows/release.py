@@ -29,14 +29,15 @@ from prefect.client.schemas.objects import State
 from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectAlreadyExists
 
-from dpdist.api.calls import opened_run
+from dpdist.api.calls import opened_run, plan
 from dpdist.cluster.logs import configure
 from dpdist.errors import DpdistError, ResourceError, SpecError, StorageUnavailable
 from dpdist.lifecycle.history import live_attempt
 from dpdist.lifecycle.publication import Outcome
 from dpdist.spec.reader import load
-from flows.events import tell_released, told
-from flows.server import StepProgress, artifact_key, inside, show_outcome, show_plan, storage_of_block
+
+from .events import tell_released, told
+from .server import StepProgress, artifact_key, inside, show_outcome, show_plan, storage_of_block
 
 if TYPE_CHECKING:
     from dpdist.lifecycle.run import AttemptMode
@@ -68,6 +69,7 @@ def release(
     spec: str | dict[str, Any],
     settings: dict[str, Any] | None = None,
     attempt: Literal["once", "replace"] = "once",
+    plan_only: bool = False,
 ) -> str:
     """Run a release, or continue the one that was interrupted.
 
@@ -80,16 +82,22 @@ def release(
     attempt : {"once", "replace"}
         Begin, continue what was interrupted, or end if it is published; or give an interrupted attempt up, whose charge
         stays, and charge a new one.
+    plan_only : bool
+        Show what the release would guarantee, cost and need; charge nothing and read no record.
 
     Returns
     -------
     str
-        Address of the release.
+        Address of the release, or what it would guarantee.
     """
 
     @storage_of_block()
     def run() -> str:
         loaded = read_spec(spec, settings or {})
+        if plan_only:
+            planned = plan(loaded)
+            show_plan(planned.plan)
+            return planned.guarantee
         with told(loaded), one_at_a_time(loaded.dataset):
             return run_with_retries(loaded, attempt).uri
 

@@ -47,9 +47,8 @@ def example(name: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
         return merge(values, changes or {})
     releases = ROOT / "deploy" / "releases"
     spec, schema = (releases / "acs2024-whole.yaml").read_text(), "acs2024"
-    if "spec" in values["release"]:
-        spec = values["release"]["spec"]
-        schema = Path(yaml.safe_load(spec)["schema"]).stem
+    if isinstance(named := yaml.safe_load(values["release"]["spec"])["schema"], str):
+        spec, schema = values["release"]["spec"], Path(named).stem
     files = {"spec": spec, "schema": (releases / "schemas" / f"{schema}.yaml").read_text()}
     return merge(merge(values, {"release": files}), changes or {})
 

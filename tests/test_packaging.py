@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,31 @@ def test_extras_are_locked() -> None:
         for requirement in extra if name != "dashboard" else ():
             package = requirement.split("[")[0].split(">")[0].split("<")[0].lower()
             assert f"\n{package}==" in f"\n{locked}", requirement
+
+
+def test_the_wheel_brings_flows_and_examples(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.iterdir()
+    names = set(zipfile.ZipFile(wheel).namelist())
+    own = {f"dpdist/flows/{path.name}" for path in (ROOT / "flows").glob("*.py")}
+    own |= {
+        f"dpdist/examples/{p.relative_to(ROOT / 'deploy/releases')}"
+        for p in (ROOT / "deploy").rglob("releases/**/*.yaml")
+    }
+    assert own <= names
+    assert {name.split("/")[0] for name in names} == {"dpdist", f"dpdist-{dpdist.__version__}.dist-info"}
+    shutil.unpack_archive(wheel, tmp_path / "there", "zip")
+    seen = "import dpdist.flows, dpdist.cli.examples as e, sys; print(e._folder(), dpdist.flows.__path__)"
+    done = subprocess.run(
+        [sys.executable, "-c", seen], cwd=tmp_path / "there", capture_output=True, text=True, check=True
+    )
+    assert done.stdout.count("there/dpdist/") == 2
+    assert not any(
+        "flows." in line
+        for p in (ROOT / "flows").glob("*.py")
+        for line in re.findall("^from (.*) import", p.read_text(), re.M)
+    )
 
 
 def test_a_manifest_names_packages_that_dpdist_needs() -> None:

@@ -20,6 +20,7 @@ from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
+from dpdist.cli.examples import examples
 from dpdist.cli.help import dress
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.ledger_views import metrics, report
@@ -68,6 +69,7 @@ app = _App(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(plan)
+app.command()(examples)
 app.command()(synthesize)
 app.command()(evaluate)
 app.command()(verify)

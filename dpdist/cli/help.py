@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 GROUPS = {
-    "Publish": ("synthesize", "schema", "spec", "plan", "release", "sample"),
+    "Publish": ("synthesize", "schema", "spec", "plan", "release", "examples", "sample"),
     "Use": ("verify", "export", "draw", "tabulate", "infer", "replicates"),
     "Keep": ("ledger", "contract", "account"),
     "Operate": ("evaluate", "audit", "cluster", "runs"),
@@ -21,6 +21,7 @@ EXAMPLES = {
     "plan": "plan people.yaml --risk '1% to 2%' --write people-2.yaml",
     "release": "release people.yaml --set privacy.epsilon=1",
     "synthesize": "synthesize people.parquet --epsilon 1 --drop customer_id --public age=0..110",
+    "examples": "examples demo",
     "evaluate": "evaluate releases/people --spec people.yaml --output evaluation",
     "verify": "verify releases/people --public-key people.pub.pem",
     "draw": "draw releases/people --records 10000 --where 'age >= 65' --out old.parquet",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,3 +62,11 @@ def test_bars_show_the_time_that_remains() -> None:
 
     console = Console(width=WIDTH)
     assert any(isinstance(column, TimeRemainingColumn) for column in display.stage_bars(console).columns)
+
+
+def test_examples_are_listed_and_copied(dpdist: Command, tmp_path: Path) -> None:
+    assert re.search(r"^demo +What `make demo` runs first", dpdist("examples").out, re.M)
+    assert dpdist("examples", "demo").out == "demo.yaml\nschemas/acs2013.yaml\n"
+    assert "(1, 1e-9)-differential privacy" in dpdist("plan", "demo.yaml").out
+    assert "did you mean 'demo'" in dpdist("examples", "demoo").err
+    assert dpdist("examples", "demo").code != 0

@@ -31,6 +31,13 @@ def test_every_mode_is_clean(name: str) -> None:
     assert render(example(name)).manifests
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_renders_alone(name: str) -> None:
+    values = yaml.safe_load((CHART / "examples" / f"{name}.yaml").read_text())
+    assert lint(values) == []
+    assert render(values).manifests
+
+
 def test_the_examples_cover_every_mode() -> None:
     values = [merge(yaml.safe_load((CHART / "values.yaml").read_text()), example(name)) for name in EXAMPLES]
     assert {v["mode"] for v in values} == {"job", "cronJob", "prefect", "workers"}

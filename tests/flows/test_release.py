@@ -88,6 +88,14 @@ def test_a_release_shows_its_plan_its_progress_and_its_guarantee(
     assert states(spec) == ["committed"]
 
 
+def test_a_plan_alone_charges_nothing(tmp_path: Path, release: Any, artifacts: Any) -> None:
+    spec = project(tmp_path, name="planned")
+    assert release(inline(spec), plan_only=True).startswith("Per record: (20, 4)")
+    assert states(spec) == []
+    assert "plausible deniability" in artifacts()["people-planned-plan"].data
+    assert not (tmp_path / "release").exists()
+
+
 def test_nothing_private_is_held(tmp_path: Path, prefect_home: tuple[Path, ...], release: Any) -> None:
     spec = project(tmp_path, name="held", rows=131_071)
     release(inline(spec))
