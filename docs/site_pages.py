@@ -62,11 +62,7 @@ CARDS = """
 def landing_page() -> str:
     """Return the first page: the README, with how data flow and cards after its first sentence."""
     title, sentence, rest = (ROOT / "README.md").read_text().split("\n\n", 2)
-    return (
-        "\n\n".join([title, sentence, CARDS.strip(), rest])
-        .replace("](https://dpdist.example/source/docs/", "](")
-        .replace("](docs/", "](")
-    )
+    return "\n\n".join([title, sentence, CARDS.strip(), rest]).replace("](docs/", "](")
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:

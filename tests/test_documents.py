@@ -104,8 +104,6 @@ def test_the_navigation_of_the_site_has_every_page() -> None:
 @documents
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", _prose(document)):
-        assert "://" in target or document.name != "README.md", f"{target}: a package index shows the README, too"
-        target = target.removeprefix("https://dpdist.example/source/")
         if "://" in target:
             continue
         name, _, section = target.partition("#")

@@ -49,6 +49,10 @@ def test_the_wheel_brings_flows_and_examples(tmp_path: Path) -> None:
         for p in (ROOT / "deploy").rglob("releases/**/*.yaml")
     }
     assert own <= names
+    about = zipfile.ZipFile(wheel).read(f"dpdist-{dpdist.__version__}.dist-info/METADATA").decode()
+    links = re.findall(r"\]\((.*?)\)", about)
+    assert links
+    assert all("://" in link for link in links), "a package index shows the README, too"
     assert {name.split("/")[0] for name in names} == {"dpdist", f"dpdist-{dpdist.__version__}.dist-info"}
     shutil.unpack_archive(wheel, tmp_path / "there", "zip")
     seen = "import dpdist.flows, dpdist.cli.examples as e, sys; print(e._folder(), dpdist.flows.__path__)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -53,16 +54,23 @@ def test_what_is_copied_exists_and_is_sent() -> None:
                 assert f"!{source}" in ignored or f"!{source.split('/')[0]}" in ignored, source
 
 
-def test_the_wheel_holds_one_package_and_the_image_the_flows_beside_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", tmp_path]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    names = {name.split("/")[0] for name in ZipFile(wheel).namelist()}
-    assert names == {"dpdist", f"dpdist-{wheel.name.split('-')[1]}.dist-info"}
+def test_the_wheel_is_built_of_what_the_image_copies(tmp_path: Path) -> None:
+    """It holds one package, with the flows; Prefect finds them beside it."""
     copied = [rest.split() for name, rest in instructions() if name == "COPY"]
+    for *sources, target in copied[1 : copied.index(["--from=build", "/opt/venv", "/opt/venv"])]:
+        for source in sources:
+            place = tmp_path / (source if target == "./" else target)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
+            copy(ROOT / source, place)
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    held = ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in held} == {"dpdist", f"dpdist-{wheel.name.split('-')[1]}.dist-info"}
+    assert {"dpdist/flows/release.py", "dpdist/examples/demo.yaml"} <= set(held)
     environment = " ".join(rest for name, rest in instructions() if name == "ENV")
     assert ["flows", "/opt/dpdist/flows"] in copied
-    assert ["flows", "flows"] not in copied
     assert "PYTHONPATH=/opt/dpdist " in environment
 
 
