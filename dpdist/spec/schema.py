@@ -281,6 +281,8 @@ class Attribute(Frozen):
     def explain(self) -> str:
         """Return what the attribute holds, in words."""
         values, binned = [str(value) for value in self.values or ()], self.bounds is not None and self.is_binned
+        if self.labels is not None and values:
+            values = [f"{value} = {label}" for value, label in zip(values, self.labels, strict=True)]
         held = ", ".join(values[:12]) + f" and {len(values) - 12} more" * (len(values) > 12)
         if self.bounds is not None:
             held = f"{self.shown(self.bounds[0])} to {self.shown(self.bounds[1])}"

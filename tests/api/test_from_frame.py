@@ -112,10 +112,12 @@ def test_the_noise_of_what_is_found_keeps_its_share(folder: Path) -> None:
     plan = make_plan(load(tree))
     assert isinstance(plan, SynthesisPlan)
     assert plan.discovery is not None
-    spent = plan.discovery.spent(2, 1 + 3 * 3)
+    spent = plan.discovery.spent(2, 1 + 2 * 3 + 1)  # steps are asked of the number that need not be an integer
     whole = 1 / plan.event.parts()[0].noise_multiplier  # type: ignore[union-attr]
-    assert 2 / plan.discovery.values**2 + 10 / plan.discovery.cells**2 <= spent <= 0.3 * whole**2 * (1 + 1e-9)
+    assert 2 / plan.discovery.values**2 + 8 / plan.discovery.cells**2 <= spent <= 0.3 * whole**2 * (1 + 1e-9)
     assert plan.mu <= whole
+    fine = [(wide, plan.discovery.fine(wide, 3)) for wide in (1, 2, 3)]
+    assert all(wide / deviation**2 <= 3 / plan.discovery.cells**2 for wide, deviation in fine)
     known = load(tree | {"schema": plan.spec.presumed, "discover": None})
     final = plan.knowing(known, spent)  # type: ignore[arg-type]
     assert math.hypot(final.choices.mu, final.accuracy_mu) ** 2 + spent <= whole**2

@@ -21,15 +21,16 @@ class Discovery:
     """The noise of what is found."""
 
     values: float  # deviation of the counts of values
-    cells: float  # deviation of all other counts
+    cells: float  # deviation of all other counts, but for fine histograms where not every column needs one
     named_from: int  # a value is named if its noisy count is at least this
     lost: float  # probability that a value of one record is named
 
     @classmethod
     def of(cls, spec: WholeSynthesisSpec, mu: float) -> Discovery:
         """The noise at which everything is mu-GDP together: values count twice."""
-        texts, binned = len(spec.undeclared_texts), len(spec.undeclared_numbers)
-        cells = math.sqrt(1 + 2 * texts + 3 * binned) / mu * ABOVE
+        texts = len(spec.undeclared_texts)
+        binned, stepped = len(spec.undeclared_numbers), len(spec.undeclared_steps)
+        cells = math.sqrt(1 + 2 * texts + 2 * binned + stepped) / mu * ABOVE
         values, lost = cells / math.sqrt(2), lost_by(spec)
         named = least_above(partial(tail, "gaussian", values), lost / texts) + 1 if texts else 1
         return cls(values, cells, named, lost)
@@ -37,6 +38,10 @@ class Discovery:
     def spent(self, values: int, cells: int) -> float:
         """Of mu^2, by this many histograms of each kind."""
         return (values / self.values**2 + cells / self.cells**2) * ABOVE
+
+    def fine(self, wide: int, binned: int) -> float:
+        """The deviation of the fine histograms of some of the columns: what was kept for all of them is theirs."""
+        return self.cells * math.sqrt(wide / binned) * ABOVE
 
     def draws(self, spec: WholeSynthesisSpec) -> int:
         """A bound of the draws of noise that one table and its neighbour share."""

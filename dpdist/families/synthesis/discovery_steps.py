@@ -90,26 +90,31 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
         return noisy_counts(counts, how=("gaussian", deviation), noise=attempt.noise, name=name)
 
     rows = int(noisy("records", np.array([table.rows], np.int64))[0])
-    texts, numbers = spec.undeclared_texts, spec.undeclared_numbers
+    texts, numbers, stepped = spec.undeclared_texts, spec.undeclared_numbers, spec.undeclared_steps
     named, absent = named_values(attempt, table, texts, ("gaussian", noise.values, noise.named_from))
     lacking = noisy("missing", absent, noise.values)
     made = {name: _text(name, i, named, lacking[i], noise) for i, name in enumerate(texts)}
     wide: list[_Range] = []
     if numbers:
         coarse = noisy("bins", _counts(attempt, spec.table, numbers))
-        steps = noisy("steps", _multiples(attempt, numbers).ravel()).reshape(-1, len(_STEPS))
-        for name, cells, counted in zip(numbers, _split(spec.table, numbers, coarse), steps, strict=True):
-            found = _Range.of(spec.attribute(name), cells, counted, rows, noise)
+        steps = dict[str, Counts]()
+        if stepped:
+            counts = noisy("steps", _multiples(attempt, stepped).ravel()).reshape(-1, len(_STEPS))
+            steps = dict(zip(stepped, counts, strict=True))
+        for name, cells in zip(numbers, _split(spec.table, numbers, coarse), strict=True):
+            found = _Range.of(spec.attribute(name), cells, steps.get(name, np.zeros(1, np.int64)), rows, noise)
             if found.is_wide:
                 wide.append(found)
             made[name] = found.attribute()
     if wide:
+        deviation = noise.fine(len(wide), len(numbers))
+        wide = [replace(one, deviation=deviation) for one in wide]
         fine = Schema(attributes=tuple(one.refined() for one in wide))
-        cells = noisy("fine", _counts(attempt, fine, fine.names))
+        cells = noisy("fine", _counts(attempt, fine, fine.names), deviation)
         for one, own in zip(wide, _split(fine, fine.names, cells), strict=True):
             made[one.name] = one.attribute(own[:-1])
     schema = Schema(attributes=tuple(made.get(a.name, a) for a in spec.table.attributes))
-    spent = noise.spent(len(texts), 1 + 2 * len(numbers) + len(wide))
+    spent = noise.spent(len(texts), 1 + len(numbers) * (2 if wide else 1) + len(stepped))
     records = max(rows - math.ceil(_CLEAR * noise.cells), 1)
     return Discovered(schema.model_dump_json(exclude_defaults=True), records, spent)
 

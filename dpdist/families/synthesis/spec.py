@@ -188,6 +188,11 @@ class WholeSynthesisSpec(ReleaseSpec):
         """The others."""
         return tuple(name for name in self.undeclared if self.attribute(name).values is None)
 
+    @property
+    def undeclared_steps(self) -> tuple[str, ...]:
+        """Those of numbers that need not be integers."""
+        return tuple(name for name in self.undeclared_numbers if self.attribute(name).kind == "number")
+
     def attribute(self, name: str) -> Attribute:
         """The attribute of this name."""
         return self.table.attributes[self.table.names.index(name)]
