@@ -300,7 +300,7 @@ def test_a_schema_of_census_persons_is_drafted_and_charged_once(
     ("given", "words"),
     [
         (["--column=a", "--column=a=integer"], "named twice"),
-        (["--column=a=integr"], "did you mean integer"),
+        (["--column=a=integr"], "did you mean 'integer'"),
         (["--column=a", "--epsilon=0"], "privacy.epsilon"),
     ],
 )
