@@ -19,7 +19,7 @@ from .release import one_at_a_time, read_spec, run_with_retries, without_private
 from .server import artifact_key, storage_of_block
 
 if TYPE_CHECKING:
-    from dpdist.families.mixing.federated.spec import FederatedSpec
+    from dpdist.federated.spec import FederatedSpec
 
 
 @flow(

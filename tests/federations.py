@@ -17,8 +17,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from distributed import Client, Security
 from releases import dotted
 
-from dpdist.families.mixing.federated.messages import identity_text
 from dpdist.families.mixing.spec import MixingSpec
+from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.federated.messages import identity_text
+from dpdist.federated.spec import FederatedRelease
 from dpdist.ledger import Books
 from dpdist.ledger.signing import load_signing_key
 from dpdist.lifecycle.conformity import check_input
@@ -137,6 +139,32 @@ def federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> Mi
     return spec
 
 
+def summing_federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> WholeSynthesisSpec:
+    """A synthesis of clients below `folder`, all in this process, with a ledger of the coordinator."""
+    if not (folder / "ledger.db").exists():
+        create_ledger(folder, "people")
+    tree: dict[str, Any] = {
+        "kind": "synthesis",
+        "name": "together",
+        "dataset": "people",
+        "schema": SCHEMA,
+        "data": {"minimum_records": 8_000},
+        "output": {"path": str(folder / "release"), "rows_per_part": 1_000},
+        "ledger": f"sqlite:///{folder}/ledger.db",
+        "work": str(folder / "work"),
+        "cluster": {"mode": "in-process"},
+        "privacy": {"epsilon": 1, "delta": 1e-9},
+        "synthesis": {"records": 2_000},
+        "federated": {
+            "trust": "correlated",
+            "clients": [member(folder, name, seed=number) for number, name in enumerate(names)],
+        },
+    }
+    spec = load(override(tree, dotted(changes)))
+    assert isinstance(spec, WholeSynthesisSpec)
+    return spec
+
+
 def at(stage: str, act: Callable[[], Any]) -> Callable[[str, int, int], None]:
     """Progress that acts once, when a stage begins."""
     done: list[str] = []
@@ -149,7 +177,7 @@ def at(stage: str, act: Callable[[], Any]) -> Callable[[str, int, int], None]:
     return progress
 
 
-def states(spec: MixingSpec) -> dict[str, list[str]]:
+def states(spec: FederatedRelease) -> dict[str, list[str]]:
     """The states of all attempts in the ledger of each client, and in the coordinator's (``""``); all are whole."""
     assert spec.federated is not None
     books = {client.name: (client.ledger or "", client.dataset) for client in spec.federated.clients}

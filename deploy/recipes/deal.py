@@ -21,7 +21,7 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from dpdist.families.mixing.federated.messages import identity_text
+from dpdist.federated.messages import identity_text
 from dpdist.ledger import Books
 from dpdist.spec.reader import load
 

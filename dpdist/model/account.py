@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from dpdist.storage.stored import value_of
 
 if TYPE_CHECKING:
     from dpdist.model.coding import Coding
+    from dpdist.model.sums import Sum
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,10 @@ class GaussianAccount:
     draws: int = 0  # keyed draws so far; each may miss its distribution by `dpdist.privacy.noise.SAMPLER_DELTA`
     # the noisy tables in order: name of the step, number in it, table, deviation
     noisy: list[tuple[str, int, Counts, float]] = field(default_factory=list)
+    # where no one sees exact tables: gives noisy sums of these deviations by the name of the step
+    ask: Callable[[str, Sequence[Sum], Floats], list[Counts]] | None = None
+    widening: float = 1.0  # deviation of all noise in a sum over that of the noise that is charged
+    least: float = 0.0  # least deviation that is charged
 
     def __post_init__(self) -> None:
         if not 0 < self.mu < math.inf:
@@ -74,12 +79,12 @@ class GaussianAccount:
         rounded = np.array([math.sqrt(2.0 ** round(2 * math.log2(weight))) for weight in weights])
         portions = rounded / rounded.sum()
         sigmas: NDArray[np.float64] = 1 / (self.mu * np.sqrt(share * portions)) * ABOVE
-        return sigmas
+        return np.maximum(sigmas, self.least) * self.widening
 
     def measure(
         self,
         name: str,
-        tables: Sequence[Counts],
+        tables: Sequence[Counts | Sum],
         *,
         share: float,
         weights: Sequence[float] | None = None,
@@ -92,13 +97,16 @@ class GaussianAccount:
         account has not so much left, or the name was used before.
         """
         sigmas = self.deviations(share, [1.0] * len(tables) if weights is None else weights) * sensitivity
-        spent = sensitivity**2 * math.fsum((1 / sigmas**2).tolist())
+        spent = (sensitivity * self.widening) ** 2 * math.fsum((1 / sigmas**2).tolist())
         self._spend(name, spent, sum(table.size for table in tables))
-        noisy = [
-            table
-            + self.noise.gaussian_integers(f"{self.prefix}{name}/{i}", table.size, sigma=sigma).reshape(table.shape)
-            for i, (table, sigma) in enumerate(zip(tables, sigmas.tolist(), strict=True))
-        ]
+        if self.ask is not None:
+            noisy = self.ask(name, cast("Sequence[Sum]", tables), sigmas)
+        else:
+            noisy = [
+                table
+                + self.noise.gaussian_integers(f"{self.prefix}{name}/{i}", table.size, sigma=sigma).reshape(table.shape)
+                for i, (table, sigma) in enumerate(zip(cast("Sequence[Counts]", tables), sigmas.tolist(), strict=True))
+            ]
         self.noisy += [(name, i, *pair) for i, pair in enumerate(zip(noisy, sigmas.tolist(), strict=True))]
         return noisy, sigmas
 

@@ -23,6 +23,8 @@ MOST_TRIPLES = 20  # triples that are measured at most: their noise grows with t
 MOST_ROUNDS = 5000  # rounds of balancing at most
 TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
 
+GRIDS = 0.12  # share of the small tables of all pairs that pairs are picked from
+
 # shares of the triples' tables and of their picks, where there are any; raking's tables have so much less
 _TRIPLES, _TRIPLE_PICKS = 0.1, 0.01
 # where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured
@@ -50,6 +52,7 @@ class Choices:
     tree: float = 0.30
     pairs: float = 0.41
     picks: float = 0.04
+    grids: float = 0.0  # share of small tables of all pairs, from which pairs are picked where no distance may be seen
     # misfit, rake: shares of the noisy misfit that decides about raking, and of all pair tables; 0 without raking
     misfit: float = 0.0
     rake: float = 0.0
@@ -76,7 +79,7 @@ class Choices:
     def spends(self) -> float:
         """The sum of all shares."""
         single = (self.one_way, self.one_way_again, self.tree, self.pairs, self.picks, self.misfit, self.rake)
-        return math.fsum((*single, self.triples, self.triple_picks))
+        return math.fsum((*single, self.triples, self.triple_picks, self.grids))
 
 
 def is_wide(cardinalities: Sequence[int]) -> bool:
@@ -147,6 +150,16 @@ def with_evidence(choices: Choices, attributes: int) -> Choices:
     )
 
 
+def with_grids(choices: Choices) -> Choices:
+    """The choices where pairs are picked from noisy grids: their share also pays for what distances decide."""
+    if not (choices.tree or choices.pairs):
+        return choices
+    kept = (1 - GRIDS) / (1 - choices.picks - choices.misfit)
+    shares = ("one_way", "one_way_again", "tree", "pairs", "rake", "triples", "triple_picks")
+    scaled: dict[str, Any] = {name: getattr(choices, name) * kept for name in shares}
+    return replace(choices, grids=GRIDS, picks=0.0, misfit=0.0, **scaled)
+
+
 def with_prior(choices: Choices, attributes: int) -> Choices:
     """The choices with a model of a public table to start from: its tree needs no share of its own. Where a round has
     the fewest pairs, the public model may have half of the cells.
@@ -199,11 +212,12 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
             found["Coarse"] = (
                 f"attributes with {least} values or more get a copy of {groups} groups of equal mass, or by levels"
             )
+    picked = f"by small tables of all pairs, {_percent(c.grids)}" if c.grids else _percent(c.picks)
     if c.tree or c.pairs:
         found["Pairs"] = (
             (f"a tree of {d - 1} pairs ({_percent(c.tree)}), then " if c.tree else "")
             + f"{c.rounds} rounds of up to {c.per_round} pairs "
-            f"({_percent(c.pairs)}), picked where the model misses most ({_percent(c.picks)}): few enough that "
+            f"({_percent(c.pairs)}), picked where the model misses most ({picked}): few enough that "
             f"the noise of a table stays below its signal. The model has at most {c.cells:,} cells"
         )
     if c.priorities:
@@ -215,7 +229,8 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
         found["Raking"] = (
             f"the declared records are many for the noise: all {d * (d - 1) // 2} pairs are measured "
             f"({_percent(c.rake)}) and a pool of {c.pool_parts * c.pool_rows:,} model records is weighted to them, "
-            f"unless a noisy misfit ({_percent(c.misfit)}) says that the model is as good; the share then buys rounds"
+            f"unless a noisy misfit ({_percent(c.misfit or c.grids)}) says that the model is as good; the share then "
+            "buys rounds"
         )
         if c.triple_tables:
             found["Triples"] = (

@@ -23,6 +23,7 @@ from dpdist.data.operators import Operator, pair_counts_operator, table_counts_o
 from dpdist.model.choices import MOST_CODED_CELLS, Choices
 from dpdist.model.junction import Set, cells_of, cliques_of
 from dpdist.model.one_way import Merging, OneWay, merge_rare
+from dpdist.model.sums import AskedCounts, Sum
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.spec.rules import Forbidden, Rules
 
@@ -67,7 +68,7 @@ def coding_of(
             if cardinality >= least:
                 mass: Floats = np.bincount(codes, weights=one_way.counts[i], minlength=cardinality).astype(np.float64)
                 group = _of_level(m, codes, levels[i] if levels else (), groups)
-                group = _equal_mass(mass, groups) if group is None else group
+                group = equal_mass(mass, groups) if group is None else group
                 if kinds is not None:
                     group, kinds = _split(group, kinds, most=2 * groups)
                 codes, cardinality, level = group[codes], int(group.max()) + 1, level + 1
@@ -108,7 +109,7 @@ def _split(group: Counts, kinds: Counts, *, most: int) -> tuple[Counts, Counts |
     return (split.reshape(-1).astype(np.int64), found % number) if len(found) <= most else (group, None)
 
 
-def _equal_mass(counts: Floats, groups: int) -> Counts:
+def equal_mass(counts: Floats, groups: int) -> Counts:
     """Group number of each code, groups of about equal mass in code order."""
     mass = np.maximum(counts, 0)
     middle = (np.cumsum(mass) - mass / 2) / max(mass.sum(), 1e-300)
@@ -142,10 +143,14 @@ class PairTables:
 
     def table(self, index: int) -> NDArray[np.int64]:
         """The table of pair number `index`."""
+        return self.within(self.cells, index)
+
+    def within(self, cells: NDArray[np.int64], index: int) -> NDArray[np.int64]:
+        """The table of pair number `index` in cells like these."""
         a, b = self.pairs[index]
         start = int(self.starts[index])
         size = int(self.sizes[index])
-        return self.cells[start : start + size].reshape(self.cardinalities[a], self.cardinalities[b])
+        return cells[start : start + size].reshape(self.cardinalities[a], self.cardinalities[b])
 
     def distances(self, expected: NDArray[np.int64]) -> NDArray[np.int64]:
         """L1 distance of each pair's table to a public table of integers; one record changes each by at most 1."""
@@ -154,10 +159,24 @@ class PairTables:
         return np.add.reduceat(np.abs(self.cells - expected), self.starts)
 
 
-def recode(counts: PairCounts, coding: Coding) -> PairTables:
+@dataclass(frozen=True, eq=False, repr=False)
+class AskedTables(PairTables):
+    """The same, as sums that are asked for: there are no cells."""
+
+    coding: Coding
+
+    def table(self, index: int) -> Sum:  # type: ignore[override]
+        """The table of pair number `index`."""
+        a, b = self.pairs[index]
+        return Sum((self.coding.source[a], self.coding.source[b]), (self.coding.maps[a], self.coding.maps[b]))
+
+
+def recode(counts: PairCounts | AskedCounts, coding: Coding) -> PairTables:
     """Sum the exact pair counts onto the codes of the model."""
     cards, source = coding.cardinalities, coding.source
     pairs = tuple(p for p in combinations(range(len(cards)), 2) if source[p[0]] != source[p[1]])
+    if isinstance(counts, AskedCounts):
+        return AskedTables(cards, pairs, np.zeros(0, np.int64), coding)
     spread = [
         None if np.array_equal(m, np.arange(c)) else (m[:, None] == np.arange(c)).astype(np.float64)
         for m, c in zip(coding.maps, cards, strict=True)

@@ -18,8 +18,10 @@ from itertools import combinations
 
 import numpy as np
 
+from dpdist.accuracy.tables import TRIPLES
 from dpdist.errors import AccountingError
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, MOST_CODED_CELLS, TRIPLE_CELLS, Choices, is_wide
+from dpdist.model.grids import GROUPS
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.grid import LARGEST_SCALE
 from dpdist.privacy.selection import draws_of_pick, pick_scale
@@ -36,6 +38,8 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
     m = len(cardinalities)
     pick = draws_of_pick(math.comb(2 * m, 2) + 1)  # of all pairs, coarse copies of attributes among them, or to stop
     triples = choices.triple_tables * (TRIPLE_CELLS + draws_of_pick(math.comb(m, 3) + 1))
+    if choices.grids:
+        triples += math.comb(m, 2) * GROUPS[2] ** 2 + TRIPLES * GROUPS[3] ** 3
     return 3 * sum(cardinalities) + 1 + tables * (min(largest, cells) + pick) + raked + triples
 
 

@@ -21,11 +21,13 @@ from dpdist.model.choices import L1_OF_NOISE, Choices
 from dpdist.model.coding import Coding, Levels, PairTables, SingleCounts, coding_of, is_kept, recode
 from dpdist.model.evidence import Evidence
 from dpdist.model.fitted import Fitted, fitted_of
+from dpdist.model.grids import Grids, pair_grids, triple_groups
 from dpdist.model.one_way import OneWay, measure_one_way
-from dpdist.model.pool import AllPairs, Pool, fitting_triples
+from dpdist.model.pool import AllPairs, Pool, asked_triples, fitting_triples
 from dpdist.model.public_rows import MOST_ONE_WAY, PublicPool, pool_of, with_more
 from dpdist.model.rake import shrink
 from dpdist.model.rounds import Learner
+from dpdist.model.sums import AskedCounts
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import LARGEST_COST
@@ -56,7 +58,7 @@ class Known:
 
 
 def measure(
-    counts: PairCounts | SingleCounts,
+    counts: PairCounts | SingleCounts | AskedCounts,
     account: GaussianAccount,
     *,
     choices: Choices,
@@ -84,6 +86,8 @@ def measure(
         coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse, rules=rules, levels=levels)
         tables = recode(counts, coding)
     learner = Learner(tables, coding, one_way, account, choices, rules)
+    if choices.grids:
+        learner.grids = pair_grids(coding, one_way, account, choices.grids)
     attributes, steps = len(counts.cardinalities), choices.rounds + 3
     progress(1, steps)
     picks = choices.picks / max(choices.rounds + bool(choices.tree), 1)
@@ -112,7 +116,8 @@ def measure(
         learner.refit(choices.iterations[-1])
     if choices.rake and not isinstance(counts, SingleCounts):
         if _worth_raking(learner, counts, choices):
-            return Measured(learner, _all_pairs(counts, choices, account))
+            all_pairs = _all_pairs(counts, choices, account)
+            return Measured(learner, all_pairs if learner.grids is None else _sharpened(all_pairs, learner.grids))
         _more_rounds(learner, choices, carried)
     if (share := _left(account, choices)) > REST:  # for which no pair was picked
         learner.measure_again(counts, share)
@@ -120,7 +125,7 @@ def measure(
     return Measured(learner, None)
 
 
-def _all_pairs(counts: PairCounts, choices: Choices, account: GaussianAccount) -> AllPairs:
+def _all_pairs(counts: PairCounts | AskedCounts, choices: Choices, account: GaussianAccount) -> AllPairs:
     """The tables of all pairs, with what the account has left but for triples."""
     tables = [counts.pair(*pair) for pair in combinations(range(len(counts.cardinalities)), 2)]
     share = max(_left(account, choices) - choices.triples - choices.triple_picks, choices.rake)
@@ -128,24 +133,36 @@ def _all_pairs(counts: PairCounts, choices: Choices, account: GaussianAccount) -
     return AllPairs(tuple(noisy), sigmas)
 
 
+def _sharpened(all_pairs: AllPairs, grids: Grids) -> AllPairs:
+    """The tables with what the grids say of sums of their cells."""
+    found = []
+    for pair, table, sigma in zip(grids.sets, all_pairs.tables, all_pairs.sigmas.tolist(), strict=True):
+        maps = [np.arange(size, dtype=np.int64) for size in table.shape]
+        found.append(grids.sharpen(pair, maps, table, sigma))
+    return AllPairs(tuple(found), all_pairs.sigmas)
+
+
 def _left(account: GaussianAccount, choices: Choices) -> float:
     """What is left of the shares that the choices have, but for rounding."""
     return (account.left - max(1 - choices.spends, 0.0)) * (1 - 2.0**-30)
 
 
-def _worth_raking(learner: Learner, counts: PairCounts, choices: Choices) -> bool:
+def _worth_raking(learner: Learner, counts: PairCounts | AskedCounts, choices: Choices) -> bool:
     """Whether the model misses more than a part of the noise of a table of all pairs, by a noisy mean distance."""
     fine = set(learner.coding.fine)
     own = np.array([k for k, pair in enumerate(learner.tables.pairs) if set(pair) <= fine], np.int64)
-    distances = learner.tables.distances(learner.expected())[own]
-    # the sum of P distances has sensitivity P; divided by P afterwards
-    total = np.array([int(distances.sum())], np.int64)
-    number = len(own)
-    (noisy,), _ = learner.account.measure("misfit", [total], share=choices.misfit, sensitivity=number)
+    number, expected = len(own), learner.expected()
+    if learner.grids is not None:
+        missed = float(learner.missed(expected)[0][own].sum())
+    else:
+        # the sum of P distances has sensitivity P; divided by P afterwards
+        total = np.array([int(learner.tables.distances(expected)[own].sum())], np.int64)
+        (noisy,), _ = learner.account.measure("misfit", [total], share=choices.misfit, sensitivity=number)
+        missed = int(noisy[0])
     cells = np.mean([a * b for a, b in combinations(counts.cardinalities, 2)])
     sigma = learner.account.deviations(choices.rake, [1.0] * number)[0]
     part = 0.2 if choices.triple_tables else 0.4
-    return bool(noisy[0] / number >= part * L1_OF_NOISE * sigma * cells)
+    return bool(missed / number >= part * L1_OF_NOISE * sigma * cells)
 
 
 def _more_rounds(learner: Learner, choices: Choices, carried: float) -> None:
@@ -225,7 +242,7 @@ class Learned(Stored):
 
 
 def learn(
-    counts: PairCounts | SingleCounts | Tables,
+    counts: PairCounts | SingleCounts | Tables | AskedCounts,
     account: GaussianAccount,
     *,
     choices: Choices,
@@ -236,8 +253,9 @@ def learn(
 ) -> Learned:
     """Measure, pick, fit and, on large tables, rake.
 
-    `counts` are exact and confidential, with triples where these are measured. `drawing` is public noise, independent
-    of the account's. `progress` is called with (done, total), `pooled` with the parts of the pool, where there is one.
+    `counts` are exact and confidential, with triples where these are measured, or sums that the account asks for.
+    `drawing` is public noise, independent of the account's. `progress` is called with (done, total), `pooled` with
+    the parts of the pool, where there is one.
     Raises AccountingError: the steps would cost more than the account has.
     """
     exact = counts.pairs if isinstance(counts, Tables) else counts
@@ -262,6 +280,8 @@ def learn(
         pool.rake_to_pairs(learner.one_way, measured.all_pairs)
         if choices.triple_tables and isinstance(counts, Tables):
             picked = pool.rake_to_triples(fitting_triples(counts), account)
+        elif choices.triple_tables and isinstance(counts, AskedCounts):
+            picked = pool.rake_to_triples(asked_triples(counts), account, triple_groups(learner.one_way))
         fitted = pool.fitted(fitted)
     tables = measurements_of(account, learner.coding, learner.picked, {"triples": picked})
     return Learned(fitted, _report(measured, picked, known), tables)

@@ -17,6 +17,7 @@ from dpdist.privacy.portable import exp, exp2
 if TYPE_CHECKING:
     from dpdist.data.count import PairCounts
     from dpdist.model.coding import SingleCounts
+    from dpdist.model.sums import AskedCounts
 
 SEEN = 4.0  # a value is rare in the first measurement where its noisy count is below this many deviations
 _LARGE = 8.0
@@ -38,7 +39,7 @@ class OneWay:
 
 
 def measure_one_way(
-    counts: PairCounts | SingleCounts, account: GaussianAccount, *, first: float, again: float
+    counts: PairCounts | SingleCounts | AskedCounts, account: GaussianAccount, *, first: float, again: float
 ) -> OneWay:
     """Measure all one-way tables with the share `first`, then `again` with most precision where values are rare."""
     tables = [counts.single(i) for i in range(len(counts.cardinalities))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,11 @@ from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, TRIPLE_CELLS, Choices
 from dpdist.model.draw import pool_part
 from dpdist.model.fitted import UNIT, Fitted
+from dpdist.model.grids import Grids
 from dpdist.model.one_way import OneWay
 from dpdist.model.rake import WeightedRows, block_change, rake, shrink, targets_in, threads
-from dpdist.model.rounds import pick_sets
+from dpdist.model.rounds import best_sets, pick_sets
+from dpdist.model.sums import AskedCounts, Sum
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.rules import Rules
@@ -26,7 +29,7 @@ from dpdist.spec.rules import Rules
 class AllPairs:
     """Noisy tables of all pairs of the table's attributes."""
 
-    tables: tuple[NDArray[np.int64], ...]  # in the order of `itertools.combinations`
+    tables: tuple[NDArray[Any], ...]  # in the order of `itertools.combinations`
     sigmas: NDArray[np.float64]
 
 
@@ -52,6 +55,12 @@ def fitting_triples(tables: Tables) -> dict[Attributes, Counts]:
     """The tables, flat, of the triples that are small enough to be measured. Confidential if the tables are."""
     named = zip(triples_of(tables.pairs.cardinalities), tables.of(3), strict=True)
     return {triple: table for triple, table in named if table.size <= TRIPLE_CELLS}
+
+
+def asked_triples(counts: AskedCounts) -> dict[Attributes, Sum]:
+    """The same triples, as sums that are asked for."""
+    sums = [counts.of(*triple) for triple in triples_of(counts.cardinalities)]
+    return {one.attributes: one for one in sums if one.size <= TRIPLE_CELLS}
 
 
 class Pool:
@@ -100,11 +109,16 @@ class Pool:
         else:
             rake(self._rows, self._targets, sweeps=self._choices.sweeps)
 
-    def rake_to_triples(self, exact: Mapping[Attributes, Counts], account: GaussianAccount) -> tuple[Attributes, ...]:
+    def rake_to_triples(
+        self,
+        exact: Mapping[Attributes, Counts | Sum],
+        account: GaussianAccount,
+        groups: tuple[Counts, ...] | None = None,
+    ) -> tuple[Attributes, ...]:
         """Pick triples that the pool misses, measure them (`exact` is confidential), fit to them; return them."""
         shares = self._rows.shares(exact)
         expected = {triple: shares[triple].ravel() * self._records for triple in exact}
-        found = measure_triples(exact, expected, choices=self._choices, account=account)
+        found = measure_triples(exact, expected, choices=self._choices, account=account, groups=groups)
         for triple, table in zip(found.attributes, found.tables, strict=True):
             self._aim(triple, table, found.sigma, shares[triple])
             below = targets_in(triple, {scope: share for scope, share in self._targets.items() if len(scope) < 3})
@@ -148,27 +162,33 @@ class Triples:
 
 
 def measure_triples(
-    exact: Mapping[Attributes, Counts],
+    exact: Mapping[Attributes, Counts | Sum],
     expected: Mapping[Attributes, Floats],
     *,
     choices: Choices,
     account: GaussianAccount,
+    groups: tuple[Counts, ...] | None = None,
 ) -> Triples:
     """Pick triples that a public model misses most, and measure their tables; `exact` (confidential) and `expected`
-    counts of the candidates are flat. A triple's score is as a pair's (`Learner.round`). Raises AccountingError: the
-    steps would cost more than the account has.
+    counts of the candidates are flat. A triple's score is as a pair's (`Learner.round`), by noisy grids of `groups` of
+    the values where these are given. Raises AccountingError: the steps would cost more than the account has.
     """
     most, candidates = choices.triple_tables, tuple(exact)
     sigma = float(account.deviations(choices.triples, [1.0] * most)[0])
-    picked = pick_sets(
-        "triples",
-        triple_scores(exact, expected, sigma=sigma, penalty=choices.penalty),
-        candidates,
-        account,
-        scale=account.pick_scale(choices.triple_picks, most),
-        most=most,
-        valid=lambda picked: lambda triple: True,
-    )
+    if groups is not None:
+        grids = Grids.measured("triples/grids", candidates, groups, account, choices.triple_picks)
+        found = [_grid_score(grids, t, expected[t], sigma=sigma, penalty=choices.penalty) for t in candidates]
+        picked = best_sets(np.array(found), candidates, most=most, valid=lambda picked: lambda triple: True)
+    else:
+        picked = pick_sets(
+            "triples",
+            triple_scores(cast("Mapping[Attributes, Counts]", exact), expected, sigma=sigma, penalty=choices.penalty),
+            candidates,
+            account,
+            scale=account.pick_scale(choices.triple_picks, most),
+            most=most,
+            valid=lambda picked: lambda triple: True,
+        )
     if not picked:
         return Triples((), (), 0.0)
     noisy, sigmas = account.measure("triples", [exact[triple] for triple in picked], share=choices.triples)
@@ -182,6 +202,17 @@ def triple_scores(
     scores = []
     for triple, table in exact.items():
         model = np.rint(expected[triple]).astype(np.int64)
-        error = np.minimum(L1_OF_NOISE * sigma, model + EMPTY * sigma).sum()
-        scores.append(int(np.abs(table - model).sum()) - round(penalty * float(error)))
+        scores.append(int(np.abs(table - model).sum()) - round(penalty * _error(model, sigma)))
     return np.array(scores, np.int64)
+
+
+def _error(model: Counts, sigma: float) -> float:
+    """What measuring a table with noise of this deviation leaves."""
+    return float(np.minimum(L1_OF_NOISE * sigma, model + EMPTY * sigma).sum())
+
+
+def _grid_score(grids: Grids, triple: Attributes, expected: Floats, *, sigma: float, penalty: float) -> int:
+    """The score of a triple by its noisy grid; 0 where that shows only noise."""
+    model = np.rint(expected).astype(np.int64)
+    distance, seen = grids.score(triple, model, [grids.groups[i] for i in triple])
+    return round(distance - penalty * _error(model, sigma)) if seen else 0

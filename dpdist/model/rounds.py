@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,12 @@ from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.model.coding import Coding, Pair, PairTables, SingleCounts, fitting, possible_codes, with_zeros
 from dpdist.model.descent import FactorModel, TableMeasurement, fit
 from dpdist.model.evidence import Estimate, Evidence
+from dpdist.model.grids import Grids, group_of_codes
 from dpdist.model.inference import PairMarginals
 from dpdist.model.junction import Graph, JunctionTree, Paths, Set, cells_of, cliques_of
 from dpdist.model.one_way import OneWay, combine, expected_counts
 from dpdist.model.outside import with_outside
+from dpdist.model.sums import AskedCounts
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import exp
 from dpdist.privacy.selection import Candidates
@@ -71,6 +73,17 @@ def _any(picked: list[Pair]) -> Callable[[Pair], bool]:
     return lambda pair: True
 
 
+def best_sets(scores: NDArray[np.int64], sets: tuple[A, ...], *, most: int, valid: Valid[A]) -> list[A]:
+    """Pick the sets of the largest public scores above 0, as `pick_sets` picks by private ones."""
+    picked: list[A] = []
+    for index in np.argsort(-scores, kind="stable").tolist():
+        if len(picked) == most or scores[index] <= 0:
+            break
+        if valid(picked)(sets[index]):
+            picked.append(sets[index])
+    return picked
+
+
 @dataclass
 class Learner:
     """The state of the rounds; all of it public but the exact tables. The model's `cells` grow from round to round."""
@@ -81,6 +94,7 @@ class Learner:
     account: GaussianAccount
     choices: Choices
     rules: Rules = ()
+    grids: Grids | None = None  # which pairs are picked from, where no exact table may be seen
     measurements: list[TableMeasurement] = field(default_factory=list)
     edges: list[Pair] = field(default_factory=list)  # links and measured pairs
     model: FactorModel | None = None  # None before the first fit: independent attributes
@@ -111,7 +125,7 @@ class Learner:
             found.append(TableMeasurement((k,), counts / records, (records / sigma) ** 2))
         return found
 
-    def measure_again(self, counts: PairCounts | SingleCounts, share: float) -> None:
+    def measure_again(self, counts: PairCounts | SingleCounts | AskedCounts, share: float) -> None:
         """Measure the one-way tables with this share too. Values that were merged stay merged in the model."""
         tables = [counts.single(i) for i in range(len(counts.cardinalities))]
         weights = [math.sqrt(table.size) for table in tables]
@@ -189,20 +203,32 @@ class Learner:
         error = np.minimum(L1_OF_NOISE * sigma, expected + EMPTY * sigma)
         errors = np.add.reduceat(error, self.tables.starts)
         noise = np.rint(self.choices.penalty * errors).astype(np.int64)
-        scores = (self.tables.distances(expected) - noise) * self._weights // LARGEST_WEIGHT
-        scale = self.account.pick_scale(pick_share, most)
-        picked = pick_sets(
-            name,
-            scores,
-            self.tables.pairs,
-            self.account,
-            scale=scale,
-            most=most,
-            valid=self._joining if tree else self._fitting if self.evidence is None else _any,
-        )
+        valid: Valid[Pair] = self._joining if tree else self._fitting if self.evidence is None else _any
+        if self.grids is not None:
+            distances, seen = self.missed(expected)
+            scores = np.rint((distances - noise) * self._weights / LARGEST_WEIGHT).astype(np.int64)
+            picked = best_sets(np.where(seen, scores, 0), self.tables.pairs, most=most, valid=valid)
+        else:
+            scores = (self.tables.distances(expected) - noise) * self._weights // LARGEST_WEIGHT
+            scale = self.account.pick_scale(pick_share, most)
+            picked = pick_sets(name, scores, self.tables.pairs, self.account, scale=scale, most=most, valid=valid)
         if picked:
             self._measure(name, picked, share, errors)
         return len(picked)
+
+    def missed(self, expected: NDArray[np.int64]) -> tuple[Floats, NDArray[np.bool_]]:
+        """By noisy grids, about the L1 distance of each pair's table to public counts, and where noise is less."""
+        assert self.grids is not None
+        source, coding = self.coding.source, self.coding
+        found: dict[Pair, tuple[float, bool]] = {}
+        for i, j in self.grids.sets:
+            a, b = coding.fine[i], coding.fine[j]
+            table = self.tables.within(expected, self._index[min(a, b), max(a, b)])
+            table = table if a < b else table.T
+            codes = [group_of_codes(coding.maps[k], self.grids.groups[of]) for k, of in ((a, i), (b, j))]
+            found[i, j] = self.grids.score((i, j), table, codes)
+        each = [found[min(p), max(p)] for p in ((source[a], source[b]) for a, b in self.tables.pairs)]
+        return np.array([score for score, _ in each]), np.array([seen for _, seen in each])
 
     def _joining(self, picked: list[Pair]) -> Callable[[Pair], bool]:
         component = list(range(len(self.coding.cardinalities)))  # of each attribute
@@ -230,7 +256,14 @@ class Learner:
         tables = [self.tables.table(self._index[pair]) for pair in picked]
         numbers = [self._index[pair] for pair in picked]
         weights = [math.sqrt(max(errors[k], 1.0)) * int(self._weights[k]) for k in numbers]
-        noisy, sigmas = self.account.measure(f"{name}/tables", tables, share=share, weights=weights)
+        drawn, sigmas = self.account.measure(f"{name}/tables", tables, share=share, weights=weights)
+        noisy: list[NDArray[Any]] = list(drawn)
+        if self.grids is not None:
+            source, maps = self.coding.source, self.coding.maps
+            noisy = [
+                self.grids.sharpen((source[a], source[b]), (maps[a], maps[b]), table, sigma)
+                for (a, b), table, sigma in zip(picked, drawn, sigmas.tolist(), strict=True)
+            ]
         records = self.one_way.records
         measured = {measurement.attributes for measurement in self.measurements}
         self.picked += picked

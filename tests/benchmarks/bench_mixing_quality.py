@@ -36,13 +36,10 @@ from sklearn.tree import DecisionTreeClassifier
 
 from dpdist.errors import SpecError
 from dpdist.families.mixing.federated.messages import (
-    Masks,
-    Message,
     average,
     correlated_noise,
     local_noise,
     noisy_steps,
-    public_key,
 )
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer, clip_rows
@@ -50,6 +47,11 @@ from dpdist.families.mixing.plan import plan
 from dpdist.families.mixing.restore import mixture_sums, restoration
 from dpdist.families.mixing.scaling import Encoding, moment_sums, noisy_moments
 from dpdist.families.mixing.spec import MixingSpec
+from dpdist.federated.messages import (
+    Masks,
+    Message,
+    public_key,
+)
 from dpdist.privacy.noise import Noise
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -27,8 +27,9 @@ from releases import SCHEMA, table
 import dpdist
 from dpdist.errors import EmptyTable, ReleaseConflict, SpecError, VerificationFailed
 from dpdist.families.base.registry import make_plan
-from dpdist.families.mixing.federated import client
-from dpdist.families.mixing.federated.client_session import ClientSession
+from dpdist.families.mixing.federated import client as mixing
+from dpdist.families.mixing.federated.client import MixingSession
+from dpdist.federated import client
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import Run, run_release
 from dpdist.publish.manifest import MANIFEST
@@ -159,12 +160,12 @@ def parts(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_copies_and_pickles_hold_fields_alone(case: Case, tmp_path: Path) -> None:
     spec = case.project(tmp_path)
-    session = ClientSession(spec=spec, name="north", order=8, sigma_over_clip=0.3, attempt="1")  # type: ignore[arg-type]
+    session = MixingSession(spec=spec, name="north", order=8, sigma_over_clip=0.3, attempt="1")  # type: ignore[arg-type]
     contract = Contract.model_validate(
         {"schema": spec.table, "data": {"path": "p.csv"}, "minimum_records": 1, "epsilon": 1, "delta": "1e-8"}
     )
     found = list(parts([make_plan(spec), session, contract], {}))
-    assert {type(spec), Contract, ClientSession} <= {type(one) for one in found}
+    assert {type(spec), Contract, MixingSession} <= {type(one) for one in found}
     for one in found:
         kept = derived(one) - own(one)
         one.__dict__.update(dict.fromkeys(kept, STALE))
@@ -201,27 +202,27 @@ def test_a_client_answers_no_other_spec_under_the_agreed_fingerprint(tmp_path: P
     spec, attempt = federation(tmp_path), str(uuid4())
     assert spec.fingerprint
 
-    def sent(to: str, asked: Any) -> ClientSession:
-        told = ClientSession(spec=asked, name=to, order=8, sigma_over_clip=0.3, attempt=attempt)
-        arrived: ClientSession = pickle.loads(pickle.dumps(told))
+    def sent(to: str, asked: Any) -> MixingSession:
+        told = MixingSession(spec=asked, name=to, order=8, sigma_over_clip=0.3, attempt=attempt)
+        arrived: MixingSession = pickle.loads(pickle.dumps(told))
         return arrived
 
     members = {}
     for name in NAMES:
         members[name] = client.join(sent(name, spec)).value
-    for task in (client.read, client.confirm):
+    for task in (client.read, mixing.confirm):
         assert not task(sent("north", spec)).error
-    agreed = client.send(sent("north", spec), 0, 0, members)
+    agreed = mixing.send(sent("north", spec), 0, 0, members)
     assert not agreed.error
     age, *rest = spec.table.attributes
     wider = age.model_copy(update={"bounds": (0, 99)})
     table = spec.table.model_copy(update={"attributes": (wider, *rest)})
     other = spec.model_copy(update={"table": table})
     other.__dict__["fingerprint"] = spec.fingerprint
-    for task in (client.join, client.read, client.confirm):
+    for task in (client.join, client.read, mixing.confirm):
         assert task(sent("north", other)).error.startswith("ReleaseConflict"), task
-    assert client.send(sent("north", other), 0, 0, members).error.startswith("ReleaseConflict")
-    again = client.send(sent("north", spec), 0, 0, members)
+    assert mixing.send(sent("north", other), 0, 0, members).error.startswith("ReleaseConflict")
+    again = mixing.send(sent("north", spec), 0, 0, members)
     assert np.array_equal(again.value.steps, agreed.value.steps)
 
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from node import Node, expect
 from servers import ROOT, Processes
 
-from dpdist.families.mixing.federated.messages import identity_text
+from dpdist.federated.messages import identity_text
 
 CLIENTS = ("north", "south")
 RECORDS = 8_000

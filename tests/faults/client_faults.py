@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpdist.families.mixing.federated import client, client_session
+from dpdist.families.mixing.federated import client as mixing
+from dpdist.federated import session as client_session
 
 _numbers = count()
 # loaded twice
-_plain = vars(client).setdefault("_plain", (client.noisy_steps, client.Message, client_session.identity_of))
+_plain = vars(mixing).setdefault("_plain", (mixing.noisy_steps, mixing.Message, client_session.identity_of))
 _plain_steps, _plain_message, _plain_identity = _plain
 
 
@@ -59,5 +60,5 @@ def _identity(session: Any) -> Any:
     return Ed25519PrivateKey.generate() if _lie() == "forged" else _plain_identity(session)
 
 
-client.noisy_steps, client.Message = _steps, _message  # type: ignore[assignment]
+mixing.noisy_steps, mixing.Message = _steps, _message  # type: ignore[assignment]
 client_session.identity_of = _identity

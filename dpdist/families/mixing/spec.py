@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dpdist.families.mixing.federated.spec import FederatedSpec
 from dpdist.families.mixing.mixture import LARGEST_ORDER
-from dpdist.spec.data import DataSpec
-from dpdist.spec.paths import PATH
-from dpdist.spec.release import PrivacyLimit, ReleaseSpec
+from dpdist.federated.spec import FederatedRelease, HeldDataSpec
+from dpdist.spec.release import PrivacyLimit
 from dpdist.spec.schema import Attribute, Category
 from dpdist.spec.strict import MOST_RECORDS, Exact, Section, Value
 
@@ -115,17 +113,15 @@ class MixturesSpec(Section):
         return self
 
 
-class MixingDataSpec(DataSpec):
+class MixingDataSpec(HeldDataSpec):
     """The table a release reads, or how the tables of its clients are laid out."""
 
-    path: Annotated[str | tuple[str, ...], PATH] = ()
-    """Files, folders or globs; local, from the spec's folder, or s3://. Absent if clients hold them."""
     minimum_records: int = Field(ge=1, le=MOST_RECORDS)
     """Declared public lower bound on the number of records (federated: of each client), by which tasks are sized. It is
     not checked: the guarantee rests on the minima of the classes, which are."""
 
 
-class MixingSpec(ReleaseSpec):
+class MixingSpec(FederatedRelease):
     """Class-wise mixtures with Gaussian noise (DP-CDA)."""
 
     papers: ClassVar[tuple[str, ...]] = ("Saha, Tonoy, Imtiaz: DP-CDA, 2024, doi:10.48550/arXiv.2411.16121",)
@@ -135,8 +131,6 @@ class MixingSpec(ReleaseSpec):
     data: MixingDataSpec
     privacy: MixingPrivacySpec
     mixing: MixturesSpec
-    federated: FederatedSpec | None = None
-    """Clients that hold the records."""
 
     @model_validator(mode="after")
     def _consistent(self) -> MixingSpec:
@@ -155,26 +149,15 @@ class MixingSpec(ReleaseSpec):
                 f"mixing.classes: {', '.join(map(repr, unknown))} is no value of {self.mixing.label!r}, whose values "
                 f"are {known}{bins}"
             )
-        if (self.federated is None) != bool(self.data.paths):
-            raise ValueError("data.path: give one, or in a federated release the path of each client instead")
         if self.federated is not None and self.mixing.scaling != "bounds":
             raise ValueError("mixing.scaling: clients scale by the declared bounds; set it to bounds")
         if self.federated is not None and isinstance(self.mixing.order, OrderSearchSpec):
             raise ValueError("mixing.order: clients do not try orders; give one, or auto")
-        if self.federated is not None and self.cluster.mode in ("threads", "in-process"):
-            raise ValueError("cluster.mode: clients need worker processes of their own; use embedded or address")
-        if self.federated is not None:
-            self.federated.refuse_shared_files(one_machine=self.cluster.mode == "embedded")
         return self
 
     @model_validator(mode="after")
     def _protects(self) -> MixingSpec:
         """What a unit's several records have no charge for."""
-        if self.unit is not None and self.federated is not None:
-            raise ValueError(
-                "unit: a federated release protects single records only, because nobody bounds the records that one "
-                "unit has with several clients: leave it out"
-            )
         if self.unit is not None and isinstance(self.mixing.order, OrderSearchSpec):
             raise ValueError(
                 "mixing.order: trying orders on the table protects single records only, because each record is mixed "
@@ -186,39 +169,6 @@ class MixingSpec(ReleaseSpec):
     def protects_only_units(self) -> bool:
         """One record more of a unit may exchange one that is sampled, which is not what a unit's presence does."""
         return self.unit is not None
-
-    @property
-    def worker_resources(self) -> tuple[str, ...]:
-        """The Dask resources of the clients."""
-        return () if self.federated is None else tuple(client.resource_name for client in self.federated.clients)
-
-    @property
-    def clients(self) -> dict[str, str | None]:
-        """The clients of a federated release, with their public keys."""
-        return {} if self.federated is None else {client.name: client.public_key for client in self.federated.clients}
-
-    def decisive(self) -> dict[str, Any]:
-        """What decides the released bytes: of the clients not where they run and where their files are."""
-        tree = super().decisive()
-        if self.federated is not None:
-            elsewhere = {"storage", "resource", "ledger", "work", "identity"}
-            tree["federated"]["clients"] = [
-                client.model_dump(mode="json", exclude=elsewhere, exclude_defaults=True)
-                for client in self.federated.clients
-            ]
-        return tree
-
-    def public(self) -> dict[str, Any]:
-        """What is released, for the manifest; of the clients only how many are listed, and whom they trust."""
-        tree = super().public()
-        if self.federated is not None:
-            tree["federated"] = {
-                "clients": len(self.federated.clients),
-                "trust": self.federated.trust,
-                "colluding": self.federated.colluding,
-                "at_least": self.federated.minimum,
-            }
-        return tree
 
     @property
     def label(self) -> Attribute:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpdist.accuracy.measured import Accuracy
+from dpdist.errors import SpecError
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.base.values import canary_counts
 from dpdist.families.synthesis.plan import SynthesisPlan
@@ -40,6 +41,10 @@ _RECORDS = 1e9
 
 def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
     """All that is measured, and the folder that is published with what fitting and drawing make of it."""
+    if plan.spec.federated is not None:
+        raise SpecError(
+            "federated releases are not audited from their spec; leave out `federated` to audit a central one"
+        )
     if plan.discovery is not None:
         spec = change(plan.spec, {"schema": plan.spec.presumed.model_dump(mode="json"), "discover": None})
         return (_found_claim(plan), *claims(replace(plan, spec=spec, discovery=None)))

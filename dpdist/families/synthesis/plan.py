@@ -18,6 +18,7 @@ from dpdist.families.base.plan import EventPlan, Needs, core_seconds
 from dpdist.families.synthesis.discovery import Discovery, lost_by
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of, regression_deviation
 from dpdist.families.synthesis.spec import PRESUMED_VALUES, WholeSynthesisSpec
+from dpdist.federated.plan import ClientsPlan
 from dpdist.model.choices import (
     MOST_CODED_CELLS,
     Choices,
@@ -25,6 +26,7 @@ from dpdist.model.choices import (
     is_wide,
     reasons,
     with_evidence,
+    with_grids,
     with_prior,
     without_triples,
 )
@@ -90,7 +92,8 @@ class SynthesisPlan(EventPlan):
     def expected(self) -> Expected:
         """The accuracy that the records are expected to have."""
         spec = self.spec
-        return expected(spec.presumed.cardinalities, self.choices, minimum=spec.expected_records, released=spec.records)
+        choices = replace(self.choices, mu=self.choices.mu / widening_of(spec, len(spec.clients)))
+        return expected(spec.presumed.cardinalities, choices, minimum=spec.expected_records, released=spec.records)
 
     def knowing(self, spec: WholeSynthesisSpec, spent: float) -> SynthesisPlan:
         """The plan of the spec that has what was found, for this much of mu^2. Raises SpecError: too much was found."""
@@ -104,6 +107,8 @@ class SynthesisPlan(EventPlan):
         """Whether a choice is made: there is one of a prior and of triples only with them."""
         if name.startswith("triple"):
             return bool(self.choices.triple_tables)
+        if name == "grids":
+            return self.choices.grids > 0
         return name != "prior_cells" or self.spec.model.prior is not None or bool(self.spec.earlier_releases)
 
     def to_json(self) -> dict[str, Any]:
@@ -211,6 +216,37 @@ class SynthesisPlan(EventPlan):
         return [*facts, Fact("Records", text, {"records": spec.records, "parts": len(self.parts)})]
 
 
+@dataclass(frozen=True, kw_only=True)
+class FederatedSynthesisPlan(ClientsPlan, SynthesisPlan):
+    """A `SynthesisPlan` whose tables are noisy sums over clients."""
+
+    spec: WholeSynthesisSpec
+
+    def details(self) -> list[Fact]:
+        """Those of a synthesis, and who answers."""
+        federated, listed = self.federated, len(self.federated.clients)
+        wider = widening_of(self.spec, listed)
+        text = (
+            f"{listed}; at least {self.spec.least_clients} must be ready; each is charged in its own ledger, and "
+            + (
+                "sends masked tables, of which only the noisy sum is seen"
+                if self.spec.is_masked
+                else "adds its own noise"
+            )
+        )
+        noise = f"{wider:.3g} times that of one curator, against {federated.colluding} colluding clients"
+        return [
+            *super().details(),
+            Fact("Clients", text, {"listed": listed, "minimum": self.spec.least_clients}),
+            Fact("Noise of the sums", noise, {"times": wider, "colluding": federated.colluding}),
+        ]
+
+
+def widening_of(spec: WholeSynthesisSpec, clients: int) -> float:
+    """Deviation of the noise in the sum over this many clients, over that of one curator at the same charge."""
+    return math.sqrt(max(1, clients) / spec.honest)
+
+
 def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     """Plan a synthesis. Raises SpecError: all pair tables do not fit a worker, or the parts are too large;
     AccountingError: no amount of noise meets the budget.
@@ -226,6 +262,8 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     if is_wide(sizes) and (spec.model.prior or spec.earlier_releases):
         setting = "prior" if spec.model.prior else "evidence"
         raise SpecError(f"model.{setting}: the pair tables of these domains are too large to start from; leave it out")
+    if is_wide(sizes) and spec.federated is not None:
+        raise SpecError("federated: the pair tables of these domains are too large for clients: declare coarser values")
     if is_wide(sizes) and cells_of_pairs((2,) * len(sizes)) > MOST_CODED_CELLS:  # merging rare values would not end
         raise SpecError(
             f"schema: {len(sizes):,} attributes: the tables of all pairs do not fit a worker, even "
@@ -247,13 +285,14 @@ def _draws(spec: WholeSynthesisSpec, mu: float) -> int:
     sizes = spec.presumed.cardinalities
     accuracy = draws(sizes) if spec.privacy.accuracy_share and not is_wide(sizes) else 0
     public = (1 + 2 * sum(sizes)) * (spec.model.prior is not None)  # the misfit, and further one-way tables
-    return draws_at_most(_choices(spec, mu), sizes) + public + accuracy + draws_of(spec.parsed_regressions)
+    drawn = draws_at_most(_choices(spec, mu), sizes) + public + accuracy + draws_of(spec.parsed_regressions)
+    return drawn * max(1, len(spec.clients))  # of each client
 
 
 def _planned(spec: WholeSynthesisSpec, event: Event, mu: float) -> SynthesisPlan:
     """The plan that divides mu."""
     sizes = spec.presumed.cardinalities
-    share = 0.0 if is_wide(sizes) else spec.privacy.accuracy_share
+    share = 0.0 if is_wide(sizes) or spec.federated is not None else spec.privacy.accuracy_share
     # what is mu-GDP for one record is (c mu)-GDP for c of them, so a record may have a c-th of the unit's mu
     model_mu, accuracy_mu, regression_mu = _divided(mu / spec.records_of_a_unit, share, spec.regression_share)
     choices = _choices(spec, model_mu)
@@ -264,7 +303,8 @@ def _planned(spec: WholeSynthesisSpec, event: Event, mu: float) -> SynthesisPlan
         check_deviation("privacy.regression_share", deviation)
     if accuracy_mu:
         check_deviation("privacy.accuracy_share", max(deviations(sizes, mu=accuracy_mu).values()))
-    return SynthesisPlan(
+    kind = SynthesisPlan if spec.federated is None else FederatedSynthesisPlan
+    return kind(
         spec=spec,
         event=event,
         delta=spec.privacy.delta,
@@ -286,7 +326,10 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     m = len(spec.table.attributes)
     parts = spec.records // spec.output.rows_per_part  # whole ones: each uses as much of the pool as any other
     sizes = spec.presumed.cardinalities
-    found = choose(sizes, records=spec.expected_records, mu=mu, parts=parts, raking=not is_wide(sizes))
+    widening = widening_of(spec, len(spec.clients))
+    found = choose(sizes, records=spec.expected_records, mu=mu / widening, parts=parts, raking=not is_wide(sizes))
+    if spec.federated is not None:
+        found = with_grids(replace(found, mu=mu))
     if not draws_at_most(found, sizes) * SAMPLER_DELTA <= _LOST * spec.privacy.delta:
         found = without_triples(found)
     if spec.model.prior:

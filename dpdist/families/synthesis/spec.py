@@ -9,11 +9,12 @@ from pydantic import Field, model_validator
 
 from dpdist.errors import SpecError
 from dpdist.families.synthesis.regressions import MOST_COEFFICIENTS
+from dpdist.federated.spec import FederatedRelease, HeldDataSpec
 from dpdist.model.choices import MOST_ROUNDS
 from dpdist.spec.data import FilesSpec
 from dpdist.spec.paths import PATH
 from dpdist.spec.regression import Regression, parse_regression
-from dpdist.spec.release import Delta, Epsilon, OutputSpec, PrivacyLimit, ReleaseSpec
+from dpdist.spec.release import Delta, Epsilon, OutputSpec, PrivacyLimit
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.spec.strict import MOST_RECORDS, Section
 
@@ -120,7 +121,7 @@ MOST_SHARES = 0.9
 """Of mu^2, for the accuracy and the regressions together, at most."""
 
 
-class WholeSynthesisSpec(ReleaseSpec):
+class WholeSynthesisSpec(FederatedRelease):
     """Records drawn from a model that was fitted to noisy tables of all records."""
 
     papers: ClassVar[tuple[str, ...]] = (
@@ -131,6 +132,7 @@ class WholeSynthesisSpec(ReleaseSpec):
     weighs: ClassVar[bool] = True
 
     kind: Literal["synthesis"]
+    data: HeldDataSpec
     output: SynthesisOutput
     privacy: PrivacySpec
     model: ModelSpec = ModelSpec()
@@ -156,7 +158,16 @@ class WholeSynthesisSpec(ReleaseSpec):
         self._check_regressions()
         if self.discover is not None:
             self._check_discovery(self.discover)
+        beside = {"discover": self.discover, "regressions": self.regressions, "model.prior": self.model.prior}
+        beside |= {"model.evidence": self.earlier_releases}
+        if self.federated is not None and (given := [name for name, value in beside.items() if value]):
+            raise ValueError(f"{given[0]}: clients are asked for sums of tables alone: leave it out, or `federated`")
         return self
+
+    @property
+    def least_clients(self) -> int:
+        """Clients that must be ready: their noise alone must carry the guarantee, so all, if the spec does not say."""
+        return 0 if self.federated is None else self.federated.at_least or len(self.federated.clients)
 
     def _check_discovery(self, discover: DiscoverSpec) -> None:
         for name in discover.columns:
@@ -213,8 +224,9 @@ class WholeSynthesisSpec(ReleaseSpec):
     def public(self) -> dict[str, Any]:
         """The public settings, for the manifest."""
         tree = super().public()
-        if self.discover is None:
-            del tree["discover"]
+        for name in ("discover", "federated"):
+            if getattr(self, name) is None:
+                del tree[name]
         if not self.earlier_releases:
             del tree["model"]["evidence"]
         return tree

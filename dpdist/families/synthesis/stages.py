@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +18,15 @@ from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
 from dpdist.families.synthesis.discovery_steps import discover
-from dpdist.families.synthesis.plan import SynthesisPlan
+from dpdist.families.synthesis.plan import SynthesisPlan, widening_of
 from dpdist.families.synthesis.prior import keep_public, read_evidence, read_prior
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, Score, scores_operator
 from dpdist.families.synthesis.regressions import Regressions, measure_regressions
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.federated.messages import LEAST_SIGMA
+from dpdist.federated.rounds import BEGUN_FILE, agree, begin, executor_here
+from dpdist.federated.session import ClientAttempt
+from dpdist.federated.sums import Asking, SummingSession
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import is_wide
@@ -30,6 +36,7 @@ from dpdist.model.evidence import Evidence
 from dpdist.model.files import model_files
 from dpdist.model.fitted import Fitted
 from dpdist.model.learn import Known, Learned, learn
+from dpdist.model.sums import AskedCounts
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.publish.part_format import write_file
 from dpdist.spec.regression import Regression
@@ -52,7 +59,7 @@ def stages(plan: SynthesisPlan) -> Sequence[Stage[WholeSynthesisSpec, SynthesisP
     found = (Stage("discover", discover),) if plan.discovery else ()
     return (
         *found,
-        Stage("model", learn_model),
+        Stage("model", learn_model if plan.spec.federated is None else learn_together),
         Stage("records", draw),
         *measured,
         *published,
@@ -102,10 +109,55 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
         return learned
 
     learned = attempt.stored(Learned, make)
-    spec = attempt.spec
-    share = 1 - spec.privacy.accuracy_share - spec.regression_share
-    attempt.public["learned"] = learned.named(spec.table.names, share)
+    attempt.public["learned"] = learned.named(attempt.spec.table.names, _share_of_model(attempt.plan))
     return learned
+
+
+def _share_of_model(plan: SynthesisPlan) -> float:
+    """The part of mu^2 that is the model's, as the spec has it."""
+    return 1 - (plan.spec.privacy.accuracy_share if plan.spec.federated is None else 0) - plan.spec.regression_share
+
+
+def learn_together(attempt: SynthesisAttempt) -> Learned:
+    """Learn the model from noisy sums over clients; it is stored. Raises RoundFailed: one cannot go on."""
+    calls, members = begin(attempt, SynthesisSession, known=attempt.work.exists(Learned.FILE))
+    spec, choices = attempt.spec, attempt.plan.choices
+
+    def make() -> Learned:
+        attempt.before_noise()
+        attempt.work.write_exclusive(BEGUN_FILE, b"")
+        widening = widening_of(spec, len(members))
+        drawing = load_noise(attempt.drawing_key)
+        account = GaussianAccount(
+            choices.mu,
+            drawing,  # no noise is drawn here: clients draw theirs
+            ask=Asking(calls, members, widening),
+            widening=widening,
+            least=LEAST_SIGMA * math.sqrt(spec.honest),
+        )
+        known = Known(spec.table.forbidden, spec.table.level_maps)
+        return learn(AskedCounts(spec.table.cardinalities), account, choices=choices, drawing=drawing, known=known)
+
+    learned = attempt.stored(Learned, make)
+    attempt.public |= {
+        "clients": len(members),
+        "learned": learned.named(spec.table.names, _share_of_model(attempt.plan)),
+    }
+    attempt.before_commit = partial(agree, calls, members)
+    return learned
+
+
+class SynthesisSession(SummingSession):
+    """What the coordinator of a synthesis sends with every call of a client."""
+
+    @property
+    def own_data(self) -> dict[str, Any]:
+        """See `ClientSession.own_data`: how many records there are is declared of all clients together."""
+        return {"minimum_records": 1}
+
+    def gather(self, attempt: ClientAttempt) -> Tables:
+        """See `ClientSession.gather`."""
+        return count_tables(attempt)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,11 +183,12 @@ def draw(attempt: SynthesisAttempt) -> ReleasedRecords:
     """The records of each part, each a function of the model, the public drawing key and its number."""
     attempt.before_noise()
     fitted = attempt.result(Learned).fitted
-    task = attempt.executor.tasks("records")
+    executor = executor_here(attempt) if attempt.spec.federated else attempt.executor
+    task = executor.tasks("records")
     rounds, schema, pool = attempt.plan.choices.balance, attempt.spec.table, _held_pool(attempt)
     source = task.constant("model", _Source(fitted, attempt.drawing_key, rounds, schema, pool))
     parts = [task("part", _part, source, part, rows) for part, rows in enumerate(attempt.plan.parts)]
-    return ReleasedRecords(parts, key=attempt.drawing_key)
+    return ReleasedRecords(parts, executor, key=attempt.drawing_key)
 
 
 def _held_pool(attempt: SynthesisAttempt) -> list[Codes] | None:

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,14 +20,17 @@ from federations import NAMES, contract_of_client, federation, states, table
 from dpdist.errors import ColumnMismatch
 from dpdist.families.base.registry import make_plan
 from dpdist.families.mixing import classes
-from dpdist.families.mixing.federated import client, client_session
-from dpdist.families.mixing.federated.client import Joined
-from dpdist.families.mixing.federated.client_session import ClientSession
-from dpdist.families.mixing.federated.messages import Masks, Message, average, check_message
-from dpdist.families.mixing.federated.stages import session_of
+from dpdist.families.mixing.federated import client as mixing
+from dpdist.families.mixing.federated.client import MixingSession
+from dpdist.families.mixing.federated.messages import average
 from dpdist.families.mixing.mixture import clip_rows
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
+from dpdist.federated import client
+from dpdist.federated import session as client_session
+from dpdist.federated.client import Joined
+from dpdist.federated.messages import Masks, Message, check_message
+from dpdist.federated.rounds import ClientCalls
 from dpdist.ledger import Books
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise
@@ -41,11 +45,11 @@ def spec(tmp_path: Path) -> MixingSpec:
 
 
 @pytest.fixture
-def sessions(spec: MixingSpec) -> dict[str, ClientSession]:
+def sessions(spec: MixingSpec) -> dict[str, MixingSession]:
     """Sessions of all clients in one round, in this process."""
     attempt = str(uuid4())
     return {
-        name: ClientSession(spec=spec, name=name, order=ORDER, sigma_over_clip=SIGMA, attempt=attempt) for name in NAMES
+        name: MixingSession(spec=spec, name=name, order=ORDER, sigma_over_clip=SIGMA, attempt=attempt) for name in NAMES
     }
 
 
@@ -54,12 +58,12 @@ def well(answer: client.ClientAnswer) -> Any:
     return answer.value
 
 
-def joined(sessions: dict[str, ClientSession]) -> dict[str, Joined]:
+def joined(sessions: dict[str, MixingSession]) -> dict[str, Joined]:
     """Go on to where messages are asked for."""
     members = {name: well(client.join(session)) for name, session in sessions.items()}
     for one in sessions.values():
         well(client.read(one))
-        assert well(client.confirm(one)) == (True, True)
+        assert well(mixing.confirm(one)) == (True, True)
     return members
 
 
@@ -69,13 +73,13 @@ def steps(answer: client.ClientAnswer) -> np.ndarray:
     return message.steps
 
 
-def test_a_round_averages_the_mixtures_of_all(spec: MixingSpec, sessions: dict[str, ClientSession]) -> None:
+def test_a_round_averages_the_mixtures_of_all(spec: MixingSpec, sessions: dict[str, MixingSession]) -> None:
     for one in sessions.values():
         well(client.hello(one))
     members = joined(sessions)
-    messages = [well(client.send(one, 1, 0, members)) for one in sessions.values()]  # low comes after high
+    messages = [well(mixing.send(one, 1, 0, members)) for one in sessions.values()]  # low comes after high
     plan = sessions["north"].plan
-    mixer, round = plan.mixer(0), client.round_id(sessions["north"].attempt, 0, 0)
+    mixer, round = plan.mixer(0), mixing.round_id(sessions["north"].attempt, 0, 0)
     pinned = {c.name: c.public_key or "" for c in spec.federated.clients}  # type: ignore[union-attr]
     for message in messages:
         key = pinned[message.client]
@@ -98,7 +102,7 @@ def test_a_round_averages_the_mixtures_of_all(spec: MixingSpec, sessions: dict[s
         for one in sessions.values():
             well(task(one, digest))
     assert states(spec) == {"": [], **{name: ["committed"] for name in NAMES}}
-    assert client.send(sessions["west"], 1, 0, members).error.startswith("ReleaseConflict")
+    assert mixing.send(sessions["west"], 1, 0, members).error.startswith("ReleaseConflict")
 
 
 @pytest.mark.parametrize("names", ["age,class,sex", "years,class,sex"])
@@ -110,7 +114,7 @@ def test_a_line_that_the_coordinator_chooses_is_looked_at_under_a_charge(tmp_pat
     people.write_text(f"a record\n{names}\n" + "20,low,F\n" * 3_000)
     clients = (north.model_copy(update={"path": str(people)}), *spec.federated.clients[1:])
     spec = spec.model_copy(update={"federated": spec.federated.model_copy(update={"clients": clients})})
-    one = ClientSession(spec=spec, name="north", order=ORDER, sigma_over_clip=SIGMA, attempt=str(uuid4()))
+    one = MixingSession(spec=spec, name="north", order=ORDER, sigma_over_clip=SIGMA, attempt=str(uuid4()))
     well(client.hello(one))  # says the same of both tables
     well(client.join(one))
     assert client.read(one).error.startswith("DataError") == (names != "age,class,sex")
@@ -118,38 +122,38 @@ def test_a_line_that_the_coordinator_chooses_is_looked_at_under_a_charge(tmp_pat
     assert states(spec)["north"] == ["drawing"]
 
 
-def test_shards_do_not_change_a_message(sessions: dict[str, ClientSession], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_do_not_change_a_message(sessions: dict[str, MixingSession], monkeypatch: pytest.MonkeyPatch) -> None:
     members = joined(sessions)
-    whole = steps(client.send(sessions["south"], 0, 0, members))
+    whole = steps(mixing.send(sessions["south"], 0, 0, members))
     monkeypatch.setattr(classes, "SHARD_BYTES", 4 * 3 * 500)
-    assert np.array_equal(steps(client.send(sessions["south"], 0, 0, members)), whole)
+    assert np.array_equal(steps(mixing.send(sessions["south"], 0, 0, members)), whole)
     client_session.forget(sessions["south"])  # as in another worker of the client
-    assert np.array_equal(steps(client.send(sessions["south"], 0, 0, members)), whole)
+    assert np.array_equal(steps(mixing.send(sessions["south"], 0, 0, members)), whole)
 
 
-def test_less_noise_than_was_charged_is_refused(sessions: dict[str, ClientSession]) -> None:
+def test_less_noise_than_was_charged_is_refused(sessions: dict[str, MixingSession]) -> None:
     members = joined(sessions)
     for change in ({"sigma_over_clip": SIGMA / 2}, {"order": 16}):
         asked = replace(sessions["north"], **change)  # type: ignore[arg-type]
-        for answer in (client.send(asked, 0, 0, members), client.confirm(asked), client.read(asked)):
+        for answer in (mixing.send(asked, 0, 0, members), mixing.confirm(asked), client.read(asked)):
             assert answer.error.startswith("ReleaseConflict")
 
 
-def test_a_class_is_mixed_with_the_same_clients_only(sessions: dict[str, ClientSession], spec: MixingSpec) -> None:
+def test_a_class_is_mixed_with_the_same_clients_only(sessions: dict[str, MixingSession], spec: MixingSpec) -> None:
     members = joined(sessions)
-    first = steps(client.send(sessions["north"], 0, 0, members))
+    first = steps(mixing.send(sessions["north"], 0, 0, members))
     fewer = {name: members[name] for name in ("north", "south")}
-    assert client.send(sessions["north"], 0, 0, fewer).error.startswith("RoundFailed")
-    assert np.array_equal(steps(client.send(sessions["north"], 0, 0, members)), first)
+    assert mixing.send(sessions["north"], 0, 0, fewer).error.startswith("RoundFailed")
+    assert np.array_equal(steps(mixing.send(sessions["north"], 0, 0, members)), first)
     for strangers in ({**members, "east": members["west"]}, {"north": members["north"], "west": members["west"]}):
-        assert client.send(sessions["south"], 0, 0, strangers).error.startswith("RoundFailed")
-    assert client.send(sessions["north"], 0, 7, members).error.startswith("RoundFailed")  # no such block
+        assert mixing.send(sessions["south"], 0, 0, strangers).error.startswith("RoundFailed")
+    assert mixing.send(sessions["north"], 0, 7, members).error.startswith("RoundFailed")  # no such block
 
 
-def test_a_round_stays_in_the_folder_in_which_it_began(sessions: dict[str, ClientSession]) -> None:
+def test_a_round_stays_in_the_folder_in_which_it_began(sessions: dict[str, MixingSession]) -> None:
     members = joined(sessions)
     north = sessions["north"]
-    steps(client.send(north, 0, 0, members))
+    steps(mixing.send(north, 0, 0, members))
     federated = north.spec.federated
     assert federated is not None
     elsewhere = tuple(one.model_copy(update={"work": f"{one.work}-2"}) for one in federated.clients)
@@ -157,34 +161,34 @@ def test_a_round_stays_in_the_folder_in_which_it_began(sessions: dict[str, Clien
         north, spec=north.spec.model_copy(update={"federated": federated.model_copy(update={"clients": elsewhere})})
     )
     assert moved.spec.fingerprint == north.spec.fingerprint
-    for ask in (client.join, client.read, client.confirm):
+    for ask in (client.join, client.read, mixing.confirm):
         assert ask(moved).error.startswith("ReleaseConflict")
-    assert client.send(moved, 0, 0, {"north": members["north"]}).error.startswith("ReleaseConflict")
+    assert mixing.send(moved, 0, 0, {"north": members["north"]}).error.startswith("ReleaseConflict")
 
 
-def test_a_key_that_its_client_did_not_sign_is_refused(sessions: dict[str, ClientSession]) -> None:
+def test_a_key_that_its_client_did_not_sign_is_refused(sessions: dict[str, MixingSession]) -> None:
     members = joined(sessions)
     swapped = members | {"west": Joined(members["south"].public, members["west"].signature)}
-    assert client.send(sessions["north"], 0, 0, swapped).error.startswith("RoundFailed")
+    assert mixing.send(sessions["north"], 0, 0, swapped).error.startswith("RoundFailed")
     other_round = replace(sessions["west"], attempt=str(uuid4()))
     stale = well(client.join(other_round))
-    assert client.send(sessions["south"], 0, 0, members | {"west": stale}).error.startswith("RoundFailed")
+    assert mixing.send(sessions["south"], 0, 0, members | {"west": stale}).error.startswith("RoundFailed")
 
 
 def test_clients_are_not_told_the_ledger_of_the_coordinator(spec: MixingSpec) -> None:
     """Its URL may hold a password, and what a client is told passes the scheduler."""
     spec = spec.model_copy(update={"ledger": "postgresql://me:sesame@host/ledger"})
     context = SimpleNamespace(spec=spec, plan=make_plan(spec), key=KeyRef("a", "key.json"), id="1", contract=None)
-    told = session_of(context, "north")  # type: ignore[arg-type]
+    told = ClientCalls(context, None, partial(MixingSession, order=ORDER, sigma_over_clip=SIGMA)).told("north")  # type: ignore[arg-type]
     assert b"sesame" not in pickle.dumps(told)
     assert told.spec.fingerprint == spec.fingerprint
 
 
-def test_other_members_have_other_masks(sessions: dict[str, ClientSession]) -> None:
+def test_other_members_have_other_masks(sessions: dict[str, MixingSession]) -> None:
     members = {name: well(client.join(one)) for name, one in sessions.items()}
 
     def mask(names: tuple[str, ...]) -> Masks:
-        return client._masks(sessions["north"], 0, {name: members[name] for name in names})
+        return client.masks_of(sessions["north"], 0, {name: members[name] for name in names})
 
     two, three = mask(("north", "south")), mask(NAMES)
     assert not set(two.noises[0].words("x", 8)) & set(three.noises[0].words("x", 8))
@@ -193,15 +197,15 @@ def test_other_members_have_other_masks(sessions: dict[str, ClientSession]) -> N
 def test_a_class_that_was_not_confirmed_is_not_mixed(tmp_path: Path) -> None:
     spec = federation(tmp_path, mixing__classes__high={"minimum": 2_000, "records": 10})
     attempt = str(uuid4())
-    sessions = {n: ClientSession(spec=spec, name=n, order=ORDER, sigma_over_clip=SIGMA, attempt=attempt) for n in NAMES}
+    sessions = {n: MixingSession(spec=spec, name=n, order=ORDER, sigma_over_clip=SIGMA, attempt=attempt) for n in NAMES}
     members = {name: well(client.join(one)) for name, one in sessions.items()}
-    assert client.send(sessions["north"], 0, 0, members).error.startswith("ReleaseConflict")  # nothing confirmed yet
-    assert well(client.confirm(sessions["north"])) == (False, True)
-    assert steps(client.send(sessions["north"], 1, 0, members)).shape == (1_200, 3)
-    assert client.send(sessions["north"], 0, 0, members).error.startswith("RoundFailed")
+    assert mixing.send(sessions["north"], 0, 0, members).error.startswith("ReleaseConflict")  # nothing confirmed yet
+    assert well(mixing.confirm(sessions["north"])) == (False, True)
+    assert steps(mixing.send(sessions["north"], 1, 0, members)).shape == (1_200, 3)
+    assert mixing.send(sessions["north"], 0, 0, members).error.startswith("RoundFailed")
 
 
-def test_files_that_change_are_noticed(sessions: dict[str, ClientSession], tmp_path: Path) -> None:
+def test_files_that_change_are_noticed(sessions: dict[str, MixingSession], tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     one = sessions["north"]
@@ -211,7 +215,7 @@ def test_files_that_change_are_noticed(sessions: dict[str, ClientSession], tmp_p
     assert client.join(one).error.startswith("ReleaseConflict")
 
 
-def test_troubles_are_told_by_kind_alone(sessions: dict[str, ClientSession], spec: MixingSpec, tmp_path: Path) -> None:
+def test_troubles_are_told_by_kind_alone(sessions: dict[str, MixingSession], spec: MixingSpec, tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -231,7 +235,7 @@ def test_troubles_are_told_by_kind_alone(sessions: dict[str, ClientSession], spe
 
 
 def test_the_folder_of_a_client_is_its_own_even_if_its_first_answer_is_a_trouble(
-    sessions: dict[str, ClientSession], tmp_path: Path
+    sessions: dict[str, MixingSession], tmp_path: Path
 ) -> None:
     ledger = tmp_path / "north" / "ledger.db"
     ledger.rename(ledger.with_suffix(".away"))
@@ -243,7 +247,7 @@ def test_the_folder_of_a_client_is_its_own_even_if_its_first_answer_is_a_trouble
 
 
 def test_an_unforeseen_error_is_told_without_its_text(
-    sessions: dict[str, ClientSession], monkeypatch: pytest.MonkeyPatch
+    sessions: dict[str, MixingSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
         raise ValueError("the value planted-4711")
@@ -252,7 +256,7 @@ def test_an_unforeseen_error_is_told_without_its_text(
     assert client.hello(sessions["north"]).error == "an unforeseen ValueError"
 
 
-def test_another_identity_than_the_pinned_one_is_refused(sessions: dict[str, ClientSession], tmp_path: Path) -> None:
+def test_another_identity_than_the_pinned_one_is_refused(sessions: dict[str, MixingSession], tmp_path: Path) -> None:
     (tmp_path / "south" / "identity.pem").rename(tmp_path / "north" / "identity.pem")
     assert client.hello(sessions["north"]).error.startswith("SpecError")
     assert client.join(sessions["north"]).error.startswith("SpecError")
@@ -263,14 +267,14 @@ def test_two_clients_of_one_data_set_are_refused(tmp_path: Path) -> None:
     tree = shared.model_dump(mode="json", by_alias=True)
     tree["federated"]["clients"][1] |= {key: tree["federated"]["clients"][0][key] for key in ("ledger", "dataset")}
     spec, attempt = MixingSpec.model_validate(tree), str(uuid4())
-    sessions = {n: ClientSession(spec=spec, name=n, order=ORDER, sigma_over_clip=SIGMA, attempt=attempt) for n in NAMES}
+    sessions = {n: MixingSession(spec=spec, name=n, order=ORDER, sigma_over_clip=SIGMA, attempt=attempt) for n in NAMES}
     well(client.join(sessions["north"]))
     assert client.join(sessions["south"]).error.startswith("SpecError")
     assert states(shared)["north"] == ["reserved"]
 
 
 def test_a_fixed_test_key_needs_a_worker_that_admits_it(
-    sessions: dict[str, ClientSession], monkeypatch: pytest.MonkeyPatch
+    sessions: dict[str, MixingSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DPDIST_TEST_KEYS")
     fixed = replace(sessions["north"], test_key="11" * 32)
@@ -281,7 +285,7 @@ def test_a_fixed_test_key_needs_a_worker_that_admits_it(
     assert np.array_equal(client_session.noise_of(fixed).words("x", 4), Noise(bytes.fromhex("11" * 32)).words("x", 4))
 
 
-def test_the_charge_is_that_of_the_plan(sessions: dict[str, ClientSession], spec: MixingSpec) -> None:
+def test_the_charge_is_that_of_the_plan(sessions: dict[str, MixingSession], spec: MixingSpec) -> None:
     well(client.join(sessions["north"]))
     with client.closing(client_session.ledger_of(sessions["north"])) as ledger:
         attempt = ledger.attempt(sessions["north"].own_attempt)
@@ -290,7 +294,7 @@ def test_the_charge_is_that_of_the_plan(sessions: dict[str, ClientSession], spec
     assert expected.noises == 3 + 3  # what the samplers lose is counted for all clients and pairs
 
 
-def test_a_client_under_a_contract(spec: MixingSpec, sessions: dict[str, ClientSession]) -> None:
+def test_a_client_under_a_contract(spec: MixingSpec, sessions: dict[str, MixingSession]) -> None:
     """By the rule of a central release: a part of its own contract, on files that its custodian has checked."""
     north = sessions["north"]
     under = replace(north, under_contract=True)
@@ -308,7 +312,7 @@ def test_a_client_under_a_contract(spec: MixingSpec, sessions: dict[str, ClientS
     assert states(spec) == {"": [], "north": ["reserved"], "south": [], "west": []}
 
 
-def test_a_client_charges_no_other_data_set_for_its_files(spec: MixingSpec, sessions: dict[str, ClientSession]) -> None:
+def test_a_client_charges_no_other_data_set_for_its_files(spec: MixingSpec, sessions: dict[str, MixingSession]) -> None:
     """Once their time had changed, a data set without a contract was charged for them, in the same ledger."""
     contract_of_client(spec, "north")
     north = sessions["north"]
@@ -323,7 +327,7 @@ def test_a_client_charges_no_other_data_set_for_its_files(spec: MixingSpec, sess
 
 
 def test_the_contract_says_which_columns_there_are_besides(
-    spec: MixingSpec, sessions: dict[str, ClientSession]
+    spec: MixingSpec, sessions: dict[str, MixingSession]
 ) -> None:
     """Not the spec: `extra_columns` of a spec is not looked at where there is a contract."""
     file = Path(sessions["west"].client.paths[0])

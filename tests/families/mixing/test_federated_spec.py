@@ -16,16 +16,16 @@ from federations import federation
 
 from dpdist.errors import AccountingError, RoundFailed, SpecError
 from dpdist.families.mixing.budget import compare
-from dpdist.families.mixing.federated.messages import (
+from dpdist.families.mixing.federated.plan import FederatedPlan
+from dpdist.families.mixing.plan import planned
+from dpdist.families.mixing.spec import MixingSpec
+from dpdist.federated.messages import (
     identity_text,
     load_identity,
     message_statement,
     parse_identity,
     require_signature,
 )
-from dpdist.families.mixing.federated.plan import FederatedPlan
-from dpdist.families.mixing.plan import planned
-from dpdist.families.mixing.spec import MixingSpec
 from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import FederatedPrivacy, from_json
 from dpdist.spec.overrides import override
@@ -56,7 +56,6 @@ def clients_with(tree: dict[str, Any], **change: Any) -> list[dict[str, Any]]:
         ({"mixing__scaling": "standardised"}, "scale by the declared bounds"),
         ({"mixing__order": {"candidates": [2, 4]}}, "clients do not try orders"),
         ({"cluster__mode": "threads"}, "worker processes of their own"),
-        ({"cluster__mode": "in-process"}, "worker processes of their own"),
         ({"federated__colluding": 3}, "fewer than two honest ones"),
         ({"federated__at_least": 1}, "two honest clients"),
         ({"federated__at_least": 5}, "fewer clients"),

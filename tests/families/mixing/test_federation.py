@@ -15,17 +15,19 @@ from dpdist.errors import AccountingError, DataError, RoundFailed
 from dpdist.families.mixing.federated.messages import (
     MESSAGES_HELD,
     CorrelatedNoise,
-    Masks,
-    Message,
     average,
-    check_message,
     correlated_noise,
     largest_step,
     local_noise,
     noisy_steps,
-    public_key,
 )
 from dpdist.families.mixing.mixture import Mixer, Rows, clip_rows
+from dpdist.federated.messages import (
+    Masks,
+    Message,
+    check_message,
+    public_key,
+)
 from dpdist.privacy import accountant
 from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.noise import Noise

@@ -1,131 +1,56 @@
-"""The tasks of a client in a federated release; each runs whole on a worker of the client.
+"""The tasks of a client of a mixing release: it confirms its classes, and sends the noisy sums of its mixtures.
 
-A client derives the noise of its messages from its own charge, so the coordinator cannot lower it. Before its first
-message of a class it stores which clients mix that class, and refuses others later. A repeated message is therefore the
-same, bit for bit.
-
-Clients report only the type of an error; its text stays in ``error.txt`` of the attempt's folder at the client.
+Before its first message of a class a client stores which clients mix that class, and refuses others later.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
-from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
-from dpdist.data.source import fingerprint
-from dpdist.errors import DataError, DpdistError, LedgerError, ReleaseConflict, ResourceError, RoundFailed
-from dpdist.families.mixing.classes import Classes, Confirmed, class_sums
+from dpdist.errors import RoundFailed, SpecError
+from dpdist.families.mixing.classes import Classes, Confirmed, class_sums, gather
 from dpdist.families.mixing.classes import confirm as confirm_classes
-from dpdist.families.mixing.federated import client_session as own
-from dpdist.families.mixing.federated.client_session import ClientSession
-from dpdist.families.mixing.federated.messages import (
-    Masks,
-    Message,
-    key_statement,
-    message_statement,
-    noisy_steps,
-    public_key,
-    require_signature,
-)
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
+from dpdist.families.mixing.federated.messages import noisy_steps
+from dpdist.families.mixing.federated.plan import FederatedPlan
+from dpdist.families.mixing.plan import planned
+from dpdist.families.mixing.spec import MixingSpec
+from dpdist.federated import session as own
+from dpdist.federated.client import Joined, answering, masks_of, pin
+from dpdist.federated.messages import Masks, Message, message_statement
+from dpdist.federated.session import ClientAttempt, ClientSession
 
 
-@dataclass(frozen=True)
-class ClientAnswer:
-    """What a client answers: a value, or the type of an error."""
+@dataclass(frozen=True, kw_only=True)
+class MixingSession(ClientSession):
+    """What the coordinator of a mixing release sends with every call of a client."""
 
-    value: Any = None
-    error: str = ""  # name of the type, and what it means in general; empty if there was no error
+    spec: MixingSpec
+    order: int  # order, sigma_over_clip: of the plan; the client derives the charge from them
+    sigma_over_clip: float
 
+    __hash__ = ClientSession.__hash__
 
-def answering(function: Callable[Concatenate[ClientSession, Parameters], Result]) -> Callable[..., ClientAnswer]:
-    """A task that answers with the value of a function, or with the type of its error; the text is stored."""
+    def planned(self) -> FederatedPlan:
+        """See `ClientSession.planned`."""
+        made = planned(self.spec, order=self.order, sigma_over_clip=self.sigma_over_clip)
+        if not isinstance(made, FederatedPlan):
+            raise SpecError("federated: the spec has no clients")
+        return made
 
-    @functools.wraps(function)
-    def answer(session: ClientSession, *args: Parameters.args, **kwargs: Parameters.kwargs) -> ClientAnswer:
-        try:
-            return ClientAnswer(function(session, *args, **kwargs))
-        except Exception as error:
-            with suppress(Exception):
-                _make_folders(session)
-                own.work_of(session).write_bytes(
-                    "error.txt", f"{function.__name__}: {type(error).__name__}: {error}".encode()
-                )
-            return ClientAnswer(error=_kind(error))
+    def gather(self, attempt: ClientAttempt) -> Classes:
+        """See `ClientSession.gather`: the records of each class."""
+        return gather(attempt)
 
-    return answer
-
-
-def _kind(error: Exception) -> str:
-    """The type of an error; data errors are reported as one type."""
-    if not isinstance(error, DpdistError):
-        return f"an unforeseen {type(error).__name__}"
-    kind: type[DpdistError] = next((k for k in (DataError, ResourceError) if isinstance(error, k)), type(error))
-    return f"{kind.__name__}: {(kind.__doc__ or '').splitlines()[0].rstrip('.')}"
-
-
-@dataclass(frozen=True)
-class Joined:
-    """The key by which a client agrees on masks, and its signature; empty in the local model."""
-
-    public: bytes = b""
-    signature: bytes = b""
+    @property
+    def noise_settings(self) -> list[Any]:
+        """See `ClientSession.noise_settings`."""
+        return [self.order, float(self.sigma_over_clip).hex()]
 
 
 @answering
-def hello(session: ClientSession) -> None:
-    """Check that the client finds its files, ledger, folder and identity. Reads no record."""
-    with closing(own.ledger_of(session)) as ledger:
-        ledger.show(session.client.dataset)
-        own.identity_of(session)
-        fingerprint(own.source_of(session))
-        if not own.looks_at_records(session, own.contract_of(session, ledger)):
-            own.table_of(session, ledger)
-    own.folder_of(session).make_private()
-    own.folder_of(session).check_writable()
-
-
-@answering
-def join(session: ClientSession) -> Joined:
-    """Reserve the charge and return the client's key for masks. Reads no record."""
-    with closing(own.ledger_of(session)) as ledger:
-        own.refuse_shared(session, ledger)
-        attempt = ledger.reserve(
-            dataset=session.client.dataset,
-            release=session.spec.name,
-            spec_hash=session.spec_hash,
-            input_fingerprint=fingerprint(own.source_of(session)),
-            event=session.plan.event,
-            guarantee=session.plan.kind,
-            contract=own.contract_of(session, ledger),
-            attempt=session.own_attempt,
-            new_attempt=True,  # the coordinator's ledger decides whether there is a new one
-        )
-        own.require_state(attempt, "reserved", "drawing")
-    _make_folders(session)
-    key = own.identity_of(session)
-    if key is None:
-        return Joined()
-    public = public_key(own.agreement_key(session))
-    statement = key_statement(public, client=session.name, attempt=session.attempt, spec=session.spec.fingerprint)
-    return Joined(public, key.sign(statement))
-
-
-@answering
-def read(session: ClientSession) -> None:
-    """Read and check the client's table; it stays in this worker's memory."""
-    own.attempt_of(session)
-
-
-@answering
-def confirm(session: ClientSession) -> tuple[bool, ...]:
+def confirm(session: MixingSession) -> tuple[bool, ...]:
     """Whether each class has its declared minimum here, by a noisy count."""
     attempt = own.attempt_of(session)
     attempt.before_noise()
@@ -133,10 +58,10 @@ def confirm(session: ClientSession) -> tuple[bool, ...]:
 
 
 @answering
-def send(session: ClientSession, place: int, block: int, members: dict[str, Joined]) -> Message:
+def send(session: MixingSession, place: int, block: int, members: dict[str, Joined]) -> Message:
     """The message for one block of mixtures of the class at `place`; `members` mix it, this client included."""
     plan, part = session.plan, session.plan.classes[place]
-    _pin(session, part.code, members)
+    pin(session, part.code, members)
     with closing(own.ledger_of(session)) as ledger:
         own.charged(session, ledger, "drawing")
     if not Confirmed.from_bytes(own.work_of(session).read_bytes(Confirmed.FILE)).outcomes[place]:
@@ -146,7 +71,7 @@ def send(session: ClientSession, place: int, block: int, members: dict[str, Join
     stop = min(start + plan.block, part.mixtures.records)
     if not 0 <= start < stop:
         raise RoundFailed("a block of mixtures that the plan does not have")
-    masks = _masks(session, part.code, members) if shared.mask_sigma > 0 else Masks()
+    masks = masks_of(session, part.code, members) if shared.mask_sigma > 0 else Masks()
     codes, noise = own.attempt_of(session).result(Classes).codes[place], own.noise_of(session)
     sums = class_sums(codes, plan.encoding, mixer, noise, start, stop)
     steps = noisy_steps(noise, masks, sums, mixer, shared, start)
@@ -155,64 +80,6 @@ def send(session: ClientSession, place: int, block: int, members: dict[str, Join
     return Message(session.name, round, steps, b"" if key is None else key.sign(statement))
 
 
-@answering
-def ready(session: ClientSession, digest: str) -> None:
-    """Check that the client can commit to a manifest: its input is unchanged, its attempt open or committed to it."""
-    with closing(own.ledger_of(session)) as ledger:
-        attempt = own.charged(session, ledger, "drawing", "committed")
-        if attempt.state == "committed" and attempt.manifest_sha256 != digest:
-            raise ReleaseConflict("the attempt is committed to another manifest")
-    if attempt.state == "drawing" and attempt.input_fingerprint != fingerprint(own.source_of(session)):
-        raise ReleaseConflict("the input changed during the round")
-
-
-@answering
-def commit(session: ClientSession, digest: str) -> None:
-    """Commit the client's attempt to a manifest, and destroy its key."""
-    with closing(own.ledger_of(session)) as ledger:
-        ledger.commit(session.own_attempt, manifest_sha256=digest)
-    own.forget(session)
-
-
-@answering
-def void(session: ClientSession) -> None:
-    """Give the client's charge back, if it has drawn no noise."""
-    own.forget(session)
-    with closing(own.ledger_of(session)) as ledger, suppress(LedgerError):
-        ledger.void(session.own_attempt)
-
-
 def round_id(attempt: str, code: int, block: int) -> str:
     """Public id of the messages of one block of one class."""
     return f"{attempt}/{code}/{block}"
-
-
-def _make_folders(session: ClientSession) -> None:
-    """The client's folder and that of the attempt in it, before anything is written there."""
-    own.folder_of(session).make_private()
-    own.work_of(session).make_private()
-
-
-def _pin(session: ClientSession, code: int, members: dict[str, Joined]) -> None:
-    """Store which clients mix a class with this one; refuse others later, and clients that the spec does not list."""
-    if session.name not in members or not members.keys() <= session.spec.clients.keys():
-        raise RoundFailed("the clients of a class are not those of the spec")
-    now = _list_of(members)
-    if own.work_of(session).write_exclusive(f"members-{code}.json", now) != now:
-        raise RoundFailed("the class was mixed with other clients before; a round is drawn once")
-
-
-def _masks(session: ClientSession, code: int, members: dict[str, Joined]) -> Masks:
-    """The masks towards all other clients of the class, whose keys they signed."""
-    peers = []
-    for name, joined in members.items():
-        statement = key_statement(joined.public, client=name, attempt=session.attempt, spec=session.spec.fingerprint)
-        require_signature(joined.signature, statement, client=name, pinned=session.spec.clients[name] or "")
-        if name != session.name:
-            peers.append(joined.public)
-    listed = hashlib.sha256(_list_of(members)).hexdigest()  # other members, other masks
-    return Masks.agree(own.agreement_key(session), peers, context=f"{session.attempt}/{code}/{listed}")
-
-
-def _list_of(members: dict[str, Joined]) -> bytes:
-    return json.dumps({name: members[name].public.hex() for name in sorted(members)}).encode()

@@ -7,10 +7,7 @@ part: fewer of them share the same protection with more noise each.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
 
-from dpdist.errors import SpecError
 from dpdist.families.base.plan import Needs
 from dpdist.families.mixing.federated.messages import (
     MESSAGES_HELD,
@@ -20,26 +17,21 @@ from dpdist.families.mixing.federated.messages import (
     local_noise,
     require_fine_grid,
 )
-from dpdist.families.mixing.federated.spec import FederatedSpec
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer
+from dpdist.families.mixing.spec import MixingSpec
+from dpdist.federated.plan import ClientsPlan
 from dpdist.privacy.formatting import Fact
-from dpdist.privacy.guarantee import FederatedPrivacy, Guarantee
 
 
 @dataclass(frozen=True, kw_only=True)
-class FederatedPlan(MixingPlan):
+class FederatedPlan(ClientsPlan, MixingPlan):
     """A `MixingPlan` of every client. Class minima, orders and noise are those of each client by itself."""
+
+    spec: MixingSpec
 
     def __post_init__(self) -> None:
         require_fine_grid(self.mixer(self.classes[0].code), self.shared(len(self.federated.clients)))
-
-    @property
-    def federated(self) -> FederatedSpec:
-        """The clients and whom they trust."""
-        if self.spec.federated is None:
-            raise SpecError("federated: the spec has no clients")
-        return self.spec.federated
 
     @property
     def noises(self) -> int:
@@ -69,19 +61,6 @@ class FederatedPlan(MixingPlan):
     def block(self) -> int:
         """Mixtures in a message."""
         return block_rows(self.encoding.width, clients=len(self.federated.clients))
-
-    @cached_property
-    def guarantees(self) -> tuple[Guarantee, ...]:
-        """What the release promises, and what the protocol does."""
-        federated = self.federated
-        client = FederatedPrivacy(
-            epsilon=self.epsilon, delta=self.delta, trust=federated.trust, colluding=federated.colluding
-        )
-        return (*super().guarantees, client)
-
-    def public_parameters(self) -> dict[str, Any]:
-        """The public parameters, for the manifest."""
-        return {**super().public_parameters(), "federated": self.spec.public()["federated"]}
 
     def needs(self) -> Needs:
         """Memory and tasks: of a client, and of the coordinator (the driver), which holds a block of all."""

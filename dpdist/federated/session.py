@@ -14,7 +14,7 @@ from collections import OrderedDict
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID, uuid5
 
 from dpdist.cluster.executor import InProcess
@@ -24,12 +24,10 @@ from dpdist.data.table import TableFiles
 from dpdist.errors import ContractBroken, ReleaseConflict, SpecError
 from dpdist.families.base.attempt import Attempt, silent
 from dpdist.families.base.owners import refuse_tables_of_others
-from dpdist.families.mixing.classes import gather
-from dpdist.families.mixing.federated.messages import load_identity
-from dpdist.families.mixing.federated.plan import FederatedPlan
-from dpdist.families.mixing.federated.spec import ClientSpec
-from dpdist.families.mixing.plan import planned
-from dpdist.families.mixing.spec import MixingSpec
+from dpdist.families.base.plan import Plan
+from dpdist.families.base.registry import make_plan
+from dpdist.federated.messages import load_identity
+from dpdist.federated.spec import ClientSpec, FederatedRelease
 from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import WITH_TEST_KEY, KeyRef, forget_keys, load_noise, require_test_keys
 from dpdist.ledger.records import event_json
@@ -38,19 +36,17 @@ from dpdist.privacy.noise import Noise
 from dpdist.spec.contract import kept_contract
 from dpdist.storage.store import Store
 
-_HELD = 4  # tables that a worker keeps between tasks, encoded
-
-ClientAttempt = Attempt[MixingSpec, FederatedPlan]
+ClientAttempt = Attempt[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSession:
     """What the coordinator sends with every call of a client; nothing in it is secret."""
 
-    spec: MixingSpec
+    held: ClassVar[int] = 4  # clients whose tables a worker keeps between tasks, encoded
+
+    spec: FederatedRelease
     name: str  # of the client
-    order: int  # order, sigma_over_clip: of the plan; the client derives the charge from them
-    sigma_over_clip: float
     attempt: str  # the coordinator's attempt, which names the round
     under_contract: bool = False  # whether the coordinator's data set has one; then that of the client must, too
     test_key: str = ""  # 64 hexadecimal digits of a fixed key of this client, for tests only; else empty
@@ -67,15 +63,33 @@ class ClientSession:
         return own_attempt_id(self.attempt, self.name)
 
     @property
-    def plan(self) -> FederatedPlan:
+    def plan(self) -> Any:
         """The plan, made again by the client itself."""
         return _plan(self)
+
+    def planned(self) -> Plan:
+        """Make the plan from the fields of the session."""
+        return make_plan(self.spec)
+
+    def gather(self, attempt: ClientAttempt) -> object:
+        """Return what the client's answers are computed from, in one pass over its records."""
+        raise NotImplementedError
+
+    @property
+    def own_data(self) -> dict[str, Any]:
+        """What the spec's section `data` says of the client's table, where that is not what it says of all."""
+        return {}
+
+    @property
+    def noise_settings(self) -> list[Any]:
+        """What decides the noise beside the spec."""
+        return []
 
     @property
     def spec_hash(self) -> str:
         """Bind an attempt to the spec, the client's folder, and the noise to the last bit."""
         folder = json.dumps([self.client.work, self.client.storage.model_dump(mode="json")])
-        noise = json.dumps([self.order, float(self.sigma_over_clip).hex()])
+        noise = json.dumps(self.noise_settings)
         bound = hashlib.sha256(f"{self.spec.fingerprint} {folder} {noise}".encode()).hexdigest()
         if not self.test_key:
             return bound
@@ -90,12 +104,9 @@ def own_attempt_id(attempt: str, name: str) -> str:
     return str(uuid5(UUID(attempt), name))
 
 
-@lru_cache(maxsize=8)
-def _plan(session: ClientSession) -> FederatedPlan:
-    made = planned(session.spec, order=session.order, sigma_over_clip=session.sigma_over_clip)
-    if not isinstance(made, FederatedPlan):
-        raise SpecError("federated: the spec has no clients")
-    return made
+@lru_cache(maxsize=64)
+def _plan(session: ClientSession) -> Plan:
+    return session.planned()
 
 
 def ledger_of(session: ClientSession) -> Books:
@@ -155,9 +166,10 @@ def identity_of(session: ClientSession) -> Any:
     return load_identity(client.identity, pinned=client.public_key)
 
 
-def own_spec(session: ClientSession) -> MixingSpec:
+def own_spec(session: ClientSession) -> FederatedRelease:
     """The spec of what the client itself does: a release from its files alone."""
-    data = session.spec.data.model_copy(update={"path": session.client.path, "storage": session.client.storage})
+    of_client = {"path": session.client.path, "storage": session.client.storage, **session.own_data}
+    data = session.spec.data.model_copy(update=of_client)
     return session.spec.model_copy(update={"data": data, "federated": None})
 
 
@@ -222,8 +234,8 @@ _keys: dict[ClientSession, KeyRef] = {}
 
 
 def attempt_of(session: ClientSession) -> ClientAttempt:
-    """The client's own attempt, with its `Classes`, read once. Raises ReleaseConflict: the round is over for this
-    client, or the input changed; DataError: the table breaks its declared policies.
+    """The client's own attempt, with what its session gathers, read once. Raises ReleaseConflict: the round is over for
+    this client, or the input changed; DataError: the table breaks its declared policies.
     """
     with _lock:
         if session in _held:
@@ -250,12 +262,12 @@ def attempt_of(session: ClientSession) -> ClientAttempt:
             before_noise=partial(_mark_drawing, session),
         )
         try:
-            attempt.keep(gather(attempt))
+            attempt.keep(session.gather(attempt))
         finally:
             record = {"confidential": "for the client's own operator: private counts", **attempt.operator}
             work.write_bytes("run-record.json", json.dumps(record, indent=2).encode())
         _held[session] = attempt
-        while len(_held) > _HELD:
+        while len(_held) > session.held:
             _held.popitem(last=False)
         return attempt
 

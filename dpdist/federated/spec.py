@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from dpdist.families.mixing.federated.messages import parse_identity
-from dpdist.spec.data import StorageSpec
+from dpdist.federated.messages import parse_identity
+from dpdist.spec.data import DataSpec, StorageSpec
+from dpdist.spec.paths import PATH
+from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.strict import Section
 from dpdist.spec.validation import NAME
 from dpdist.storage.s3 import is_s3
@@ -74,7 +76,7 @@ class FederatedSpec(Section):
 
     @property
     def minimum(self) -> int:
-        """Clients that must be ready."""
+        """Clients that must be ready, at least."""
         return self.at_least or (self.colluding + 2 if self.trust == "correlated" else 1)
 
     def refuse_shared_files(self, *, one_machine: bool) -> None:
@@ -115,3 +117,85 @@ class FederatedSpec(Section):
         if self.minimum > len(self.clients):
             raise ValueError("federated.at_least: there are fewer clients")
         return self
+
+
+class HeldDataSpec(DataSpec):
+    """The table a release reads, or how the tables of its clients are laid out."""
+
+    path: Annotated[str | tuple[str, ...], PATH] = ()
+    """Files, folders or globs; local, from the spec's folder, or s3://. Absent if clients hold them."""
+
+
+class FederatedRelease(ReleaseSpec):
+    """A release whose records clients may hold, none of whom shows them."""
+
+    federated: FederatedSpec | None = None
+    """Clients that hold the records."""
+
+    @model_validator(mode="after")
+    def _held(self) -> FederatedRelease:
+        federated = self.federated
+        if (federated is None) != bool(self.data.paths):
+            raise ValueError("data.path: give one, or in a federated release the path of each client instead")
+        if federated is None:
+            return self
+        if self.cluster.mode == "threads":
+            raise ValueError(
+                "cluster.mode: clients need worker processes of their own: use embedded or address, or in-process to "
+                "try a federation on one machine"
+            )
+        federated.refuse_shared_files(one_machine=self.cluster.mode in ("embedded", "in-process"))
+        if self.unit is not None:
+            raise ValueError(
+                "unit: a federated release protects single records only, because nobody bounds the records that one "
+                "unit has with several clients: leave it out"
+            )
+        return self
+
+    @property
+    def least_clients(self) -> int:
+        """Clients that must be ready."""
+        return 0 if self.federated is None else self.federated.minimum
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether masks hide what each client sends."""
+        return self.federated is not None and self.federated.trust == "correlated"
+
+    @property
+    def honest(self) -> int:
+        """Clients whose noise alone carries the guarantee of what is masked."""
+        return self.least_clients - self.federated.colluding if self.federated is not None and self.is_masked else 1
+
+    @property
+    def worker_resources(self) -> tuple[str, ...]:
+        """The Dask resources of the clients."""
+        return () if self.federated is None else tuple(client.resource_name for client in self.federated.clients)
+
+    @property
+    def clients(self) -> dict[str, str | None]:
+        """The clients of a federated release, with their public keys."""
+        return {} if self.federated is None else {client.name: client.public_key for client in self.federated.clients}
+
+    def decisive(self) -> dict[str, Any]:
+        """What decides the released bytes: of the clients not where they run and where their files are."""
+        tree = super().decisive()
+        if self.federated is not None:
+            elsewhere = {"storage", "resource", "ledger", "work", "identity"}
+            tree["federated"]["clients"] = [
+                client.model_dump(mode="json", exclude=elsewhere, exclude_defaults=True)
+                for client in self.federated.clients
+            ]
+        return tree
+
+    def public(self) -> dict[str, Any]:
+        """What is released, for the manifest; of the clients only how many are listed, and whom they trust."""
+        tree = super().public()
+        if self.federated is not None:
+            tree["federated"] = {
+                "clients": len(self.federated.clients),
+                "trust": self.federated.trust,
+                "colluding": self.federated.colluding,
+                "at_least": self.least_clients,
+            }
+        return tree

@@ -1,0 +1,1 @@
+"""Releases of records that no one may see together: sessions, signed messages, masks, and each client's own ledger."""

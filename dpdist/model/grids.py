@@ -1,0 +1,98 @@
+"""Small tables of all pairs, or triples: what picks them where no exact distance may be seen.
+
+The codes of each attribute fall into a few groups of about equal noisy mass. The grids of groups of all sets are
+measured once. Of any later model ``|r|^2 - k sigma^2`` is an unbiased estimate of the squared distance, with r the
+difference of a noisy grid of k cells to the model's, at no further cost. A grid also makes a noisy table of the same
+attributes more precise, as its cells are sums of the table's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+
+from dpdist.accuracy.tables import Attributes
+from dpdist.model.account import GaussianAccount
+from dpdist.model.coding import Coding, equal_mass
+from dpdist.model.one_way import OneWay
+from dpdist.model.sums import Sum, cells_of
+from dpdist.privacy.arrays import Counts, Floats
+
+GROUPS = {2: 5, 3: 3}  # of each attribute, in grids of pairs and of triples
+SEEN = 1.0  # deviations of its noise that a squared distance exceeds where a set is picked
+
+
+@dataclass(frozen=True, eq=False)
+class Grids:
+    """Noisy grids of sets of attributes. Public."""
+
+    sets: tuple[Attributes, ...]
+    groups: tuple[Counts, ...]  # group of each value of each attribute
+    tables: tuple[Counts, ...]
+    sigma: float
+    places: dict[Attributes, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "places", {s: k for k, s in enumerate(self.sets)})
+
+    @classmethod
+    def measured(
+        cls, name: str, sets: Sequence[Attributes], groups: tuple[Counts, ...], account: GaussianAccount, share: float
+    ) -> Grids:
+        """Measure the grids with a share of the account."""
+        sums = [Sum(s, tuple(groups[i] for i in s)) for s in sets]
+        noisy, sigmas = account.measure(name, sums, share=share)
+        return cls(tuple(sets), groups, tuple(noisy), float(sigmas[0]))
+
+    def score(self, which: Attributes, expected: Counts, codes: Sequence[Counts]) -> tuple[float, bool]:
+        """Estimate the L1 distance of a set's table to a model's, whose codes are in these groups, and say whether
+        it is more than noise.
+        """
+        grid = self.tables[self.places[which]]
+        away = grid.ravel() - summed(expected, cells_of(codes, grid.shape), grid.shape)
+        squared = float((away * away).sum()) - away.size * self.sigma**2
+        seen = squared > SEEN * self.sigma**2 * math.sqrt(2 * away.size)
+        return math.sqrt(away.size * max(squared, 0.0)), seen
+
+    def sharpen(self, which: Attributes, maps: Sequence[Counts], noisy: Counts, sigma: float) -> Floats:
+        """Move the cells of a noisy table, over codes of the set's values, to what its grid says of their sums."""
+        if which not in self.places:  # the other way round
+            return self.sharpen(which[::-1], maps[::-1], noisy.T, sigma).T
+        grid = self.tables[self.places[which]]
+        cells = cells_of([group_of_codes(c, self.groups[i]) for i, c in zip(which, maps, strict=True)], grid.shape)
+        number = np.maximum(np.bincount(cells, minlength=grid.size), 1)
+        away = grid.ravel() - summed(noisy, cells, grid.shape)
+        change = away * (sigma**2 / (number * sigma**2 + self.sigma**2))
+        return np.asarray(noisy + change[cells].reshape(noisy.shape))
+
+
+def group_of_codes(codes: Counts, groups: Counts) -> Counts:
+    """The group of each code, by the code and the group of each value."""
+    found = np.zeros(int(codes.max()) + 1, np.int64)
+    found[codes] = groups
+    return found
+
+
+def summed(counts: Counts, cells: Counts, shape: Sequence[int]) -> Counts:
+    """Sums of whole numbers below 2**53 by the cells that they are in."""
+    return np.rint(np.bincount(cells, weights=counts.ravel(), minlength=math.prod(shape))).astype(np.int64)
+
+
+def pair_grids(coding: Coding, one_way: OneWay, account: GaussianAccount, share: float) -> Grids:
+    """Measure the grids of all pairs of the table's attributes; codes of the coarsest copies are in one group each."""
+    groups = []
+    for i, counts in enumerate(one_way.counts):
+        codes = coding.maps[coding.source.index(i)]  # copies come before their originals
+        mass = np.bincount(codes, weights=counts).astype(np.float64)
+        groups.append(equal_mass(mass, GROUPS[2])[codes])
+    sets = list(combinations(range(len(groups)), 2))
+    return Grids.measured("grids", sets, tuple(groups), account, share)
+
+
+def triple_groups(one_way: OneWay) -> tuple[Counts, ...]:
+    """The groups of each attribute's values in grids of triples."""
+    return tuple(equal_mass(counts, GROUPS[3]) for counts in one_way.counts)

@@ -1,0 +1,89 @@
+"""Integer tables that are sums over records, said without their cells: whoever holds records can compute its part.
+
+Learning reads exact counts, or these: then its account asks for noisy sums (`GaussianAccount.ask`), and nothing that
+runs here sees an exact table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from dpdist.accuracy.tables import Attributes, Tables, triples_of
+from dpdist.privacy.arrays import Counts
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """A table of one to three attributes, in one cell of which a record counts."""
+
+    attributes: Attributes  # of the records
+    maps: tuple[Counts, ...]  # of each attribute, the code of each value
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of codes of each attribute."""
+        return tuple(int(codes.max()) + 1 for codes in self.maps)
+
+    @property
+    def size(self) -> int:
+        """The number of cells."""
+        return prod(self.shape)
+
+    def require(self, cardinalities: Sequence[int], triples: Sequence[Attributes]) -> None:
+        """Refuse what is no such table of records of these domains. Raises ValueError."""
+        known = self.attributes in triples if len(self.attributes) == 3 else len(set(self.attributes)) in (1, 2)
+        if not known or not all(0 <= i < len(cardinalities) for i in self.attributes):
+            raise ValueError("attributes that no table is of")
+        for i, codes in zip(self.attributes, self.maps, strict=True):
+            whole = codes.dtype == np.int64 and codes.shape == (cardinalities[i],)
+            if not whole or not 0 <= codes.min() <= codes.max() < cardinalities[i]:
+                raise ValueError("a map that is none of the values of its attribute")
+
+    def of(self, tables: Tables) -> Counts:
+        """Compute the table of some records. Confidential if their tables are."""
+        cards = tables.pairs.cardinalities
+        if len(self.attributes) == 3:
+            exact = tables.of(3)[triples_of(cards).index(self.attributes)]
+        elif len(self.attributes) == 2:
+            exact = tables.pairs.pair(*self.attributes).ravel()
+        else:
+            exact = tables.pairs.single(*self.attributes)
+        # sums of integers below 2**53 are exact
+        summed = np.bincount(cells_of(self.maps, self.shape), weights=exact, minlength=self.size)
+        return np.rint(summed).astype(np.int64).reshape(self.shape)
+
+
+def cells_of(maps: Sequence[Counts], shape: Sequence[int]) -> Counts:
+    """The number of the coded cell of each combination of values, flat in C order."""
+    index = np.zeros((), np.int64)
+    for codes, size in zip(maps, shape, strict=True):
+        index = np.add.outer(index * size, codes)
+    return index.ravel()
+
+
+@dataclass(frozen=True, eq=False)
+class AskedCounts:
+    """What `PairCounts` has, as sums that are asked for."""
+
+    cardinalities: tuple[int, ...]
+
+    @cached_property
+    def _values(self) -> tuple[Counts, ...]:
+        return tuple(np.arange(size, dtype=np.int64) for size in self.cardinalities)
+
+    def of(self, *attributes: int) -> Sum:
+        """The table of some attributes."""
+        return Sum(attributes, tuple(self._values[i] for i in attributes))
+
+    def single(self, i: int) -> Sum:
+        """The one-way table of an attribute."""
+        return self.of(i)
+
+    def pair(self, i: int, j: int) -> Sum:
+        """The table of two attributes."""
+        return self.of(i, j)

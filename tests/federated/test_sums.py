@@ -1,0 +1,182 @@
+"""Noisy sums over clients: the charge by enumeration, masks that hide, and a client that answers only its plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import reduce
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+from federations import NAMES, states, summing_federation
+from scipy.stats import chi2, norm
+
+from dpdist.accuracy.tables import Tables
+from dpdist.data.count import PairCounts
+from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.families.synthesis.stages import SynthesisSession
+from dpdist.federated import client
+from dpdist.federated import session as own
+from dpdist.federated.messages import LEAST_SIGMA, Masks, Message, public_key
+from dpdist.federated.sums import Question, added, answer, part_of, tables_in
+from dpdist.model.sums import AskedCounts, Sum
+from dpdist.privacy.noise import Noise
+
+CARDS = (3, 2)
+ASKED = AskedCounts(CARDS)
+SMALL = [table for table in product(range(4), repeat=2) if sum(table) <= 3]
+
+
+def question(number: int = 0, sigma: float = 40.0, sums: tuple[Sum, ...] | None = None) -> Question:
+    sums = (ASKED.single(0), ASKED.pair(0, 1)) if sums is None else sums
+    return Question(number, f"step {number}", sums, (sigma,) * len(sums))
+
+
+def keyed(count: int, context: str = "attempt/all") -> list[Masks]:
+    private = [bytes([i + 1]) * 32 for i in range(count)]
+    public = [public_key(key) for key in private]
+    return [Masks.agree(key, [p for p in public if p != public_key(key)], context=context) for key in private]
+
+
+def tables(seed: int, rows: int = 50) -> Tables:
+    rng = np.random.default_rng(seed)
+    return Tables.counted([rng.integers(0, size, rows).astype(np.uint8) for size in CARDS], CARDS)
+
+
+def rounded(sigma: float) -> np.ndarray:
+    """The law of a rounded Gaussian on -60 sigma to 60 sigma, where it is not zero."""
+    edge = math.ceil(12 * sigma)
+    return np.diff(norm.cdf((np.arange(-edge, edge + 2) - 0.5) / sigma))
+
+
+def hockey_stick(p: np.ndarray, q: np.ndarray, epsilon: float) -> float:
+    return float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
+
+
+def views(clients: int, colluding: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """What a coordinator with colluders sees: the honest clients' exact sums, for all neighbouring pairs of tables."""
+    for held in product(SMALL, repeat=clients - colluding):
+        for at, cell in product(range(len(held)), range(2)):
+            if held[at][cell] > 0:
+                total = tuple(np.sum(held, axis=0).tolist())
+                less = tuple(n - (k == cell) for k, n in enumerate(total))
+                yield total, less  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("clients", "colluding"), [(2, 0), (3, 0), (3, 1)])
+def test_the_charge_bounds_every_view_of_a_tiny_universe_and_is_attained(clients: int, colluding: int) -> None:
+    honest = clients - colluding
+    sigma = LEAST_SIGMA * math.sqrt(honest)  # the least noise that a client draws
+    law = reduce(np.convolve, [rounded(sigma / math.sqrt(honest))] * honest)
+    mu, worst = 1 / sigma, {epsilon: 0.0 for epsilon in (0.0, 0.1, 0.3)}
+    seen = {tuple(a - b for a, b in zip(*pair, strict=True)) for pair in views(clients, colluding)}
+    assert seen == {(1, 0), (0, 1)}  # colluders know their own part, so only the honest sum moves, by one record
+    for shift in seen:
+        # cells have noise of their own: the one that does not move has the same law in both worlds
+        p, q = np.append(np.zeros(sum(shift)), law), np.append(law, np.zeros(sum(shift)))
+        for epsilon in worst:
+            worst[epsilon] = max(worst[epsilon], hockey_stick(p, q, epsilon), hockey_stick(q, p, epsilon))
+    for epsilon, found in worst.items():
+        charged = norm.cdf(-epsilon / mu + mu / 2) - math.exp(epsilon) * norm.cdf(-epsilon / mu - mu / 2)
+        assert 0.95 * charged <= found <= charged * (1 + 1e-9) + 1e-13
+
+
+def test_masks_cancel_in_the_whole_sum_and_in_no_other() -> None:
+    asked, masks = question(), keyed(4)
+    words = [one.words("sums", 4096) for one in masks]
+    assert not (words[0] + words[1] + words[2] + words[3]).any()
+    for size in (1, 2, 3):
+        for some in combinations(words, size):
+            counts = np.bincount(reduce(np.add, some).view(np.uint8), minlength=256)
+            assert ((counts - 128) ** 2 / 128).sum() < chi2.isf(1e-9, 255)
+    held, noises = [tables(k) for k in range(4)], [Noise(bytes([k]) * 32) for k in range(4)]
+    masked = added([part_of(*one, honest=4) for one in zip(held, [asked] * 4, noises, masks, strict=True)])
+    plain = [part_of(t, asked, n, Masks(), honest=4) for t, n in zip(held, noises, strict=True)]
+    assert np.array_equal(masked, np.sum(plain, axis=0))
+    single, pair = tables_in(masked, asked.sums)
+    whole = reduce(Tables.__add__, held)
+    assert np.abs(single - whole.pairs.single(0)).max() < 8 * 40
+    assert np.abs(pair - whole.pairs.pair(0, 1)).max() < 8 * 40
+    other = keyed(4, context="attempt/of-others")
+    assert not set(words[0]) & set(other[0].words("sums", 4096))
+
+
+def test_each_client_draws_its_part_of_the_noise() -> None:
+    cells = 30_000
+    wide = Sum((0,), (np.arange(cells),))
+    empty = Tables(PairCounts((cells,), np.zeros(cells, np.int64)), np.zeros(0, np.int64))
+    away = part_of(empty, Question(0, "one", (wide,), (20.0,)), Noise(bytes(32)), Masks(), honest=4)
+    edges = np.arange(-25, 26, 5)
+    expected = np.diff(norm.cdf((edges - 0.5) / 10)) * cells
+    found = np.histogram(away, edges)[0]
+    assert ((found - expected) ** 2 / expected).sum() < chi2.isf(1e-9, len(expected))
+    narrower = np.diff(norm.cdf((edges - 0.5) / 7)) * cells
+    assert ((found - narrower) ** 2 / narrower).sum() > chi2.isf(1e-20, len(expected))
+
+
+def test_sums_are_those_of_recoded_tables() -> None:
+    exact = tables(3).pairs
+    merged = Sum((1, 0), (np.array([0, 1]), np.array([1, 0, 1])))
+    table = exact.pair(1, 0)
+    assert np.array_equal(merged.of(tables(3)), np.stack([table[:, 1], table[:, 0] + table[:, 2]], axis=1))
+    codes = [np.array([0, 1, 1]), np.array([1, 1, 0]), np.array([2, 0, 2])]
+    three = Tables.counted([c.astype(np.uint8) for c in codes], (2, 2, 3))
+    assert AskedCounts((2, 2, 3)).of(0, 1, 2).of(three).tolist()[1] == [[0, 0, 1], [1, 0, 0]]
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> WholeSynthesisSpec:
+    return summing_federation(tmp_path)
+
+
+@pytest.fixture
+def sessions(spec: WholeSynthesisSpec) -> dict[str, SynthesisSession]:
+    attempt = str(uuid4())
+    return {name: SynthesisSession(spec=spec, name=name, attempt=attempt) for name in NAMES}
+
+
+def well(reply: client.ClientAnswer) -> Any:
+    assert reply.error == ""
+    return reply.value
+
+
+def own_question(session: SynthesisSession, number: int = 0, share: float = 0.4, step: str = "one") -> Question:
+    counts = AskedCounts(session.spec.table.cardinalities)
+    return Question(number, step, (counts.single(1),), (1 / (session.plan.mu * math.sqrt(share)),))
+
+
+def test_a_client_answers_what_it_is_charged_for_and_no_more(sessions: dict[str, SynthesisSession]) -> None:
+    members = {name: well(client.join(one)) for name, one in sessions.items()}
+    for one in sessions.values():
+        well(client.read(one))
+    north, asked = sessions["north"], own_question(sessions["north"])
+
+    def refused(question: Question, session: SynthesisSession = north, of: Any = members) -> None:
+        assert answer(session, question, of).error.startswith("RoundFailed")
+
+    messages = [well(answer(one, asked, members)) for one in sessions.values()]
+    assert all(isinstance(message, Message) for message in messages)
+    total = added([message.steps for message in messages])
+    assert abs(total.sum() - 9_000) < 200
+    again = well(answer(north, asked, members))
+    assert np.array_equal(again.steps, messages[0].steps)
+    own.forget(north)  # as in another process of the client
+    assert np.array_equal(well(answer(north, asked, members)).steps, messages[0].steps)
+    refused(replace(asked, step="another"))  # the same number
+    refused(own_question(north, 2))  # out of turn
+    refused(replace(own_question(north, 1), sigmas=(1.0,)))  # less noise than a client draws
+    refused(replace(own_question(north, 1), sigmas=(math.nan,)))
+    refused(own_question(north, 1, share=0.7))  # more than is left
+    refused(own_question(north, 1), of={name: members[name] for name in ("north", "south")})
+    strange = Sum((7,), (np.arange(2),))
+    refused(replace(own_question(north, 1), sums=(strange,)))
+    wide = Sum((1,), (np.array([0, 5]),))
+    refused(replace(own_question(north, 1), sums=(wide,)))
+    well(answer(north, own_question(north, 1), members))
+    refused(own_question(north, 2))
+    assert set(map(tuple, states(north.spec).values())) == {(), ("drawing",)}  # type: ignore[arg-type]
