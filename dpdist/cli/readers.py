@@ -13,7 +13,7 @@ import typer
 
 from dpdist.cli.ledger import known_to_default
 from dpdist.cli.shared import AsJson, Endpoint, PublicKey, guarantee_lines, option, say, show_json, storage_options
-from dpdist.errors import OutputExists
+from dpdist.errors import DataNotFound, OutputExists
 from dpdist.privacy.formatting import folded, number_of, upwards
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dpdist.families.base.plan import Plan
     from dpdist.inference.published import Published
     from dpdist.inference.records import Recomputed
+    from dpdist.inference.series import Series
     from dpdist.publish.account import ReleaseAccount
     from dpdist.publish.verify import VerifyReport
 
@@ -47,6 +48,22 @@ class Place:
         from dpdist.inference.published import Published
 
         return Published.open(self.release, self.key, storage_options=self.options)
+
+    def series(self) -> Series | None:
+        """The releases of several periods that are there; None where it is one release."""
+        from dpdist.inference.series import Series
+        from dpdist.publish.manifest import MANIFEST
+        from dpdist.storage.store import Store
+
+        is_pattern = bool(set(self.release.rpartition("/")[2]) & set("*?["))
+        if not is_pattern and Store(self.release, self.options).exists(MANIFEST):
+            return None
+        try:
+            return Series.open(self.release, self.key, storage_options=self.options)
+        except DataNotFound:
+            if is_pattern:
+                raise
+            return None
 
 
 def reads(command: Callable[..., None]) -> Callable[..., None]:
@@ -144,6 +161,10 @@ def _explain(release: str, report: VerifyReport, account: ReleaseAccount | None,
     if again is not None:
         other = f"; the bytes of {number_of(len(again.rewritten), 'part')} are another pyarrow's"
         other = other if again.rewritten else ""
+        if again.missing:
+            other += f"; not the evidence: {', '.join(again.missing)} not found"
+        elif again.evidence:
+            other += f"; and what {number_of(again.evidence, 'earlier release')} say of it"
         lines.append(f"Recomputed  all {again.records:,} records from the model and the public key{other}")
     lines += guarantee_lines(report.guarantees)
     if report.epsilon is not None:
@@ -215,16 +236,24 @@ def infer(
         typer.Argument(
             metavar="QUESTION...",
             help='"count where state = 8", "mean age", "quantile 0.9 age", "share where ... minus share where ...", '
-            '"regression income on age, sex = 1".',
+            '"regression income on age, sex = 1"; of a series also "change of share where ... between 2026-03 and '
+            '2026-04", sum, average or trend of ... from ... to ...',
         ),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Answer questions about the private table, with 95 % intervals."""
+    """Answer questions about the private table, with 95 % intervals.
+
+    RELEASE may be a series: a folder of releases, or a pattern such as 'releases/2026-??'.
+    """
     from dpdist.inference.comparisons import answer
 
-    opened = place.open()
-    answers = [item for question in questions for item in answer(opened, question)]
+    series = place.series()
+    if series is None:
+        opened = place.open()
+        answers = [item for question in questions for item in answer(opened, question)]
+    else:
+        answers = [item for question in questions for item in series.answer(question)]
     if as_json:
         show_json([item.to_json() for item in answers])
         return

@@ -139,7 +139,11 @@ def without_triples(choices: Choices) -> Choices:
 
 
 def with_evidence(choices: Choices, attributes: int) -> Choices:
-    """The choices with earlier releases: a tree needs no share, and their pairs may have half of the cells."""
+    """The choices with earlier releases: a tree needs no share, and their pairs may have half of the cells. Where all
+    pairs are measured, these are the same.
+    """
+    if choices.rake:
+        return choices
     of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1)) * bool(choices.tree)
     return replace(
         choices,

@@ -7,18 +7,20 @@ Both are estimated from published tables alone (empirical Bayes): what tables di
 in classes of cells by m. Earlier tables are then filtered forwards to this release (Kalman 1960), cell by cell.
 
 *previous*: the releases are the same population at earlier times, in order. *sum*: they are disjoint and together this
-table; their drift is what the sum misses. *part*: this table is a part of each.
+table; their drift is what the sum misses. A part that did not measure a table is taken to be as the others, with the
+variance that parts have. *part*: this table is a part of each.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpdist.model.account import Measurements, NoisyTable
 from dpdist.model.coding import Coding, Pair
@@ -56,18 +58,38 @@ class Related:
     kind: RelationKind
     releases: tuple[Earlier, ...]
 
-    def chains(self, tables: Sequence[Estimate | None], records: float) -> list[Chain]:
-        """The tables of one kind of all releases, at the scale of this one, as chains in time."""
+    def chains(self, tables: Sequence[Estimate | None], records: float, parts: Drift) -> list[Chain]:
+        """The tables of one kind of all releases, at the scale of this one, as chains in time; `parts` is what two of
+        them differ by.
+        """
         if self.kind == "sum":
-            known = [table for table in tables if table is not None]
-            if len(known) < len(tables):
-                return [[None]]
-            return [[(np.sum([y for y, _ in known], axis=0), np.sum([v for _, v in known], axis=0))]]
-        scaled: Chain = []
-        for table, release in zip(tables, self.releases, strict=True):
-            factor = records / max(release.records, 1)
-            scaled.append(None if table is None else (table[0] * factor, table[1] * factor**2))
+            return [[self._sum(tables, parts)]]
+        scaled = self.scaled(tables, records)
         return [scaled] if self.kind == "previous" else [[table] for table in scaled]
+
+    def scaled(self, tables: Sequence[Estimate | None], records: float) -> Chain:
+        """Tables as if each release had so many records."""
+        factors = [records / release.records for release in self.releases]
+        return [None if t is None else (t[0] * f, t[1] * f**2) for t, f in zip(tables, factors, strict=True)]
+
+    @property
+    def mean(self) -> float:
+        """Records of a release on average."""
+        return sum(release.records for release in self.releases) / len(self.releases)
+
+    def _sum(self, tables: Sequence[Estimate | None], parts: Drift) -> Estimate | None:
+        """The sum of the tables; those that were not measured are taken to be as the others, as far as parts are."""
+        pairs = list(zip(tables, self.releases, strict=True))
+        known = [(table, release.records) for table, release in pairs if table is not None]
+        if not known:
+            return None
+        total, measured = sum(release.records for release in self.releases), sum(records for _, records in known)
+        factor = total / measured
+        counts = np.sum([y for (y, _), _ in known], axis=0) * factor
+        expected = np.maximum(counts, _LEAST)
+        part = parts.at(expected * self.mean / total)[1] / 2  # of one part, where two differ by a step
+        unknown = part * (total / self.mean) * (factor - 1)
+        return counts, np.sum([v for (_, v), _ in known], axis=0) * factor**2 + unknown
 
 
 @dataclass(frozen=True)
@@ -76,11 +98,23 @@ class Drift:
 
     persons: tuple[float, ...]
     steps: tuple[float, ...]
+    unsure: tuple[float, ...]  # deviation of what is estimated for two periods in a row
 
     def at(self, expected: Floats) -> Estimate:
         """Variances of each cell: of persons, and of a step in time."""
         of_cell = np.searchsorted(CLASSES, expected, side="right")
         return np.array(self.persons)[of_cell] * expected, np.array(self.steps)[of_cell] * expected
+
+    def at_most(self, expected: float) -> tuple[float, float]:
+        """The same of one cell, with a deviation of the estimate more for a step."""
+        (persons,), (step,) = self.at(np.array([expected]))
+        unsure = self.unsure[int(np.searchsorted(CLASSES, expected, side="right"))]
+        return float(persons), float(step) + unsure * expected
+
+
+def turned(noisy: Estimate) -> Estimate:
+    """A table with its attributes in the other order."""
+    return noisy[0].T, noisy[1].T
 
 
 def combined(*estimates: Estimate | None) -> Estimate | None:
@@ -102,16 +136,17 @@ class Evidence:
     # by the attributes of a table: of the table itself for one, of the model for two
     _chains: dict[Set, list[Chain]] = field(default_factory=dict)
     _own: dict[Set, Estimate] = field(default_factory=dict)
-    _drifts: list[Drift] = field(default_factory=list)
+    _tables: dict[Set, Sequence[Sequence[Estimate | None]]] = field(default_factory=dict)  # of earlier releases
+    drifts: list[Drift] = field(default_factory=list)  # of each chain
 
     def weigh_values(self, one_way: OneWay) -> OneWay:
         """One-way tables with what earlier releases say of them; the deviation of a table is that of a mean cell."""
         self.records = one_way.records
         for i, (counts, sigma) in enumerate(zip(one_way.counts, one_way.sigmas.tolist(), strict=True)):
             found = [[_values(r.measurements, i, len(counts)) for r in related.releases] for related in self.related]
-            self._add((i,), found)
+            self._tables[(i,)] = found
             self._own[(i,)] = counts.astype(np.float64), np.full(len(counts), sigma**2)
-        self.settle()
+        self._join()
         known = [self.estimate((i,)) for i in range(len(one_way.counts))]
         sigmas = [np.sqrt(variance.sum() / len(variance)) for _, variance in known]
         return replace(one_way, counts=tuple(counts for counts, _ in known), sigmas=np.array(sigmas))
@@ -146,8 +181,24 @@ class Evidence:
                     blank: list[list[Estimate | None]] = [[None] * len(r.releases) for r in self.related]
                     row = found.setdefault(pair, blank)[k]
                     row[n] = combined(row[n], estimate)
-        for pair in sorted(found):
-            self._add(pair, found[pair])
+        self._tables |= {pair: found[pair] for pair in sorted(found)}
+        self._join()
+
+    def weigh_all_pairs(self, coding: Coding, tables: Mapping[Pair, tuple[Counts, float]]) -> None:
+        """Take the tables of pairs, and weigh them against this release's of all pairs of the table's attributes, with
+        their deviations.
+        """
+        self.weigh_pairs(coding)
+        for a, b in self.pairs:
+            i, j = coding.source[a], coding.source[b]
+            counts, sigma = tables[min(i, j), max(i, j)]
+            noisy: Estimate = counts.astype(np.float64), np.full(counts.shape, sigma**2)
+            for axis, k in enumerate((a, b) if i < j else (b, a)):
+                noisy = (
+                    grouped(noisy[0], coding.maps[k], coding.cardinalities[k], axis),
+                    grouped(noisy[1], coding.maps[k], coding.cardinalities[k], axis),
+                )
+            self.add((a, b), *(noisy if i < j else turned(noisy)))
         self.settle()
 
     @property
@@ -155,19 +206,20 @@ class Evidence:
         """The model's pairs of which an earlier release says something."""
         return [(s[0], s[1]) for s, chains in self._chains.items() if len(s) == 2 and any(map(any, chains))]
 
-    def add(self, pair: Pair, counts: Counts, sigma: float) -> None:
-        """Add a noisy table of this release."""
-        own = combined(self._own.get(pair), (counts.astype(np.float64), np.full(counts.shape, sigma**2)))
+    def add(self, pair: Pair, counts: NDArray[np.number], variance: float | Floats) -> None:
+        """Add a noisy table of this release; `settle` follows."""
+        table = counts.astype(np.float64), np.broadcast_to(np.asarray(variance, np.float64), counts.shape)
+        own = combined(self._own.get(pair), table)
         if own is not None:
             self._own[pair] = own
-            self._chains.setdefault(pair, [[None]] * len(self._drifts))
+            self._chains.setdefault(pair, [[None]] * len(self.drifts))
 
     def estimate(self, attributes: Set) -> Estimate:
         """The counts of a table by all that is known, and their variances. Raises KeyError: nothing is."""
         expected = self._expected(attributes)
         ahead = [
             _ahead(chain, *drift.at(expected))
-            for chain, drift in zip(self._chains[attributes], self._drifts, strict=True)
+            for chain, drift in zip(self._chains[attributes], self.drifts, strict=True)
         ]
         own = self._own.get(attributes)
         if own is not None:
@@ -179,7 +231,7 @@ class Evidence:
 
     def report(self) -> list[dict[str, Any]]:
         """The drift of each chain, rounded: public numbers, estimated from public ones."""
-        rounded = [([round(x, 6) for x in d.persons], [round(x, 6) for x in d.steps]) for d in self._drifts]
+        rounded = [([round(x, 6) for x in d.persons], [round(x, 6) for x in d.steps]) for d in self.drifts]
         return [{"persons": persons, "steps": steps} for persons, steps in rounded]
 
     def repeated(self, published: Measurements) -> list[dict[str, Any]]:
@@ -187,21 +239,31 @@ class Evidence:
         steps: dict[str, list[NoisyTable]] = {}
         for table in published.tables:
             steps.setdefault(table.step, []).append(table)
-        tables = [steps[name] for name in ("one-way", "one-way/again") if name in steps]
-        sigmas = [np.array([table.deviation for table in own]) for own in tables]
-        one_way = self.weigh_values(combine([[table.counts for table in own] for own in tables], sigmas))
+        singles = [steps[name] for name in ("one-way", "one-way/again") if name in steps]
+        sigmas = [np.array([table.deviation for table in own]) for own in singles]
+        one_way = self.weigh_values(combine([[table.counts for table in own] for own in singles], sigmas))
         coding = self.coding(one_way)
+        whole = {(t.attributes[0], t.attributes[1]): t for t in steps.get("all pairs", ())}
+        if whole:
+            tables = {pair: (t.counts.reshape(t.shape), t.deviation) for pair, t in whole.items()}
+            self.weigh_all_pairs(coding, tables)
+            return self.report()
         self.weigh_pairs(coding)
-        for table in published.tables:
+        same = len(coding.maps) == len(published.maps) and all(map(np.array_equal, coding.maps, published.maps))
+        for table in published.tables if same else ():
             if table.coded:
                 pair = table.attributes[0], table.attributes[-1]
-                self.add(pair, table.counts.reshape(table.shape), table.deviation)
+                self.add(pair, table.counts.reshape(table.shape), table.deviation**2)
         self.settle()
         return self.report()
 
-    def _add(self, attributes: Set, tables: Sequence[Sequence[Estimate | None]]) -> None:
-        pairs = zip(self.related, tables, strict=True)
-        self._chains[attributes] = [chain for related, own in pairs for chain in related.chains(own, self.records)]
+    def _join(self) -> None:
+        """Make chains of all tables of earlier releases, and estimate their drifts."""
+        parts = [_between(related, [own[k] for own in self._tables.values()]) for k, related in enumerate(self.related)]
+        for attributes, tables in self._tables.items():
+            found = [r.chains(own, self.records, p) for r, own, p in zip(self.related, tables, parts, strict=True)]
+            self._chains[attributes] = [chain for chains in found for chain in chains]
+        self.settle()
 
     def _expected(self, attributes: Set) -> Floats:
         """Records that the cells of a table expect, about."""
@@ -214,10 +276,10 @@ class Evidence:
         """Estimate the drifts from all tables so far."""
         known = {s: self._expected(s) for s, chains in self._chains.items() if any(map(any, chains)) or s in self._own}
         number = len(next(iter(self._chains.values())))
-        self._drifts = []
+        self.drifts = []
         for c in range(number):
             seen = [item for s, m in known.items() for item in _differences(self._chains[s][c], self._own.get(s), m)]
-            self._drifts.append(_drift(seen))
+            self.drifts.append(_drift(seen))
 
 
 def _values(measurements: Measurements, i: int, size: int) -> Estimate | None:
@@ -288,17 +350,29 @@ def _differences(chain: Chain, own: Estimate | None, expected: Floats) -> list[_
     ]
 
 
+def _between(related: Related, tables: Sequence[Sequence[Estimate | None]]) -> Drift:
+    """What two parts of a sum differ by, at the scale of one; nothing is asked of other relations."""
+    seen: list[_Seen] = []
+    for own in tables if related.kind == "sum" else ():
+        known = [table for table in related.scaled(own, related.mean) if table is not None]
+        if (mean := combined(*known)) is not None:
+            expected = np.maximum(mean[0], _LEAST)
+            seen += [item for one, other in pairwise(known) for item in _differences([one], other, expected)]
+    return _drift(seen)
+
+
 def _drift(seen: Sequence[_Seen]) -> Drift:
     """Weighted least squares of ``excess = (2 s + q l) m``, with s and q not negative; classes lean on all cells."""
     classes = len(CLASSES) + 1
-    persons, steps = np.zeros(classes), np.zeros(classes)
+    persons, steps, unsure = np.zeros(classes), np.zeros(classes), np.zeros(classes)
     for _ in range(_ROUNDS if seen else 0):
-        normal, right = np.zeros((classes, 2, 2)), np.zeros((classes, 2))
+        normal, right, known = np.zeros((classes, 2, 2)), np.zeros((classes, 2)), np.zeros(classes)
         for excess, noise, m, apart in seen:
             of_cell = np.searchsorted(CLASSES, m, side="right")
             weight = 0.5 / (noise + (2 * persons[of_cell] + apart * steps[of_cell]) * m) ** 2
             moments = [np.bincount(of_cell, weights=weight * x, minlength=classes) for x in (m * m, m * excess)]
             features = np.array([2.0, float(apart)])
+            known += moments[0] * (apart == 1)
             normal += moments[0][:, None, None] * np.outer(features, features)
             right += moments[1][:, None] * features
         overall = _not_negative(normal.sum(0), right.sum(0))
@@ -307,7 +381,8 @@ def _drift(seen: Sequence[_Seen]) -> Drift:
         more = part * normal.sum(0), part * right.sum(0)
         found = [_not_negative(n + more[0], r + more[1]) for n, r in zip(normal, right, strict=True)]
         persons, steps = np.array([s for s, _ in found]), np.array([q for _, q in found])
-    return Drift(tuple(persons.tolist()), tuple(steps.tolist()))
+        unsure = 1 / np.sqrt(known + part * known.sum())
+    return Drift(tuple(persons.tolist()), tuple(steps.tolist()), tuple(unsure.tolist()))
 
 
 def _not_negative(normal: Floats, right: Floats) -> Floats:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ from dpdist.model.evidence import Evidence
 from dpdist.model.fitted import Fitted, fitted_of
 from dpdist.model.grids import Grids, pair_grids, triple_groups
 from dpdist.model.one_way import OneWay, measure_one_way
+from dpdist.model.outside import told_by
 from dpdist.model.pool import AllPairs, Pool, asked_triples, fitting_triples
 from dpdist.model.public_rows import MOST_ONE_WAY, PublicPool, pool_of, with_more
 from dpdist.model.rake import shrink
@@ -77,10 +79,11 @@ def measure(
     evidence = known.evidence
     if evidence is not None:
         one_way = evidence.weigh_values(one_way)
+    in_rounds = None if choices.rake else evidence  # raking has tables of all pairs to weigh, on codes of its own
     if isinstance(counts, SingleCounts):
         coding, tables = counts.coded(one_way, choices, rules, levels)
-    elif evidence is not None:
-        coding = evidence.coding(one_way)
+    elif in_rounds:
+        coding = in_rounds.coding(one_way)
         tables = recode(counts, coding)
     else:
         coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse, rules=rules, levels=levels)
@@ -94,16 +97,16 @@ def measure(
     if prior is not None:
         public = public_model(prior, coding, choices)
         learner.begin(public.model or public.refit(1), public.edges, choices.iterations[-1])
-    elif evidence is not None:
-        evidence.weigh_pairs(coding)
-        learner.remember(evidence, most=choices.prior_cells, rounds=_REMEMBERED, iterations=choices.iterations[0])
+    elif in_rounds:
+        in_rounds.weigh_pairs(coding)
+        learner.remember(in_rounds, most=choices.prior_cells, rounds=_REMEMBERED, iterations=choices.iterations[0])
     elif learner.zeros:
         learner.refit(choices.iterations[0])
     carried = choices.tree  # a share for which no pair was picked goes to the next round
     if choices.tree and learner.round("tree", share=choices.tree, pick_share=picks, most=attributes - 1, tree=True):
         learner.refit(choices.iterations[0])
         carried = 0.0
-    begun = prior is not None or evidence is not None
+    begun = prior is not None or in_rounds is not None
     least = max(choices.prior_cells if begun else 0, learner.least_cells if learner.zeros else 0)
     for r in range(choices.rounds):
         progress(r + 2, steps)
@@ -277,7 +280,15 @@ def learn(
             fitted, exact.cardinalities, drawing, choices, records=learner.one_way.records, rules=known.rules
         )
         pooled(pool.parts)
-        pool.rake_to_pairs(learner.one_way, measured.all_pairs)
+        if known.evidence is None:
+            pool.rake_to_pairs(learner.one_way, measured.all_pairs)
+        else:
+            coding = known.evidence.coding(learner.one_way)
+            pairs = combinations(range(len(exact.cardinalities)), 2)
+            noisy = zip(measured.all_pairs.tables, measured.all_pairs.sigmas.tolist(), strict=True)
+            known.evidence.weigh_all_pairs(coding, dict(zip(pairs, noisy, strict=True)))
+            told = partial(told_by, known.evidence, coding)
+            pool.rake_to_pairs(learner.one_way, measured.all_pairs, told)
         if choices.triple_tables and isinstance(counts, Tables):
             picked = pool.rake_to_triples(fitting_triples(counts), account)
         elif choices.triple_tables and isinstance(counts, AskedCounts):

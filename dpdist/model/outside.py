@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dpdist.model.coding import Coding, Pair
-from dpdist.model.evidence import Estimate, function_of, grouped
+from dpdist.model.evidence import Estimate, Evidence, function_of, grouped, turned
 from dpdist.model.rake import shrink
 from dpdist.privacy.arrays import Floats
 
@@ -31,7 +31,8 @@ def with_outside(
         table = marginals[fine]
         margins = [table.sum(1, keepdims=True), table.sum(0, keepdims=True)]
         for pair in pairs:
-            table = _moved(table, *_groups(fine, pair, coding), outside[pair], records)
+            noisy = outside[pair] if _in_order(fine, pair, coding) else turned(outside[pair])
+            table = _moved(table, *_groups(fine, pair, coding), noisy, records)
         for _ in range(_SWEEPS):
             for axis, margin in ((1, margins[0]), (0, margins[1])):
                 sums = table.sum(axis, keepdims=True)
@@ -42,6 +43,19 @@ def with_outside(
                 sums = grouped(grouped(table, rows, int(rows.max()) + 1, 0), columns, int(columns.max()) + 1, 1)
                 found[other] = sums if _in_order(fine, other, coding) else sums.T
     return found
+
+
+def told_by(evidence: Evidence, coding: Coding, pair: Pair, table: Floats) -> Floats:
+    """A table of two of the table's attributes (shares), moved to what earlier releases say of it, from coarse codes
+    to fine ones.
+    """
+    known = [p for p in evidence.pairs if {coding.source[a] for a in p} == set(pair)]
+    for a, b in sorted(known, key=lambda p: (coding.cardinalities[p[0]] * coding.cardinalities[p[1]], p)):
+        noisy, rows, columns = evidence.estimate((a, b)), a, b
+        if coding.source[a] != pair[0]:
+            noisy, rows, columns = turned(noisy), b, a
+        table = _moved(table, coding.maps[rows], coding.maps[columns], noisy, evidence.records)
+    return table
 
 
 def _in_order(fine: Pair, pair: Pair, coding: Coding) -> bool:
@@ -62,7 +76,7 @@ def _groups(fine: Pair, pair: Pair, coding: Coding) -> tuple[np.ndarray, np.ndar
 def _moved(table: Floats, rows: np.ndarray, columns: np.ndarray, noisy: Estimate, records: float) -> Floats:
     """A table whose sums by rows and columns are moved to a noisy table."""
     model = grouped(grouped(table, rows, int(rows.max()) + 1, 0), columns, int(columns.max()) + 1, 1)
-    counts, variance = noisy if noisy[0].shape == model.shape else (noisy[0].T, noisy[1].T)
+    counts, variance = noisy
     deviation = float(np.sqrt(variance.sum() / variance.size))
     found = shrink(counts.ravel(), model.ravel() * records, deviation).reshape(model.shape) / records
     ratio = np.divide(found, model, out=np.ones_like(model), where=model > 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, cast
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dpdist.accuracy.tables import Attributes, Tables, triples_of
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, TRIPLE_CELLS, Choices
+from dpdist.model.coding import Pair
 from dpdist.model.draw import pool_part
 from dpdist.model.fitted import UNIT, Fitted
 from dpdist.model.grids import Grids
@@ -95,13 +96,18 @@ class Pool:
         rows = self._choices.pool_rows
         return [[c[p * rows : (p + 1) * rows] for c in self._columns] for p in range(self._choices.pool_parts)]
 
-    def rake_to_pairs(self, one_way: OneWay, all_pairs: AllPairs) -> None:
-        """Fit the weights to tables of all pairs, and to the one-way tables; in part where triples follow."""
+    def rake_to_pairs(
+        self, one_way: OneWay, all_pairs: AllPairs, told: Callable[[Pair, Floats], Floats] = lambda pair, table: table
+    ) -> None:
+        """Fit the weights to tables of all pairs, and to the one-way tables; in part where triples follow. `told` moves
+        a table of the model to what else is known of it.
+        """
         one_way = with_margins(one_way, all_pairs)
         singles = [(i,) for i in range(len(self._cardinalities))]
         shares = self._rows.shares([*self._pairs, *singles])
         for pair, table, sigma in zip(self._pairs, all_pairs.tables, all_pairs.sigmas.tolist(), strict=True):
-            self._aim(pair, table, sigma, shares[pair])
+            self._aim(pair, table, sigma, told(pair, shares[pair]))
+            self._targets[pair] = told(pair, self._targets[pair])
         for single, counts, sigma in zip(singles, one_way.counts, one_way.sigmas.tolist(), strict=True):
             self._aim(single, counts, sigma, shares[single])
         if self._choices.triple_tables:

@@ -269,7 +269,7 @@ class Learner:
         self.picked += picked
         if self.evidence is not None:
             for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
-                self.evidence.add(pair, table, sigma)
+                self.evidence.add(pair, table, sigma**2)
             self._take(self.evidence, [pair for pair in picked if pair not in measured and pair not in self.outside])
             return
         for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):

@@ -9,6 +9,8 @@ as `previous`; the last one is also released *alone*. The last quarter and the y
 sample* is as many records drawn from the month itself. *States*: some of the smallest and largest ones, alone and with
 the release of the country as a table that they are a `part` of. Distances are those of `bench_synthesis.py`; *cells*
 are how many of the nominal 95 % intervals of one- and two-way cells above 1 % (and, *below*, of 0.1 to 1 %) cover.
+*By question*: levels of the last month, changes from the one before and sums of all, with the *length* of intervals in
+parts of those of each month's tables alone.
 Keys are seeded, **not private**.
 """
 
@@ -29,8 +31,9 @@ from dpdist.families.base.accuracy import ReleaseAccuracy
 from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import Rehearsal, key_from, rehearse, released_codes
 from dpdist.families.synthesis import stages
+from dpdist.inference.series import joint_levels
 from dpdist.model.earlier import EarlierReleases
-from dpdist.model.evidence import Earlier, Related
+from dpdist.model.evidence import Earlier, Evidence, Related
 from dpdist.model.learn import Learned
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
@@ -97,6 +100,42 @@ def drifted(months: Sequence[Codes], drift: float) -> list[Codes]:
     return found
 
 
+def over_time(tables: Sequence[Codes], before: Sequence[Earlier], cards: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    """Coverage of questions over time about values of more than 1 %, and how long intervals are to those of two months.
+
+    The steps are those of `dpdist.inference.series`.
+    """
+    evidence = Evidence((Related("previous", tuple(before[:-1])),), cards)
+    evidence.repeated(before[-1].measurements)
+    number, records = len(before), before[-1].records
+    asked = {"levels": np.eye(number)[-1], "changes": np.eye(number)[-1] - np.eye(number)[-2], "sums": np.ones(number)}
+    found: dict[str, list[tuple[bool, float]]] = {name: [] for name in asked}
+    for i, size in enumerate(cards):
+        measured = [one.measurements.combined((i,), (size,)) for one in before]
+        noisy = np.array([one[0] / e.records for one, e in zip(measured, before, strict=True) if one is not None])
+        variances = np.array([(one[1] / e.records) ** 2 for one, e in zip(measured, before, strict=True) if one])
+        true = np.array([np.bincount(table[i], minlength=size) / len(table[i]) for table in tables])
+        for value in np.flatnonzero(true.mean(0) > 0.01).tolist():
+            mean = float(np.average(noisy[:, value], weights=1 / variances[:, value]))
+            persons, step = evidence.drifts[0].at_most(mean * records)
+            rest = max(1 - mean, 1 / records) / records**2
+            levels, covariance = joint_levels(
+                noisy[:, value], variances[:, value], persons=persons * rest, step=step * rest
+            )
+            for name, weights in asked.items():
+                deviation = float(np.sqrt(weights @ covariance @ weights))
+                away = abs(float(weights @ (levels - true[:, value])))
+                alone = float(np.sqrt(weights**2 @ variances[:, value]))
+                found[name].append((away < 1.96 * deviation, deviation / alone))
+    for name, answers in found.items():
+        covered, length = np.array(answers, np.float64).T
+        yield {
+            "release": f"{name} by question",
+            "cells_1": round(100 * covered.mean(), 1),
+            "length": round(float(np.median(length)), 2),
+        }
+
+
 def months(options: argparse.Namespace, releases: Releases, codes: Codes) -> Iterator[dict[str, Any]]:
     """One row for each release that is looked at."""
     order = np.random.default_rng(0).permutation(len(codes[0]))
@@ -117,6 +156,7 @@ def months(options: argparse.Namespace, releases: Releases, codes: Codes) -> Ite
             if t + 1 in (1, 2, 6, number):
                 named = f"month {t + 1}, with the {t} before" if t else "month 1"
                 yield {**about, "release": named, **releases.figures(table, made)}
+        yield from ({**about, **row} for row in over_time(tables, before, releases.schema.cardinalities))
         for name, parts in (("quarter", 3), ("year", 12)):
             if number < 12:
                 continue

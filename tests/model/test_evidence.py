@@ -13,7 +13,7 @@ from dpdist.data.count import pair_counts
 from dpdist.model import learn as model
 from dpdist.model.account import GaussianAccount, Measurements, NoisyTable
 from dpdist.model.choices import choose, with_evidence
-from dpdist.model.evidence import CLASSES, Earlier, Evidence, Related, RelationKind
+from dpdist.model.evidence import CLASSES, Earlier, Evidence, Related, RelationKind, _between
 from dpdist.model.learn import Known, Learned
 from dpdist.model.one_way import OneWay
 from dpdist.privacy.arrays import Codes
@@ -256,3 +256,18 @@ def test_no_neighbour_of_a_series_loses_more_than_is_charged() -> None:
         assert max(losses[-1]) > 0.9 * charged
     both = [a + b for a in losses[0] for b in losses[1]]
     assert 1.7 < max(both) <= 2  # of a person in both periods, who is charged for both
+
+
+def test_a_part_without_a_table_is_taken_to_be_as_the_others() -> None:
+    """The sum of two of three parts counts with the variance of what the third one may be."""
+    rng, tables = np.random.default_rng(6), periods(4, 9)
+    total = np.sum(tables[:3], axis=0)
+    releases = tuple(published(table, 30.0, rng) for table in tables[:3])
+    related = Related("sum", releases)
+    both = [(r.measurements.tables[0].counts * 1.0, np.full(SIZE, 900.0)) for r in releases[:2]]
+    parts = _between(related, [[*both, None]])
+    ((found,),) = related.chains([*both, None], total.sum(), parts)
+    assert found is not None
+    counts, variance = found
+    assert np.mean((counts - total) ** 2) == pytest.approx(variance.mean(), rel=0.1)
+    assert 0.92 < np.mean(np.abs(counts - total) < 1.96 * np.sqrt(variance)) < 0.98

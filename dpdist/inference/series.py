@@ -1,0 +1,201 @@
+"""Questions over time, of the releases of one population at several times.
+
+Levels, changes, sums, averages and trends of a count or share are sums of the levels of the periods with weights. They
+are asked of the joint law of all levels given all measured tables, and not of each release by itself: a level is that
+of a random walk, whose steps have the variance q, and of the persons of the period, with the variance s
+(`dpdist.model.evidence`). Both are estimated from published tables, so intervals count the drift. Where a period did
+not measure the table of a question, the answers of the releases are compared, as if their errors added up.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from dpdist.errors import DataNotFound, SpecError
+from dpdist.inference.answers import NORMAL_95, Answer, Quantity, around, infer, parse_quantity
+from dpdist.inference.published import Published
+from dpdist.model.evidence import Drift, Earlier, Evidence, Related
+from dpdist.privacy.arrays import Floats
+from dpdist.publish.manifest import MANIFEST
+from dpdist.spec.rules import forbidden_cells
+from dpdist.storage.store import Store
+
+_ASKED = re.compile(
+    r"\s*(?P<kind>change|sum|average|trend)\s+of\s+(?P<quantity>.+?)"
+    r"(?:\s+(?:between|from)\s+(?P<first>\S+)\s+(?:and|to)\s+(?P<last>\S+))?\s*\Z",
+    re.DOTALL,
+)
+_UNKNOWN = 1e3  # deviation of the level of the first period, before anything is known, in those of what is measured
+_APART = "a period did not measure this table: errors of the periods are taken to add up"
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Releases of one population, in the order of time."""
+
+    periods: tuple[str, ...]  # names of their folders
+    releases: tuple[Published, ...]
+
+    @classmethod
+    def open(
+        cls,
+        uri: str | os.PathLike[str],
+        public_key: Ed25519PublicKey | None = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Series:
+        """Open the releases in a folder, in the order of their names; the last part may be a pattern: ``made/2026-??``.
+
+        Raises
+        ------
+        DataNotFound
+            There are fewer than two releases.
+        SpecError
+            They have different schemas.
+        """
+        parent, _, pattern = os.fspath(uri).rstrip("/").rpartition("/")
+        place, pattern = (parent or ".", pattern) if set(pattern) & set("*?[") else (os.fspath(uri), "*")
+        named = (name.split("/") for name in Store(place, storage_options).names())
+        found = [parts[0] for parts in named if len(parts) == 2 and parts[1] == MANIFEST]
+        names = tuple(name for name in sorted(found) if fnmatchcase(name, pattern))
+        if len(names) < 2:
+            raise DataNotFound(f"{uri}: expected the folders of two releases or more, of one period each")
+        opened = [
+            Published.open(f"{place.rstrip('/')}/{name}", public_key, storage_options=storage_options) for name in names
+        ]
+        for name, release in zip(names, opened, strict=True):
+            if release.schema.cardinalities != opened[0].schema.cardinalities:
+                raise SpecError(f"{uri}: the releases {names[0]} and {name} have different schemas")
+        return cls(names, tuple(opened))
+
+    def answer(self, question: str) -> list[Answer]:
+        """Answer ``change of share where … between A and B``, ``sum``, ``average`` or ``trend of … from A to B``, where
+        A and B are periods (default: the first and the last), or a count or share: of each period.
+
+        Raises
+        ------
+        SpecError
+            The question cannot be read, or is no count or share; or a period is not there.
+        """
+        match = _ASKED.fullmatch(question)
+        asked = parse_quantity(match["quantity"] if match else question, self.releases[0].schema)
+        if asked.numbers is not None:
+            raise SpecError(f"the question {question.strip()!r}: over time, ask for a count or a share")
+        if match and match["kind"] == "sum" and asked.kind == "share":
+            raise SpecError(f"the question {question.strip()!r}: shares are not summed; ask for their average")
+        number = len(self.periods)
+        if match is None:
+            levels = self._answers([f"{question.strip()} [{name}]" for name in self.periods], asked, np.eye(number))
+            return [_bounded(level, asked) for level in levels]
+        first, last = (
+            default if match[end] is None else self._place(match[end])
+            for end, default in (("first", 0), ("last", number - 1))
+        )
+        if not first < last:
+            raise SpecError(f"the question {question.strip()!r}: the second period comes after the first")
+        weights = _weights(match["kind"], first, last, number)
+        found = self._answers([question.strip()], asked, weights[None])
+        return [_bounded(one, asked) for one in found] if match["kind"] in ("sum", "average") else found
+
+    def _place(self, name: str) -> int:
+        if name not in self.periods:
+            raise SpecError(f"there is no period {name!r}: the series has {', '.join(self.periods[:40])}")
+        return self.periods.index(name)
+
+    def _answers(self, questions: Sequence[str], asked: Quantity, weights: Floats) -> list[Answer]:
+        """Sums of levels with some weights, a row for each question."""
+        scale = np.array([release.records if asked.kind == "count" else 1 for release in self.releases], np.float64)
+        known = [_measured(release, asked) for release in self.releases]
+        measured = [one for one in known if one is not None]
+        note = ""
+        if len(measured) == len(known):
+            levels, covariance = self._joint(*(np.array(column) for column in zip(*measured, strict=True)))
+            levels, covariance = levels * scale, covariance * np.outer(scale, scale)
+            estimates = weights @ levels
+            deviations = np.sqrt(np.einsum("ki,ij,kj->k", weights, covariance, weights))
+        else:
+            answers = [infer(release, asked.text) for release in self.releases]
+            if any(one.deviation is None for one in answers):
+                raise SpecError(f"{asked.text!r}: {answers[0].note}")
+            estimates = weights @ np.array([float(one.estimate) for one in answers])
+            deviations, note = np.abs(weights) @ np.array([one.deviation or 0.0 for one in answers]), _APART
+        return [
+            Answer(question, float(e), float(d), float(e - NORMAL_95 * d), float(e + NORMAL_95 * d), note)
+            for question, e, d in zip(questions, estimates, deviations, strict=True)
+        ]
+
+    def _joint(self, shares: Floats, variances: Floats) -> tuple[Floats, Floats]:
+        """Shares of all periods given what was measured of them, and the covariance of their errors."""
+        records = self.releases[-1].records
+        mean = min(max(float((shares / variances).sum() / (1 / variances).sum()), 0.0), 1.0)
+        persons, step = self._drift.at_most(max(mean * records, 1.0))
+        rest = max(1 - mean, 1 / records) / records**2  # from counts of rare cells to shares
+        return joint_levels(shares, variances, persons=persons * rest, step=step * rest)
+
+    @cached_property
+    def _drift(self) -> Drift:
+        """What the noisy tables of the periods differ by, beyond their noise."""
+        earlier = [Earlier(release.model.measurements, release.records) for release in self.releases]
+        evidence = Evidence((Related("previous", tuple(earlier[:-1])),), self.releases[0].schema.cardinalities)
+        evidence.repeated(earlier[-1].measurements)
+        return evidence.drifts[0]
+
+
+def joint_levels(levels: Floats, variances: Floats, *, persons: float, step: float) -> tuple[Floats, Floats]:
+    """Levels of all periods given noisy ones, and the covariance of their errors: of a random walk with steps of a
+    variance, about which each period has another variance of its persons.
+    """
+    number, times = len(levels), np.arange(len(levels))
+    mean = float((levels / variances).sum() / (1 / variances).sum())
+    prior = step * np.minimum.outer(times, times) + persons * np.eye(number)
+    prior += _UNKNOWN**2 * (variances.max() + prior.max())
+    gain = np.linalg.solve(prior + np.diag(variances), prior).T
+    return mean + gain @ (levels - mean), prior - gain @ prior
+
+
+def _bounded(answer: Answer, asked: Quantity) -> Answer:
+    """An answer within what the quantity can be."""
+    half = NORMAL_95 * (answer.deviation or 0.0)
+    estimate, low, high = around(float(answer.estimate), half, asked.range)
+    return replace(answer, estimate=estimate, low=low, high=high)
+
+
+def _weights(kind: str, first: int, last: int, number: int) -> Floats:
+    """The weight of each period."""
+    found, inside = np.zeros(number), np.arange(first, last + 1)
+    if kind == "change":
+        found[first], found[last] = -1.0, 1.0
+    elif kind == "trend":  # the slope of least squares, for one period more
+        away = inside - inside.mean()
+        found[inside] = away / (away @ away)
+    else:
+        found[inside] = 1.0 if kind == "sum" else 1 / len(inside)
+    return found
+
+
+def _measured(release: Published, asked: Quantity) -> tuple[float, float] | None:
+    """The share of the records that the noisy tables give, and its variance; None where they do not."""
+    attributes = asked.attributes or (0,)
+    found = release.measured(attributes) if len(attributes) <= 2 else None
+    if found is None:
+        return None
+    shape = tuple(release.schema.cardinalities[i] for i in attributes)
+    mask = asked.condition.cells(attributes, shape)
+    mask &= ~forbidden_cells(release.schema.forbidden, attributes, shape).ravel()
+    share = float(found[0][mask].sum()) / release.records
+    variance = float((found[1][mask] ** 2).sum()) / release.records**2
+    if asked.kind == "share":
+        tables = [t for t in release.model.measurements.tables if len(t.attributes) == 1 and not t.coded]
+        precision = sum(1 / (t.deviation**2 * t.counts.size) for t in tables)
+        variance += share**2 / precision / release.records**2 if precision else math.inf
+    return (share, variance) if 0 < variance < math.inf else None

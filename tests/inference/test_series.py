@@ -1,0 +1,98 @@
+"""Questions over time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from published import ROWS, published
+from releases import KEY, table
+from typer.testing import CliRunner
+
+from dpdist.cli import app
+from dpdist.errors import DataNotFound, SpecError
+from dpdist.inference.answers import infer
+from dpdist.inference.series import Series, joint_levels
+
+PERIODS = ("2026-01", "2026-02", "2026-03")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three releases of one table: nothing changes."""
+    top = tmp_path_factory.mktemp("series")
+    (top / "made").mkdir()
+    for k, name in enumerate(PERIODS):
+        own = tmp_path_factory.mktemp(name)
+        published(own, fixed_key=f"{k}{KEY[1:]}").rename(top / "made" / name)
+    return top / "made"
+
+
+def test_questions_over_time_are_answered_for_all_periods_together(folder: Path) -> None:
+    series = Series.open(folder)
+    assert series.periods == PERIODS
+    true, where = table(ROWS)["region"].to_pylist().count("north"), "region = 'north'"
+    levels = series.answer(f"count where {where}")
+    assert [one.question[-9:] for one in levels] == [f"[{p}]" for p in PERIODS]
+    for level, release in zip(levels, series.releases, strict=True):
+        assert level.low < true < level.high  # type: ignore[operator]
+        assert level.deviation < 1.01 * infer(release, f"count where {where}").deviation  # type: ignore[operator]
+    (change,) = series.answer(f"change of count where {where} between 2026-01 and 2026-03")
+    north = series.releases[0].schema.attributes[0].values.index("north")  # type: ignore[union-attr]
+    apart = [release.measured((0,))[1][north] for release in series.releases]  # type: ignore[index]
+    assert change.low < 0 < change.high  # type: ignore[operator]
+    assert change.deviation < np.hypot(apart[0], apart[2])
+    (total,) = series.answer(f"sum of count where {where}")
+    assert total.estimate == pytest.approx(sum(float(level.estimate) for level in levels))
+    assert total.low < 3 * true < total.high  # type: ignore[operator]
+    (average,) = series.answer(f"average of share where {where} from 2026-01 to 2026-02")
+    assert average.estimate == pytest.approx(true / ROWS, abs=0.02)
+    (trend,) = series.answer(f"trend of share where {where}")
+    assert abs(float(trend.estimate)) < 1.96 * trend.deviation  # type: ignore[operator]
+
+
+def test_by_command(folder: Path) -> None:
+    for place in (str(folder), f"{folder}/2026-0?"):
+        result = CliRunner().invoke(app, ["infer", place, "trend of count", "--json"], catch_exceptions=False)
+        (answer,) = json.loads(result.stdout)
+        assert answer["question"] == "trend of count"
+        assert answer["low"] < 0 < answer["high"]
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ("change of count between 2026-01 and 2027-01", "no period '2027-01': the series has 2026-01, 2026-02"),
+        ("change of count between 2026-02 and 2026-01", "comes after"),
+        ("sum of share", "shares are not summed"),
+        ("change of mean age", "ask for a count or a share"),
+    ],
+)
+def test_questions_that_have_no_answer(folder: Path, question: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        Series.open(folder).answer(question)
+
+
+def test_a_series_has_two_releases_at_least(folder: Path) -> None:
+    with pytest.raises(DataNotFound, match="two releases or more"):
+        Series.open(f"{folder}/2026-01*")
+
+
+@pytest.mark.parametrize(("persons", "step"), [(0.0, 0.001), (1.0, 0.0), (0.5, 0.2), (0.0, 25.0)])
+def test_joint_levels_cover(persons: float, step: float) -> None:
+    """Of levels, changes, sums and trends, with periods of unequal noise; nearer than each period by itself."""
+    rng, number, runs = np.random.default_rng(3), 8, 4000
+    variances = np.linspace(0.5, 2, number)
+    walk = 50 + np.cumsum(rng.normal(0, np.sqrt(step), (runs, number)), axis=1)
+    true = walk + rng.normal(0, np.sqrt(persons), walk.shape)
+    noisy = true + rng.normal(0, np.sqrt(variances), walk.shape)
+    found = [joint_levels(one, variances, persons=persons, step=step) for one in noisy]
+    levels, covariance = np.array([level for level, _ in found]), found[0][1]
+    away = np.arange(number) - (number - 1) / 2
+    for weights in (np.eye(number)[3], np.eye(number)[5] - np.eye(number)[2], np.ones(number), away / (away @ away)):
+        deviation = np.sqrt(weights @ covariance @ weights)
+        covered = np.abs((levels - true) @ weights) < 1.96 * deviation
+        assert 0.935 < covered.mean() < 0.965
+        assert deviation <= np.sqrt(weights**2 @ variances) * 1.001
