@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
@@ -24,11 +23,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from dpdist.errors import DataNotFound, SpecError
 from dpdist.inference.answers import NORMAL_95, Answer, Quantity, around, infer, parse_quantity
 from dpdist.inference.published import Published
+from dpdist.model.earlier import releases_at
 from dpdist.model.evidence import Drift, Earlier, Evidence, Related
 from dpdist.privacy.arrays import Floats
-from dpdist.publish.manifest import MANIFEST
 from dpdist.spec.rules import forbidden_cells
-from dpdist.storage.store import Store
 
 _ASKED = re.compile(
     r"\s*(?P<kind>change|sum|average|trend)\s+of\s+(?P<quantity>.+?)"
@@ -63,16 +61,13 @@ class Series:
         SpecError
             They have different schemas.
         """
-        parent, _, pattern = os.fspath(uri).rstrip("/").rpartition("/")
-        place, pattern = (parent or ".", pattern) if set(pattern) & set("*?[") else (os.fspath(uri), "*")
-        named = (name.split("/") for name in Store(place, storage_options).names())
-        found = [parts[0] for parts in named if len(parts) == 2 and parts[1] == MANIFEST]
-        names = tuple(name for name in sorted(found) if fnmatchcase(name, pattern))
-        if len(names) < 2:
+        place = os.fspath(uri).rstrip("/")
+        pattern = place if set(place.rpartition("/")[2]) & set("*?[") else f"{place}/*"
+        paths = releases_at(pattern, storage_options or {})
+        if len(paths) < 2:
             raise DataNotFound(f"{uri}: expected the folders of two releases or more, of one period each")
-        opened = [
-            Published.open(f"{place.rstrip('/')}/{name}", public_key, storage_options=storage_options) for name in names
-        ]
+        names = tuple(path.rpartition("/")[2] for path in paths)
+        opened = [Published.open(path, public_key, storage_options=storage_options) for path in paths]
         for name, release in zip(names, opened, strict=True):
             if release.schema.cardinalities != opened[0].schema.cardinalities:
                 raise SpecError(f"{uri}: the releases {names[0]} and {name} have different schemas")

@@ -6,15 +6,17 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from dpdist.errors import DataNotFound, SpecError, VerificationFailed
 from dpdist.model.account import Measurements
 from dpdist.model.evidence import RELATIONS, Earlier, Evidence, Related
 from dpdist.model.files import read_model
-from dpdist.publish.manifest import Manifest
+from dpdist.publish.manifest import MANIFEST, Manifest
 from dpdist.publish.verify import open_release
 from dpdist.spec.schema import Schema
+from dpdist.storage.store import Store
 
 _FOR_PEOPLE = {"label", "unit", "description", "labels"}
 _TOLERANCE = 1e-5  # of recomputed drifts
@@ -25,12 +27,28 @@ class EarlierReleases:
     """Evidence as it was read."""
 
     related: tuple[Related, ...]
-    named: dict[str, list[dict[str, str]]]  # by relation: release, attempt and SHA-256 of the manifest
+    named: dict[str, list[dict[str, str]]]  # by relation: path, release, attempt and SHA-256 of the manifest
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the names, which binds an attempt."""
-        return hashlib.sha256(json.dumps(self.named, sort_keys=True).encode()).hexdigest()
+        """SHA-256 of the hashes, which binds an attempt."""
+        hashes = {kind: [name["manifest_sha256"] for name in names] for kind, names in self.named.items()}
+        return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
+
+
+def releases_at(path: str, options: Mapping[str, Any], *, before: str | None = None) -> tuple[str, ...]:
+    """The folders of releases that a path names. If its last part is a pattern, such as ``made/2026-??``, those that
+    are there, in the order of their names; with `before` only those that come before this name.
+    """
+    parent, _, pattern = path.rstrip("/").rpartition("/")
+    if not set(pattern) & set("*?["):
+        return (path,)
+    place = parent or "."
+    names = (name.split("/") for name in Store(place, options).names())
+    found = sorted(parts[0] for parts in names if len(parts) == 2 and parts[1] == MANIFEST)
+    return tuple(
+        f"{place}/{name}" for name in found if fnmatchcase(name, pattern) and (before is None or name < before)
+    )
 
 
 def read_earlier(paths: Mapping[str, Sequence[str]], schema: Schema, options: Mapping[str, Any]) -> EarlierReleases:
@@ -67,7 +85,7 @@ def _read(path: str, schema: Schema, options: Mapping[str, Any], *, place: str) 
     if not isinstance(records, int) or not 0 < records < 2**62:
         raise VerificationFailed(f"{place}: its manifest has no noisy number of records: get the release again")
     digest = hashlib.sha256(manifest.to_bytes()).hexdigest()
-    name = {"release": manifest.name, "attempt": manifest.attempt, "manifest_sha256": digest}
+    name = {"path": path, "release": manifest.name, "attempt": manifest.attempt, "manifest_sha256": digest}
     return Earlier(read_model(store, manifest).measurements, records), name
 
 
@@ -83,8 +101,7 @@ def repeat_evidence(
     named = learned.get("evidence") if isinstance(learned, dict) else None
     if named is None:
         return 0, ()
-    model: Any = manifest.spec.get("model")
-    paths = {kind: tuple(found) for kind, found in model["evidence"].items() if found}
+    paths = {kind: tuple(str(name["path"]) for name in found) for kind, found in named.items()}
     missing = []
     for path in (path for found in paths.values() for path in found):
         try:

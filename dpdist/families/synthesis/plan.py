@@ -192,19 +192,15 @@ class SynthesisPlan(EventPlan):
             if spec.model.prior.records:
                 text = f"unless a noisy misfit says that its rows are too far, they are released, weighted; else {text}"
             facts.append(Fact("Prior", f"{text}; that table is not protected"))
-        if spec.earlier_releases:
+        if earlier := _earlier(spec):
             names = {
                 "part": "which have this table as a part",
                 "sum": "which make up this table",
                 "previous": "before it",
             }
-            found = [
-                f"{number_of(len(paths), 'release')} {names[kind]}"
-                for kind, paths in spec.model.evidence.model_dump().items()
-                if paths
-            ]
+            found = [f"{number_of(len(paths), 'release')} {names[kind]}" for kind, paths in earlier.items()]
             text = f"noisy tables of {' and '.join(found)} are weighed against this one's, at no charge"
-            facts.append(Fact("Evidence", text, {"releases": len(spec.earlier_releases)}))
+            facts.append(Fact("Evidence", text, {"releases": sum(map(len, earlier.values()))}))
         if spec.table.rules:
             text = (
                 f"{number_of(len(spec.table.rules), 'rule')} that no released record breaks: what they forbid has "
@@ -321,6 +317,15 @@ def _divided(mu: float, accuracy_share: float, regression_share: float) -> tuple
     return model, mu * math.sqrt(accuracy_share) / ABOVE, mu * math.sqrt(regression_share) / ABOVE
 
 
+def _earlier(spec: WholeSynthesisSpec) -> dict[str, tuple[str, ...]]:
+    """The earlier releases that are evidence, by relation: their paths."""
+    if not spec.earlier_releases:
+        return {}
+    from dpdist.families.synthesis.prior import evidence_paths
+
+    return evidence_paths(spec)
+
+
 def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     """The choices that the spec does not make."""
     m = len(spec.table.attributes)
@@ -334,7 +339,7 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
         found = without_triples(found)
     if spec.model.prior:
         found = with_prior(found, m)
-    elif spec.earlier_releases:
+    elif _earlier(spec):
         found = with_evidence(found, m)
     own = spec.model.model_dump(exclude_none=True, include={"rounds", "balance"})
     return replace(found, priorities=priorities_of(spec), **own)

@@ -18,7 +18,7 @@ from dpdist.errors import EmptyTable, ReleaseConflict, SpecError
 from dpdist.families.base.graph import encoded
 from dpdist.families.base.owners import shared_file
 from dpdist.families.synthesis.spec import PriorSpec, WholeSynthesisSpec
-from dpdist.model.earlier import EarlierReleases, read_earlier
+from dpdist.model.earlier import EarlierReleases, read_earlier, releases_at
 from dpdist.privacy.arrays import Codes
 from dpdist.storage.s3 import is_s3
 
@@ -89,10 +89,19 @@ def read_prior(spec: WholeSynthesisSpec) -> Prior | None:
 
 
 def read_evidence(spec: WholeSynthesisSpec) -> EarlierReleases | None:
-    """The earlier releases that a spec names; None where it names none. Raises as `read_earlier`."""
-    if not spec.earlier_releases:
-        return None
-    return read_earlier(spec.model.evidence.model_dump(), spec.table, spec.output.storage.options)
+    """The earlier releases that a spec names; None where none is there. Raises as `read_earlier`."""
+    paths = evidence_paths(spec)
+    return read_earlier(paths, spec.table, spec.output.storage.options) if paths else None
+
+
+def evidence_paths(spec: WholeSynthesisSpec) -> dict[str, tuple[str, ...]]:
+    """The paths of earlier releases by relation. A pattern stands for those whose names come before this release's."""
+    options, own = spec.output.storage.options, spec.output.path.rstrip("/").rpartition("/")[2]
+    named = spec.model.evidence.model_dump()
+    found = {
+        kind: [p for path in paths for p in releases_at(path, options, before=own)] for kind, paths in named.items()
+    }
+    return {kind: tuple(paths) for kind, paths in found.items() if paths}
 
 
 def public_digest(spec: WholeSynthesisSpec) -> str | None:

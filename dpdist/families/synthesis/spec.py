@@ -56,7 +56,9 @@ class PriorSpec(FilesSpec):
 class EvidenceSpec(Section):
     """Earlier releases of the same schema whose noisy tables the model is fitted to as well, at no charge.
 
-    The manifest names them by hash. How far they differ from this table is estimated from what is published.
+    The manifest names them by hash. How far they differ from this table is estimated from what is published. A folder
+    may be a pattern in its last part, such as releases/????-??: those that are there and whose names come before this
+    release's.
     """
 
     previous: Annotated[tuple[str, ...], PATH] = ()

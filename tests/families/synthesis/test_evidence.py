@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from releases import SCHEMA, table
 
 from dpdist.errors import ReleaseConflict, SpecError, VerificationFailed
 from dpdist.families.base.registry import make_plan
+from dpdist.families.synthesis.prior import evidence_paths
 from dpdist.inference.records import recompute
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import Run, run_release
@@ -84,6 +88,14 @@ def test_the_manifest_names_evidence_and_verification_covers_it(year: Path, tmp_
         hidden.rename(year / "releases" / "january")
 
 
+def test_a_pattern_names_the_releases_before(year: Path) -> None:
+    """On a schedule: the first release has no evidence, later ones those whose names come before."""
+    later = load(month(year, "k-fourth", rows=10, previous=["*ary"]))
+    assert evidence_paths(later)["previous"] == tuple(f"{year}/releases/{name}" for name in ("february", "january"))
+    first = load(month(year, "a-first", rows=10, previous=["*ary"]))
+    assert make_plan(first).event == make_plan(load(month(year, "plain", rows=10))).event
+
+
 def test_what_is_charged_does_not_depend_on_evidence(year: Path) -> None:
     plans = [
         make_plan(load(month(year, "plan", rows=10, **evidence)))  # type: ignore[arg-type]
@@ -137,3 +149,23 @@ def test_evidence_has_the_same_attributes(year: Path) -> None:
     tree["data"]["extra_columns"] = "ignore"
     with pytest.raises(SpecError, match="has another schema"):
         run_release(load(tree))
+
+
+def test_months_on_a_schedule_take_those_before_them(tmp_path: Path) -> None:
+    """One spec for every month: a month that is left out, comes late or is run again."""
+    tree = month(tmp_path, "births", rows=2_500, previous=["????-??"])
+    tree["name"], tree["output"]["path"] = "births-{date:%Y-%m}", f"{tmp_path}/releases/{{date:%Y-%m}}"
+    tree |= {"privacy": {"epsilon": 0.1, "delta": 1e-7}, "model": tree["model"] | {"rounds": 1, "balance": 0}}
+    (tmp_path / "releases").mkdir()
+    with contextlib.closing(Books.open(tree["ledger"])) as books:
+        books.create_dataset("people", epsilon="1", delta="1e-5")
+        spent, before = [], {1: [], 3: ["01"], 2: ["01"], 4: ["01", "02", "03"]}
+        for number, earlier in before.items():
+            spec = load(tree, day=date(2026, number, 1))
+            made = run_release(spec, attempt="once")
+            named = made.parameters["learned"].get("evidence", {"previous": []})["previous"]
+            assert [one["release"] for one in named] == [f"births-2026-{name}" for name in earlier]
+            assert run_release(spec, attempt="once").already
+            spent.append(books.remaining("people").epsilon_spent)
+    assert recompute(f"{tmp_path}/releases/2026-04").evidence == 3
+    assert all(later > earlier for earlier, later in pairwise(spent))
