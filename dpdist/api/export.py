@@ -46,7 +46,7 @@ def export(release: Release, to: str, path: str | os.PathLike[str] | None = None
     try:
         package = importlib.import_module(needed)
     except ImportError:
-        raise SpecError(f"export: --to {to} needs {needed}: pip install 'dpdist[readers]'") from None
+        raise SpecError(f"export: {to} needs {needed}: pip install 'dpdist[readers]'") from None
     if to == "rds":
         return _write(target, package.write_rds, release.to_pandas(labels=True))
     frame, values = _numbered(release)

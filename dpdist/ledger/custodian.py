@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy.exc import IntegrityError
 
-from dpdist.errors import DatasetExists, LedgerError
+from dpdist.errors import AccountingError, DatasetExists, LedgerError
 from dpdist.ledger import book as books
 from dpdist.ledger import tables, terms
 from dpdist.ledger.anchor import VARIABLE, Anchor, Mark
@@ -52,7 +52,11 @@ class Statement(Displayed):
     def _facts(self) -> list[Fact]:
         from dpdist.ledger.statement import sentence_of
 
-        facts = [Fact("Budget", sentence_of(self)), Fact("Allows", ", ".join(sorted(self.dataset.guarantees)))]
+        try:
+            budget = sentence_of(self)
+        except AccountingError as error:  # an event of another version: what is shown never fails
+            budget = f"unknown; {error}"
+        facts = [Fact("Budget", budget), Fact("Allows", ", ".join(sorted(self.dataset.guarantees)))]
         for charge in self.attempts:
             alone = "not differentially private" if charge.event is None else f"epsilon {upwards(charge.epsilon)} alone"
             told = f"{charge.release}, {charge.state}, {alone}, {charge.created[:10]}, attempt {charge.id[:8]}"

@@ -247,7 +247,8 @@ def _replaceable(book: Book, request: Mapping[str, str], *, new_attempt: bool) -
             raise _other_spec(live)
         raise ReleaseConflict(
             f"release {request['release']!r} has the open attempt {live['attempt']}: wait for its run, or "
-            "resume it (--resume: no new charge), or ask for a new attempt (--new-attempt: new key, new charge)"
+            "resume it (--resume, in Python attempt='resume': no new charge), or ask for a new attempt (--new-attempt, "
+            "in Python attempt='replace': new key, new charge)"
         )
     for row in book.charges.values():
         drawn = row["release"] == request["release"] and row["state"] in (tables.DRAWING, tables.ABANDONED)

@@ -132,7 +132,7 @@ class Publication:
         if self.input.fingerprint != reserved.input_fingerprint:
             raise ReleaseConflict(
                 "the input changed while it was read, so nothing is published: leave the files alone during a release, "
-                "and start a new attempt (--new-attempt). The charge stays spent"
+                "and start a new attempt (--new-attempt, in Python attempt='replace'). The charge stays spent"
             )
         require_vacant(self.output)
         self.claim(reserved)

@@ -265,7 +265,7 @@ class Run:
                 raise ReleaseConflict(
                     f"release {spec.name!r} was charged for a plan that costs less, or is another one, most likely by "
                     "another version of dpdist: "
-                    "resume it with that version, or start a new attempt (--new-attempt)"
+                    "resume it with that version, or start a new attempt (--new-attempt, in Python attempt='replace')"
                 )
         else:
             attempt = ledger.reserve(**self._reservation)

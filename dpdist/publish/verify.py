@@ -94,12 +94,14 @@ class VerifyReport(Displayed):
         if self.signature == "foreign":
             return (
                 "by a key that is not the data set's: none that the ledger knows made the signature. If the spec named "
-                "a key of its own (output.signing_key), check it with --public-key; else do not trust the signature"
+                "a key of its own (output.signing_key), check it with that one (--public-key, in Python public_key=); "
+                "else do not trust the signature"
             )
         state = (
             "none"
             if self.signature == "none"
-            else "not checked (give the public key of its publisher, --public-key, or the ledger, --ledger)"
+            else "not checked (give the public key of its publisher or the ledger: --public-key or --ledger, in Python "
+            "public_key= or ledger=)"
         )
         return f"{state}: the files belong together, but whoever wrote them may have written anything"
 

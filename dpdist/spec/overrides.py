@@ -21,7 +21,7 @@ def _set(tree: dict[str, Any], path: str, value: Any) -> None:
     for name in parents:
         child = node.setdefault(_key(node, name), {})
         if not isinstance(child, dict):
-            raise SpecError(f"--set {path}: `{name}` is not a section")
+            raise SpecError(f"{path}: `{name}` is not a section")
         node = child
     node[_key(node, last)] = value
 
