@@ -23,8 +23,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from dpdist.errors import DataNotFound, SpecError
 from dpdist.inference.answers import NORMAL_95, Answer, Quantity, around, infer, parse_quantity
 from dpdist.inference.published import Published
+from dpdist.model.drift import Drift
 from dpdist.model.earlier import releases_at
-from dpdist.model.evidence import Drift, Earlier, Evidence, Related
+from dpdist.model.evidence import Earlier, Evidence, Related
 from dpdist.privacy.arrays import Floats
 from dpdist.spec.rules import forbidden_cells
 

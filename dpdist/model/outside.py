@@ -11,7 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from dpdist.model.coding import Coding, Pair
-from dpdist.model.evidence import Estimate, Evidence, function_of, grouped, turned
+from dpdist.model.drift import Estimate
+from dpdist.model.evidence import Evidence, function_of, grouped, turned
 from dpdist.model.rake import shrink
 from dpdist.privacy.arrays import Floats
 

@@ -16,7 +16,8 @@ from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.model.coding import Coding, Pair, PairTables, SingleCounts, fitting, possible_codes, with_zeros
 from dpdist.model.descent import FactorModel, TableMeasurement, fit
-from dpdist.model.evidence import Estimate, Evidence
+from dpdist.model.drift import Estimate
+from dpdist.model.evidence import Evidence
 from dpdist.model.grids import Grids, group_of_codes
 from dpdist.model.inference import PairMarginals
 from dpdist.model.junction import Graph, JunctionTree, Paths, Set, cells_of, cliques_of

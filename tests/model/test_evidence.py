@@ -13,7 +13,8 @@ from dpdist.data.count import pair_counts
 from dpdist.model import learn as model
 from dpdist.model.account import GaussianAccount, Measurements, NoisyTable
 from dpdist.model.choices import choose, with_evidence
-from dpdist.model.evidence import CLASSES, Earlier, Evidence, Related, RelationKind, _between
+from dpdist.model.drift import CLASSES
+from dpdist.model.evidence import Earlier, Evidence, Related, RelationKind, _between
 from dpdist.model.learn import Known, Learned
 from dpdist.model.one_way import OneWay
 from dpdist.privacy.arrays import Codes

@@ -7,7 +7,7 @@ import pytest
 
 from dpdist.data.count import pair_counts
 from dpdist.model.coding import Coding, coding_of
-from dpdist.model.evidence import Estimate
+from dpdist.model.drift import Estimate
 from dpdist.model.one_way import OneWay
 from dpdist.model.outside import with_outside
 from dpdist.privacy.arrays import Floats
