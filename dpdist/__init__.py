@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpdist.api.calls import open_release, plan, release, verify
+    from dpdist.api.calls import open_release, open_series, plan, release, verify
     from dpdist.api.evaluation import evaluate
     from dpdist.api.ledger import Ledger
     from dpdist.api.synthesizer import Synthesizer
@@ -28,10 +28,21 @@ _MODULES = {
     "evaluate": "dpdist.api.evaluation",
     "Schema": "dpdist.spec.schema",
     "Synthesizer": "dpdist.api.synthesizer",
-    **dict.fromkeys(("open_release", "plan", "release", "verify"), "dpdist.api.calls"),
+    **dict.fromkeys(("open_release", "open_series", "plan", "release", "verify"), "dpdist.api.calls"),
 }
 
-__all__ = ["Ledger", "Schema", "Synthesizer", "errors", "evaluate", "open_release", "plan", "release", "verify"]
+__all__ = [
+    "Ledger",
+    "Schema",
+    "Synthesizer",
+    "errors",
+    "evaluate",
+    "open_release",
+    "open_series",
+    "plan",
+    "release",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dpdist.cluster.cluster import Cluster
     from dpdist.data.inputs import Input
     from dpdist.families.base.attempt import Progress
+    from dpdist.inference.series import Series
     from dpdist.lifecycle.run import AttemptMode, Run
     from dpdist.publish.account import ReleaseAccount
     from dpdist.publish.verify import VerifyReport
@@ -200,6 +201,35 @@ def open_release(
     from dpdist.api.released import Release
 
     return Release(path, public_key=key, storage_options=storage_options)
+
+
+def open_series(
+    path: str | os.PathLike[str],
+    *,
+    public_key: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Series:
+    """Open the releases of several periods, for questions over time.
+
+    Parameters
+    ----------
+    path : str or path
+        A folder of releases, or a pattern such as ``releases/2026-??``; in the order of their names.
+    public_key : Ed25519PublicKey or path of a PEM file, optional
+        The signatures are then required.
+    storage_options : mapping, optional
+        Of object storage.
+
+    Raises
+    ------
+    VerificationFailed
+        A file is not what a manifest or a signature says; the message names the file.
+    DataNotFound
+        There are fewer than two releases.
+    """
+    from dpdist.inference.series import Series
+
+    return Series.open(path, key_of(public_key), storage_options=storage_options)
 
 
 def verify(

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -28,6 +28,9 @@ from dpdist.model.earlier import releases_at
 from dpdist.model.evidence import Earlier, Evidence, Related
 from dpdist.privacy.arrays import Floats
 from dpdist.spec.rules import forbidden_cells
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _ASKED = re.compile(
     r"\s*(?P<kind>change|sum|average|trend)\s+of\s+(?P<quantity>.+?)"
@@ -102,6 +105,16 @@ class Series:
         weights = _weights(match["kind"], first, last, number)
         found = self._answers([question.strip()], asked, weights[None])
         return [_bounded(one, asked) for one in found] if match["kind"] in ("sum", "average") else found
+
+    def frame(self, quantity: str) -> DataFrame:
+        """A count or share of each period, such as ``share where sex = 1``, with standard errors and 95 % intervals."""
+        import pandas as pd
+
+        levels = self.answer(quantity)
+        columns = {"standard_error": "deviation", "low": "low", "high": "high"}
+        found = {"estimate": [level.estimate for level in levels]}
+        found |= {name: [getattr(level, of) for level in levels] for name, of in columns.items()}
+        return pd.DataFrame(found, index=pd.Index(self.periods, name="period"))
 
     def _place(self, name: str) -> int:
         if name not in self.periods:

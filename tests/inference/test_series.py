@@ -11,6 +11,7 @@ from published import ROWS, published
 from releases import KEY, table
 from typer.testing import CliRunner
 
+import dpdist
 from dpdist.cli import app
 from dpdist.errors import DataNotFound, SpecError
 from dpdist.inference.answers import infer
@@ -39,6 +40,10 @@ def test_questions_over_time_are_answered_for_all_periods_together(folder: Path)
     for level, release in zip(levels, series.releases, strict=True):
         assert level.low < true < level.high  # type: ignore[operator]
         assert level.deviation < 1.01 * infer(release, f"count where {where}").deviation  # type: ignore[operator]
+    frame = dpdist.open_series(folder).frame(f"count where {where}")
+    assert frame.index.tolist() == list(PERIODS)
+    assert frame["estimate"].tolist() == [level.estimate for level in levels]
+    assert (frame["low"] < frame["high"]).all()
     (change,) = series.answer(f"change of count where {where} between 2026-01 and 2026-03")
     north = series.releases[0].schema.attributes[0].values.index("north")  # type: ignore[union-attr]
     apart = [release.measured((0,))[1][north] for release in series.releases]  # type: ignore[index]
