@@ -122,6 +122,11 @@ class Evidence:
         sigmas = [np.sqrt(variance.sum() / len(variance)) for _, variance in known]
         return replace(one_way, counts=tuple(counts for counts, _ in known), sigmas=np.array(sigmas))
 
+    @property
+    def of_all_values(self) -> bool:
+        """Whether the last release has tables of all pairs of values, which any codes are functions of."""
+        return any(table.step == "all pairs" for table in self.related[-1].releases[-1].measurements.tables)
+
     def coding(self, one_way: OneWay) -> Coding:
         """The coding of the last release: noisy tables on the same codes are added cell by cell."""
         last = self.related[-1].releases[-1].measurements

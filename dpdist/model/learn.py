@@ -82,7 +82,7 @@ def measure(
     in_rounds = None if choices.rake else evidence  # raking has tables of all pairs to weigh, on codes of its own
     if isinstance(counts, SingleCounts):
         coding, tables = counts.coded(one_way, choices, rules, levels)
-    elif in_rounds:
+    elif in_rounds and not in_rounds.of_all_values:
         coding = in_rounds.coding(one_way)
         tables = recode(counts, coding)
     else:
