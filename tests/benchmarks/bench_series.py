@@ -177,7 +177,7 @@ def states(options: argparse.Namespace, releases: Releases, codes: Codes) -> Ite
     sizes = np.bincount(codes[place])
     ordered = [int(s) for s in np.argsort(sizes, kind="stable") if sizes[s]]
     chosen = [ordered[round(k * (len(ordered) - 1) / max(options.states - 1, 1))] for k in range(options.states)]
-    for state in chosen:
+    for state in chosen if options.states else ():
         own = [codes[k][codes[place] == state] for k in kept]
         for how, related in (("alone", ()), ("with the country", (country,))):
             figures = inside.figures(own, inside.release(own, "whole", *related))
