@@ -1,154 +1,153 @@
-"""Rows of a fitted model given some of their attributes: exact conditioning in its junction tree, row by row.
+"""Rows of a fitted model given some of their attributes: exact conditioning, for rows that are given alike at a time.
 
-Messages over the other attributes go from the leaves of the tree to its root, for many rows at a time, and attributes
-are then drawn clique by clique on the way back.
+The attributes that are drawn are summed out of the model's conditionals one after another, and drawn in the reverse
+order. Each factor of a sum depends on few of the given attributes: it is computed once for the rows that have the same
+values of those, and only products of factors that depend on many are computed row by row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
 import numpy as np
 
-from dpdist.data.count import marginal
 from dpdist.model.fitted import Fitted
-from dpdist.model.inference import Inference
-from dpdist.model.junction import JunctionTree, Set, cliques_of
+from dpdist.model.junction import Set
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Mask
 
-_CELLS = 1 << 22  # cells of the largest table that is held for the rows of a batch, about
+_CELLS = 1 << 24  # cells of the largest factor that is held for the rows of a batch, about
+_AT_ONCE = 1 << 16  # cells that are multiplied and summed at a time: they stay in the cache
+_GROUPS = 1 << 16  # more groups of rows than this are taken for this many where the order is chosen
 
-_Factor = tuple[Set, Floats | Mask]
+
+_Part = tuple[Counts, Floats]
 
 
 @dataclass(frozen=True, eq=False)
-class _Clique:
-    """A clique with attributes that are drawn."""
+class _Factor:
+    """A table of some attributes for each group of rows that are given alike."""
 
-    given: Set  # its given attributes, of the model
-    drawn: Set  # its other attributes; those that it shares with its parent come first
-    shared: int  # how many of them it shares with its parent
-    # shape (configurations of the given attributes, *cardinalities of the drawn ones); probabilities given what it
-    # shares with its parent
-    table: Floats
+    scope: Set
+    table: Floats  # shape (groups, *cardinalities of the scope)
+    group: Counts  # of each row
+
+    def __getitem__(self, rows: Counts) -> _Factor:
+        return _Factor(self.scope, self.table, self.group[rows])
+
+    def along(self, axes: Set) -> _Part:
+        """The group of each row, and the tables of the groups that have rows, for products of tables of these axes."""
+        groups, group = np.unique(self.group, return_inverse=True)
+        order = sorted(range(len(self.scope)), key=lambda k: axes.index(self.scope[k]))
+        sizes = dict(zip(self.scope, self.table.shape[1:], strict=True))
+        table = np.ascontiguousarray(self.table[groups].transpose([0, *(1 + k for k in order)]))
+        return group, table.reshape(len(groups), *(sizes.get(a, 1) for a in axes))
+
+    def line(self, a: int, found: dict[int, Counts]) -> Floats:
+        """For each row the factor of each value of an attribute, given those of the others."""
+        others = tuple(found[b] for b in self.scope if b != a)
+        line: Floats = np.moveaxis(self.table, 1 + self.scope.index(a), -1)[(self.group, *others)]
+        return line
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What is known of rows that are drawn."""
+
+    given: Codes  # values of the table's first attributes
+    # for some of the other attributes, by place, which values each row may have: bool[rows, values], one at least
+    admitted: dict[int, Mask]
+    groups: Sequence[Counts] = ()  # of each row, for each factor that was added to the law
+
+    def __getitem__(self, rows: Counts) -> Evidence:
+        masks = {i: mask[rows] for i, mask in self.admitted.items()}
+        return Evidence([column[rows] for column in self.given], masks, [group[rows] for group in self.groups])
 
 
 class Conditional:
-    """The law of the last attributes of a table given the first `given` ones, without an adjustment."""
+    """The law of the last attributes of a table given the first `given` ones, without an adjustment. `factors` of it
+    are added: the places of some of the last attributes, and a table of their codes for each group of rows.
+    """
 
-    def __init__(self, fitted: Fitted, given: int) -> None:
+    def __init__(self, fitted: Fitted, given: int, factors: Sequence[tuple[Set, Floats]] = ()) -> None:
         if fitted.adjustment is not None:
             raise ValueError("a weighted pool has no conditional law: fit the model without raking")
         self.fitted, self.given = fitted, given
-        factors, cards = fitted.conditionals(), fitted.cardinalities
-        edges = sorted({pair for scope in factors for pair in combinations(scope, 2)})
-        self._tree = JunctionTree.of(cards, cliques_of(cards, edges))
-        beliefs = Inference(self._tree, list(factors)).beliefs(factors)
-        if beliefs is None:
-            raise ValueError("the conditionals of a fitted model sum to 1")
-        self._known = set(fitted.fine[:given])
-        self._cliques = {j: clique for j in self._tree.order if (clique := self._clique(j, beliefs[j])).drawn}
-        largest = max(prod(clique.table.shape[1:]) for clique in self._cliques.values())
+        cards, known = fitted.cardinalities, set(fitted.fine[:given])
+        self._tables: list[tuple[Set, Set, Floats]] = []
+        for scope, table in fitted.conditionals().items():
+            own, drawn = ([a for a in scope if (a in known) is side] for side in (True, False))
+            if drawn:
+                table = table.transpose([scope.index(a) for a in (*own, *drawn)])
+                table = table.reshape(prod(cards[a] for a in own), *(cards[a] for a in drawn))
+                self._tables.append((tuple(own), tuple(drawn), np.ascontiguousarray(table)))
+        self._factors = [(tuple(fitted.fine[i] for i in places), table) for places, table in factors]
+        scopes = [*({*own, *drawn} for own, drawn, _ in self._tables), *(set(scope) for scope, _ in self._factors)]
+        self._order, largest = _elimination(scopes, known, cards)
         self._batch = max(_CELLS // largest, 1)
 
-    def _clique(self, j: int, belief: Floats) -> _Clique:
-        clique, separator = self._tree.cliques[j], self._tree.separators[j]
-        cards = self._tree.cardinalities
-        over = marginal(belief, [clique.index(a) for a in separator])
-        over = over.reshape([cards[a] if a in separator else 1 for a in clique])
-        table = np.divide(belief, over, out=np.zeros_like(belief), where=over > 0) if separator else belief
-        given = tuple(a for a in clique if a in self._known)
-        shared = tuple(a for a in clique if a in separator and a not in self._known)
-        drawn = shared + tuple(a for a in clique if a not in separator and a not in self._known)
-        table = np.transpose(table, [clique.index(a) for a in (*given, *drawn)])
-        table = table.reshape(prod(cards[a] for a in given), *(cards[a] for a in drawn))
-        return _Clique(given, drawn, len(shared), np.ascontiguousarray(table))
-
-    def draw(self, given: Codes, admitted: dict[int, Mask], noise: Noise, name: str) -> list[Counts]:
-        """A row for each of the `given` values of the table's first attributes: values of the other ones. `admitted`
-        says for some of them, by place, which values each row may have: bool[rows, values], one at least. A row of
-        probability zero follows the admitted values alone.
+    def draw(self, known: Evidence, noise: Noise, name: str) -> list[Counts]:
+        """A row for each row of the evidence: values of the table's other attributes. What is given and has probability
+        zero says nothing; where nothing is left, a value is one of the admitted ones.
         """
-        rows = len(given[0])
+        given, admitted = known.given, known.admitted
+        rows, cards = len(given[0]), self.fitted.cardinalities
         codes = {self.fitted.fine[i]: self.fitted.coded(i)[0][given[i]] for i in range(self.given)}
-        own = range(self.given, len(self.fitted.fine))
-        found = [np.zeros(rows, np.int64) for _ in own]
+        factors = []
+        for i, mask in admitted.items():
+            patterns, group = np.unique(mask, axis=0, return_inverse=True)
+            factors.append(_Factor((self.fitted.fine[i],), self._shares(i, patterns), group.ravel()))
+        factors += [_Factor(*added, group) for added, group in zip(self._factors, known.groups, strict=True)]
+        factors += [_Factor(drawn, table, _index(own, codes, cards, rows)) for own, drawn, table in self._tables]
+        uniforms = {a: _uniforms(noise, f"{name}/{a}", rows) for a in self._order}
+        drawn = {a: np.zeros(rows, np.int64) for a in self._order}
+        alike = np.lexsort([factor.group for factor in factors])
         for start in range(0, rows, self._batch):
-            part = slice(start, start + self._batch)
-            uniforms = _Uniforms(noise, name, start, min(start + self._batch, rows))
-            masks = {i: mask[part] for i, mask in admitted.items()}
-            drawn = self._batch_drawn({a: column[part] for a, column in codes.items()}, masks, uniforms)
-            for column, i in zip(found, own, strict=True):
-                column[part] = self._values(i, drawn[self.fitted.fine[i]], masks.get(i), uniforms)
+            part = alike[start : start + self._batch]
+            for a, column in self._drawn([factor[part] for factor in factors], uniforms, part).items():
+                drawn[a][part] = column
+        return [
+            self._values(i, drawn[self.fitted.fine[i]], admitted.get(i), noise, name)
+            for i in range(self.given, len(self.fitted.fine))
+        ]
+
+    def _drawn(self, factors: list[_Factor], uniforms: dict[int, Floats], rows: Counts) -> dict[int, Counts]:
+        """Codes of the model's other attributes, for some rows."""
+        buckets, found = [], dict[int, Counts]()
+        for a in self._order:
+            bucket = [factor for factor in factors if a in factor.scope]
+            factors = [factor for factor in factors if a not in factor.scope]
+            buckets.append(bucket)
+            if any(len(factor.scope) > 1 for factor in bucket):
+                factors.append(_summed(a, bucket))
+        for a, bucket in zip(reversed(self._order), reversed(buckets), strict=True):
+            line = np.ones((len(rows), self.fitted.cardinalities[a]))
+            for factor in bucket:
+                line *= factor.line(a, found)
+                top = line.max(1, keepdims=True)  # of many small factors, nothing would be left
+                line /= np.where(top > 0, top, 1)
+            if (none := line.sum(1) <= 0).any():  # where the model has nothing, what is admitted
+                left = np.ones((int(none.sum()), line.shape[1]))
+                for factor in bucket:  # what is admitted is the first of them
+                    fewer = left * (factor[none].line(a, {b: column[none] for b, column in found.items()}) > 0)
+                    left = np.where(fewer.any(1, keepdims=True), fewer, left)
+                line[none] = left
+            found[a] = _chosen(line, uniforms[a][rows])
         return found
 
-    def _batch_drawn(self, known: dict[int, Counts], masks: dict[int, Mask], uniforms: _Uniforms) -> dict[int, Counts]:
-        """Codes of the model's other attributes."""
-        shares = {self.fitted.fine[i]: self._shares(i, mask) for i, mask in masks.items()}
-        homes = {a: self._tree.home((a,)) for a in shares}
-        tables: dict[int, Floats] = {}
-        messages: dict[int, Floats] = {}
-        for j in reversed(self._tree.order):
-            if j not in self._cliques:
-                continue
-            clique = self._cliques[j]
-            table = clique.table[self._index(clique.given, known, uniforms.rows)]
-            factors: list[_Factor] = [
-                ((a,), s if homes[a] == j else s > 0) for a, s in shares.items() if a in clique.drawn
-            ]
-            for k in self._tree.children(j):
-                if k in messages:
-                    factors.append((self._cliques[k].drawn[: self._cliques[k].shared], messages[k]))
-            for scope, factor in _merged(factors):
-                table *= _along(factor, scope, clique.drawn)
-            sums = table.sum(axis=tuple(range(1 + clique.shared, table.ndim)))
-            if clique.shared:
-                top = sums.reshape(len(sums), -1).max(1).reshape(-1, *[1] * clique.shared)
-                messages[j] = np.divide(sums, top, out=np.ones_like(sums), where=top > 0)
-            if (sums <= 0).any():  # where the model has nothing, what is admitted
-                admitted = np.ones((len(table), *table.shape[1:]))
-                for a, share in shares.items():
-                    if a in clique.drawn:
-                        admitted *= _along(share > 0, (a,), clique.drawn)
-                table = np.where(sums.reshape(*sums.shape, *[1] * (table.ndim - sums.ndim)) > 0, table, admitted)
-            tables[j] = table
-        return self._downwards(tables, uniforms)
-
-    def _downwards(self, tables: dict[int, Floats], uniforms: _Uniforms) -> dict[int, Counts]:
-        found: dict[int, Counts] = {}
-        cards = self._tree.cardinalities
-        for j in self._tree.order:
-            clique = self._cliques.get(j)
-            if clique is None or clique.shared == len(clique.drawn):
-                continue
-            shape = [cards[a] for a in clique.drawn[: clique.shared]]
-            table = tables[j].reshape(uniforms.rows, prod(shape), -1)
-            chosen = self._index(clique.drawn[: clique.shared], found, uniforms.rows)
-            flat = _chosen(table[np.arange(uniforms.rows), chosen], uniforms.next(j))
-            rest = clique.drawn[clique.shared :]
-            found |= zip(rest, np.unravel_index(flat, [cards[a] for a in rest]), strict=True)
-        return found
-
-    def _index(self, attributes: Set, codes: dict[int, Counts], rows: int) -> Counts:
-        index = np.zeros(rows, np.int64)
-        for a in attributes:
-            index *= self._tree.cardinalities[a]
-            index += codes[a]
-        return index
-
-    def _shares(self, i: int, mask: Mask) -> Floats:
-        """The share of each code of an attribute that each row admits; shape (rows, codes)."""
+    def _shares(self, i: int, masks: Mask) -> Floats:
+        """The share of each code of an attribute that each mask of its values admits; shape (masks, codes)."""
         codes, within = self.fitted.coded(i)
-        found = np.zeros((len(mask), len(self.fitted.values[i])))
+        found = np.zeros((len(masks), len(self.fitted.values[i])))
         for value, (code, share) in enumerate(zip(codes.tolist(), within.tolist(), strict=True)):
-            found[:, code] += mask[:, value] * max(share, 2.0**-60)
+            found[:, code] += masks[:, value] * max(share, 2.0**-60)
         return found
 
-    def _values(self, i: int, codes: Counts, mask: Mask | None, uniforms: _Uniforms) -> Counts:
+    def _values(self, i: int, codes: Counts, mask: Mask | None, noise: Noise, name: str) -> Counts:
         """A value for each code of one of the table's attributes."""
         values = self.fitted.values[i][codes]
         merged = np.flatnonzero(values < 0)
@@ -157,19 +156,92 @@ class Conditional:
             weights = np.diff(self.fitted.rare_cumulative[i][0], prepend=0) + 2.0**-60
             each = np.broadcast_to(weights, (len(merged), len(rare)))
             each = each if mask is None else each * mask[merged][:, rare]
-            values[merged] = rare[_chosen(each, uniforms.next(f"rare/{i}")[merged])]
+            values[merged] = rare[_chosen(each, _uniforms(noise, f"{name}/rare/{i}", len(codes))[merged])]
         return values
 
 
-class _Uniforms:
-    """Uniform numbers of the rows of a batch, below 1 by 2**-40 at least."""
+def _elimination(scopes: Sequence[set[int]], known: set[int], cards: Sequence[int]) -> tuple[list[int], int]:
+    """An order of the attributes that are drawn in which they are summed out with few operations, and the most cells of
+    a sum. The attribute that takes the fewest for each group of rows comes first.
+    """
+    left, order, largest = [set(scope) for scope in scopes], list[int](), 1
 
-    def __init__(self, noise: Noise, name: str, start: int, stop: int) -> None:
-        self._noise, self._name, self._start, self.rows = noise, name, start, stop - start
+    def joined(a: int) -> set[int]:
+        return set[int]().union(*(scope for scope in left if a in scope))
 
-    def next(self, what: int | str) -> Floats:
-        words = self._noise.words(f"{self._name}/{what}", self.rows, start=self._start)
-        return np.asarray((words >> np.uint64(24)) * 2.0**-40, np.float64)
+    def cost(a: int) -> tuple[int, int]:
+        scope = joined(a)
+        return prod(cards[b] for b in scope - known) * min(prod(cards[b] for b in scope & known), _GROUPS), a
+
+    while waiting := set[int]().union(*left) - known:
+        a = min(waiting, key=cost)
+        rest = joined(a) - {a}
+        left = [scope for scope in left if a not in scope] + ([rest] if rest - known else [])
+        order.append(a)
+        largest = max(largest, prod(cards[b] for b in rest - known))
+    return order, largest
+
+
+def _summed(a: int, bucket: Sequence[_Factor]) -> _Factor:
+    """The product of factors, summed over the values of an attribute; the largest sum of each group of rows is 1."""
+    rest = sorted({b for factor in bucket for b in factor.scope} - {a})
+    parts = _multiplied([factor.along((a, *rest)) for factor in bucket])
+    # axes that all have come first, so that products run along the last ones
+    order = sorted(range(len(rest)), key=lambda k: -sum(table.shape[2 + k] > 1 for _, table in parts))
+    rest = [rest[k] for k in order]
+    tables = [np.ascontiguousarray(table.transpose([0, 1, *(2 + k for k in order)])) for _, table in parts]
+    group, pairs = _paired([group for group, _ in parts])
+    sizes = np.broadcast_shapes(*(table.shape[1:] for table in tables))
+    found, step = np.empty((len(pairs[0]), *sizes[1:])), max(_AT_ONCE // prod(sizes), 1)
+    for start in range(0, len(found), step):
+        product, *others = (
+            table.take(which[start : start + step], axis=0) for which, table in zip(pairs, tables, strict=True)
+        )
+        for other in others:
+            product = product * other
+        product.sum(1, out=found[start : start + step])
+    top = found.reshape(len(found), -1).max(1).reshape(-1, *[1] * len(rest))
+    return _Factor(tuple(rest), np.divide(found, top, out=np.ones_like(found), where=top > 0), group)
+
+
+def _multiplied(parts: list[_Part]) -> list[_Part]:
+    """Factors of the same product, at least two of several: those that take the fewest cells are multiplied first."""
+
+    def cells(both: tuple[int, int]) -> int:
+        (group, one), (_, other) = (parts[k] for k in both)
+        return min(len(one) * len(other), len(group)) * prod(np.broadcast_shapes(one.shape[1:], other.shape[1:]))
+
+    while len(parts) > 2:
+        both = min(combinations(range(len(parts)), 2), key=cells)
+        if cells(both) > _CELLS // 2:
+            break
+        group, pairs = _paired([parts[k][0] for k in both])
+        one, other = (parts[k][1].take(which, axis=0) for k, which in zip(both, pairs, strict=True))
+        parts = [part for k, part in enumerate(parts) if k not in both] + [(group, one * other)]
+    return parts
+
+
+def _paired(groups: Sequence[Counts]) -> tuple[Counts, list[Counts]]:
+    """The group of each row by several groupings at once, and of each such group those that it is in."""
+    key, rows = groups[0], np.arange(0)
+    for k, group in enumerate(groups):
+        if k:
+            key = key * (int(group.max(initial=0)) + 1) + group
+        _, rows, key = np.unique(key, return_index=True, return_inverse=True)
+    return key, [group[rows] for group in groups]
+
+
+def _index(attributes: Set, codes: dict[int, Counts], cards: Sequence[int], rows: int) -> Counts:
+    index = np.zeros(rows, np.int64)
+    for a in attributes:
+        index *= cards[a]
+        index += codes[a]
+    return index
+
+
+def _uniforms(noise: Noise, name: str, rows: int) -> Floats:
+    """Uniform numbers, below 1 by 2**-40 at least."""
+    return np.asarray((noise.words(name, rows) >> np.uint64(24)) * 2.0**-40, np.float64)
 
 
 def _chosen(weights: Floats, uniforms: Floats) -> Counts:
@@ -177,22 +249,3 @@ def _chosen(weights: Floats, uniforms: Floats) -> Counts:
     cumulative = np.cumsum(weights, axis=1)
     below = cumulative <= (uniforms * cumulative[:, -1])[:, None]
     return np.asarray(below.sum(1), np.int64)
-
-
-def _merged(factors: list[_Factor]) -> list[_Factor]:
-    """Factors of the same product, no two on nested attributes: few meet the largest table."""
-    found: list[_Factor] = []
-    for scope, factor in sorted(factors, key=lambda one: one[1].size, reverse=True):
-        at = next((k for k, (other, _) in enumerate(found) if set(scope) <= set(other)), None)
-        if at is None:
-            found.append((scope, factor))
-        else:
-            found[at] = found[at][0], found[at][1] * _along(factor, scope, found[at][0])
-    return found
-
-
-def _along(table: Floats | Mask, of: Set, axes: Set) -> Floats | Mask:
-    """A table of rows and some attributes, in the order of `of`, for products with one of rows and `axes`."""
-    order = sorted(range(len(of)), key=lambda k: axes.index(of[k]))
-    sizes = dict(zip(of, table.shape[1:], strict=True))
-    return table.transpose([0, *(1 + k for k in order)]).reshape(len(table), *(sizes.get(a, 1) for a in axes))

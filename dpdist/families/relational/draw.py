@@ -7,19 +7,23 @@ a copy of another one of the part.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.families.relational.exchange import Targets, exchanged
 from dpdist.families.relational.layout import Layout
-from dpdist.model.conditional import Conditional
+from dpdist.model.coding import admitted
+from dpdist.model.conditional import Conditional, Evidence
 from dpdist.model.draw import MOST_REDRAWS, draw_records
 from dpdist.model.fitted import Fitted
-from dpdist.privacy.arrays import Codes, Counts
+from dpdist.model.junction import Set
+from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.spec.conditions import Mask
 from dpdist.spec.rules import Forbidden, Rule, a_record, broken_by
 
+MOST_RULE_CELLS = 1 << 16  # of a rule that enters the members' law; others are kept by drawing again alone
 SPARE = 1  # this many times the released parents are drawn in addition, for exchanges
 
 
@@ -65,7 +69,9 @@ def _members(
         column[:, 0] = values
     counts = first[start : start + layout.counts]  # of each kind; of none in the last column
     left = np.stack([*counts, sizes - np.sum(counts, axis=0) if counts else sizes], axis=1)
-    law, bad = Conditional(model, len(layout.given)), np.zeros(parents, bool)
+    rules = list(_rules(layout, model, first))
+    law = Conditional(model, len(layout.given), [(places, table) for _, places, table in rules])
+    bad = np.zeros(parents, bool)
     for place in range(1, c):
         rows = np.flatnonzero(sizes > place)
         if not len(rows):
@@ -74,34 +80,49 @@ def _members(
         left[rows, layout.kinds_of(previous)] -= 1
         of_parent, kinds = [column[rows] for column in first], left[rows]
         given = layout.context_of(of_parent, np.full(len(rows), place), list(kinds.T[: layout.counts]), previous)
-        admitted = {}
+        masks = {}
         if layout.kinds is not None:
             at = len(layout.given) + layout.members.index(layout.kinds.attribute)
-            admitted[at] = (kinds > 0).astype(np.float64) @ layout.kinds.masks > 0
-        found, broken = _redrawn(layout, law, of_parent, given, admitted, noise, f"{name}/{place}")
+            masks[at] = (kinds > 0).astype(np.float64) @ layout.kinds.masks > 0
+        groups = [group[rows] for group, _, _ in rules]
+        found, broken = _redrawn(layout, law, of_parent, Evidence(given, masks, groups), noise, f"{name}/{place}")
         for column, values in zip(members, found, strict=True):
             column[rows, place] = values
         bad[rows[broken]] = True
     return members, bad
 
 
+def _rules(layout: Layout, model: Fitted, first: list[Counts]) -> Iterator[tuple[Counts, Set, Floats]]:
+    """The rules that say what a member may be, as factors of its law: the group of each parent, by its attributes; the
+    places of the member's attributes; and for each group which of their codes it admits.
+    """
+    start = len(layout.given)
+    maps = [np.arange(a.cardinality) for a in layout.schema.attributes]
+    for k, i in enumerate(layout.members):
+        maps[i] = model.coded(start + k)[0]
+    for rule in layout.schema.forbidden:
+        share = admitted(rule, maps)
+        above, own = ([i for i in rule.attributes if i in side] for side in (layout.parent, layout.members))
+        if share is None or not own or share.size > MOST_RULE_CELLS or layout.order in rule.attributes:
+            continue
+        sizes = [layout.schema.cardinalities[i] for i in above]
+        table = share.transpose([rule.attributes.index(i) for i in (*above, *own)])
+        group = np.zeros(len(first[0]), np.int64)
+        for i, size in zip(above, sizes, strict=True):
+            group = group * size + first[layout.parent.index(i)]
+        yield group, tuple(start + layout.members.index(i) for i in own), table.reshape(-1, *table.shape[len(above) :])
+
+
 def _redrawn(
-    layout: Layout,
-    law: Conditional,
-    first: list[Counts],
-    given: Codes,
-    admitted: dict[int, Mask],
-    noise: Noise,
-    name: str,
+    layout: Layout, law: Conditional, first: list[Counts], known: Evidence, noise: Noise, name: str
 ) -> tuple[list[Counts], Counts]:
     """The members at one place of some parents, drawn again where they break a rule, and which of them still do."""
-    found = law.draw(given, admitted, noise, name)
+    found = law.draw(known, noise, name)
     broken = _broken(layout, first, found)
     for again in range(MOST_REDRAWS):
         if not len(broken):
             break
-        masks = {i: mask[broken] for i, mask in admitted.items()}
-        drawn = law.draw([column[broken] for column in given], masks, noise, f"{name}/again/{again}")
+        drawn = law.draw(known[broken], noise, f"{name}/again/{again}")
         for column, values in zip(found, drawn, strict=True):
             column[broken] = values
         broken = broken[_broken(layout, [column[broken] for column in first], drawn)]
