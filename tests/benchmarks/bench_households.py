@@ -215,12 +215,12 @@ def distances(table: pd.DataFrame, other: pd.DataFrame, *, tops: bool = False) -
                 continue
             one[name] = pd.cut(one[name], [-(10**9), *ends[1:]], right=False, labels=False)
         coded.append(one.fillna(-1))
-    tops = [one[one.place == 1] for one in coded]
+    firsts = [one[one.place == 1] for one in coded]
     sets = {
         "persons, one-way": (coded, [(name,) for name in PERSON]),
         "persons, two-way": (coded, list(combinations(PERSON, 2))),
-        "households, one-way": (tops, [(name,) for name in HOUSEHOLD]),
-        "households, two-way": (tops, list(combinations(HOUSEHOLD, 2))),
+        "households, one-way": (firsts, [(name,) for name in HOUSEHOLD]),
+        "households, two-way": (firsts, list(combinations(HOUSEHOLD, 2))),
         "persons by households": (coded, [(a, b) for a in HOUSEHOLD for b in PERSON]),
     }
     return {
