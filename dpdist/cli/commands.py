@@ -22,6 +22,7 @@ from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
 from dpdist.cli.examples import examples
 from dpdist.cli.help import dress
+from dpdist.cli.join import join
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.ledger_views import metrics, report
 from dpdist.cli.plan import plan
@@ -78,6 +79,7 @@ app.command()(export)
 app.command()(tabulate)
 app.command()(replicates)
 app.command()(infer)
+app.command()(join)
 ledger_app.command()(report)
 ledger_app.command()(metrics)
 app.add_typer(ledger_app, name="ledger")

@@ -13,7 +13,7 @@ GROUPS = {
     "Publish": ("synthesize", "schema", "spec", "plan", "release", "examples", "sample"),
     "Use": ("verify", "export", "draw", "tabulate", "infer", "replicates"),
     "Keep": ("ledger", "contract", "account"),
-    "Operate": ("evaluate", "audit", "cluster", "runs"),
+    "Operate": ("evaluate", "audit", "join", "cluster", "runs"),
 }
 """The commands of ``dpdist`` by what people do."""
 
@@ -54,6 +54,7 @@ EXAMPLES = {
     "account mixing": "account mixing --order 8 --class-size 5000 --records 1000 --epsilon 1 --delta 1e-6",
     "account entropy": "account entropy --records 1000",
     "account pml": "account pml --epsilon 1 --alpha 0.01",
+    "join": "join together.yaml --client west --accept 3f0c12ab",
     "cluster certs": "cluster certs tls",
     "cluster secrets": "cluster secrets --namespace dpdist | kubectl apply --server-side -f -",
     "runs list": "runs list",

@@ -82,6 +82,11 @@ def message_statement(steps: NDArray[np.int64], *, client: str, round: str) -> b
     return _statement("message", round, client, str(steps.shape), content=np.ascontiguousarray(steps).tobytes())
 
 
+def call_statement(call: bytes, reply: bytes, *, client: str, attempt: str) -> bytes:
+    """What a client signs of its reply to a call by mailbox."""
+    return _statement("reply", attempt, client, hashlib.sha256(call).hexdigest(), content=reply)
+
+
 def require_signature(signature: bytes, statement: bytes, *, client: str, pinned: str) -> None:
     """Refuse what a client did not sign. Raises RoundFailed."""
     try:

@@ -168,6 +168,10 @@ def begin(
 def _transport(attempt: FederatedAttempt) -> Transport:
     """How the clients of a spec are reached."""
     spec = attempt.spec
+    if spec.federated.mailbox is not None:
+        from dpdist.federated.mailbox import Mailbox  # which knows what the families' clients can be asked for
+
+        return Mailbox(spec, attempt.id, attempt.contract is not None, PATIENCE)
     if attempt.executor.in_process:
         return OneProcess(tuple(spec.clients))
     if not isinstance(attempt.executor, Cluster):

@@ -72,6 +72,11 @@ class FederatedSpec(Section):
     at_least: int | None = Field(default=None, ge=1)
     """Clients that must be ready, or nothing begins; default: two beyond `colluding` (local: one). Those that are not
     ready are left out before the round."""
+    mailbox: Annotated[str | None, PATH] = None
+    """Folder or s3:// prefix that the coordinator and all clients reach, for messages as files: clients answer by
+    `dpdist join`, and no Dask cluster is needed."""
+    storage: StorageSpec = StorageSpec()
+    """Of the mailbox."""
     clients: tuple[ClientSpec, ...] = Field(min_length=2, max_length=1000, description="The clients, all disjoint.")
 
     @property
@@ -107,6 +112,8 @@ class FederatedSpec(Section):
         keys = [client.public_key for client in self.clients if client.public_key is not None]
         if len(set(keys)) < len(keys):
             raise ValueError("federated.clients: two clients have the same public_key")
+        if self.mailbox is not None and any(client.public_key is None for client in self.clients):
+            raise ValueError("federated.mailbox: its messages are signed: give every client a `public_key`")
         if self.trust == "correlated" and self.minimum < self.colluding + 2:
             raise ValueError("federated.at_least: masks hide nothing without two honest clients; raise it")
         if self.trust == "correlated" and self.colluding + 2 > len(self.clients):
@@ -144,7 +151,10 @@ class FederatedRelease(ReleaseSpec):
                 "cluster.mode: clients need worker processes of their own: use embedded or address, or in-process to "
                 "try a federation on one machine"
             )
-        federated.refuse_shared_files(one_machine=self.cluster.mode in ("embedded", "in-process"))
+        if federated.mailbox is not None and self.cluster.mode not in ("auto", "in-process"):
+            raise ValueError("cluster.mode: with federated.mailbox no cluster is needed: leave it out")
+        on_one = federated.mailbox is None and self.cluster.mode in ("embedded", "in-process")
+        federated.refuse_shared_files(one_machine=on_one)
         if self.unit is not None:
             raise ValueError(
                 "unit: a federated release protects single records only, because nobody bounds the records that one "
@@ -170,7 +180,9 @@ class FederatedRelease(ReleaseSpec):
     @property
     def worker_resources(self) -> tuple[str, ...]:
         """The Dask resources of the clients."""
-        return () if self.federated is None else tuple(client.resource_name for client in self.federated.clients)
+        if self.federated is None or self.federated.mailbox is not None:
+            return ()
+        return tuple(client.resource_name for client in self.federated.clients)
 
     @property
     def clients(self) -> dict[str, str | None]:
@@ -181,6 +193,7 @@ class FederatedRelease(ReleaseSpec):
         """What decides the released bytes: of the clients not where they run and where their files are."""
         tree = super().decisive()
         if self.federated is not None:
+            tree["federated"] = {k: v for k, v in tree["federated"].items() if k not in ("mailbox", "storage")}
             elsewhere = {"storage", "resource", "ledger", "work", "identity"}
             tree["federated"]["clients"] = [
                 client.model_dump(mode="json", exclude=elsewhere, exclude_defaults=True)

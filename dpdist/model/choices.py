@@ -23,7 +23,9 @@ MOST_TRIPLES = 20  # triples that are measured at most: their noise grows with t
 MOST_ROUNDS = 5000  # rounds of balancing at most
 TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
 
-GRIDS = 0.12  # share of the small tables of all pairs that pairs are picked from
+# share of the small tables of all pairs that pairs are picked from, and where records are so many that triples are
+# measured, for which even a small share is precise
+GRIDS, _GRIDS_OF_MANY = 0.12, 0.04
 
 # shares of the triples' tables and of their picks, where there are any; raking's tables have so much less
 _TRIPLES, _TRIPLE_PICKS = 0.1, 0.01
@@ -158,10 +160,11 @@ def with_grids(choices: Choices) -> Choices:
     """The choices where pairs are picked from noisy grids: their share also pays for what distances decide."""
     if not (choices.tree or choices.pairs):
         return choices
-    kept = (1 - GRIDS) / (1 - choices.picks - choices.misfit)
+    grids = _GRIDS_OF_MANY if choices.triple_tables else GRIDS
+    kept = (1 - grids) / (1 - choices.picks - choices.misfit)
     shares = ("one_way", "one_way_again", "tree", "pairs", "rake", "triples", "triple_picks")
     scaled: dict[str, Any] = {name: getattr(choices, name) * kept for name in shares}
-    return replace(choices, grids=GRIDS, picks=0.0, misfit=0.0, **scaled)
+    return replace(choices, grids=grids, picks=0.0, misfit=0.0, **scaled)
 
 
 def with_prior(choices: Choices, attributes: int) -> Choices:

@@ -19,10 +19,12 @@ from dpdist.accuracy.tables import Attributes
 from dpdist.model.account import GaussianAccount
 from dpdist.model.coding import Coding, equal_mass
 from dpdist.model.one_way import OneWay
+from dpdist.model.rake import shrink
 from dpdist.model.sums import Sum, cells_of
 from dpdist.privacy.arrays import Counts, Floats
 
 GROUPS = {2: 5, 3: 3}  # of each attribute, in grids of pairs and of triples
+_NOTHING = 1e-9  # records of a model below which a sum of cells is not scaled
 SEEN = 1.0  # deviations of its noise that a squared distance exceeds where a set is picked
 
 
@@ -48,21 +50,33 @@ class Grids:
         noisy, sigmas = account.measure(name, sums, share=share)
         return cls(tuple(sets), groups, tuple(noisy), float(sigmas[0]))
 
+    def _grid(self, which: Attributes) -> Counts:
+        """The grid of a set, in this order of its attributes."""
+        return self.tables[self.places[which]] if which in self.places else self.tables[self.places[which[::-1]]].T
+
     def score(self, which: Attributes, expected: Counts, codes: Sequence[Counts]) -> tuple[float, bool]:
         """Estimate the L1 distance of a set's table to a model's, whose codes are in these groups, and say whether
         it is more than noise.
         """
-        grid = self.tables[self.places[which]]
+        grid = self._grid(which)
         away = grid.ravel() - summed(expected, cells_of(codes, grid.shape), grid.shape)
         squared = float((away * away).sum()) - away.size * self.sigma**2
         seen = squared > SEEN * self.sigma**2 * math.sqrt(2 * away.size)
         return math.sqrt(away.size * max(squared, 0.0)), seen
 
+    def adjust(self, which: Attributes, codes: Sequence[Counts], shares: Floats, records: float) -> Floats:
+        """Move a model's shares of a set's table to what its grid says of their sums, as far as that is not noise."""
+        grid = self._grid(which)
+        cells = cells_of(codes, grid.shape)
+        model = np.bincount(cells, weights=shares.ravel() * records, minlength=grid.size).astype(np.float64)
+        target = shrink(grid.ravel().astype(np.float64), model, self.sigma)
+        change = np.divide(target, model, out=np.ones_like(model), where=model > _NOTHING)
+        found: Floats = shares * change[cells].reshape(shares.shape)
+        return np.asarray(found * (shares.sum() / found.sum()))
+
     def sharpen(self, which: Attributes, maps: Sequence[Counts], noisy: Counts, sigma: float) -> Floats:
         """Move the cells of a noisy table, over codes of the set's values, to what its grid says of their sums."""
-        if which not in self.places:  # the other way round
-            return self.sharpen(which[::-1], maps[::-1], noisy.T, sigma).T
-        grid = self.tables[self.places[which]]
+        grid = self._grid(which)
         cells = cells_of([group_of_codes(c, self.groups[i]) for i, c in zip(which, maps, strict=True)], grid.shape)
         number = np.maximum(np.bincount(cells, minlength=grid.size), 1)
         away = grid.ravel() - summed(noisy, cells, grid.shape)

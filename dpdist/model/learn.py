@@ -272,7 +272,7 @@ def learn(
     measured = measure(exact, account, choices=choices, known=known, progress=progress, one_way=one_way)
     learner = measured.learner
     fitted = fitted_of(
-        learner.model or learner.refit(1), learner.coding, learner.marginals if choices.balance else None
+        learner.model or learner.refit(1), learner.coding, learner.to_balance() if choices.balance else None
     )
     picked: tuple[Attributes, ...] = ()
     if measured.all_pairs is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from dpdist.model.junction import Graph, JunctionTree, Paths, Set, cells_of, cli
 from dpdist.model.one_way import OneWay, combine, expected_counts
 from dpdist.model.outside import with_outside
 from dpdist.model.sums import AskedCounts
-from dpdist.privacy.arrays import Floats
+from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import exp
 from dpdist.privacy.selection import Candidates
 from dpdist.spec.rules import Rules
@@ -220,16 +220,30 @@ class Learner:
     def missed(self, expected: NDArray[np.int64]) -> tuple[Floats, NDArray[np.bool_]]:
         """By noisy grids, about the L1 distance of each pair's table to public counts, and where noise is less."""
         assert self.grids is not None
-        source, coding = self.coding.source, self.coding
-        found: dict[Pair, tuple[float, bool]] = {}
-        for i, j in self.grids.sets:
-            a, b = coding.fine[i], coding.fine[j]
-            table = self.tables.within(expected, self._index[min(a, b), max(a, b)])
-            table = table if a < b else table.T
-            codes = [group_of_codes(coding.maps[k], self.grids.groups[of]) for k, of in ((a, i), (b, j))]
-            found[i, j] = self.grids.score((i, j), table, codes)
+        source, found = self.coding.source, dict[Pair, tuple[float, bool]]()
+        for pair, which, codes in self._gridded():
+            table = self.tables.within(expected, self._index[pair])
+            found[min(which), max(which)] = self.grids.score(which, table, codes)
         each = [found[min(p), max(p)] for p in ((source[a], source[b]) for a, b in self.tables.pairs)]
         return np.array([score for score, _ in each]), np.array([seen for _, seen in each])
+
+    def _gridded(self) -> Iterator[tuple[Pair, Pair, list[Counts]]]:
+        """Pairs of fine attributes of the model, those of the table that they are of, and their codes' groups."""
+        assert self.grids is not None
+        coding = self.coding
+        for pair in combinations(sorted(coding.fine), 2):
+            i, j = which = coding.source[pair[0]], coding.source[pair[1]]
+            groups = self.grids.groups
+            yield pair, which, [group_of_codes(coding.maps[a], groups[k]) for a, k in zip(pair, (i, j), strict=True)]
+
+    def to_balance(self) -> dict[Pair, Floats]:
+        """The model's shares of all pairs, with what noisy grids say of them: records are balanced to these."""
+        if self.grids is None:
+            return self.marginals
+        found = dict(self.marginals)
+        for pair, which, codes in self._gridded():
+            found[pair] = self.grids.adjust(which, codes, found[pair], self.one_way.records)
+        return found
 
     def _joining(self, picked: list[Pair]) -> Callable[[Pair], bool]:
         component = list(range(len(self.coding.cardinalities)))  # of each attribute

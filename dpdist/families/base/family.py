@@ -146,6 +146,9 @@ class Family(Generic[SpecT, PlanT]):
     # manifest and released table to what they say about each column: ``dpdist schema draft`` makes a schema of it
     described: Callable[[Manifest, pa.Table], list[Described]] | None = None
 
+    # of releases that clients may join by mailbox: makes a client's session (`dpdist.federated.session`)
+    session: Callable[..., Any] | None = None
+
     @property
     def spec_class(self) -> type[SpecT]:
         """Class of its specs."""
@@ -156,8 +159,8 @@ class Family(Generic[SpecT, PlanT]):
 def imported(path: str) -> Callable[..., Any]:
     """A function, given as ``module:function``, that is imported when it is first called."""
 
-    def call(*arguments: Any) -> Any:
-        return pkgutil.resolve_name(path)(*arguments)
+    def call(*arguments: Any, **named: Any) -> Any:
+        return pkgutil.resolve_name(path)(*arguments, **named)
 
     return call
 

@@ -149,6 +149,8 @@ class MixingSpec(FederatedRelease):
                 f"mixing.classes: {', '.join(map(repr, unknown))} is no value of {self.mixing.label!r}, whose values "
                 f"are {known}{bins}"
             )
+        if self.federated is not None and self.federated.mailbox is not None:
+            raise ValueError("federated.mailbox: mixtures are sent by Dask workers alone: leave it out")
         if self.federated is not None and self.mixing.scaling != "bounds":
             raise ValueError("mixing.scaling: clients scale by the declared bounds; set it to bounds")
         if self.federated is not None and isinstance(self.mixing.order, OrderSearchSpec):

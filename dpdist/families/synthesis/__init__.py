@@ -3,5 +3,10 @@
 from dpdist.families.base.family import family_in
 
 FAMILY = family_in(
-    __name__, "synthesis", "spec:WholeSynthesisSpec", solve="accuracy:solve", public_tables="prior:public_digest"
+    __name__,
+    "synthesis",
+    "spec:WholeSynthesisSpec",
+    solve="accuracy:solve",
+    public_tables="prior:public_digest",
+    session="stages:SynthesisSession",
 )

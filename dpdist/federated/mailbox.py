@@ -1,0 +1,211 @@
+"""Clients behind firewalls: calls and answers as files in a folder or object store that all can reach.
+
+The coordinator writes each call once, for all clients; a client answers it with a file of its own. Files hold JSON and
+arrays only, so nobody runs code of others: a client derives what it does from its own copy of the spec. Answers are
+signed together with the call that they answer, so none can be altered, replayed or written by somebody else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+from dpdist.cluster.worker_groups import Lost
+from dpdist.errors import DpdistError, RoundFailed, SpecError
+from dpdist.federated import client
+from dpdist.federated import session as own
+from dpdist.federated.client import ClientAnswer, Joined
+from dpdist.federated.messages import Message, call_statement, require_signature
+from dpdist.federated.session import ClientSession
+from dpdist.federated.spec import FederatedRelease
+from dpdist.federated.sums import Question, answer
+from dpdist.privacy.arrays import Counts
+from dpdist.storage.store import Store
+from dpdist.storage.stored import Stored
+
+TASKS: dict[str, Callable[..., ClientAnswer]] = {
+    task.__name__: task
+    for task in (client.hello, client.join, client.read, answer, client.ready, client.commit, client.void)
+}
+"""What a client can be called for."""
+
+_AT_ONCE = ("hello", "void")  # what whoever is there answers at once
+_LAST = ("commit", "void")  # after these a client has nothing more to answer
+_POLL = 0.2  # seconds between two looks
+_MOST = 1 << 28  # bytes of a file, at most
+
+
+@dataclass(frozen=True, eq=False)
+class Call(Stored):
+    """What the coordinator asks some clients for."""
+
+    FILE: ClassVar[str] = "call"
+    COMPRESSED: ClassVar[bool] = True
+
+    number: int
+    task: str
+    clients: tuple[str, ...]
+    under_contract: bool
+    digest: str = ""  # of the manifest, where the clients are to commit
+    question: Question | None = None
+    members: Mapping[str, Joined] | None = None
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What the task is called with beside the session."""
+        if self.question is not None:
+            return self.question, dict(self.members or {})
+        return (self.digest,) if self.digest else ()
+
+
+@dataclass(frozen=True, eq=False)
+class Reply(Stored):
+    """What a client answers to a call."""
+
+    FILE: ClassVar[str] = "answer"
+
+    error: str
+    public: bytes = b""  # public, signature: of a client's key for masks, or the signature of a message
+    signature: bytes = b""
+    round: str = ""
+    steps: Counts | None = None
+
+    @classmethod
+    def of(cls, given: ClientAnswer) -> Reply:
+        """The reply that holds an answer."""
+        value = given.value
+        if isinstance(value, Joined):
+            return cls(given.error, public=value.public, signature=value.signature)
+        if isinstance(value, Message):
+            return cls(given.error, signature=value.signature, round=value.round, steps=value.steps)
+        return cls(given.error)
+
+    def answered(self, name: str) -> ClientAnswer:
+        """The answer of a client."""
+        value: Any = None
+        if self.steps is not None:
+            value = Message(name, self.round, self.steps, self.signature)
+        elif self.public:
+            value = Joined(self.public, self.signature)
+        return ClientAnswer(None if self.error else value, self.error)
+
+
+def mailbox_of(spec: FederatedRelease) -> Store:
+    """Where the calls of a spec are."""
+    federated = spec.federated
+    if federated is None or federated.mailbox is None:
+        raise SpecError("federated.mailbox: give the folder or s3:// prefix that the coordinator and all clients reach")
+    options = federated.storage.options if federated.mailbox.startswith("s3") else None
+    return Store(federated.mailbox, options) / spec.fingerprint[:32]
+
+
+def _call_file(number: int) -> str:
+    return f"{number:04}.call"
+
+
+def _reply_file(number: int, name: str) -> str:
+    return f"{number:04}.{name}"
+
+
+@dataclass
+class Mailbox:
+    """Calls of clients by files."""
+
+    spec: FederatedRelease
+    attempt: str
+    under_contract: bool
+    patience: float  # seconds to wait for an answer that takes work
+
+    def __post_init__(self) -> None:
+        self._store = mailbox_of(self.spec) / self.attempt
+        self._number = sum(name.endswith(".call") for name in self._store.names())
+
+    def present(self) -> tuple[str, ...]:
+        """See `Transport.present`: whoever answers is there."""
+        return tuple(self.spec.clients)
+
+    def call(self, what: str, function: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+        """See `Transport.call`; all clients are asked for the same."""
+        if not arguments:
+            return {}
+        _, *given = next(iter(arguments.values()))
+        question, members = given if len(given) == 2 else (None, None)
+        digest = given[0] if len(given) == 1 else ""
+        task, number = function.__name__, self._number
+        call = Call(number, task, tuple(arguments), self.under_contract, digest, question, members)
+        self._number += 1
+        content = call.to_bytes()
+        if self._store.write_exclusive(_call_file(number), content) != content:
+            raise RoundFailed("another coordinator runs this attempt: end one of them, and resume")
+        waiting, end = (
+            set(arguments),
+            time.monotonic() + (self.spec.cluster.timeout if task in _AT_ONCE else self.patience),
+        )
+        while waiting and time.monotonic() < end:
+            waiting = {name for name in waiting if not self._store.exists(_reply_file(number, name))}
+            time.sleep(_POLL if waiting else 0)
+        for name in waiting:  # from here on an answer is too late: its place is taken
+            self._store.write_exclusive(_reply_file(number, name), b"")
+        return {name: self._read(number, name, content) for name in arguments}
+
+    def _read(self, number: int, name: str, call: bytes) -> ClientAnswer | Lost:
+        """A client's answer to a call; Lost where it is not its own."""
+        content = self._store.read_bytes(_reply_file(number, name), most=_MOST)
+        if not content:
+            return Lost("it did not answer in time")
+        signature, body = content[:64], content[64:]
+        try:
+            statement = call_statement(call, body, client=name, attempt=self.attempt)
+            require_signature(signature, statement, client=name, pinned=self.spec.clients[name] or "")
+            return Reply.from_bytes(body).answered(name)
+        except DpdistError as error:
+            return Lost(str(error).partition(";")[0])
+
+
+class MailboxClient:
+    """A client that answers the calls of its own copy of a spec, as one family's `session` says, until a round ends."""
+
+    def __init__(self, spec: FederatedRelease, name: str, session: Callable[..., ClientSession]) -> None:
+        if name not in spec.clients:
+            raise SpecError(f"--client {name}: the spec lists {', '.join(spec.clients)}")
+        self._name, self._store = name, mailbox_of(spec)
+        self._told = partial(session, spec=spec, name=name)
+
+    def attend(self, *, patience: float, told: Callable[[str], None] = lambda line: None) -> bool:
+        """Answer calls until the round is over, and return whether the client has committed. Raises RoundFailed: no
+        call came for `patience` seconds, or an answer came too late.
+        """
+        end = time.monotonic() + patience
+        while time.monotonic() < end:
+            for place in self._waiting():
+                attempt, _, file = place.partition("/")
+                call = self._answer(attempt, int(file[:4]))
+                told(f"answered    {call.task}{f' ({call.question.step})' if call.question else ''}")
+                if call.task in _LAST:
+                    return call.task == "commit"
+                end = time.monotonic() + patience
+            time.sleep(_POLL)
+        raise RoundFailed("no call has come: ask the coordinator, and join again; what was answered stays as it is")
+
+    def _waiting(self) -> list[str]:
+        """The calls that this client has not answered, in order."""
+        names = set(self._store.names())
+        calls = sorted(name for name in names if name.endswith(".call") and name.count("/") == 1)
+        return [name for name in calls if f"{name.removesuffix('call')}{self._name}" not in names]
+
+    def _answer(self, attempt: str, number: int) -> Call:
+        folder, session = self._store / attempt, self._told(attempt=attempt)
+        content = folder.read_bytes(_call_file(number), most=_MOST)
+        call = Call.from_bytes(content)
+        if call.number != number or call.task not in TASKS:
+            raise RoundFailed(f"the coordinator calls for {call.task!r}, which no client does, or out of turn")
+        asked = self._name in call.clients
+        session = replace(session, under_contract=call.under_contract)
+        body = (Reply.of(TASKS[call.task](session, *call.arguments)) if asked else Reply("not asked")).to_bytes()
+        signed = own.identity_of(session).sign(call_statement(content, body, client=self._name, attempt=attempt))
+        if folder.write_exclusive(_reply_file(number, self._name), signed + body) != signed + body:
+            raise RoundFailed("the answer comes too late: the coordinator has gone on; join again")
+        return call
