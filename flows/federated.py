@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @flow(
     name="federated",
-    description="Release the records of several clients: each mixes its own, and only noisy sums leave it.",
+    description="Release the records of several clients: only noisy sums leave them.",
     persist_result=False,
     validate_parameters=True,
 )
@@ -59,9 +59,9 @@ def show_clients(federated: FederatedSpec, *, key: str) -> None:
 
 
 def show_round(parameters: Mapping[str, Any], *, key: str) -> None:
-    """Who took part in each class, as the manifest says it."""
+    """Who took part, of mixtures in each class, as the manifest says it."""
     rows = [
         {"class": part["value"], "clients": part["clients"], "records in a mixture": part["records_in_a_mixture"]}
-        for part in parameters["mixed"]
+        for part in parameters.get("mixed", ())
     ]
     create_table_artifact(table=rows, key=key, description=f"{parameters['clients']} clients took part")

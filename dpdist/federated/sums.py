@@ -86,6 +86,8 @@ class SummingSession(ClientSession):
 @answering
 def answer(session: SummingSession, question: Question, members: dict[str, Joined]) -> Message:
     """The client's masked part of the sums that answer a question; `members` take part, this client included."""
+    if len(members) < session.spec.least_clients:
+        raise RoundFailed("fewer clients take part than the noise of each is made for")
     pin(session, _PART, members)
     with closing(own.ledger_of(session)) as ledger:
         own.charged(session, ledger, "drawing")

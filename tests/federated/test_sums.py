@@ -159,6 +159,8 @@ def test_a_client_answers_what_it_is_charged_for_and_no_more(sessions: dict[str,
     def refused(question: Question, session: SynthesisSession = north, of: Any = members) -> None:
         assert answer(session, question, of).error.startswith("RoundFailed")
 
+    refused(asked, of={"north": members["north"]})  # no other's noise, and no mask, would hide it
+    refused(asked, of={name: members[name] for name in ("north", "south")})
     messages = [well(answer(one, asked, members)) for one in sessions.values()]
     assert all(isinstance(message, Message) for message in messages)
     total = added([message.steps for message in messages])
