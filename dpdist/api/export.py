@@ -32,7 +32,7 @@ def export(release: Release, to: str, path: str | os.PathLike[str] | None = None
     Raises
     ------
     SpecError
-        The format is none of these, its package is not installed, or the file exists or cannot be written.
+        The format is another one, its package is not installed, or the file exists or cannot be written.
     """
     if to not in FORMATS:
         raise SpecError(f"export: expected one of {', '.join(FORMATS)}, got {to!r}")

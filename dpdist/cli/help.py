@@ -15,7 +15,7 @@ GROUPS = {
     "Keep": ("ledger", "contract", "account"),
     "Operate": ("evaluate", "audit", "join", "cluster", "runs"),
 }
-"""The commands of ``dpdist`` by what people do."""
+"""The commands of ``dpdist`` by purpose."""
 
 EXAMPLES = {
     "plan": "plan people.yaml --risk '1% to 2%' --write people-2.yaml",
@@ -84,7 +84,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group whose help has its commands by what people do."""
+    """A group whose help has its commands by purpose."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, those of ``dpdist`` below a title each."""

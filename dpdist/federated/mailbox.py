@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from dpdist.cluster.worker_groups import Lost
+from dpdist.cluster.cluster import Cluster
+from dpdist.cluster.worker_groups import Lost, WorkerGroups
 from dpdist.errors import DpdistError, RoundFailed, SpecError
 from dpdist.federated import client
 from dpdist.federated import session as own
 from dpdist.federated.client import ClientAnswer, Joined
 from dpdist.federated.messages import Message, call_statement, require_signature
+from dpdist.federated.rounds import PATIENCE, ClientCalls, FederatedAttempt, OneProcess
 from dpdist.federated.session import ClientSession
 from dpdist.federated.spec import FederatedRelease
 from dpdist.federated.sums import Question, answer
@@ -209,3 +211,17 @@ class MailboxClient:
         if folder.write_exclusive(_reply_file(number, self._name), signed + body) != signed + body:
             raise RoundFailed("the answer comes too late: the coordinator has gone on; join again")
         return call
+
+
+def calls_of(attempt: FederatedAttempt, session: Callable[..., ClientSession]) -> ClientCalls:
+    """How the coordinator of an attempt reaches its clients. Raises SpecError: it has no worker processes."""
+    spec = attempt.spec
+    if spec.federated.mailbox is not None:
+        return ClientCalls(attempt, Mailbox(spec, attempt.id, attempt.contract is not None, PATIENCE), session)
+    if attempt.executor.in_process:
+        return ClientCalls(attempt, OneProcess(tuple(spec.clients)), session)
+    if not isinstance(attempt.executor, Cluster):
+        raise SpecError("cluster.mode: clients need worker processes of their own; use embedded or address")
+    resources = {one.name: one.resource_name for one in spec.federated.clients}
+    workers = WorkerGroups(attempt.executor, resources, grace=spec.cluster.timeout, patience=PATIENCE)
+    return ClientCalls(attempt, workers, session)

@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Protocol
 
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor
-from dpdist.cluster.worker_groups import Lost, WorkerGroups
-from dpdist.errors import ClusterUnreachable, DpdistError, ResourceError, RoundFailed, SpecError
+from dpdist.cluster.worker_groups import Lost
+from dpdist.errors import ClusterUnreachable, DpdistError, ResourceError, RoundFailed
 from dpdist.families.base.attempt import Attempt
 from dpdist.federated import client
 from dpdist.federated.client import ClientAnswer, Joined
@@ -66,7 +66,7 @@ class ClientCalls:
 
     attempt: FederatedAttempt  # the coordinator's
     transport: Transport
-    session: Callable[..., ClientSession]  # of the family: what its clients are told
+    session: Callable[..., ClientSession]  # of the family; sent with each call
 
     def told(self, name: str) -> ClientSession:
         """What is sent to a client; without the coordinator's ledger, whose URL may hold a password."""
@@ -146,13 +146,12 @@ class Roster(Stored):
     members: dict[str, Joined]
 
 
-def begin(
-    attempt: FederatedAttempt, session: Callable[..., ClientSession], *, known: bool
-) -> tuple[ClientCalls, dict[str, Joined]]:
+def begin(calls: ClientCalls, *, known: bool) -> dict[str, Joined]:
     """Ask the clients, let those that are ready reserve their charges, and let them read, unless all they will say is
-    `known`. Raises RoundFailed: too few are ready, or one cannot go on.
+    `known`; return who takes part. Raises RoundFailed: too few are ready, or one cannot go on.
     """
-    calls, begun = ClientCalls(attempt, _transport(attempt), session), attempt.work.exists(BEGUN_FILE)
+    attempt = calls.attempt
+    begun = attempt.work.exists(BEGUN_FILE)
     try:
         members = attempt.stored(Roster, partial(_roster, calls)).members
         if not known:
@@ -162,22 +161,7 @@ def begin(
         if not begun and not isinstance(error, ResourceError):
             calls.ask(client.void, calls.transport.present())
         raise
-    return calls, members
-
-
-def _transport(attempt: FederatedAttempt) -> Transport:
-    """How the clients of a spec are reached."""
-    spec = attempt.spec
-    if spec.federated.mailbox is not None:
-        from dpdist.federated.mailbox import Mailbox  # which knows what the families' clients can be asked for
-
-        return Mailbox(spec, attempt.id, attempt.contract is not None, PATIENCE)
-    if attempt.executor.in_process:
-        return OneProcess(tuple(spec.clients))
-    if not isinstance(attempt.executor, Cluster):
-        raise SpecError("cluster.mode: clients need worker processes of their own; use embedded or address")
-    resources = {one.name: one.resource_name for one in spec.federated.clients}
-    return WorkerGroups(attempt.executor, resources, grace=spec.cluster.timeout, patience=PATIENCE)
+    return members
 
 
 def _roster(calls: ClientCalls) -> Roster:

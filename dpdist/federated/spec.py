@@ -61,17 +61,17 @@ class ClientSpec(Section):
 
 
 class FederatedSpec(Section):
-    """Clients that mix their own records; only noisy sums of mixtures leave them."""
+    """Clients that hold their own records; only noisy sums leave them."""
 
     trust: Literal["local", "correlated"]
-    """local: each message is private by itself. correlated: the noise of all clients cancels in part (CAPE), so that
-    the average is as good as with a trusted curator."""
+    """local: each message is private by itself. correlated: messages are masked and the sum alone is private, about as
+    precise as with a trusted curator; of mixtures, noise that cancels in part (CAPE)."""
     colluding: int = Field(default=0, ge=0)
     """With correlated noise: clients that may share all they know with the coordinator; the guarantee of the others
     holds all the same, and is paid for with noise."""
     at_least: int | None = Field(default=None, ge=1)
-    """Clients that must be ready, or nothing begins; default: two beyond `colluding` (local: one). Those that are not
-    ready are left out before the round."""
+    """Clients that must be ready, or nothing begins; default: of mixtures two beyond `colluding` (local: one), of a
+    synthesis all. Those that are not ready are left out before the round."""
     mailbox: Annotated[str | None, PATH] = None
     """Folder or s3:// prefix that the coordinator and all clients reach, for messages as files: clients answer by
     `dpdist join`, and no Dask cluster is needed."""

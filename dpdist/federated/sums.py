@@ -1,7 +1,7 @@
 """Noisy sums of integer tables over clients: what a client answers, and how the coordinator adds.
 
 A client keeps an account of its own: each question has a number, is answered once, and costs the sum of
-``1 / sigma^2`` of its tables, in each of which a record counts in one cell. Beyond the mu of the client's own plan
+``1 / sigma^2`` of its tables: a record counts in one cell of each. Beyond the mu of the client's own plan
 nothing is answered, whatever a coordinator asks for. Noise and masks are addressed by the question's digest, so another
 question never meets the same noise.
 """

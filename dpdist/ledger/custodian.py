@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -20,11 +21,13 @@ from dpdist.ledger.anchor import VARIABLE, Anchor, Mark
 from dpdist.ledger.book import Book
 from dpdist.ledger.database import Database, create_file
 from dpdist.ledger.key_encryption import KeyEncryptionKey
+from dpdist.ledger.keys import WITH_TEST_KEY
 from dpdist.ledger.records import Budget, Charge, Dataset, PriceOf, Rational, accountant_price, damaged
 from dpdist.ledger.signing import Identity
 from dpdist.ledger.terms import Period
-from dpdist.privacy.formatting import Displayed, Fact, upwards
-from dpdist.spec.contract import Contract
+from dpdist.privacy.event import from_json, takes_size_for_public
+from dpdist.privacy.formatting import Displayed, Fact, downwards, number_of, upwards
+from dpdist.spec.contract import Contract, adjacency_of
 
 T = TypeVar("T")
 
@@ -46,14 +49,52 @@ class Statement(Displayed):
     period: Period | None = None
 
     @property
+    def sentence(self) -> str:
+        """What no budget covers of the releases, if anything, and then what it has left."""
+        budget = self.budget
+        words = self.uncovered
+        words.append(
+            f"epsilon {downwards(budget.epsilon_remaining)} of {downwards(budget.epsilon_cap)} left for data set "
+            f"{self.dataset.name} at delta {upwards(budget.delta_cap)} ({adjacency_of(self.dataset.contract)})"
+        )
+        if self.period is not None:
+            words.append(self.period.sentence())
+        if budget.pml_cap is not None:
+            left = max(budget.pml_cap - budget.pml_spent, budget.pml_spent * 0)
+            words.append(f"leakage of {downwards(left)} of {downwards(budget.pml_cap)} nats left (replacement)")
+        events = [one.event for one in self._live if one.event is not None]
+        if public := sum(takes_size_for_public(from_json(event)) for event in events):
+            words.append(f"{number_of(public, 'release')} under replacement took the number of records for public")
+        return "; ".join(words)
+
+    @property
+    def uncovered(self) -> list[str]:
+        """What the budget does not cover, in words; empty where there is nothing."""
+        kinds = Counter(one.guarantee for one in self._live)
+        seeds, no_dp = kinds["pd-per-record"], kinds["lid"]
+        found = [f"the seeds of {number_of(seeds, 'per-record release')}"] * bool(seeds)
+        found += [f"{number_of(no_dp, 'release')} without differential privacy"] * bool(no_dp)
+        exposed = sum(WITH_TEST_KEY in one.spec_hash for one in self._live)
+        found += [f"the noise of {number_of(exposed, 'release')} with a test key"] * bool(exposed)
+        words = [f"no budget covers {' and '.join(found)}"] if found else []
+        if kinds["dp-declared"]:
+            words.append(f"{number_of(kinds['dp-declared'], 'release')} with a model that is believed as declared")
+        if self.also_charged_to:
+            words.append(f"other releases of the same input are charged to {', '.join(self.also_charged_to)}")
+        return words
+
+    @property
+    def _live(self) -> list[Charge]:
+        """The attempts that are not void."""
+        return [one for one in self.attempts if one.state != "void"]
+
+    @property
     def _heading(self) -> str:
         return f"Data set {self.dataset.name}"
 
     def _facts(self) -> list[Fact]:
-        from dpdist.ledger.statement import sentence_of
-
         try:
-            budget = sentence_of(self)
+            budget = self.sentence
         except AccountingError as error:  # an event of another version: what is shown never fails
             budget = f"unknown; {error}"
         facts = [Fact("Budget", budget), Fact("Allows", ", ".join(sorted(self.dataset.guarantees)))]

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dpdist.errors import AccountingError, DpdistError, LedgerError, LedgerUnavailable
 from dpdist.ledger.custodian import Statement
-from dpdist.ledger.keys import WITH_TEST_KEY
 from dpdist.ledger.ledger import Books
 from dpdist.ledger.records import Account, Budget, Charge, accountant_price, canonical_event
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.ledger.tables import COMMITTED, OPEN, STATES
 from dpdist.ledger.terms import Period
-from dpdist.privacy.event import from_json, takes_size_for_public
-from dpdist.privacy.formatting import Fact, downwards, number_of, upwards
+from dpdist.privacy.formatting import Fact, downwards, upwards
 from dpdist.spec.contract import adjacency_of, kept_contract
 
 if TYPE_CHECKING:
@@ -52,41 +50,7 @@ Line = tuple[str, Labels, float]
 
 def budget_sentence(ledger: Books, dataset: str) -> str:
     """What no budget covers of the releases of a data set, if anything, and then what it has left, in words."""
-    return sentence_of(ledger.show(dataset))
-
-
-def sentence_of(statement: Statement) -> str:
-    """As `budget_sentence`, of a data set that was read."""
-    budget, dataset = statement.budget, statement.dataset.name
-    live = [attempt for attempt in statement.attempts if attempt.state != "void"]
-    words = uncovered(statement)
-    words.append(
-        f"epsilon {downwards(budget.epsilon_remaining)} of {downwards(budget.epsilon_cap)} left for data set {dataset} "
-        f"at delta {upwards(budget.delta_cap)} ({adjacency_of(statement.dataset.contract)})"
-    )
-    if statement.period is not None:
-        words.append(statement.period.sentence())
-    if budget.pml_cap is not None:
-        left = max(budget.pml_cap - budget.pml_spent, budget.pml_spent * 0)
-        words.append(f"leakage of {downwards(left)} of {downwards(budget.pml_cap)} nats left (replacement)")
-    if public := sum(a.event is not None and takes_size_for_public(from_json(a.event)) for a in live):
-        words.append(f"{number_of(public, 'release')} under replacement took the number of records for public")
-    return "; ".join(words)
-
-
-def uncovered(statement: Statement) -> list[str]:
-    """What the budget of a data set does not cover, in words; empty where there is nothing."""
-    kinds = Counter(attempt.guarantee for attempt in statement.attempts if attempt.state != "void")
-    found = [f"the seeds of {number_of(kinds['pd-per-record'], 'per-record release')}"] * bool(kinds["pd-per-record"])
-    found += [f"{number_of(kinds['lid'], 'release')} without differential privacy"] * bool(kinds["lid"])
-    exposed = sum(a.state != "void" and WITH_TEST_KEY in a.spec_hash for a in statement.attempts)
-    found += [f"the noise of {number_of(exposed, 'release')} with a test key"] * bool(exposed)
-    words = [f"no budget covers {' and '.join(found)}"] if found else []
-    if kinds["dp-declared"]:
-        words.append(f"{number_of(kinds['dp-declared'], 'release')} with a model that is believed as declared")
-    if statement.also_charged_to:
-        words.append(f"other releases of the same input are charged to {', '.join(statement.also_charged_to)}")
-    return words
+    return ledger.show(dataset).sentence
 
 
 def account_facts(plan: Plan) -> list[Fact]:
@@ -211,7 +175,7 @@ def _dataset_row(ledger: Books, name: str) -> dict[str, Any]:
     budget = statement.budget
     return {
         "dataset": name,
-        "uncovered": uncovered(statement),
+        "uncovered": statement.uncovered,
         "epsilon": float(budget.epsilon_cap),
         "delta": float(budget.delta_cap),
         "adjacency": "add/remove",

@@ -23,8 +23,8 @@ MOST_TRIPLES = 20  # triples that are measured at most: their noise grows with t
 MOST_ROUNDS = 5000  # rounds of balancing at most
 TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
 
-# share of the small tables of all pairs that pairs are picked from, and where records are so many that triples are
-# measured, for which even a small share is precise
+# share of the small tables of all pairs that pairs are picked from; where triples are measured, records are many, and
+# a smaller share is precise
 GRIDS, _GRIDS_OF_MANY = 0.12, 0.04
 
 # shares of the triples' tables and of their picks, where there are any; raking's tables have so much less

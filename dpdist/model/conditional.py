@@ -25,7 +25,7 @@ _AT_ONCE = 1 << 16  # cells that are multiplied and summed at a time: they stay 
 _GROUPS = 1 << 16  # more groups of rows than this are taken for this many where the order is chosen
 
 
-_Part = tuple[Counts, Floats]
+_Grouped = tuple[Counts, Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class _Factor:
     def __getitem__(self, rows: Counts) -> _Factor:
         return _Factor(self.scope, self.table, self.group[rows])
 
-    def along(self, axes: Set) -> _Part:
+    def along(self, axes: Set) -> _Grouped:
         """The group of each row, and the tables of the groups that have rows, for products of tables of these axes."""
         groups, group = np.unique(self.group, return_inverse=True)
         order = sorted(range(len(self.scope)), key=lambda k: axes.index(self.scope[k]))
@@ -55,7 +55,7 @@ class _Factor:
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class KnownRows:
     """What is known of rows that are drawn."""
 
     given: Codes  # values of the table's first attributes
@@ -63,9 +63,9 @@ class Evidence:
     admitted: dict[int, Mask]
     groups: Sequence[Counts] = ()  # of each row, for each factor that was added to the law
 
-    def __getitem__(self, rows: Counts) -> Evidence:
+    def __getitem__(self, rows: Counts) -> KnownRows:
         masks = {i: mask[rows] for i, mask in self.admitted.items()}
-        return Evidence([column[rows] for column in self.given], masks, [group[rows] for group in self.groups])
+        return KnownRows([column[rows] for column in self.given], masks, [group[rows] for group in self.groups])
 
 
 class Conditional:
@@ -90,7 +90,7 @@ class Conditional:
         self._order, largest = _elimination(scopes, known, cards)
         self._batch = max(_CELLS // largest, 1)
 
-    def draw(self, known: Evidence, noise: Noise, name: str) -> list[Counts]:
+    def draw(self, known: KnownRows, noise: Noise, name: str) -> list[Counts]:
         """A row for each row of the evidence: values of the table's other attributes. What is given and has probability
         zero says nothing; where nothing is left, a value is one of the admitted ones.
         """
@@ -204,7 +204,7 @@ def _summed(a: int, bucket: Sequence[_Factor]) -> _Factor:
     return _Factor(tuple(rest), np.divide(found, top, out=np.ones_like(found), where=top > 0), group)
 
 
-def _multiplied(parts: list[_Part]) -> list[_Part]:
+def _multiplied(parts: list[_Grouped]) -> list[_Grouped]:
     """Factors of the same product, at least two of several: those that take the fewest cells are multiplied first."""
 
     def cells(both: tuple[int, int]) -> int:

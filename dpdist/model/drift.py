@@ -82,7 +82,7 @@ def drift_of(seen: Sequence[Seen]) -> Drift:
 
 
 def _not_negative(normal: Floats, right: Floats) -> Floats:
-    """Least squares of two numbers that are not negative; where they cannot be told apart, all is steps."""
+    """Least squares of two numbers that are not negative; where they cannot be distinguished, all is steps."""
     (a, b), (_, d) = normal.tolist()
     x, y = right.tolist()
     determinant = a * d - b * b

@@ -94,14 +94,7 @@ def measure(
     attributes, steps = len(counts.cardinalities), choices.rounds + 3
     progress(1, steps)
     picks = choices.picks / max(choices.rounds + bool(choices.tree), 1)
-    if prior is not None:
-        public = public_model(prior, coding, choices)
-        learner.begin(public.model or public.refit(1), public.edges, choices.iterations[-1])
-    elif in_rounds:
-        in_rounds.weigh_pairs(coding)
-        learner.remember(in_rounds, most=choices.prior_cells, rounds=_REMEMBERED, iterations=choices.iterations[0])
-    elif learner.zeros:
-        learner.refit(choices.iterations[0])
+    _begin(learner, prior, in_rounds)
     carried = choices.tree  # a share for which no pair was picked goes to the next round
     if choices.tree and learner.round("tree", share=choices.tree, pick_share=picks, most=attributes - 1, tree=True):
         learner.refit(choices.iterations[0])
@@ -126,6 +119,19 @@ def measure(
         learner.measure_again(counts, share)
         learner.refit(choices.iterations[-1])
     return Measured(learner, None)
+
+
+def _begin(learner: Learner, prior: PairCounts | None, evidence: Evidence | None) -> None:
+    """Give the model what is public before the first round."""
+    choices = learner.choices
+    if prior is not None:
+        public = public_model(prior, learner.coding, choices)
+        learner.begin(public.model or public.refit(1), public.edges, choices.iterations[-1])
+    elif evidence is not None:
+        evidence.weigh_pairs(learner.coding)
+        learner.remember(evidence, most=choices.prior_cells, rounds=_REMEMBERED, iterations=choices.iterations[0])
+    elif learner.zeros:
+        learner.refit(choices.iterations[0])
 
 
 def _all_pairs(counts: PairCounts | AskedCounts, choices: Choices, account: GaussianAccount) -> AllPairs:
@@ -156,7 +162,7 @@ def _worth_raking(learner: Learner, counts: PairCounts | AskedCounts, choices: C
     own = np.array([k for k, pair in enumerate(learner.tables.pairs) if set(pair) <= fine], np.int64)
     number, expected = len(own), learner.expected()
     if learner.grids is not None:
-        missed = float(learner.missed(expected)[0][own].sum())
+        missed = float(learner.missed(learner.grids, expected)[0][own].sum())
     else:
         # the sum of P distances has sensitivity P; divided by P afterwards
         total = np.array([int(learner.tables.distances(expected)[own].sum())], np.int64)

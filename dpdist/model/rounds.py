@@ -206,7 +206,7 @@ class Learner:
         noise = np.rint(self.choices.penalty * errors).astype(np.int64)
         valid: Valid[Pair] = self._joining if tree else self._fitting if self.evidence is None else _any
         if self.grids is not None:
-            distances, seen = self.missed(expected)
+            distances, seen = self.missed(self.grids, expected)
             scores = np.rint((distances - noise) * self._weights / LARGEST_WEIGHT).astype(np.int64)
             picked = best_sets(np.where(seen, scores, 0), self.tables.pairs, most=most, valid=valid)
         else:
@@ -217,23 +217,20 @@ class Learner:
             self._measure(name, picked, share, errors)
         return len(picked)
 
-    def missed(self, expected: NDArray[np.int64]) -> tuple[Floats, NDArray[np.bool_]]:
+    def missed(self, grids: Grids, expected: NDArray[np.int64]) -> tuple[Floats, NDArray[np.bool_]]:
         """By noisy grids, about the L1 distance of each pair's table to public counts, and where noise is less."""
-        assert self.grids is not None
         source, found = self.coding.source, dict[Pair, tuple[float, bool]]()
-        for pair, which, codes in self._gridded():
+        for pair, which, codes in self._gridded(grids):
             table = self.tables.within(expected, self._index[pair])
-            found[min(which), max(which)] = self.grids.score(which, table, codes)
+            found[min(which), max(which)] = grids.score(which, table, codes)
         each = [found[min(p), max(p)] for p in ((source[a], source[b]) for a, b in self.tables.pairs)]
         return np.array([score for score, _ in each]), np.array([seen for _, seen in each])
 
-    def _gridded(self) -> Iterator[tuple[Pair, Pair, list[Counts]]]:
+    def _gridded(self, grids: Grids) -> Iterator[tuple[Pair, Pair, list[Counts]]]:
         """Pairs of fine attributes of the model, those of the table that they are of, and their codes' groups."""
-        assert self.grids is not None
-        coding = self.coding
+        coding, groups = self.coding, grids.groups
         for pair in combinations(sorted(coding.fine), 2):
             i, j = which = coding.source[pair[0]], coding.source[pair[1]]
-            groups = self.grids.groups
             yield pair, which, [group_of_codes(coding.maps[a], groups[k]) for a, k in zip(pair, (i, j), strict=True)]
 
     def to_balance(self) -> dict[Pair, Floats]:
@@ -241,7 +238,7 @@ class Learner:
         if self.grids is None:
             return self.marginals
         found = dict(self.marginals)
-        for pair, which, codes in self._gridded():
+        for pair, which, codes in self._gridded(self.grids):
             found[pair] = self.grids.adjust(which, codes, found[pair], self.one_way.records)
         return found
 

@@ -42,7 +42,7 @@ class Sum:
         for i, codes in zip(self.attributes, self.maps, strict=True):
             whole = codes.dtype == np.int64 and codes.shape == (cardinalities[i],)
             if not whole or not 0 <= codes.min() <= codes.max() < cardinalities[i]:
-                raise ValueError("a map that is none of the values of its attribute")
+                raise ValueError("a map of other values than those of its attribute")
 
     def of(self, tables: Tables) -> Counts:
         """Compute the table of some records. Confidential if their tables are."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpdist.model.conditional import Conditional, Evidence
+from dpdist.model.conditional import Conditional, KnownRows
 from dpdist.model.fitted import Fitted, Step, cumulative_of
 from dpdist.privacy.noise import Noise
 
@@ -39,7 +39,7 @@ def test_draws_are_those_of_the_joint_table(fitted: Fitted, given: int) -> None:
     mask = np.ones((ROWS, 6), bool)
     mask[:, [0, 4]] = wide[..., 0] = wide[..., 4] = 0
     expected = wide[(1,) * given] / wide[(1,) * given].sum()
-    drawn = Conditional(fitted, given).draw(Evidence([np.full(ROWS, 1)] * given, {3: mask}), Noise(bytes(32)), "rows")
+    drawn = Conditional(fitted, given).draw(KnownRows([np.full(ROWS, 1)] * given, {3: mask}), Noise(bytes(32)), "rows")
     counts = np.zeros(expected.shape)
     np.add.at(counts, tuple(drawn), 1)
     assert not counts[..., [0, 4]].any()
@@ -49,7 +49,7 @@ def test_draws_are_those_of_the_joint_table(fitted: Fitted, given: int) -> None:
 def test_what_the_model_excludes_follows_what_is_admitted(fitted: Fitted) -> None:
     mask = np.zeros((7, 6), bool)
     mask[:, 4] = True
-    drawn = Conditional(fitted, 3).draw(Evidence([np.zeros(7, np.int64)] * 3, {3: mask}), Noise(bytes(32)), "rows")
+    drawn = Conditional(fitted, 3).draw(KnownRows([np.zeros(7, np.int64)] * 3, {3: mask}), Noise(bytes(32)), "rows")
     assert drawn[0].tolist() == [4] * 7
 
 
@@ -62,7 +62,7 @@ def test_rows_that_are_given_differently_and_a_factor_more_follow_the_joint_tabl
     group, first = np.arange(ROWS) % 2, np.arange(ROWS) // 2 % 2
     law = Conditional(fitted, 1, [((2, 3), rule)])
     law._batch = ROWS // 3
-    drawn = law.draw(Evidence([first], {}, [group]), Noise(bytes(32)), "rows")
+    drawn = law.draw(KnownRows([first], {}, [group]), Noise(bytes(32)), "rows")
     merged = np.array([0, 1, 2, 3, 2, 2])
     counts = np.zeros((2, 2, *joint.shape[1:]))
     np.add.at(counts, (group, first, drawn[0], drawn[1], merged[drawn[2]]), 1)

@@ -47,7 +47,7 @@ def pictures(counts: Mapping[str, Marginals], view: View) -> tuple[Plot, ...]:
 
 @dataclass(frozen=True)
 class Dependence:
-    """A pair of attributes, the first of which determines the second in the real table."""
+    """Two attributes; the first determines the second in the real table."""
 
     text: str  # the pair
     real: float  # shares of the records that keep it

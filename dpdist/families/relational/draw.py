@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpdist.families.relational.exchange import Targets, exchanged
 from dpdist.families.relational.layout import Layout
 from dpdist.model.coding import admitted
-from dpdist.model.conditional import Conditional, Evidence
+from dpdist.model.conditional import Conditional, KnownRows
 from dpdist.model.draw import MOST_REDRAWS, draw_records
 from dpdist.model.fitted import Fitted
 from dpdist.model.junction import Set
@@ -85,7 +85,7 @@ def _members(
             at = len(layout.given) + layout.members.index(layout.kinds.attribute)
             masks[at] = (kinds > 0).astype(np.float64) @ layout.kinds.masks > 0
         groups = [group[rows] for group, _, _ in rules]
-        found, broken = _redrawn(layout, law, of_parent, Evidence(given, masks, groups), noise, f"{name}/{place}")
+        found, broken = _redrawn(layout, law, of_parent, KnownRows(given, masks, groups), noise, f"{name}/{place}")
         for column, values in zip(members, found, strict=True):
             column[rows, place] = values
         bad[rows[broken]] = True
@@ -114,7 +114,7 @@ def _rules(layout: Layout, model: Fitted, first: list[Counts]) -> Iterator[tuple
 
 
 def _redrawn(
-    layout: Layout, law: Conditional, first: list[Counts], known: Evidence, noise: Noise, name: str
+    layout: Layout, law: Conditional, first: list[Counts], known: KnownRows, noise: Noise, name: str
 ) -> tuple[list[Counts], Counts]:
     """The members at one place of some parents, drawn again where they break a rule, and which of them still do."""
     found = law.draw(known, noise, name)

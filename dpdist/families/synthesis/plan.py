@@ -168,10 +168,10 @@ class SynthesisPlan(EventPlan):
             facts.insert(0, Fact("Discovery", text, {"named_from": self.discovery.named_from}))
         if self.accuracy_mu:
             text = (
-                f"measured after the records are drawn, with {100 * spec.privacy.accuracy_share:.3g} % of mu^2: "
+                f"measured after the records are drawn, with {100 * spec.accuracy_share:.3g} % of mu^2: "
                 "intervals of one-, two- and three-way cells follow; the shares above are of the rest"
             )
-            facts.append(Fact("Accuracy", text, {"share": spec.privacy.accuracy_share}))
+            facts.append(Fact("Accuracy", text, {"share": spec.accuracy_share}))
         if self.regression_mu:
             text = (
                 f"{number_of(len(spec.regressions), 'declared regression')} measured in {len(STEPS)} passes after the "
@@ -224,16 +224,13 @@ class FederatedSynthesisPlan(ClientsPlan, SynthesisPlan):
         wider = widening_of(self.spec, listed)
         text = (
             f"{listed}; at least {self.spec.least_clients} must be ready; each is charged in its own ledger, and "
-            + (
-                "sends masked tables, of which only the noisy sum is seen"
-                if self.spec.is_masked
-                else "adds its own noise"
-            )
+            + ("sends masked tables: only their noisy sum is seen" if self.spec.is_masked else "adds its own noise")
         )
         noise = f"{wider:.3g} times that of one curator, against {federated.colluding} colluding clients"
         return [
             *super().details(),
             Fact("Clients", text, {"listed": listed, "minimum": self.spec.least_clients}),
+            Fact("Accuracy", "not measured, so no intervals: clients answer sums of tables alone", {"share": 0.0}),
             Fact("Noise of the sums", noise, {"times": wider, "colluding": federated.colluding}),
         ]
 
@@ -279,7 +276,7 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
 def _draws(spec: WholeSynthesisSpec, mu: float) -> int:
     """A bound of the draws of noise."""
     sizes = spec.presumed.cardinalities
-    accuracy = draws(sizes) if spec.privacy.accuracy_share and not is_wide(sizes) else 0
+    accuracy = draws(sizes) if spec.accuracy_share and not is_wide(sizes) else 0
     public = (1 + 2 * sum(sizes)) * (spec.model.prior is not None)  # the misfit, and further one-way tables
     drawn = draws_at_most(_choices(spec, mu), sizes) + public + accuracy + draws_of(spec.parsed_regressions)
     return drawn * max(1, len(spec.clients))  # of each client
@@ -288,7 +285,7 @@ def _draws(spec: WholeSynthesisSpec, mu: float) -> int:
 def _planned(spec: WholeSynthesisSpec, event: Event, mu: float) -> SynthesisPlan:
     """The plan that divides mu."""
     sizes = spec.presumed.cardinalities
-    share = 0.0 if is_wide(sizes) or spec.federated is not None else spec.privacy.accuracy_share
+    share = 0.0 if is_wide(sizes) else spec.accuracy_share
     # what is mu-GDP for one record is (c mu)-GDP for c of them, so a record may have a c-th of the unit's mu
     model_mu, accuracy_mu, regression_mu = _divided(mu / spec.records_of_a_unit, share, spec.regression_share)
     choices = _choices(spec, model_mu)

@@ -26,7 +26,8 @@ class PrivacySpec(PrivacyLimit):
 
     epsilon: Epsilon
     delta: Delta
-    accuracy_share: float = Field(default=0.03, ge=0, le=0.5)
+    DEFAULT_ACCURACY: ClassVar[float] = 0.03
+    accuracy_share: float = Field(default=DEFAULT_ACCURACY, ge=0, le=0.5)
     """Share of the budget (of mu^2) that measures how accurate the released records are; 0 for none."""
     regression_share: float | None = Field(default=None, gt=0, le=0.5)
     """Share of the budget (of mu^2) that measures the declared regressions; default: 0.1 if any are."""
@@ -160,8 +161,13 @@ class WholeSynthesisSpec(FederatedRelease):
         self._check_regressions()
         if self.discover is not None:
             self._check_discovery(self.discover)
-        beside = {"discover": self.discover, "regressions": self.regressions, "model.prior": self.model.prior}
+        beside: dict[str, Any] = {
+            "discover": self.discover,
+            "regressions": self.regressions,
+            "model.prior": self.model.prior,
+        }
         beside |= {"model.evidence": self.earlier_releases}
+        beside |= {"privacy.accuracy_share": self.privacy.accuracy_share not in (0, PrivacySpec.DEFAULT_ACCURACY)}
         if self.federated is not None and (given := [name for name, value in beside.items() if value]):
             raise ValueError(f"{given[0]}: clients are asked for sums of tables alone: leave it out, or `federated`")
         return self
@@ -231,12 +237,13 @@ class WholeSynthesisSpec(FederatedRelease):
                 del tree[name]
         if not self.earlier_releases:
             del tree["model"]["evidence"]
+        tree["privacy"]["accuracy_share"] = self.accuracy_share
         return tree
 
     def _check_regressions(self) -> None:
         if not self.regressions and self.privacy.regression_share is not None:
             raise ValueError("privacy.regression_share: declare `regressions`, or leave the share out")
-        if self.privacy.accuracy_share + self.regression_share > MOST_SHARES:
+        if self.accuracy_share + self.regression_share > MOST_SHARES:
             raise ValueError(
                 f"privacy: accuracy_share and regression_share sum to more than {MOST_SHARES}; the model needs the rest"
             )
@@ -253,6 +260,11 @@ class WholeSynthesisSpec(FederatedRelease):
     def parsed_regressions(self) -> tuple[Regression, ...]:
         """The declared regressions. Raises SpecError: one cannot be read."""
         return tuple(parse_regression(text, self.table) for text in self.regressions)
+
+    @property
+    def accuracy_share(self) -> float:
+        """The share of mu^2 that measures the accuracy of the records; 0 where clients hold them."""
+        return self.privacy.accuracy_share if self.federated is None else 0.0
 
     @property
     def regression_share(self) -> float:

@@ -23,6 +23,7 @@ from dpdist.families.synthesis.prior import keep_public, read_evidence, read_pri
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, Score, scores_operator
 from dpdist.families.synthesis.regressions import Regressions, measure_regressions
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.federated.mailbox import calls_of
 from dpdist.federated.messages import LEAST_SIGMA
 from dpdist.federated.rounds import BEGUN_FILE, agree, begin, executor_here
 from dpdist.federated.session import ClientAttempt
@@ -71,7 +72,7 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
     """Count all pairs in one pass, and learn the model, which is stored. Raises DataError: a policy is broken."""
 
     def make() -> Learned:
-        prior, evidence = read_prior(attempt.spec), read_evidence(attempt.spec)  # before the ledger is told of a read
+        prior, evidence = read_prior(attempt.spec), read_evidence(attempt.spec)  # before a read is marked in the ledger
         if (public := prior or evidence) is not None:
             keep_public(public, attempt.public_tables)
         table, cards = attempt.spec.table, attempt.spec.table.cardinalities
@@ -115,12 +116,13 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
 
 def _share_of_model(plan: SynthesisPlan) -> float:
     """The part of mu^2 that is the model's, as the spec has it."""
-    return 1 - (plan.spec.privacy.accuracy_share if plan.spec.federated is None else 0) - plan.spec.regression_share
+    return 1 - plan.spec.accuracy_share - plan.spec.regression_share
 
 
 def learn_together(attempt: SynthesisAttempt) -> Learned:
     """Learn the model from noisy sums over clients; it is stored. Raises RoundFailed: one cannot go on."""
-    calls, members = begin(attempt, SynthesisSession, known=attempt.work.exists(Learned.FILE))
+    calls = calls_of(attempt, SynthesisSession)
+    members = begin(calls, known=attempt.work.exists(Learned.FILE))
     spec, choices = attempt.spec, attempt.plan.choices
 
     def make() -> Learned:

@@ -27,6 +27,7 @@ from dpdist.families.mixing.mixture import Rows
 from dpdist.families.mixing.restore import Restoration, mixture_sums, restoration
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.federated.client import Joined
+from dpdist.federated.mailbox import calls_of
 from dpdist.federated.messages import check_message
 from dpdist.federated.rounds import BEGUN_FILE, DROPPED, RESUME, ClientCalls, agree, begin, executor_here, note
 from dpdist.storage.store import Store
@@ -60,7 +61,8 @@ def begin_round(attempt: FederatedAttempt) -> Round:
     """
     plan = attempt.plan
     session = partial(MixingSession, order=plan.order, sigma_over_clip=plan.sigma_over_clip)
-    calls, members = begin(attempt, session, known=attempt.work.exists(ConfirmedClients.FILE))
+    calls = calls_of(attempt, session)
+    members = begin(calls, known=attempt.work.exists(ConfirmedClients.FILE))
     confirmed = attempt.stored(ConfirmedClients, partial(_confirm, calls, members)).by_class
     honest = {"local": 1, "correlated": 1 + plan.federated.colluding}[plan.federated.trust]
     kept = [len(names) >= honest for names in confirmed]
