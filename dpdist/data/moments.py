@@ -20,7 +20,7 @@ _FORMATS = {
 def moments_of(array: pa.Array, attribute: Attribute) -> pa.Array:
     """Return the days or seconds of a column, int64.
 
-    A value is null where there is none, or where a text is none in the attribute's format. The time of a day is left
+    A value is null where it is missing, or where a text is not in the attribute's format. The time of a day is left
     out of a date, and what is below a second out of a datetime.
 
     Raises

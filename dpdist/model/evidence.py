@@ -59,7 +59,7 @@ class Related:
         return [scaled] if self.kind == "previous" else [[table] for table in scaled]
 
     def scaled(self, tables: Sequence[Estimate | None], records: float) -> Chain:
-        """Tables as if each release had so many records."""
+        """Tables at one number of records."""
         factors = [records / release.records for release in self.releases]
         return [None if t is None else (t[0] * f, t[1] * f**2) for t, f in zip(tables, factors, strict=True)]
 
@@ -179,7 +179,7 @@ class Evidence:
 
     @property
     def pairs(self) -> list[Pair]:
-        """The model's pairs of which an earlier release says something."""
+        """The model's pairs that an earlier release has measured."""
         return [(s[0], s[1]) for s, chains in self._chains.items() if len(s) == 2 and any(map(any, chains))]
 
     def add(self, pair: Pair, counts: NDArray[np.number], variance: float | Floats) -> None:

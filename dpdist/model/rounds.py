@@ -102,7 +102,7 @@ class Learner:
     held: dict[Set, Floats] = field(default_factory=dict)  # potentials of a public model
     zeros: dict[int, tuple[Set, Floats]] = field(default_factory=dict)  # by their numbers, rules that fit the model
     evidence: Evidence | None = None
-    outside: list[Pair] = field(default_factory=list)  # pairs with tables of which the tree would be too large
+    outside: list[Pair] = field(default_factory=list)  # pairs whose tables would make the tree too large
     picked: list[Pair] = field(default_factory=list)  # that this release measured, in order
 
     def __post_init__(self) -> None:
@@ -309,7 +309,7 @@ class Learner:
         self.edges += [pair for pair in inside if pair not in self.edges]
 
     def remember(self, evidence: Evidence, *, most: int, rounds: int, iterations: int) -> None:
-        """Learn from tables of earlier releases: in each round those of which the model misses more than their errors,
+        """Learn from tables of earlier releases: in each round those that the model misses by more than their errors,
         the most first; in the tree as far as it then has `most` cells. Nothing private is read.
         """
         self.evidence, self.cells = evidence, max(most, self.least_cells)

@@ -19,7 +19,7 @@ from dpdist.privacy.arrays import Counts
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """A table of one to three attributes, in one cell of which a record counts."""
+    """A table of one to three attributes: a record counts in one cell."""
 
     attributes: Attributes  # of the records
     maps: tuple[Counts, ...]  # of each attribute, the code of each value
