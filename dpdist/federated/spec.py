@@ -212,3 +212,19 @@ class FederatedRelease(ReleaseSpec):
                 "at_least": self.least_clients,
             }
         return tree
+
+
+class SummedRelease(FederatedRelease):
+    """A release of noisy sums, whose guarantee the noise of the clients carries together."""
+
+    @property
+    def least_clients(self) -> int:
+        """Clients that must be ready: their noise alone must carry the guarantee, so all, if the spec does not say."""
+        return 0 if self.federated is None else self.federated.at_least or len(self.federated.clients)
+
+    def public(self) -> dict[str, Any]:
+        """See `FederatedRelease.public`; a release of one curator does not speak of clients."""
+        tree = super().public()
+        if self.federated is None:
+            del tree["federated"]
+        return tree

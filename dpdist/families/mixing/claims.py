@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from dpdist.errors import SpecError
 from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.families.mixing.budget import ClassPlan
 from dpdist.families.mixing.classes import Mixtures, confirmed_classes
@@ -27,6 +26,7 @@ from dpdist.families.mixing.scaling import Encoding, MomentPlan, declared_encodi
 from dpdist.families.mixing.selection import OrderSelection, SelectionPlan
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.mixing.stages import stages
+from dpdist.federated.plan import require_one_curator
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.checks import CountCheck
@@ -168,10 +168,7 @@ def _noisy_moments(encoding: Encoding, plan: MomentPlan, records: int, sums: lis
 
 def claims(plan: MixingPlan) -> tuple[Claim, ...]:
     """Each mechanism of a plan, on a small class made to contradict it. Raises SpecError: the release is federated."""
-    if plan.spec.federated is not None:
-        raise SpecError(
-            "federated releases are not audited from their spec; leave out `federated` to audit a central one"
-        )
+    require_one_curator(plan)
     made: dict[object, Claim] = {}
     for one in plan.candidates if isinstance(plan, SelectionPlan) else (plan,):
         for part in one.classes:

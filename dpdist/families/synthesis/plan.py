@@ -220,18 +220,10 @@ class FederatedSynthesisPlan(ClientsPlan, SynthesisPlan):
 
     def details(self) -> list[Fact]:
         """Those of a synthesis, and who answers."""
-        federated, listed = self.federated, len(self.federated.clients)
-        wider = widening_of(self.spec, listed)
-        text = (
-            f"{listed}; at least {self.spec.least_clients} must be ready; each is charged in its own ledger, and "
-            + ("sends masked tables: only their noisy sum is seen" if self.spec.is_masked else "adds its own noise")
-        )
-        noise = f"{wider:.3g} times that of one curator, against {federated.colluding} colluding clients"
         return [
             *super().details(),
-            Fact("Clients", text, {"listed": listed, "minimum": self.spec.least_clients}),
+            *self.client_facts(widening_of(self.spec, len(self.spec.clients))),
             Fact("Accuracy", "not measured, so no intervals: clients answer sums of tables alone", {"share": 0.0}),
-            Fact("Noise of the sums", noise, {"times": wider, "colluding": federated.colluding}),
         ]
 
 

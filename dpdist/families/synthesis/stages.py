@@ -185,7 +185,7 @@ def draw(attempt: SynthesisAttempt) -> ReleasedRecords:
     """The records of each part, each a function of the model, the public drawing key and its number."""
     attempt.before_noise()
     fitted = attempt.result(Learned).fitted
-    executor = executor_here(attempt) if attempt.spec.federated else attempt.executor
+    executor = executor_here(attempt)
     task = executor.tasks("records")
     rounds, schema, pool = attempt.plan.choices.balance, attempt.spec.table, _held_pool(attempt)
     source = task.constant("model", _Source(fitted, attempt.drawing_key, rounds, schema, pool))
