@@ -48,9 +48,9 @@ from dpdist.privacy.testing import Claim, audit
 from dpdist.publish.statement import check_statement
 from dpdist.publish.verify import read_manifest, verify
 from dpdist.spec.contract import Contract
-from dpdist.spec.overrides import change
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.validation import change
 
 BITS: dict[str, Any] = {"attributes": [{"name": n, "kind": "categorical", "values": [0, 1]} for n in "ab"]}
 RECORDS = list(product(range(2), repeat=2))

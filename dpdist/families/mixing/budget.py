@@ -17,7 +17,7 @@ from dpdist.families.mixing.scaling import Encoding, MomentPlan, declared_encodi
 from dpdist.families.mixing.spec import SCALING_SHARE, MixingSpec
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.mixtures import ClassMixtures, noise_of_units
-from dpdist.spec.overrides import change
+from dpdist.spec.validation import change
 
 ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # orders that are compared unless others are given
 

@@ -13,8 +13,7 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from dpdist.cluster.executor import Executor
-from dpdist.cluster.tasks import Deferred
+from dpdist.cluster.executor import Deferred, Executor
 from dpdist.data.operators import Operator, Split
 from dpdist.errors import DataError
 from dpdist.families.base.attempt import Attempt

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from dpdist.cluster.tasks import Deferred, Tasks
+from dpdist.cluster.executor import Deferred, Tasks
 from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt, write_records
 from dpdist.families.base.family import Stage

@@ -28,8 +28,7 @@ from dpdist.federated.messages import (
 )
 from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import FederatedPrivacy, from_json
-from dpdist.spec.overrides import override
-from dpdist.spec.validation import validated
+from dpdist.spec.validation import override, validated
 
 
 @pytest.fixture(scope="module")

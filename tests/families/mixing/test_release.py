@@ -20,8 +20,7 @@ from pydantic import ValidationError
 from reading import readable
 
 from dpdist.cluster.cluster import Cluster
-from dpdist.cluster.executor import Executor, InProcess
-from dpdist.cluster.tasks import DaskTasks
+from dpdist.cluster.executor import DaskTasks, Executor, InProcess
 from dpdist.errors import AccountingError, CheckFailed, OutOfDomain, SpecError
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.mixing import classes
