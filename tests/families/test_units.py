@@ -429,11 +429,6 @@ def test_other_families_refuse_units(case: Any, tmp_path: Path) -> None:
         case.spec(tmp_path, unit=UNIT)
 
 
-def test_orders_that_are_tried_refuse_units(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"mixing\.order: trying orders .* protects single records only"):
-        MIXING.spec(tmp_path, unit=UNIT, mixing__order={"candidates": [4, 16]})
-
-
 def test_curves_of_several_rows_refuse_units(tmp_path: Path) -> None:
     numbers = [{"name": name, "kind": "number", "bounds": [0, 9]} for name in ("time", "value")]
     schema = {"attributes": [{"name": "curve", "kind": "integer", "bounds": [0, 9]}, *numbers]}

@@ -158,7 +158,8 @@ class MixingPlan(Plan):
         block = BLOCK_BYTES // coordinates
         vectors = coordinates * max(part.mixtures.minimum for part in self.classes)
         mixed = coordinates * max(part.mixtures.records for part in self.classes)
-        covariances = 8 * self.encoding.width**2 * 9 if self.spec.takes_covariances else 0  # eight are added at a time
+        restored = self.spec.mixing.spread == "restored"  # which needs covariances; eight are added at a time
+        covariances = 8 * self.encoding.width**2 * 9 if restored else 0
         return self.bounding(
             Needs(
                 partitions=self.partitions,
