@@ -429,16 +429,6 @@ def test_other_families_refuse_units(case: Any, tmp_path: Path) -> None:
         case.spec(tmp_path, unit=UNIT)
 
 
-def test_curves_of_several_rows_refuse_units(tmp_path: Path) -> None:
-    numbers = [{"name": name, "kind": "number", "bounds": [0, 9]} for name in ("time", "value")]
-    schema = {"attributes": [{"name": "curve", "kind": "integer", "bounds": [0, 9]}, *numbers]}
-    settings = {"long": ["curve", "time", "value"], "times": [0, 0.5, 1], "penalty": 0.1, "clip": 1}
-    with pytest.raises(SpecError, match=r"out of the curves of the layout curves\.long"):
-        spec(
-            tmp_path, {"kind": "histogram", "curves": settings, "privacy": {"epsilon": 1, "delta": 1e-6}}, schema=schema
-        )
-
-
 @pytest.mark.parametrize(
     "settings",
     [
