@@ -36,7 +36,7 @@ from dpdist.lifecycle.history import live_attempt
 from dpdist.lifecycle.publication import Outcome
 from dpdist.spec.reader import load
 
-from .events import tell_released, told
+from .events import RELEASED, tell, told
 from .server import StepProgress, artifact_key, inside, show_outcome, show_plan, storage_of_block
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ def run_steps(spec: ReleaseSpec, attempt: AttemptMode) -> Outcome:
         if run.outcome is None:
             raise SpecError(f"release {spec.name!r} ended without an outcome: run it again, it will be resumed")
         show_outcome(run.outcome, dataset=spec.dataset, release=spec.name)
-        tell_released(spec, run.outcome)
+        words = {"guarantee": run.outcome.guarantee, "budget": run.outcome.budget}
+        tell(RELEASED, spec.dataset, spec.name, attempt=run.outcome.attempt, uri=run.outcome.uri, **words)
         return run.outcome
 
 

@@ -25,8 +25,8 @@ from dpdist.ledger import Books
 from dpdist.ledger.signing import load_signing_key
 from dpdist.lifecycle.conformity import check_input
 from dpdist.spec.contract import Contract
-from dpdist.spec.overrides import override
 from dpdist.spec.reader import load
+from dpdist.spec.validation import override
 
 SCHEMA: dict[str, Any] = {
     "attributes": [

@@ -153,7 +153,6 @@ class CellErrors:
 
     Parameters
     ----------
-    accuracy : Accuracy
     pair_tables : mapping
         Released counts of all pairs (i, j), i < j, flat, in the order of `itertools.combinations`; then pairs have
         factors of their own.

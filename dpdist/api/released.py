@@ -129,7 +129,7 @@ class Release(Displayed):
 
     def to_dask(self, *, labels: bool = False) -> Any:
         """The records as a Dask DataFrame, with a partition for each part, which is read where it is computed."""
-        from dpdist.cluster.tasks import frame_of_parts
+        from dpdist.cluster.executor import frame_of_parts
 
         store = Store(self.path, self._options)
         form = self.manifest.format

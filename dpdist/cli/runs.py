@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from dpdist.cli.shared import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, moment, say, show_json, storage_options
-from dpdist.lifecycle.history import find_attempt, list_runs, opened, run_record
+from dpdist.lifecycle.history import find_attempt, list_runs, opened, run_record, sweep_output
 from dpdist.privacy.formatting import number_of
+from dpdist.storage.store import Store
 
 runs_app = typer.Typer(help="Runs of releases, finished or not.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -53,13 +54,13 @@ def runs_clean(
 
     Probes, unfinished files, claims, parts and keys of attempts that were given up.
     """
-    from dpdist.lifecycle.leftovers import sweep_address, sweep_store
+    from dpdist.lifecycle.history import sweep_store
     from dpdist.storage.local import sweep_reports
 
     with opened(ledger, work, storage_options(endpoint_url)) as (found, folder):
         swept = sweep_store(folder)
         for place in output or ():
-            swept += sweep_address(found, place, storage_options(endpoint_url))
+            swept += sweep_output(found, Store(place, storage_options(endpoint_url)))
         found.sweep()
     swept += sweep_reports(older=0)
     for name in swept:

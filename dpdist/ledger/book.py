@@ -116,20 +116,13 @@ class Book:
     @classmethod
     def open(cls, connection: sa.Connection, name: str, *, mark: Mark | None = None, lock: bool = False) -> Book:
         """Open and check the book of a data set; with `lock` nobody else writes it until the transaction ends.
+        Raises DatasetUnknown; LedgerError: a row or an entry was changed outside of dpdist, or the database is older
+        than the mark.
 
         Parameters
         ----------
-        connection : sqlalchemy.Connection
-        name : str
         mark : Mark, optional
             What the anchor of the ledger has seen.
-        lock : bool
-
-        Raises
-        ------
-        DatasetUnknown
-        LedgerError
-            A row or an entry was changed outside of dpdist, or the database is older than the mark.
         """
         book = cls(connection, dataset_row(connection, name, lock=lock))
         try:

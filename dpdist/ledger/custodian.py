@@ -226,12 +226,8 @@ class Custodian:
 
         Parameters
         ----------
-        dataset : str
         receipts : iterable of str
             Digests noted elsewhere (`Charge.receipt`, `Statement.head`) that must be in the journal.
-
-        Raises DatasetUnknown; LedgerError: a row was edited, added or deleted outside of dpdist, or a receipt is
-        missing.
         """
         book, also_charged_to = self._read(_with_others, dataset)
         missing = [f"receipt {one[:12]} is not in the journal" for one in receipts if one not in book.receipts]

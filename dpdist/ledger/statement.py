@@ -16,7 +16,6 @@ from dpdist.ledger.ledger import Books
 from dpdist.ledger.records import Account, Budget, Charge, accountant_price, canonical_event
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.ledger.tables import COMMITTED, OPEN, STATES
-from dpdist.ledger.terms import Period
 from dpdist.privacy.formatting import Fact, downwards, upwards
 from dpdist.spec.contract import adjacency_of, kept_contract
 
@@ -184,7 +183,18 @@ def _dataset_row(ledger: Books, name: str) -> dict[str, Any]:
         "remaining_epsilon": float(budget.epsilon_remaining),
         "pml": _float(budget.pml_cap),
         "spent_pml": float(budget.pml_spent),
-        "period": None if statement.period is None else _period_row(statement.period),
+        "period": None
+        if statement.period is None
+        else {
+            "per": statement.period.policy.per,
+            "begins": str(statement.period.begins),
+            "ends": str(statement.period.ends),
+            "epsilon": float(statement.period.policy.epsilon),
+            "spent_epsilon": _float(statement.period.epsilon_spent),
+            "remaining_epsilon": float(statement.period.epsilon_remaining),
+            "charges": statement.period.account.charges,
+            "sentence": statement.period.sentence(),
+        },
         "filters": _filter_rows(budget),
         "months": _months(statement),
         "guarantees": list(statement.dataset.guarantees),
@@ -203,20 +213,6 @@ def _dataset_row(ledger: Books, name: str) -> dict[str, Any]:
             }
             for attempt in statement.attempts
         ],
-    }
-
-
-def _period_row(period: Period) -> dict[str, Any]:
-    """The present period as a JSON object."""
-    return {
-        "per": period.policy.per,
-        "begins": str(period.begins),
-        "ends": str(period.ends),
-        "epsilon": float(period.policy.epsilon),
-        "spent_epsilon": _float(period.epsilon_spent),
-        "remaining_epsilon": float(period.epsilon_remaining),
-        "charges": period.account.charges,
-        "sentence": period.sentence(),
     }
 
 

@@ -25,12 +25,12 @@ from dpdist.ledger import book as books
 from dpdist.ledger import tables
 from dpdist.ledger.book import Book
 from dpdist.ledger.records import (
+    GUARANTEES,
     NO_EVENT,
     Account,
     Costs,
     Price,
     Rational,
-    checked_guarantees,
     checked_name,
     composed_leakage,
     left_of,
@@ -50,7 +50,10 @@ def terms_of(
     """Return the checked columns of a new data set. Raises LedgerError: a cap is out of range, a kind of guarantee is
     unknown, or the name is no name.
     """
-    kinds = checked_guarantees(guarantees)
+    chosen = {guarantees} if isinstance(guarantees, str) else set(guarantees)
+    if not chosen or not chosen <= set(GUARANTEES):
+        raise LedgerError(f"guarantees must be one or more of {', '.join(GUARANTEES)}")
+    kinds = tuple(kind for kind in GUARANTEES if kind in chosen)
     leakage = None if pml is None else rational(pml, setting="pml")
     if leakage is not None and (not LEAST_CAP <= leakage <= LARGEST_CAP or "pml" not in kinds):
         raise LedgerError(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -45,8 +46,7 @@ from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import PUBLIC_INPUT, WITH_TEST_KEY, KeyRef, require_test_keys
 from dpdist.ledger.records import event_json
 from dpdist.ledger.signing import load_signing_key
-from dpdist.lifecycle.history import write_error, write_record
-from dpdist.lifecycle.leftovers import sweep_before
+from dpdist.lifecycle.history import ERROR_FILE, sweep_before, write_record
 from dpdist.lifecycle.lineage import Lineage
 from dpdist.lifecycle.preflight import keep_apart, opened_executor, refuse
 from dpdist.lifecycle.publication import Outcome, Publication
@@ -212,7 +212,10 @@ class Run:
         if error is not None:
             self._lineage.ended(error)
         if isinstance(error, Exception) and not isinstance(error, DpdistError) and hasattr(self, "_shared"):
-            write_error(self._shared.work, error)
+            # Write an unforeseen error into the attempt's folder: confidential, and there after a pod has gone
+            with suppress(DpdistError):  # it may be the storage that failed
+                self._shared.work.write_bytes(ERROR_FILE, "".join(traceback.format_exception(error)).encode())
+                error.report = self._shared.work.address(ERROR_FILE)  # type: ignore[attr-defined]
 
     @property
     def _bound(self) -> str:

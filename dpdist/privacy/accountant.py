@@ -25,8 +25,7 @@ from dpdist.privacy.deniability import SeedRecords, composed_published, theorem1
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import DiscreteLaplace, Gaussian, Parallel
 from dpdist.privacy.formatting import shown
-from dpdist.privacy.mechanisms import require_protection
-from dpdist.privacy.pieces import composition, extreme, gaussian_parts
+from dpdist.privacy.pieces import composition, extreme, gaussian_parts, require_protection
 
 _ROUNDING_DOWN = Context(prec=6, rounding=ROUND_FLOOR)
 
@@ -52,17 +51,12 @@ def gaussian_only(event: Event) -> tuple[Fraction, Fraction]:
 
 def epsilon(event: Event, *, delta: float) -> float:
     """Least epsilon at which the event is (epsilon, delta)-DP (add/remove), rounded upwards.
+    Raises AccountingError: delta is out of range, or no finite epsilon exists at this delta.
 
     Parameters
     ----------
-    event : Event
     delta : float
         In (0, 1), or 0 for events that are purely differentially private.
-
-    Raises
-    ------
-    AccountingError
-        delta is out of range, or no finite epsilon exists at this delta.
 
     Examples
     --------
@@ -139,6 +133,7 @@ def plausible_deniability(
     *, k: int, gamma: float, epsilon0: float, passing_mass: float, records: int, delta: float
 ) -> dict[str, Any]:
     """What R seed-dependent records cost: the whole release, one record, and the published theorem composed.
+    Raises AccountingError: a parameter is out of range, or no finite epsilon exists at this delta.
 
     Parameters
     ----------
@@ -153,11 +148,6 @@ def plausible_deniability(
         A JSON object: `summary`, with ``epsilon`` for the whole release, and ``epsilon_one_record`` (a release of one
         record), ``epsilon_per_record`` and ``delta_per_record`` (PD Theorem 1), ``epsilon_published_composition``
         (PD Theorem 1 over all records); the published ones are null where the theorem gives nothing.
-
-    Raises
-    ------
-    AccountingError
-        A parameter is out of range, or no finite epsilon exists at this delta.
     """
     event, one = (
         SeedRecords(k=k, gamma=gamma, epsilon0=epsilon0, passing_mass=passing_mass, records=count)
@@ -246,6 +236,7 @@ def choose_noise(
     *, count: int, epsilon: float, delta: float, sensitivity: float = 1.0, grid: float = 1.0, label: str = ""
 ) -> NoiseChoice:
     """Laplace or Gaussian noise for ``count`` statistics over the same records, whichever deviates less.
+    Raises AccountingError: the budget is not valid.
 
     Parameters
     ----------
@@ -256,15 +247,6 @@ def choose_noise(
     grid : float
         Lattice on which the noise lives; 1 for counts. Statistics that are not on it are rounded to it first, which is
         charged.
-
-    Returns
-    -------
-    NoiseChoice
-
-    Raises
-    ------
-    AccountingError
-        The budget is not valid.
 
     Examples
     --------

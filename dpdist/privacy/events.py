@@ -60,9 +60,9 @@ class DiscreteLaplace(Event):
 
     def piece(self) -> Piece:
         """The noise around the sensitivity against the noise around 0."""
-        from dpdist.privacy import mechanisms
+        from dpdist.privacy import pieces
 
-        return mechanisms.discrete_laplace(self.scale, self.sensitivity, self.count)
+        return pieces.discrete_laplace(self.scale, self.sensitivity, self.count)
 
     def extreme(self) -> tuple[float, float]:
         """The sum of the largest losses."""
@@ -86,9 +86,9 @@ class Gaussian(Event):
 
     def piece(self) -> Piece:
         """A normal distribution around 1 against one around 0."""
-        from dpdist.privacy import mechanisms
+        from dpdist.privacy import pieces
 
-        return mechanisms.gaussian(self.noise_multiplier, 1.0, self.count)
+        return pieces.gaussian(self.noise_multiplier, 1.0, self.count)
 
     def gaussian(self) -> tuple[Fraction, Fraction]:
         """Its precision."""
@@ -115,9 +115,9 @@ class SubsampledGaussian(Event):
 
     def piece(self) -> Piece:
         """A mixture of two normal distributions against one of them."""
-        from dpdist.privacy import mechanisms
+        from dpdist.privacy import pieces
 
-        return mechanisms.gaussian(self.noise_multiplier, self.sampling_rate, self.count)
+        return pieces.gaussian(self.noise_multiplier, self.sampling_rate, self.count)
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,9 @@ class SubsampledUnits(Event):
 
     def piece(self) -> Piece:
         """A binomial mixture of normal distributions against one of them."""
-        from dpdist.privacy import mechanisms
+        from dpdist.privacy import pieces
 
-        return mechanisms.sampled_units(self.noise_multiplier, self.sampling_rate, self.records, self.count)
+        return pieces.sampled_units(self.noise_multiplier, self.sampling_rate, self.records, self.count)
 
 
 @dataclass(frozen=True)
@@ -161,9 +161,9 @@ class ApproximateDP(Event):
 
     def piece(self) -> Piece:
         """Randomised response that fails with probability delta."""
-        from dpdist.privacy import mechanisms
+        from dpdist.privacy import pieces
 
-        return mechanisms.approximate(self.epsilon, self.delta)
+        return pieces.approximate(self.epsilon, self.delta)
 
     def gaussian(self) -> tuple[Fraction, Fraction] | None:
         """The failure of a mechanism that loses nothing else."""

@@ -140,6 +140,7 @@ def account_mixing(
     table_records: int | None = None,
 ) -> dict[str, Any]:
     """What mixtures cost, or the noise they need, as a JSON object.
+    Raises AccountingError: numbers are missing, contradict each other or are out of range.
 
     Parameters
     ----------
@@ -152,11 +153,6 @@ def account_mixing(
     paper : bool
         Use the published formula, which takes `table_size` and `table_records` in place of the class's. Its answer
         is labelled; with the class's numbers too, `epsilon_true` says what that noise costs.
-
-    Raises
-    ------
-    AccountingError
-        Numbers are missing, contradict each other or are out of range.
 
     Examples
     --------

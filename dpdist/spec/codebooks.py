@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from dpdist.errors import SpecError
-from dpdist.spec import ddi, labelled, sdmx
-from dpdist.spec.calendar import DatedKind
-from dpdist.spec.described import Described, chosen, is_number, is_whole, parquet, text_of, words
+from dpdist.spec import ddi, sdmx
+from dpdist.spec.described import LABELLED, Described, chosen, is_number, is_whole, labelled, parquet, text_of, words
+from dpdist.spec.groups import DatedKind
 
 FORMATS = (
     "Parquet (.parquet), Frictionless Table Schema, CSVW, NIST or Census data dictionary (.json, .csv), DDI-Codebook "
@@ -44,8 +44,8 @@ def described(source: str, *, public: bool = False, table: str | None = None) ->
     if public:
         raise SpecError(f"{path}: --public reads Parquet files: write the public table as Parquet first")
     try:
-        if kind in labelled.SUFFIXES:
-            return "Stata or SPSS file", list(labelled.variables(path))
+        if kind in LABELLED:
+            return "Stata or SPSS file", list(labelled(path))
         if kind == ".xml":
             root = ddi.tree(path)
             if sdmx.is_structure(root):

@@ -18,9 +18,8 @@ from pydantic import Field, field_validator, model_validator
 
 from dpdist.errors import ContractBroken, SpecError
 from dpdist.privacy.event import Event, takes_size_for_public
-from dpdist.spec.data import ParentTable, TableSpec
+from dpdist.spec.data import PATH, ParentTable, TableSpec, from_folder, with_paths
 from dpdist.spec.part import departures as schema_departures
-from dpdist.spec.paths import PATH, from_folder, with_paths
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict import Exact, Section

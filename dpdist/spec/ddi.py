@@ -10,11 +10,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from dpdist.errors import SpecError
-from dpdist.spec.calendar import DatedKind
-from dpdist.spec.described import Described, chosen, is_number, is_whole, words
-
-MOST_INVALID = 1_000
-"""Integers of a range of invalid values up to which each is listed."""
+from dpdist.spec.described import MOST_INVALID, Described, chosen, is_number, is_whole, words
+from dpdist.spec.groups import DatedKind
 
 MOST_BYTES = 1 << 26
 """Largest codebook that is read."""

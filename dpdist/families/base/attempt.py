@@ -13,8 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from dpdist.cluster.executor import Executor
-from dpdist.cluster.tasks import Deferred
+from dpdist.cluster.executor import Deferred, Executor
 from dpdist.data.records import Located, Opened, Records
 from dpdist.data.weighted import WeightedRecords
 from dpdist.families.base.bounding import bounded

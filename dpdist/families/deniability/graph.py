@@ -42,8 +42,7 @@ from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Counts
 
 if TYPE_CHECKING:
-    from dpdist.cluster.executor import Executor
-    from dpdist.cluster.tasks import Deferred
+    from dpdist.cluster.executor import Deferred, Executor
 
 # where the rows of a part are: (place of the batch, first row, row after the last) in the batch's passing records
 Slices: TypeAlias = list[tuple[int, int, int]]

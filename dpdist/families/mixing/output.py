@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.cluster.tasks import Deferred
+from dpdist.cluster.executor import Deferred
 from dpdist.data.records import slices
 from dpdist.families.base.attempt import Attempt, ReleasedRecords
 from dpdist.families.mixing.classes import MixingPlanT, Mixtures

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from dpdist.cluster.tasks import Deferred, Tasks
+from dpdist.cluster.executor import Deferred, Tasks
 from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt, write_records
 from dpdist.families.base.family import Stage
 from dpdist.families.mixing.classes import (
-    ChosenOrder,
     ClassCodes,
     Classes,
     MixedClass,
@@ -29,7 +28,6 @@ from dpdist.families.mixing.mixture import Mixer, Rows, block_of, piece_of
 from dpdist.families.mixing.output import finish
 from dpdist.families.mixing.restore import MixtureSums, join_sums, piece_sums, restoration, total_sums
 from dpdist.families.mixing.scaling import Encoding, MomentPlan, Moments, noisy_moments
-from dpdist.families.mixing.selection import Discriminant, SelectionPlan, discriminant, parameters_of, score
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 
@@ -74,41 +72,29 @@ def _draw_moments(attempt: MixingAttempt, moments: MomentPlan, classes: Classes)
 def mix(attempt: MixingAttempt) -> Mixtures:
     """The noisy mixtures of every confirmed class, in the workers' memory, and how to restore their spread."""
     spec, plan, found = attempt.spec, attempt.plan, attempt.result(ScaledClasses)
-    made: dict[int, MixtureSums] | None = None
     attempt.before_noise()
-    if isinstance(plan, SelectionPlan):
-        tried = [_mixed(attempt, found, one, order=one.order) for one in plan.candidates]
-        sums = [_sums(attempt, classes, found.encoding) for classes in tried]
-        number = attempt.stored(ChosenOrder, partial(_choose, attempt, plan, found, sums)).number
-        plan, classes, made = plan.candidates[number], tried[number], sums[number]
-        attempt.public.update(parameters_of(plan))
-    else:
-        classes = _mixed(attempt, found, plan)
+    classes = _mixed(attempt, found)
 
     def restore() -> Restorations:
-        sigma = plan.sigma_over_clip * found.clip
-        known = _sums(attempt, classes, found.encoding) if made is None else made
+        sigma, sums = plan.sigma_over_clip * found.clip, _sums(attempt, classes, found.encoding)
         return Restorations(
-            {k: restoration(one, found.encoding, order=plan.order, sigma=sigma) for k, one in known.items()}
+            {k: restoration(one, found.encoding, order=plan.order, sigma=sigma) for k, one in sums.items()}
         )
 
     restorations = attempt.stored(Restorations, restore) if spec.mixing.spread == "restored" else Restorations({})
     return Mixtures(classes, found.encoding, restorations, plan.label_sigma)
 
 
-def _mixed(
-    attempt: MixingAttempt, found: ScaledClasses, plan: MixingPlan, *, order: int | None = None
-) -> tuple[MixedClass, ...]:
-    """The mixtures of each confirmed class; `order` is given where several are tried."""
-    name, tried = ("mixing", "") if order is None else (f"mixing/order-{order}", f", order {order}")
-    mixed = []
+def _mixed(attempt: MixingAttempt, found: ScaledClasses) -> tuple[MixedClass, ...]:
+    """The mixtures of each confirmed class."""
+    plan, mixed = attempt.plan, []
     for place, part in enumerate(plan.classes):
         if not found.confirmed[place]:
             continue
         sigma = plan.sigma_over_clip * found.clip
-        mixer = Mixer(order=plan.order, clip=found.clip, sigma=sigma, name=f"{name}/{part.code}")
+        mixer = Mixer(order=plan.order, clip=found.clip, sigma=sigma, name=f"mixing/{part.code}")
         block = block_of(part.mixtures.records, width=plan.encoding.width, slots=attempt.executor.slots)
-        stage = f"mixing {plan.spec.mixing.label} {place + 1} of {len(plan.classes)}{tried}"
+        stage = f"mixing {plan.spec.mixing.label} {place + 1} of {len(plan.classes)}"
         with attempt.stage(stage) as progress:
             task = attempt.executor.tasks("mixing")
             how = task.constant("how", (found.encoding, mixer, attempt.key))
@@ -135,25 +121,3 @@ def sums_of_mixtures(task: Tasks, blocks: Sequence[Deferred], *, block: int, pie
     """Task that finds the `MixtureSums` of one class, in an order that does not depend on the blocks."""
     sums = [task("sums", piece_sums, rows, number * block // piece, piece) for number, rows in enumerate(blocks)]
     return task("total", total_sums, task.tree("add", join_sums, sums))
-
-
-def _choose(
-    attempt: MixingAttempt, plan: SelectionPlan, found: ScaledClasses, sums: Sequence[Mapping[int, MixtureSums]]
-) -> ChosenOrder:
-    """The candidate that is released, by noisy scores on the records that were held out."""
-    learned = [
-        discriminant(made, order=one.order, sigma=one.sigma_over_clip * found.clip)
-        for made, one in zip(sums, plan.candidates, strict=True)
-    ]
-    task = attempt.executor.tasks("scores")
-    with attempt.stage("comparing orders") as progress:
-        how = task.constant("how", (found.encoding, found.clip))
-        scored = [task("score", _score, how, found.classes.held_out, one) for one in learned]
-        scores = attempt.executor.compute(scored, progress=progress)
-    attempt.operator["scores"] = dict(zip((one.order for one in plan.candidates), scores, strict=True))
-    return ChosenOrder(plan.choice.choose(attempt.noise, scores))
-
-
-def _score(how: tuple[Encoding, float], codes: ClassCodes, learned: Discriminant) -> int:
-    encoding, clip = how
-    return score(codes, encoding, clip, learned)

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from dpdist.families.base.plan import Needs, Plan, core_seconds
 from dpdist.families.prediction.first_stage import FOLDS, cell_count
-from dpdist.families.prediction.lid.hooks import rehearse_hooks
 from dpdist.families.prediction.lid.inputs import NEIGHBOURS
 from dpdist.families.prediction.lid.method import BLOCK_ROWS, MATCHED_ROWS, Disclosure, Method
+from dpdist.families.prediction.lid.regression import rehearse_hooks
 from dpdist.families.prediction.private.mechanisms import (
     Deviations,
     PrivateColumn,
@@ -28,7 +28,7 @@ from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.events import Composed
 from dpdist.privacy.formatting import Fact
 from dpdist.privacy.guarantee import LID, Guarantee
-from dpdist.spec.overrides import change
+from dpdist.spec.validation import change
 
 
 def plan(spec: TwoStageSpec) -> TwoStagePlan:

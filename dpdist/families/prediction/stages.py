@@ -47,7 +47,7 @@ from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Counts, Floats
 
 if TYPE_CHECKING:
-    from dpdist.cluster.tasks import Deferred
+    from dpdist.cluster.executor import Deferred
 
 LidAttempt = Attempt[TwoStageSpec, LidPlan]
 

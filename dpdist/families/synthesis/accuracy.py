@@ -11,7 +11,7 @@ from dpdist.families.base.family import SolveRequest
 from dpdist.families.synthesis.plan import SynthesisPlan, plan
 from dpdist.families.synthesis.spec import PrivacySpec, WholeSynthesisSpec
 from dpdist.model.forecast import Expected
-from dpdist.spec.overrides import change
+from dpdist.spec.validation import change
 
 _LARGEST = 20.0
 _STEP = 1.25

@@ -29,8 +29,8 @@ from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
 from dpdist.publish.parts import read_parquet
-from dpdist.spec.overrides import change
 from dpdist.spec.regression import Regression
+from dpdist.spec.validation import change
 
 _FOR_EACH = 100  # made-up records for each coefficient
 _ANY = 0.1  # part of them with any values; the others have no attribute's last one, which the canary has

@@ -11,8 +11,7 @@ from dpdist.errors import SpecError
 from dpdist.families.synthesis.regressions import MOST_COEFFICIENTS
 from dpdist.federated.spec import HeldDataSpec, SummedRelease
 from dpdist.model.choices import MOST_ROUNDS
-from dpdist.spec.data import FilesSpec
-from dpdist.spec.paths import PATH
+from dpdist.spec.data import PATH, FilesSpec
 from dpdist.spec.regression import Regression, parse_regression
 from dpdist.spec.release import Delta, Epsilon, OutputSpec, PrivacyLimit
 from dpdist.spec.schema import Attribute, Schema

@@ -33,7 +33,6 @@ from dpdist.families.prediction.first_stage import (
     silverman,
     smooth,
 )
-from dpdist.families.prediction.lid.hooks import checked_rows
 from dpdist.families.prediction.lid.inputs import (
     disclosed,
     match,
@@ -45,6 +44,7 @@ from dpdist.families.prediction.lid.inputs import (
     near_counts,
 )
 from dpdist.families.prediction.lid.method import ALPHAS, BlockLayout, Disclosure, Method, largest_alpha, shuffled
+from dpdist.families.prediction.lid.regression import checked_rows
 from dpdist.families.prediction.spec import FIRST_STAGE_NAMES
 from dpdist.privacy.noise import Noise
 from dpdist.spec.kinds import load_hook

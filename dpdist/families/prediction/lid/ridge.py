@@ -180,7 +180,9 @@ def tune(
     if len(inputs) < _FOLDS:
         raise ValueError(f"cross-validation needs at least {_FOLDS} rows")
     places = inputs[:, :-1] if parties else inputs
-    unit = _median_distance(places) * reach(kernel, places.shape[1])
+    distances = np.sqrt(squared_distances(places[:500], places[:500]))
+    positive = distances[np.triu(distances, 1) > 0]
+    unit = (float(np.median(positive)) if positive.size else 1.0) * reach(kernel, places.shape[1])
     widths = [width] if width is not None else [factor * unit for factor in WIDTHS]
     best, least = None, math.inf
     for one in widths:
@@ -245,12 +247,6 @@ def _offsets(form: RadialKernel, rows: NDArray[np.int64], totals: Floats) -> Flo
     if form.correlation < 1:
         out[some] = form.correlation * out[some] + (1 - form.correlation) * own
     return out
-
-
-def _median_distance(inputs: Floats) -> float:
-    distances = np.sqrt(squared_distances(inputs[:500], inputs[:500]))
-    positive = distances[np.triu(distances, 1) > 0]
-    return float(np.median(positive)) if positive.size else 1.0
 
 
 def _solve(system: Floats, right: Floats, penalty: float) -> Floats:
