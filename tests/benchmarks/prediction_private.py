@@ -128,8 +128,8 @@ def clients(trials: int, names: Sequence[str] = ("simulation", "california", "ei
             rows.append([name, f"{epsilon:g}", *(f"{c['mean']:.3f} ± {c['sd']:.3f}" for c in cells)])
     about = {
         "title": f"Private two-stage releases of {CLIENTS} clients",
-        "note": f"Squared error of a forest trained on the release, over the variance of the response; mean ± deviation of "
-        f"{trials} trials, δ = 10⁻⁶, moments of the model.",
+        "note": f"Squared error of a forest trained on the release, over the variance of the response; mean and "
+        f"deviation of {trials} trials, δ = 10⁻⁶, moments of the model.",
     }
     keep("prediction", "clients", about, ["table", "ε", "one curator", "8 clients, masked", "8 clients, local"], rows)
     return {"trials": trials} | out
