@@ -88,7 +88,7 @@ def together(plan: SynthesisPlan, parts: Sequence[Codes], seed: int) -> Codes:
         masks = [Masks.agree(key, [p for p in public if p != public_key(key)], context="bench") for key in keys]
     widening, asked = widening_of(spec, clients), 0
 
-    def ask(step: str, sums: Sequence[Sum], sigmas: Floats) -> list[Counts]:
+    def ask(step: str, sums: Sequence[Sum], sigmas: Floats) -> tuple[list[Counts], Floats]:
         nonlocal asked
         question = Question(asked, step, tuple(sums), tuple((sigmas / widening).tolist()))
         asked += 1
@@ -96,7 +96,7 @@ def together(plan: SynthesisPlan, parts: Sequence[Codes], seed: int) -> Codes:
             part_of(own, question, Noise(key), mask, honest=spec.honest)
             for own, key, mask in zip(tables, keys, masks, strict=True)
         ]
-        return tables_in(added(sent), sums)
+        return tables_in(added(sent), sums), sigmas
 
     drawing, least = Noise(np.random.default_rng([seed, 3]).bytes(32)), LEAST_SIGMA * math.sqrt(spec.honest)
     account = GaussianAccount(plan.choices.mu, drawing, ask=ask, widening=widening, least=least)
