@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -165,7 +165,19 @@ class Evidence:
         their deviations.
         """
         self.weigh_pairs(coding)
-        for a, b in self.pairs:
+        self._add_all(coding, self.pairs, tables)
+
+    @classmethod
+    def of_pairs(cls, coding: Coding, tables: Sequence[Counts], sigmas: Sequence[float]) -> Evidence:
+        """Tables of all pairs of this release's attributes, and nothing of others."""
+        sizes = tuple(len(merging.codes) for merging in coding.merging)
+        found, pairs = cls((), sizes), combinations(range(len(sizes)), 2)
+        of_pairs = dict(zip(pairs, zip(tables, sigmas, strict=True), strict=True))
+        found._add_all(coding, list(combinations(sorted(coding.fine), 2)), of_pairs)
+        return found
+
+    def _add_all(self, coding: Coding, pairs: Sequence[Pair], tables: Mapping[Pair, tuple[Counts, float]]) -> None:
+        for a, b in pairs:
             i, j = coding.source[a], coding.source[b]
             counts, sigma = tables[min(i, j), max(i, j)]
             noisy: Estimate = counts.astype(np.float64), np.full(counts.shape, sigma**2)
@@ -179,8 +191,9 @@ class Evidence:
 
     @property
     def pairs(self) -> list[Pair]:
-        """The model's pairs that an earlier release has measured."""
-        return [(s[0], s[1]) for s, chains in self._chains.items() if len(s) == 2 and any(map(any, chains))]
+        """The model's pairs that have been measured."""
+        known = (s for s, chains in self._chains.items() if any(map(any, chains)) or s in self._own)
+        return [(s[0], s[1]) for s in known if len(s) == 2]
 
     def add(self, pair: Pair, counts: NDArray[np.number], variance: float | Floats) -> None:
         """Add a noisy table of this release; `settle` follows."""

@@ -22,7 +22,7 @@ from dpdist.model.choices import L1_OF_NOISE, Choices
 from dpdist.model.coding import Coding, Levels, PairTables, SingleCounts, coding_of, is_kept, recode
 from dpdist.model.evidence import Evidence
 from dpdist.model.fitted import Fitted, fitted_of
-from dpdist.model.grids import Grids, pair_grids, triple_groups
+from dpdist.model.grids import pair_grids, triple_groups
 from dpdist.model.one_way import OneWay, measure_one_way
 from dpdist.model.outside import told_by
 from dpdist.model.pool import AllPairs, Pool, asked_triples, fitting_triples
@@ -89,6 +89,11 @@ def measure(
         coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse, rules=rules, levels=levels)
         tables = recode(counts, coding)
     learner = Learner(tables, coding, one_way, account, choices, rules)
+    if choices.pairs_first and isinstance(counts, AskedCounts):
+        all_pairs = _all_pairs(counts, choices, account)
+        own = Evidence.of_pairs(coding, all_pairs.tables, all_pairs.sigmas.tolist())
+        learner.remember(own, most=choices.cells, rounds=choices.rounds, iterations=choices.iterations[-1])
+        return Measured(learner, all_pairs)
     if choices.grids:
         learner.grids = pair_grids(coding, one_way, account, choices.grids)
     attributes, steps = len(counts.cardinalities), choices.rounds + 3
@@ -112,8 +117,7 @@ def measure(
         learner.refit(choices.iterations[-1])
     if choices.rake and not isinstance(counts, SingleCounts):
         if _worth_raking(learner, counts, choices):
-            all_pairs = _all_pairs(counts, choices, account)
-            return Measured(learner, all_pairs if learner.grids is None else _sharpened(all_pairs, learner.grids))
+            return Measured(learner, _all_pairs(counts, choices, account))
         _more_rounds(learner, choices, carried)
     if (share := _left(account, choices)) > REST:  # for which no pair was picked
         learner.measure_again(counts, share)
@@ -142,15 +146,6 @@ def _all_pairs(counts: PairCounts | AskedCounts, choices: Choices, account: Gaus
     return AllPairs(tuple(noisy), sigmas)
 
 
-def _sharpened(all_pairs: AllPairs, grids: Grids) -> AllPairs:
-    """The tables with what the grids say of sums of their cells."""
-    found = []
-    for pair, table, sigma in zip(grids.sets, all_pairs.tables, all_pairs.sigmas.tolist(), strict=True):
-        maps = [np.arange(size, dtype=np.int64) for size in table.shape]
-        found.append(grids.sharpen(pair, maps, table, sigma))
-    return AllPairs(tuple(found), all_pairs.sigmas)
-
-
 def _left(account: GaussianAccount, choices: Choices) -> float:
     """What is left of the shares that the choices have, but for rounding."""
     return (account.left - max(1 - choices.spends, 0.0)) * (1 - 2.0**-30)
@@ -161,13 +156,10 @@ def _worth_raking(learner: Learner, counts: PairCounts | AskedCounts, choices: C
     fine = set(learner.coding.fine)
     own = np.array([k for k, pair in enumerate(learner.tables.pairs) if set(pair) <= fine], np.int64)
     number, expected = len(own), learner.expected()
-    if learner.grids is not None:
-        missed = float(learner.missed(learner.grids, expected)[0][own].sum())
-    else:
-        # the sum of P distances has sensitivity P; divided by P afterwards
-        total = np.array([int(learner.tables.distances(expected)[own].sum())], np.int64)
-        (noisy,), _ = learner.account.measure("misfit", [total], share=choices.misfit, sensitivity=number)
-        missed = int(noisy[0])
+    # the sum of P distances has sensitivity P; divided by P afterwards
+    total = np.array([int(learner.tables.distances(expected)[own].sum())], np.int64)
+    (noisy,), _ = learner.account.measure("misfit", [total], share=choices.misfit, sensitivity=number)
+    missed = int(noisy[0])
     cells = np.mean([a * b for a, b in combinations(counts.cardinalities, 2)])
     sigma = learner.account.deviations(choices.rake, [1.0] * number)[0]
     part = 0.2 if choices.triple_tables else 0.4

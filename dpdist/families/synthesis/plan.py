@@ -26,8 +26,8 @@ from dpdist.model.choices import (
     is_wide,
     reasons,
     with_evidence,
-    with_grids,
     with_prior,
+    with_sums,
     without_triples,
 )
 from dpdist.model.draw import LARGEST_PART, MOST_REDRAWS, parts_of
@@ -323,7 +323,7 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     widening = widening_of(spec, len(spec.clients))
     found = choose(sizes, records=spec.expected_records, mu=mu / widening, parts=parts, raking=not is_wide(sizes))
     if spec.federated is not None:
-        found = with_grids(replace(found, mu=mu))
+        found = with_sums(replace(found, mu=mu))
     if not draws_at_most(found, sizes) * SAMPLER_DELTA <= _LOST * spec.privacy.delta:
         found = without_triples(found)
     if spec.model.prior:

@@ -27,7 +27,7 @@ from dpdist.federated.mailbox import calls_of
 from dpdist.federated.messages import LEAST_SIGMA
 from dpdist.federated.rounds import BEGUN_FILE, agree, begin, executor_here
 from dpdist.federated.session import ClientAttempt
-from dpdist.federated.sums import Asking, SummingSession
+from dpdist.federated.sums import Asking, SummingSession, remaining
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import is_wide
@@ -141,11 +141,14 @@ def learn_together(attempt: SynthesisAttempt) -> Learned:
         return learn(AskedCounts(spec.table.cardinalities), account, choices=choices, drawing=drawing, known=known)
 
     learned = attempt.stored(Learned, make)
+    left = remaining(attempt.work, members)
+    lost = {"clients_lost": len(members) - len(left)} if len(left) < len(members) else {}
     attempt.public |= {
         "clients": len(members),
+        **lost,
         "learned": learned.named(spec.table.names, _share_of_model(attempt.plan)),
     }
-    attempt.before_commit = partial(agree, calls, members)
+    attempt.before_commit = partial(agree, calls, left, least=spec.least_clients)
     return learned
 
 
