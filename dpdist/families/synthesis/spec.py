@@ -16,6 +16,7 @@ from dpdist.spec.paths import PATH
 from dpdist.spec.regression import Regression, parse_regression
 from dpdist.spec.release import Delta, Epsilon, OutputSpec, PrivacyLimit
 from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.series import SeriesSpec, epsilon_of, step_of
 from dpdist.spec.strict import MOST_RECORDS, Section
 
 """Of balancing."""
@@ -66,13 +67,15 @@ class EvidenceSpec(Section):
     """Folders of releases of the same population at earlier times, in order."""
     sum: Annotated[tuple[str, ...], PATH] = ()
     """Folders of releases of disjoint tables that make up this one: months of a quarter, regions of a country."""
+    larger: Annotated[tuple[str, ...], PATH] = ()
+    """Folders of releases of larger disjoint tables that make up this one as well: quarters, beside months as `sum`."""
     part: Annotated[tuple[str, ...], PATH] = ()
     """Folders of releases of tables that this one is a part of."""
 
     @property
     def paths(self) -> tuple[str, ...]:
         """All folders."""
-        return (*self.part, *self.sum, *self.previous)
+        return (*self.part, *self.larger, *self.sum, *self.previous)
 
 
 class ModelSpec(Section):
@@ -140,6 +143,8 @@ class WholeSynthesisSpec(FederatedRelease):
     privacy: PrivacySpec
     model: ModelSpec = ModelSpec()
     synthesis: SynthesisSpec = SynthesisSpec()
+    series: SeriesSpec | None = None
+    """A release of every month, and of what months make up, from one spec."""
     regressions: tuple[str, ...] = Field(default=(), max_length=32)
     """Regressions whose coefficients are measured, as questions of `dpdist infer`, such as "regression wage on age, sex
     = 1" or "logistic regression income = 2 on age, sex = 1 where state = 8"."""
@@ -158,6 +163,8 @@ class WholeSynthesisSpec(FederatedRelease):
             raise ValueError("model.priorities: name two different attributes")
         if self.model.prior and self.earlier_releases:
             raise ValueError("model: name a prior or evidence; the records of a public release can be a prior")
+        if self.series is not None:
+            self._check_series(self.series)
         self._check_regressions()
         if self.discover is not None:
             self._check_discovery(self.discover)
@@ -176,6 +183,19 @@ class WholeSynthesisSpec(FederatedRelease):
     def least_clients(self) -> int:
         """Clients that must be ready: their noise alone must carry the guarantee, so all, if the spec does not say."""
         return 0 if self.federated is None else self.federated.at_least or len(self.federated.clients)
+
+    def _check_series(self, series: SeriesSpec) -> None:
+        if series.period is None or series.epsilon is None:
+            raise ValueError("series: it is read from a file, or a mapping, of which one period is chosen")
+        share = series.shares[step_of(series.period)]
+        if self.privacy.epsilon > epsilon_of(series.epsilon, self.privacy.delta, share):
+            raise ValueError("series: the period has a larger epsilon than its share of the whole")
+        if self.unit is not None or self.federated is not None:
+            raise ValueError("series: a unit may have records in several months, so leave `unit`, `federated` out")
+
+    def decisive(self) -> dict[str, Any]:
+        """The settings that decide the released bytes: a series only decides others."""
+        return {name: value for name, value in super().decisive().items() if name != "series"}
 
     def _check_discovery(self, discover: DiscoverSpec) -> None:
         for name in discover.columns:
@@ -232,7 +252,7 @@ class WholeSynthesisSpec(FederatedRelease):
     def public(self) -> dict[str, Any]:
         """The public settings, for the manifest."""
         tree = super().public()
-        for name in ("discover", "federated"):
+        for name in ("discover", "federated", "series"):
             if getattr(self, name) is None:
                 del tree[name]
         if not self.earlier_releases:
