@@ -148,7 +148,9 @@ def with_evidence(choices: Choices, attributes: int) -> Choices:
     pairs are measured, these are the same.
     """
     if choices.rake:
-        return choices
+        own = choices.tree + choices.pairs + choices.picks + choices.misfit
+        without: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks", "misfit"), 0.0)
+        return replace(choices, rounds=0, rake=choices.rake + own, prior_cells=choices.cells // 2, **without)
     of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1)) * bool(choices.tree)
     return replace(
         choices,

@@ -23,8 +23,8 @@ from dpdist.lifecycle.run import Run
 from dpdist.privacy.arrays import Counts
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import verify
-from dpdist.spec.overrides import override
 from dpdist.spec.reader import load
+from dpdist.spec.validation import override
 
 KEY = "5a" * 32
 

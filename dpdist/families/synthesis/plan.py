@@ -17,6 +17,7 @@ from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.plan import EventPlan, Needs, core_seconds
 from dpdist.families.synthesis.discovery import Discovery, lost_by
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of, regression_deviation
+from dpdist.families.synthesis.series import facts_of
 from dpdist.families.synthesis.spec import PRESUMED_VALUES, WholeSynthesisSpec
 from dpdist.federated.plan import ClientsPlan
 from dpdist.model.choices import (
@@ -44,6 +45,7 @@ from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.spec.series import KEPT
 from dpdist.storage.stored import tree_of
 
 _DRAWN = 0.05  # part of delta that draws may miss their distributions by, where it is not known yet how many there are
@@ -145,7 +147,9 @@ class SynthesisPlan(EventPlan):
             f"by noise, {found.sampling:.4f} by sampling), counts of one attribute within about +-{sigma:,.0f} records"
         )
         numbers = {"two_way": found.error, "noise": found.noise, "sampling": found.sampling, "one_way_count": sigma}
-        return [Fact("Error", text, numbers)]
+        series = self.spec.series
+        year = [] if series is None else facts_of(self.spec, series, lambda spec: plan(spec).expected.error)
+        return [Fact("Error", text, numbers), *year]
 
     def charges(self) -> list[Fact]:
         """The charge, and what it pays for."""
@@ -195,6 +199,7 @@ class SynthesisPlan(EventPlan):
         if earlier := _earlier(spec):
             names = {
                 "part": "which have this table as a part",
+                "larger": "which make up this table, too",
                 "sum": "which make up this table",
                 "previous": "before it",
             }
@@ -257,6 +262,8 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     calibrated = partial(GaussianPlan.of, epsilon=epsilon, label="all noisy tables, distances and picks")
     if spec.discover is None:
         whole = calibrated(delta=delta, draws=_draws(spec, 1.0))
+        if spec.series is not None and whole.lost.delta > float(KEPT / 3) * delta:  # of what the series keeps for draws
+            raise SpecError(f"privacy.delta: of a series, draws take at most {float(KEPT / 3):.2g} of it: raise it")
         return _planned(spec, whole.event, whole.mu)
     lost = ApproximateDP(0.0, lost_by(spec) + _DRAWN * delta, label="values of one record named, and draws")
     whole = calibrated(delta=delta - lost.delta)
