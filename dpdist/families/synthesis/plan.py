@@ -10,6 +10,7 @@ from textwrap import shorten
 from typing import Any, ClassVar
 
 from dpdist.accuracy.measured import deviations, draws
+from dpdist.accuracy.sketched import draws as sketch_draws
 from dpdist.accuracy.tables import triples_of
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 from dpdist.errors import SpecError
@@ -230,7 +231,6 @@ class FederatedSynthesisPlan(ClientsPlan, SynthesisPlan):
         return [
             *super().details(),
             Fact("Clients", text, {"listed": listed, "minimum": self.spec.least_clients}),
-            Fact("Accuracy", "not measured, so no intervals: clients answer sums of tables alone", {"share": 0.0}),
             Fact("Noise of the sums", noise, {"times": wider, "colluding": federated.colluding}),
         ]
 
@@ -276,7 +276,8 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
 def _draws(spec: WholeSynthesisSpec, mu: float) -> int:
     """A bound of the draws of noise."""
     sizes = spec.presumed.cardinalities
-    accuracy = draws(sizes) if spec.accuracy_share and not is_wide(sizes) else 0
+    measured = draws(sizes) if spec.federated is None else sketch_draws(sizes)
+    accuracy = measured if spec.accuracy_share and not is_wide(sizes) else 0
     public = (1 + 2 * sum(sizes)) * (spec.model.prior is not None)  # the misfit, and further one-way tables
     drawn = draws_at_most(_choices(spec, mu), sizes) + public + accuracy + draws_of(spec.parsed_regressions)
     return drawn * max(1, len(spec.clients))  # of each client
