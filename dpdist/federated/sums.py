@@ -60,7 +60,11 @@ class Question(Stored):
     @property
     def digest(self) -> str:
         """Bind noise, masks and signatures to it."""
-        tables = [[one.attributes, [codes.tolist() for codes in one.maps]] for one in self.sums]
+        tables = [
+            [one.attributes, [codes.tolist() for codes in one.maps]]
+            + ([] if one.groups is None else [hashlib.sha256(one.groups.tobytes()).hexdigest()])
+            for one in self.sums
+        ]
         text = json.dumps([self.number, self.step, tables, [float(sigma).hex() for sigma in self.sigmas]])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -79,6 +83,9 @@ class SummedTables(Stored):
     digest: str
     clients: tuple[str, ...]  # whose tables are in them
     cells: Counts
+    # precision of the number of records that they give, and that number times it
+    precision: float
+    records: float
 
 
 class SummingSession(ClientSession):
@@ -140,6 +147,10 @@ def _lock(session: SummingSession, question: Question, members: Iterable[str]) -
 
 def _seen(number: int) -> str:
     return f"seen-{number:03}.json"
+
+
+def _sums(number: int) -> str:
+    return f"sums-{number:03}.npz"
 
 
 def _own_mask(session: SummingSession, question: Question, members: Iterable[str]) -> bytes:
@@ -232,28 +243,43 @@ class Asking:
         charged = tuple((sigmas / self._widening).tolist())
         question, work = Question(self._number, step, tuple(sums), charged), self._calls.attempt.work
         self._number += 1
-        name = f"sums-{question.number:03}.npz"
+        name = _sums(question.number)
         if not work.exists(name):
             cells = self._collected(question)
-            work.write_exclusive(name, SummedTables(question.digest, tuple(self.members), cells).to_bytes())
+            each = [
+                np.array([1.0, float(table.sum())]) / (sigma**2 * table.size)
+                for table, one, sigma in zip(tables_in(cells, sums), sums, sigmas.tolist(), strict=True)
+                if one.groups is None
+            ]
+            precision, records = np.sum([np.zeros(2), *each], axis=0).tolist()
+            found = SummedTables(question.digest, tuple(self.members), cells, precision, records)
+            work.write_exclusive(name, found.to_bytes())
         found = SummedTables.from_bytes(work.read_bytes(name))
         if found.digest != question.digest:
             raise RoundFailed("the resumed attempt asks another question than before: begin a new attempt")
-        self._keep(found.clients)
-        return self._at_scale(tables_in(found.cells, sums), sigmas)
+        return self._at_scale(found, tables_in(found.cells, sums), sigmas)
 
     def _keep(self, names: Iterable[str]) -> None:
         self.members = {name: self.members[name] for name in names}
 
-    def _at_scale(self, tables: list[Counts], sigmas: Floats) -> tuple[list[Counts], Floats]:
+    def follow(self) -> None:
+        """Go on after the questions whose sums are stored."""
+        while (work := self._calls.attempt.work).exists(name := _sums(self._number)):
+            self._note(SummedTables.from_bytes(work.read_bytes(name)))
+            self._number += 1
+
+    def _note(self, found: SummedTables) -> None:
+        self._keep(found.clients)
+        before = self._totals.get(len(found.clients), np.zeros(2))
+        self._totals[len(found.clients)] = before + np.array([found.precision, found.records])
+
+    def _at_scale(self, found: SummedTables, tables: list[Counts], sigmas: Floats) -> tuple[list[Counts], Floats]:
         """Tables of the clients that are left, at the scale of all that answered first."""
-        left, total = len(self.members), np.zeros(2)
-        for table, sigma in zip(tables, sigmas.tolist(), strict=True):
-            total += np.array([1.0, float(table.sum())]) / (sigma**2 * table.size)
-        self._totals[left] = self._totals.get(left, np.zeros(2)) + total
-        (p, first), (q, now) = self._totals[max(self._totals)], self._totals[left]
-        scale = max(first / p, 1.0) / max(now / q, 1.0)
-        if left < max(self._totals):
+        self._note(found)
+        left, first = len(found.clients), max(self._totals)
+        records = {k: max(total / p, 1.0) if p else 1.0 for k, (p, total) in self._totals.items()}
+        scale = records[first] / records[left] if self._totals[left][0] else 1.0
+        if left < first:
             tables = [np.rint(table * scale).astype(np.int64) for table in tables]
         return tables, sigmas * (scale * math.sqrt(left / self._begun))
 

@@ -44,9 +44,9 @@ def test_clients_release_what_a_curator_would(tmp_path: Path) -> None:
     assert manifest.parameters["clients"] == 3
     assert manifest.parameters["federated"] == {"clients": 3, "trust": "correlated", "colluding": 0, "at_least": 3}
     assert [one["kind"] for one in manifest.guarantees] == ["differential-privacy", "federated-differential-privacy"]
-    assert manifest.spec["privacy"]["accuracy_share"] == 0  # type: ignore[index,call-overload]
-    assert "accuracy" not in manifest.parameters
-    assert "no intervals" in make_plan(spec).explain()
+    measured = manifest.parameters["accuracy"]
+    assert [order["attributes"] for order in measured["orders"]] == [1, 2, 3]
+    assert {len(order["deviation"]) for order in measured["orders"]} == {9}
     report = verify(spec.output.path)
     assert report.records == 2_000
     found = pq.read_table(sorted((tmp_path / "release").rglob("*.parquet")))
@@ -58,13 +58,12 @@ def test_clients_release_what_a_curator_would(tmp_path: Path) -> None:
     assert account["all pairs"] > 0.5
     assert 0.8 < sum(account.values()) <= 1  # not all: no client draws less than its least noise
     work = next((tmp_path / "north" / "work").iterdir())
-    assert len(list(work.glob("asked-*.json"))) == len(account)
+    assert len(list(work.glob("asked-*.json"))) == len(account) + 1  # and the accuracy
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"privacy__accuracy_share": 0.1}, "privacy.accuracy_share: clients are asked for sums of tables alone"),
         ({"regressions": ["regression age on sex = 'F'"]}, "regressions: clients are asked"),
         ({"model__evidence": {"previous": ["releases/2026-01"]}}, "model.evidence: clients are asked"),
         ({"unit": {"by": "patient", "at_most": 2}}, "unit: a federated release protects single records only"),

@@ -10,6 +10,7 @@ from textwrap import shorten
 from typing import Any, ClassVar
 
 from dpdist.accuracy.measured import deviations, draws
+from dpdist.accuracy.sketched import draws as sketch_draws
 from dpdist.accuracy.tables import triples_of
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 from dpdist.errors import SpecError
@@ -225,11 +226,7 @@ class FederatedSynthesisPlan(ClientsPlan, SynthesisPlan):
 
     def details(self) -> list[Fact]:
         """Those of a synthesis, and who answers."""
-        return [
-            *super().details(),
-            *self.client_facts(widening_of(self.spec, len(self.spec.clients))),
-            Fact("Accuracy", "not measured, so no intervals: clients answer sums of tables alone", {"share": 0.0}),
-        ]
+        return [*super().details(), *self.client_facts(widening_of(self.spec, len(self.spec.clients)))]
 
 
 def widening_of(spec: WholeSynthesisSpec, clients: int) -> float:
@@ -275,7 +272,8 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
 def _draws(spec: WholeSynthesisSpec, mu: float) -> int:
     """A bound of the draws of noise."""
     sizes = spec.presumed.cardinalities
-    accuracy = draws(sizes) if spec.accuracy_share and not is_wide(sizes) else 0
+    measured = draws(sizes) if spec.federated is None else sketch_draws(sizes)
+    accuracy = measured if spec.accuracy_share and not is_wide(sizes) else 0
     public = (1 + 2 * sum(sizes)) * (spec.model.prior is not None)  # the misfit, and further one-way tables
     drawn = draws_at_most(_choices(spec, mu), sizes) + public + accuracy + draws_of(spec.parsed_regressions)
     return drawn * max(1, len(spec.clients))  # of each client

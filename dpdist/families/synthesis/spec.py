@@ -26,8 +26,7 @@ class PrivacySpec(PrivacyLimit):
 
     epsilon: Epsilon
     delta: Delta
-    DEFAULT_ACCURACY: ClassVar[float] = 0.03
-    accuracy_share: float = Field(default=DEFAULT_ACCURACY, ge=0, le=0.5)
+    accuracy_share: float = Field(default=0.03, ge=0, le=0.5)
     """Share of the budget (of mu^2) that measures how accurate the released records are; 0 for none."""
     regression_share: float | None = Field(default=None, gt=0, le=0.5)
     """Share of the budget (of mu^2) that measures the declared regressions; default: 0.1 if any are."""
@@ -173,7 +172,6 @@ class WholeSynthesisSpec(SummedRelease):
             "model.prior": self.model.prior,
         }
         beside |= {"model.evidence": self.earlier_releases}
-        beside |= {"privacy.accuracy_share": self.privacy.accuracy_share not in (0, PrivacySpec.DEFAULT_ACCURACY)}
         if self.federated is not None and (given := [name for name, value in beside.items() if value]):
             raise ValueError(f"{given[0]}: clients are asked for sums of tables alone: leave it out, or `federated`")
         return self
@@ -251,7 +249,6 @@ class WholeSynthesisSpec(SummedRelease):
                 del tree[name]
         if not self.earlier_releases:
             del tree["model"]["evidence"]
-        tree["privacy"]["accuracy_share"] = self.accuracy_share
         return tree
 
     def _check_regressions(self) -> None:
@@ -277,8 +274,8 @@ class WholeSynthesisSpec(SummedRelease):
 
     @property
     def accuracy_share(self) -> float:
-        """The share of mu^2 that measures the accuracy of the records; 0 where clients hold them."""
-        return self.privacy.accuracy_share if self.federated is None else 0.0
+        """The share of mu^2 that measures the accuracy of the records."""
+        return self.privacy.accuracy_share
 
     @property
     def regression_share(self) -> float:
