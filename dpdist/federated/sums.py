@@ -88,16 +88,6 @@ class SummedTables(Stored):
     records: float
 
 
-class SummingSession(ClientSession):
-    """What the coordinator of a release of sums sends with every call of a client."""
-
-    held: ClassVar[int] = 1 << 10  # counts are small: a process may hold those of many clients
-
-    def gather(self, attempt: ClientAttempt) -> Tables:
-        """See `ClientSession.gather`: the tables that a sum may be of."""
-        raise NotImplementedError
-
-
 @answering
 def answer(session: SummingSession, question: Question, members: dict[str, Joined]) -> Message:
     """The client's masked part of the sums that answer a question; `members` take part, this client included.
@@ -122,6 +112,17 @@ def unmask(session: SummingSession, question: Question, members: dict[str, Joine
         raise RoundFailed("the answer has no mask of the client's own")
     _lock(session, question, members)
     return _message(session, question, members, np.frombuffer(_own_mask(session, question, members), np.int64))
+
+
+class SummingSession(ClientSession):
+    """What the coordinator of a release of sums sends with every call of a client."""
+
+    tasks = (answer, unmask)
+    held: ClassVar[int] = 1 << 10  # counts are small: a process may hold those of many clients
+
+    def gather(self, attempt: ClientAttempt) -> Tables:
+        """See `ClientSession.gather`: the tables that a sum may be of."""
+        raise NotImplementedError
 
 
 def _charged(session: SummingSession, question: Question, members: dict[str, Joined]) -> ClientAttempt:
