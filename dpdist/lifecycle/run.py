@@ -46,9 +46,9 @@ from dpdist.ledger import Books
 from dpdist.ledger.keys import PUBLIC_INPUT, WITH_TEST_KEY, KeyRef, require_test_keys
 from dpdist.ledger.records import event_json
 from dpdist.ledger.signing import load_signing_key
+from dpdist.lifecycle.conformity import keep_apart, opened_executor, refuse
 from dpdist.lifecycle.history import ERROR_FILE, sweep_before, write_record
 from dpdist.lifecycle.lineage import Lineage
-from dpdist.lifecycle.preflight import keep_apart, opened_executor, refuse
 from dpdist.lifecycle.publication import Outcome, Publication
 from dpdist.privacy.event import covers
 from dpdist.publish.manifest import require_vacant
