@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,17 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from distributed import Client, Security
 from releases import dotted
 
+from dpdist.errors import RoundFailed
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.families.synthesis.stages import SynthesisSession
+from dpdist.federated.mailbox import MailboxClient
 from dpdist.federated.messages import identity_text
 from dpdist.federated.spec import FederatedRelease
 from dpdist.ledger import Books
 from dpdist.ledger.signing import load_signing_key
 from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.run import Run
 from dpdist.spec.contract import Contract
 from dpdist.spec.reader import load
 from dpdist.spec.validation import override
@@ -122,7 +127,7 @@ def federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> Mi
         "output": {"path": str(folder / "release"), "rows_per_part": 1_000},
         "ledger": f"sqlite:///{folder}/ledger.db",
         "work": str(folder / "work"),
-        "cluster": {"mode": "embedded", "memory_limit": "512MiB", "timeout": 60},
+        "cluster": {"mode": "embedded", "memory_limit": "512MiB", "timeout": 180},
         "privacy": {"epsilon": 8, "delta": 1e-5},
         "mixing": {
             "class": "class",
@@ -163,6 +168,37 @@ def summing_federation(folder: Path, names: Iterable[str] = NAMES, **changes: An
     spec = load(override(tree, dotted(changes)))
     assert isinstance(spec, WholeSynthesisSpec)
     return spec
+
+
+def posted_federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> WholeSynthesisSpec:
+    """The same by a mailbox below `folder`."""
+    (folder / "box").mkdir(exist_ok=True)
+    (folder / "coordinator").mkdir(exist_ok=True)
+    signed = {"federated__public_key": identity(folder / "coordinator")}
+    signed["federated__identity"] = str(folder / "coordinator" / "identity.pem")
+    box = {"federated__mailbox": str(folder / "box"), "cluster__timeout": 20}
+    return summing_federation(folder, names, **{**box, **signed, **changes})
+
+
+def released(spec: WholeSynthesisSpec, *, attempt: Any = "new", key: str | None = "5a" * 32) -> bytes:
+    """The bytes of the records that a release publishes."""
+    with Run(spec, attempt=attempt, fixed_key=key) as run:
+        run.finish()
+    return b"".join(path.read_bytes() for path in sorted(Path(spec.output.path).rglob("*.parquet")))
+
+
+def attended(spec: WholeSynthesisSpec, name: str, outcomes: dict[str, Any]) -> threading.Thread:
+    """A thread in which a client answers by mailbox."""
+
+    def attend() -> None:
+        try:
+            outcomes[name] = MailboxClient(spec, name, SynthesisSession).attend(patience=20)
+        except RoundFailed as error:
+            outcomes[name] = str(error)
+
+    thread = threading.Thread(target=attend)
+    thread.start()
+    return thread
 
 
 def at(stage: str, act: Callable[[], Any]) -> Callable[[str, int, int], None]:
@@ -220,7 +256,7 @@ class ClientProcesses(DaskProcesses):
         if self.certificates is not None:
             files = (f"{self.certificates}/{name}.pem" for name in ("ca", "client", "client-key"))
             security = Security(**dict(zip(("tls_ca_file", "tls_client_cert", "tls_client_key"), files, strict=True)))
-        return Client(self.address, security=security, set_as_default=False, timeout=60)
+        return Client(self.address, security=security, set_as_default=False, timeout=180)
 
     def start_client(self, name: str, *, resources: str = "") -> None:
         """Start the worker of a client, unless it runs."""
@@ -228,7 +264,7 @@ class ClientProcesses(DaskProcesses):
             return
         own = self.faults(name)
         offered = resources or f"client-{name}=1"
-        options = ["--nthreads", "1", "--memory-limit", self.memory, "--death-timeout", "60", "--name", name]
+        options = ["--nthreads", "1", "--memory-limit", self.memory, "--death-timeout", "180", "--name", name]
         options += ["--local-directory", str(own), "--no-dashboard", "--resources", offered]
         options += ["--preload", str(self.LIES)]
         variables = {"DPDIST_FAULTS": str(own), "DPDIST_TEST_KEYS": TEST_KEYS}

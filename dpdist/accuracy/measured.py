@@ -91,7 +91,7 @@ class Order:
     attributes: int  # 1, 2 or 3
     tables: int
     sums: tuple[int, ...]  # for each class the noisy sum of ``|count - released count|`` over its cells in all tables
-    deviation: float  # of the noise of each sum
+    deviation: float | tuple[float, ...]  # of each sum; one where all have the same
     # cells, mass: for each class the number of its cells, and of the released records in them
     cells: tuple[int, ...]
     mass: tuple[int, ...]
@@ -129,9 +129,11 @@ def _is_order(order: Order) -> bool:
     """Whether the numbers of an order are some that can have been measured."""
     classes = (order.sums, order.cells, order.mass)
     sizes = all(isinstance(numbers, tuple) and len(numbers) == len(EDGES) + 1 for numbers in classes)
+    deviations = np.ravel(np.array(order.deviation)).tolist()
+    sizes = sizes and len(deviations) in (1, len(EDGES) + 1)
     whole = sizes and _are(order.sums, int) and _are((*order.cells, *order.mass), int, least=0)
     counted = order.attributes in (1, 2, 3) and _are((order.tables,), int, least=1)
-    return whole and any(order.cells) and counted and _are((order.deviation,), float, least=1e-9)
+    return whole and any(order.cells) and counted and _are(deviations, float, least=1e-9)
 
 
 def _are(values: Sequence[Any], kind: type, *, least: float = -(2**62)) -> bool:

@@ -35,12 +35,16 @@ class Books(Custodian):
     may be used before and after a fork, and by threads.
     """
 
-    def remaining(self, dataset: str, *, event: Any = None, guarantee: str = "dp") -> Budget:
+    def remaining(
+        self, dataset: str, *, event: Any = None, guarantee: str = "dp", months: Iterable[str] = ()
+    ) -> Budget:
         """Return the budget of a data set; with `event`, as it would be after that charge (nothing is charged).
-        `guarantee`: kind of guarantee of that charge, of `GUARANTEES`: it decides which account is charged.
+        `guarantee`: kind of guarantee of that charge, of `GUARANTEES`: it decides which account is charged. `months`:
+        of its input, where each month has the caps for itself.
         """
         book, request = self._book(dataset), {"guarantee": guarantee, "event": canonical_event(event)}
-        account, leakage, portfolio = book.account, book.leakage, book.dataset.portfolio
+        account, leakage = book.account_of_most(book.spent, months), book.leakage
+        portfolio = book.dataset.portfolio
         if event is not None and book.dataset.leaks(request):
             leakage, account = [*leakage, request["event"]], account.charged(None)
         elif event is not None:

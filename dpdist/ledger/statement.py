@@ -17,7 +17,7 @@ from dpdist.ledger.records import Account, Budget, Charge, accountant_price, can
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.ledger.tables import COMMITTED, OPEN, STATES
 from dpdist.privacy.formatting import Fact, downwards, upwards
-from dpdist.spec.contract import adjacency_of, kept_contract
+from dpdist.spec.contract import adjacency_of, kept_contract, months_in
 
 if TYPE_CHECKING:
     from dpdist.families.base.plan import Plan
@@ -67,10 +67,11 @@ def _budget_facts(plan: Plan) -> list[Fact]:
         return [Fact("Budget", f"unknown; {error}")]
     try:
         before = budget_sentence(ledger, spec.dataset)
-        now = ledger.remaining(spec.dataset)
+        months = months_in(spec.data.paths)
+        now = ledger.remaining(spec.dataset, months=months)
         after = None
         with suppress(AccountingError):  # nothing bounds it
-            after = ledger.remaining(spec.dataset, event=plan.event, guarantee=plan.kind)
+            after = ledger.remaining(spec.dataset, event=plan.event, guarantee=plan.kind, months=months)
         period = _period_outcome(ledger, plan, now)
     except DpdistError as error:
         return [Fact("Budget", str(error))]
@@ -83,7 +84,7 @@ def _budget_facts(plan: Plan) -> list[Fact]:
 
 def _period_outcome(ledger: Books, plan: Plan, now: Budget) -> str:
     """That the present period admits no such release, in words; empty where it does."""
-    period = ledger.period(plan.spec.dataset)
+    period = ledger.period(plan.spec.dataset, months_in(plan.spec.data.paths))
     if period is None or plan.event is None:
         return ""
     event = canonical_event(plan.event)

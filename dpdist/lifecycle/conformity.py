@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -22,9 +22,9 @@ from dpdist.data.inputs import Files, Input, source_of
 from dpdist.data.operators import Operator
 from dpdist.data.records import Opened
 from dpdist.data.report import RowReport, check, check_weights
-from dpdist.data.source import TableSource, beginnings, would_find
+from dpdist.data.source import FoundFile, TableSource, beginnings, find_files, fingerprint_of, would_find
 from dpdist.data.weighted import WeightedRecords
-from dpdist.errors import DataError, GuaranteeRefused, OutOfDomain, ReleaseConflict, SpecError
+from dpdist.errors import DataError, DataNotFound, GuaranteeRefused, OutOfDomain, ReleaseConflict, SpecError
 from dpdist.families.base.bounding import bounded
 from dpdist.families.base.graph import table_pass
 from dpdist.ledger import Books
@@ -33,8 +33,9 @@ from dpdist.lifecycle.history import RUN_RECORD
 from dpdist.limits import JSON_VALUES, MANIFEST_BYTES
 from dpdist.publish.manifest import is_readable
 from dpdist.publish.statement import require_few
-from dpdist.spec.contract import Contract
+from dpdist.spec.contract import Contract, months_in
 from dpdist.spec.schema import Schema
+from dpdist.spec.series import months_of, periods_of
 from dpdist.spec.unit import WeightSpec
 from dpdist.storage.files import absolute
 from dpdist.storage.store import Store
@@ -52,6 +53,7 @@ class Conformity:
     fingerprint: str  # of the input
     problems: tuple[str, ...]  # why it does not keep the contract; empty where it does
     counts: dict[str, Any]  # rows read and kept, and by column the values that policies apply to
+    months: tuple[str, ...] = ()  # of its files, where a record is in those of one month
 
     def lines(self) -> list[str]:
         """The counts in words; confidential."""
@@ -86,6 +88,7 @@ def check_input(
         if not any(fnmatchcase(absolute(path), absolute(pattern)) for pattern in data.later):
             raise SpecError(f"--data {path}: no pattern of the contract's data.later admits it")
     files = source_of(data, paths=tuple(paths))
+    months = _months(contract, None if given else files)
     source, executor = given or Files(files), executor or InProcess()
     unit, beside = contract.protected, contract.protected or contract.weight
     opened = source.open(contract.table, beside=beside.by if beside else None)
@@ -104,10 +107,43 @@ def check_input(
     problems = [
         *_of_policies(report, contract.table, contract.weight),
         *_of_ids(report, contract),
-        *_of_numbers(report, contract),
+        *_of_numbers(report, contract, max(len(months), 1)),
         *_of_classes(counts, contract),
     ]
-    return Conformity(located.fingerprint, tuple(problems), report.confidential(contract.table))
+    return Conformity(located.fingerprint, tuple(problems), report.confidential(contract.table), months)
+
+
+def admit(
+    ledger: Books, dataset: str, contract: Contract, found: Conformity, also_charged_to: Collection[str] = ()
+) -> None:
+    """Admit an input that keeps the contract. Of a month also its quarter and its year, as far as their other months
+    are admitted by themselves: their records keep the contract together, too. Raises ContractBroken: as
+    `dpdist.ledger.terms.admit_input`.
+    """
+    how: dict[str, Any] = {"contract": contract.digest, "also_charged_to": also_charged_to}
+    ledger.admit_input(dataset, fingerprint=found.fingerprint, months=found.months, **how)
+    admitted, files = ledger.inputs(dataset), dict[str, set[FoundFile]]()
+    for path in (*contract.data.paths, *contract.data.later) if len(found.months) == 1 else ():
+        with suppress(DataNotFound):
+            for file in find_files(source_of(contract.data, paths=(path,))):
+                for month in months_in([file.path]):
+                    files.setdefault(month, set()).add(file)
+    for period in periods_of(found.months[0]) if files else ():
+        of_month = {month: tuple(sorted(files[month])) for month in months_of(period) if month in files}
+        months = [m for m, own in of_month.items() if (fingerprint_of(own), contract.digest) in admitted]
+        if len(months) > 1:
+            together = fingerprint_of(tuple(sorted(file for month in months for file in files[month])))
+            ledger.admit_input(dataset, fingerprint=together, months=months, **how)
+
+
+def _months(contract: Contract, files: TableSource | None) -> tuple[str, ...]:
+    """The months of an input's files. Raises SpecError: a name has none, and the contract is one by month."""
+    if contract.data.every is None:
+        return ()
+    months = months_in(file.path for file in find_files(files)) if files is not None else ()
+    if not months:
+        raise SpecError("data.every: expected files whose names have one month each, such as births-2026-03.parquet")
+    return months
 
 
 def _counts(codes: Codes, sizes: Mapping[int, int]) -> dict[int, NDArray[np.int64]]:
@@ -159,9 +195,9 @@ def _of_ids(report: RowReport, contract: Contract) -> list[str]:
     ]
 
 
-def _of_numbers(report: RowReport, contract: Contract) -> list[str]:
+def _of_numbers(report: RowReport, contract: Contract, months: int) -> list[str]:
     problems = []
-    if report.kept < contract.minimum_records:
+    if report.kept < months * contract.minimum_records:
         problems.append("fewer records are kept than minimum_records declares")
     if contract.number_of_records not in (None, report.kept + report.uncounted):  # of releases without weights
         problems.append("number_of_records is not the number of records")

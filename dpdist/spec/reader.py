@@ -23,6 +23,7 @@ from dpdist.spec.data import from_folder
 from dpdist.spec.kinds import FAMILIES
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
+from dpdist.spec.series import in_period
 from dpdist.spec.strict_yaml import load_yaml
 from dpdist.spec.validation import change, override, validated
 
@@ -84,7 +85,8 @@ def load(
     else:
         raise SpecError(f"spec: expected the path of a spec file or a mapping, got {type(source).__name__}")
     try:
-        tree = dated(override(tree, overrides or {}), day=day)
+        tree = override(tree, overrides or {})
+        tree = dated(in_period(tree, day=day) if isinstance(tree.get("series"), Mapping) else tree, day=day)
     except SpecError as error:
         raise SpecError(f"{title}: {error}") from None
     kind = tree.get("kind")

@@ -30,7 +30,7 @@ EXPENSIVE = ["counting", "learning parameters", "synthesising", "writing"]
 
 
 def on(cluster: DaskProcesses) -> dict[str, object]:
-    return {"mode": "address", "address": cluster.address, "timeout": 60, "partitions": 3}
+    return {"mode": "address", "address": cluster.address, "timeout": 180, "partitions": 3}
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -137,7 +137,7 @@ def test_a_full_disk_is_a_clear_error_and_resumable(
     change: dict[str, Any] = {"output__path" if where == "output" else "work": str(small_disk / where)}
     if mode == "address":
         cluster: DaskProcesses = request.getfixturevalue("dask_cluster")
-        change["cluster"] = {"mode": mode, "address": cluster.address, "timeout": 60}
+        change["cluster"] = {"mode": mode, "address": cluster.address, "timeout": 180}
     spec = project(tmp_path, **change)
     full = pytest.raises(errors.OutOfDisk, match=r"no space is left.*resume")
     with at("counting", lambda: fill(small_disk)) as progress, full:
@@ -176,7 +176,7 @@ def test_workers_without_memory_are_a_clear_error_and_resumable(tmp_path: Path, 
     cluster = DaskProcesses(tmp_path, memory="500MiB")
     cluster.start()
     try:
-        spec = project(tmp_path, cluster={"mode": "address", "address": cluster.address, "timeout": 60})
+        spec = project(tmp_path, cluster={"mode": "address", "address": cluster.address, "timeout": 180})
         cluster.order("worker", "learning-parameters-tables", state="executing", action="hog")
         with pytest.raises(errors.OutOfMemory, match=r"partitions.*resumed"):
             run_release(spec, fixed_key=KEY)

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from dpdist.errors import SpecError
 from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.families.mixing.budget import ClassPlan
 from dpdist.families.mixing.classes import Mixtures, confirmed_classes
@@ -26,6 +25,7 @@ from dpdist.families.mixing.mixture import clip_rows
 from dpdist.families.mixing.scaling import Encoding, MomentPlan, declared_encoding, moment_sums, noisy_moments
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.mixing.stages import stages
+from dpdist.federated.plan import require_one_curator
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.checks import CountCheck
@@ -149,10 +149,7 @@ def _noisy_moments(encoding: Encoding, plan: MomentPlan, records: int, sums: lis
 
 def claims(plan: MixingPlan) -> tuple[Claim, ...]:
     """Each mechanism of a plan, on a small class made to contradict it. Raises SpecError: the release is federated."""
-    if plan.spec.federated is not None:
-        raise SpecError(
-            "federated releases are not audited from their spec; leave out `federated` to audit a central one"
-        )
+    require_one_curator(plan)
     made: dict[object, Claim] = {}
     for part in plan.classes:
         small = _small_class(part.mixtures, plan.sigma_over_clip)
