@@ -20,15 +20,13 @@ from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
-from dpdist.cli.examples import examples
 from dpdist.cli.help import dress
-from dpdist.cli.join import join
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.ledger_views import metrics, report
 from dpdist.cli.plan import plan
 from dpdist.cli.readers import audit_coverage, draw, export, infer, replicates, tabulate, verify
-from dpdist.cli.runs import runs_app
-from dpdist.cli.schema import schema_app, spec_app
+from dpdist.cli.runs import join, runs_app
+from dpdist.cli.schema import examples, schema_app, spec_app, synthesize
 from dpdist.cli.shared import (
     AsJson,
     Settings,
@@ -41,7 +39,6 @@ from dpdist.cli.shared import (
     show_json,
     with_quiet,
 )
-from dpdist.cli.synthesize import synthesize
 from dpdist.errors import AccountingError, DpdistError, SpecError
 from dpdist.privacy.formatting import folded
 

@@ -35,10 +35,10 @@ from dpdist.evaluation.utility.marginals import Marginals, Subset
 from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy import accountant
+from dpdist.privacy.accountant import most_right
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
 from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
-from dpdist.privacy.risk import most_right
 from dpdist.publish.manifest import Manifest, fingerprint
 from dpdist.spec.contract import Contract
 from dpdist.spec.release import ReleaseSpec

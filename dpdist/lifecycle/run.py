@@ -42,13 +42,13 @@ from dpdist.families.base.attempt import Attempt, Progress, silent
 from dpdist.families.base.family import Stage
 from dpdist.families.base.owners import refuse_tables_of_others
 from dpdist.families.base.registry import family_of, make_plan
-from dpdist.ledger import Books, Charge
+from dpdist.ledger import Books
 from dpdist.ledger.keys import PUBLIC_INPUT, WITH_TEST_KEY, KeyRef, require_test_keys
 from dpdist.ledger.records import event_json
 from dpdist.ledger.signing import load_signing_key
+from dpdist.lifecycle.conformity import keep_apart, opened_executor, refuse
 from dpdist.lifecycle.history import ERROR_FILE, sweep_before, write_record
 from dpdist.lifecycle.lineage import Lineage
-from dpdist.lifecycle.preflight import keep_apart, opened_executor, refuse
 from dpdist.lifecycle.publication import Outcome, Publication
 from dpdist.privacy.event import covers
 from dpdist.publish.manifest import require_vacant
@@ -298,14 +298,11 @@ class Run:
             work=work,
             output=self._output,
             progress=self.progress,
-            before_noise=partial(self._mark_drawing, attempt),
+            before_noise=partial(ledger.mark_drawing, attempt),
             contract=self._contract,
             public_tables=self._public_tables,
             open=self._open_by,
         )
-
-    def _mark_drawing(self, attempt: Charge) -> None:
-        self._ledger.mark_drawing(attempt)
 
     def _give_back(self) -> None:
         """Give the charge back, unless a record may have been read; a key file may be left."""

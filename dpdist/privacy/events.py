@@ -43,21 +43,6 @@ class DiscreteLaplace(Event):
         check_integer(self, "sensitivity", low=1)
         check_integer(self, "count", low=1)
 
-    @classmethod
-    def on_grid(
-        cls, *, scale: float, sensitivity: float, grid: float, count: int = 1, label: str = ""
-    ) -> DiscreteLaplace:
-        """The event for real statistics rounded to multiples of ``grid``.
-
-        Values that differ by at most ``sensitivity`` round to multiples that differ by at most
-        ``floor(sensitivity / grid) + 1`` steps; `scale`, `sensitivity` and `grid` have the statistic's unit.
-        """
-        if not grid > 0 or not sensitivity >= 0:
-            raise AccountingError(
-                f"discrete-laplace/1: grid must be positive and sensitivity not negative, got {grid}, {sensitivity}"
-            )
-        return cls(scale=scale / grid, sensitivity=math.floor(sensitivity / grid) + 1, count=count, label=label)
-
     def piece(self) -> Piece:
         """The noise around the sensitivity against the noise around 0."""
         from dpdist.privacy import pieces

@@ -14,9 +14,9 @@ from scipy import stats
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.family import SolveRequest
 from dpdist.families.base.registry import make_plan, solve_risk
+from dpdist.privacy.accountant import most_right
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian, SubsampledGaussian
 from dpdist.privacy.formatting import percent, risk_sentence
-from dpdist.privacy.risk import most_right
 from dpdist.spec.validation import change
 
 SPECS = {case.name: case.spec(Path("unused")) for case in (SYNTHESIS, HISTOGRAM)}

@@ -11,8 +11,8 @@ from typing import Any
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.family import Family, SolveRequest, Stage
 from dpdist.families.base.plan import Plan
+from dpdist.privacy.accountant import most_right
 from dpdist.privacy.formatting import Fact, lines_of, risk_sentence
-from dpdist.privacy.risk import most_right
 from dpdist.spec import kinds
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.validation import change

@@ -128,9 +128,7 @@ def pooled_deviation(marginals: Sequence[Marginal], records: Sequence[int]) -> f
 
 
 def marginal_of_masses(masses: Floats, *, discrete: bool, bandwidth: float = 0.0) -> Marginal:
-    """The marginal with these masses of its cells. Raises ValueError: one is negative or not finite, or all are 0."""
-    if not np.all(np.isfinite(masses)) or masses.min() < 0 or not masses.sum() > 0:
-        raise ValueError("masses of cells are finite, not negative and not all zero")
+    """The marginal with these masses of its cells."""
     cumulative = np.concatenate([[0.0], np.cumsum(masses)])
     return Marginal(cumulative / cumulative[-1], discrete, bandwidth)
 
