@@ -31,7 +31,7 @@ def join(
     read = loaded(spec, settings)
     session = family_of(read).session
     if not isinstance(read, FederatedRelease) or session is None:
-        raise SpecError("join: expected a spec of a synthesis with `federated.mailbox`")
+        raise SpecError("join: expected a synthesis or histograms with `federated.mailbox`")
     member = MailboxClient(read, client, session)
     if accept is None:
         say(folded(f"{make_plan(read).explain()}\nTo join     --accept {read.fingerprint}"))

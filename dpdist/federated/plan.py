@@ -8,8 +8,11 @@ from typing import Any
 
 from dpdist.errors import SpecError
 from dpdist.families.base.plan import Plan
-from dpdist.federated.spec import FederatedRelease, FederatedSpec
+from dpdist.federated.spec import FederatedRelease, FederatedSpec, SummedRelease
+from dpdist.privacy.formatting import Fact
 from dpdist.privacy.guarantee import FederatedPrivacy, Guarantee
+
+NOT_AUDITED = "federated releases are not audited from their spec; leave out `federated` to audit a central one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,3 +40,25 @@ class ClientsPlan(Plan):
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
         return {**super().public_parameters(), "federated": self.spec.public()["federated"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummedPlan(ClientsPlan):
+    """A plan of noisy sums over clients."""
+
+    spec: SummedRelease
+
+    def details(self) -> list[Fact]:
+        """Those of a curator, and who answers."""
+        federated, listed = self.federated, len(self.federated.clients)
+        wider = self.spec.widening(listed)
+        text = (
+            f"{listed}; at least {self.spec.least_clients} must be ready; each is charged in its own ledger, and "
+            + ("sends masked tables: only their noisy sum is seen" if self.spec.is_masked else "adds its own noise")
+        )
+        noise = f"{wider:.3g} times that of one curator, against {federated.colluding} colluding clients"
+        return [
+            *super().details(),
+            Fact("Clients", text, {"listed": listed, "minimum": self.spec.least_clients}),
+            Fact("Noise of the sums", noise, {"times": wider, "colluding": federated.colluding}),
+        ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection
 from typing import Annotated, Any, Literal
@@ -217,6 +218,10 @@ class FederatedRelease(ReleaseSpec):
             ]
         return tree
 
+    def widening(self, clients: int) -> float:
+        """Deviation of the noise in a sum over this many clients, over that of one curator at the same charge."""
+        return math.sqrt(max(1, clients) / self.honest)
+
     def public(self) -> dict[str, Any]:
         """What is released, for the manifest; of the clients only how many are listed, and whom they trust."""
         tree = super().public()
@@ -227,4 +232,20 @@ class FederatedRelease(ReleaseSpec):
                 "colluding": self.federated.colluding,
                 "at_least": self.least_clients,
             }
+        return tree
+
+
+class SummedRelease(FederatedRelease):
+    """A release of tables of counts, which clients may answer as noisy sums."""
+
+    @property
+    def least_clients(self) -> int:
+        """Clients that must be ready: their noise alone must carry the guarantee, so all, if the spec does not say."""
+        return 0 if self.federated is None else self.federated.at_least or len(self.federated.clients)
+
+    def public(self) -> dict[str, Any]:
+        """What is released, for the manifest."""
+        tree = super().public()
+        if self.federated is None:
+            del tree["federated"]
         return tree

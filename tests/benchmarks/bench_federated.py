@@ -30,7 +30,7 @@ from dpdist.accuracy.sketched import Sketch
 from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.families.base.registry import make_plan
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.synthesis.plan import SynthesisPlan, widening_of
+from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.stages import stages
 from dpdist.federated.messages import LEAST_SIGMA, Masks, identity_text, public_key
 from dpdist.federated.sums import Question, added, part_of, tables_in
@@ -93,14 +93,14 @@ def together(plan: SynthesisPlan, parts: Sequence[Codes], seed: int) -> Codes:
     if spec.is_masked:
         public = [public_key(key) for key in keys]
         masks = [Masks.agree(key, [p for p in public if p != public_key(key)], context="bench") for key in keys]
-    widening, asked = widening_of(spec, clients), 0
+    widening, asked = spec.widening(clients), 0
 
     def ask(step: str, sums: Sequence[Sum], sigmas: Floats) -> tuple[list[Counts], Floats]:
         nonlocal asked
         question = Question(asked, step, tuple(sums), tuple((sigmas / widening).tolist()))
         asked += 1
         sent = [
-            part_of(own, question, Noise(key), mask, honest=spec.honest)
+            part_of([one.of(own) for one in sums], question, Noise(key), mask, honest=spec.honest)
             for own, key, mask in zip(tables, keys, masks, strict=True)
         ]
         return tables_in(added(sent), sums), sigmas
@@ -171,7 +171,7 @@ def coverage(table: str, clients: int, epsilon: float) -> list[dict[str, str]]:
         sigmas = GaussianAccount(mu, Noise(bytes(32))).deviations(1.0, weights)
         question = Question(0, "accuracy", tuple(sums), tuple(sigmas.tolist()))
         sent = [
-            part_of(held, question, Noise(bytes([k]) * 32), Masks(), honest=len(parts))
+            part_of([one.of(held) for one in sums], question, Noise(bytes([k]) * 32), Masks(), honest=len(parts))
             for held, k in zip(own, keys, strict=True)
         ]
         return tables_in(added(sent), sums), sigmas

@@ -43,6 +43,11 @@ def keyed(count: int, context: str = "attempt/all") -> list[Masks]:
     return [Masks.agree(key, [p for p in public if p != public_key(key)], context=context) for key in private]
 
 
+def sent(held: Tables, asked: Question, noise: Noise, masks: Masks) -> np.ndarray:
+    """What one of four honest clients sends."""
+    return part_of([one.of(held) for one in asked.sums], asked, noise, masks, honest=4)
+
+
 def tables(seed: int, rows: int = 50) -> Tables:
     rng = np.random.default_rng(seed)
     return Tables.counted([rng.integers(0, size, rows).astype(np.uint8) for size in CARDS], CARDS)
@@ -95,8 +100,8 @@ def test_masks_cancel_in_the_whole_sum_and_in_no_other() -> None:
             counts = np.bincount(reduce(np.add, some).view(np.uint8), minlength=256)
             assert ((counts - 128) ** 2 / 128).sum() < chi2.isf(1e-9, 255)
     held, noises = [tables(k) for k in range(4)], [Noise(bytes([k]) * 32) for k in range(4)]
-    masked = added([part_of(*one, honest=4) for one in zip(held, [asked] * 4, noises, masks, strict=True)])
-    plain = [part_of(t, asked, n, Masks(), honest=4) for t, n in zip(held, noises, strict=True)]
+    masked = added([sent(*one) for one in zip(held, [asked] * 4, noises, masks, strict=True)])
+    plain = [sent(t, asked, n, Masks()) for t, n in zip(held, noises, strict=True)]
     assert np.array_equal(masked, np.sum(plain, axis=0))
     single, pair = tables_in(masked, asked.sums)
     whole = reduce(Tables.__add__, held)
@@ -110,7 +115,7 @@ def test_each_client_draws_its_part_of_the_noise() -> None:
     cells = 30_000
     wide = Sum((0,), (np.arange(cells),))
     empty = Tables(PairCounts((cells,), np.zeros(cells, np.int64)), np.zeros(0, np.int64))
-    away = part_of(empty, Question(0, "one", (wide,), (20.0,)), Noise(bytes(32)), Masks(), honest=4)
+    away = sent(empty, Question(0, "one", (wide,), (20.0,)), Noise(bytes(32)), Masks())
     edges = np.arange(-25, 26, 5)
     expected = np.diff(norm.cdf((edges - 0.5) / 10)) * cells
     found = np.histogram(away, edges)[0]
@@ -190,10 +195,12 @@ def test_a_coordinator_that_lies_about_who_is_lost_sees_a_noise_in_one_sum(tmp_p
     sessions = {name: SynthesisSession(spec=spec, name=name, attempt=attempt) for name in names}
     members = {name: well(client.join(one)) for name, one in sessions.items()}
     asked = own_question(sessions["north"])
-    sent = {name: well(answer(one, asked, members)).steps for name, one in sessions.items()}
+    given = {name: well(answer(one, asked, members)).steps for name, one in sessions.items()}
     keys = {name: well(unmask(sessions[name], asked, members)).steps for name in ("north", "south", "west")}
     size, address = asked.size, f"sums/0/{asked.digest}"
-    opened = {name: sent[name] - Noise(key.tobytes()).words(address, size).view(np.int64) for name, key in keys.items()}
+    opened = {
+        name: given[name] - Noise(key.tobytes()).words(address, size).view(np.int64) for name, key in keys.items()
+    }
     assert np.abs(added(list(opened.values()))).max() > 1 << 50  # the key of east is missing
     rest = {name: members[name] for name in keys}
     for name in keys:  # their noise is for the sum of all four now

@@ -16,12 +16,14 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.errors import SpecError
 from dpdist.families.base.calibration import add_noise
 from dpdist.families.histogram.binning import FAN_OUT, BinningPlan, noisy_levels
 from dpdist.families.histogram.counts import CountPlan, histograms
 from dpdist.families.histogram.curves import CurvePlan, CurveSums, release_mean, sum_curves
 from dpdist.families.histogram.entropy import EntropyPlan, release_entropies
 from dpdist.families.histogram.plan import HistogramPlan
+from dpdist.federated.plan import NOT_AUDITED
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.guarantee import Adjacency
@@ -100,7 +102,7 @@ def canaries(plan: HistogramPlan) -> tuple[Canaries, ...]:
 
     None under another adjacency, or where no noisy histogram is planned.
     """
-    if plan.measurement is None or plan.measurement.adjacency != "add/remove":
+    if plan.measurement is None or plan.measurement.adjacency != "add/remove" or plan.spec.federated is not None:
         return ()
     cells, mechanism = plan.cells, plan.measurement.mechanism
     number = int(np.argmax(cells))
@@ -157,6 +159,8 @@ def _noisy_mean(sums: CurveSums, plan: CurvePlan, axes: Floats, noise: Noise) ->
 
 def claims(plan: HistogramPlan) -> tuple[Claim, ...]:
     """Each mechanism of a plan, with its noise, on a small table made to contradict it."""
+    if plan.spec.federated is not None:
+        raise SpecError(NOT_AUDITED)
     made = []
     if plan.counts is not None and not plan.is_exact:
         made.append(counts_claim(plan))

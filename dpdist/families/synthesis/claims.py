@@ -23,6 +23,7 @@ from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.regression_steps import scores_operator
 from dpdist.families.synthesis.regressions import Regressions, measure_regressions
 from dpdist.families.synthesis.stages import stages as stages_of
+from dpdist.federated.plan import NOT_AUDITED
 from dpdist.model.account import Measurements
 from dpdist.model.claims import OTHERS, model_claim, of_accuracy, with_canary
 from dpdist.privacy.arrays import Codes, Floats
@@ -42,9 +43,7 @@ _RECORDS = 1e9
 def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
     """All that is measured, and the folder that is published with what fitting and drawing make of it."""
     if plan.spec.federated is not None:
-        raise SpecError(
-            "federated releases are not audited from their spec; leave out `federated` to audit a central one"
-        )
+        raise SpecError(NOT_AUDITED)
     if plan.discovery is not None:
         spec = change(plan.spec, {"schema": plan.spec.presumed.model_dump(mode="json"), "discover": None})
         return (_found_claim(plan), *claims(replace(plan, spec=spec, discovery=None)))

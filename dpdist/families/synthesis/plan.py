@@ -19,7 +19,7 @@ from dpdist.families.base.plan import EventPlan, Needs, core_seconds
 from dpdist.families.synthesis.discovery import Discovery, lost_by
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of, regression_deviation
 from dpdist.families.synthesis.spec import PRESUMED_VALUES, WholeSynthesisSpec
-from dpdist.federated.plan import ClientsPlan
+from dpdist.federated.plan import SummedPlan
 from dpdist.model.choices import (
     MOST_CODED_CELLS,
     Choices,
@@ -93,7 +93,7 @@ class SynthesisPlan(EventPlan):
     def expected(self) -> Expected:
         """The accuracy that the records are expected to have."""
         spec = self.spec
-        choices = replace(self.choices, mu=self.choices.mu / widening_of(spec, len(spec.clients)))
+        choices = replace(self.choices, mu=self.choices.mu / spec.widening(len(spec.clients)))
         return expected(spec.presumed.cardinalities, choices, minimum=spec.expected_records, released=spec.records)
 
     def knowing(self, spec: WholeSynthesisSpec, spent: float) -> SynthesisPlan:
@@ -214,30 +214,10 @@ class SynthesisPlan(EventPlan):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FederatedSynthesisPlan(ClientsPlan, SynthesisPlan):
+class FederatedSynthesisPlan(SummedPlan, SynthesisPlan):
     """A `SynthesisPlan` whose tables are noisy sums over clients."""
 
     spec: WholeSynthesisSpec
-
-    def details(self) -> list[Fact]:
-        """Those of a synthesis, and who answers."""
-        federated, listed = self.federated, len(self.federated.clients)
-        wider = widening_of(self.spec, listed)
-        text = (
-            f"{listed}; at least {self.spec.least_clients} must be ready; each is charged in its own ledger, and "
-            + ("sends masked tables: only their noisy sum is seen" if self.spec.is_masked else "adds its own noise")
-        )
-        noise = f"{wider:.3g} times that of one curator, against {federated.colluding} colluding clients"
-        return [
-            *super().details(),
-            Fact("Clients", text, {"listed": listed, "minimum": self.spec.least_clients}),
-            Fact("Noise of the sums", noise, {"times": wider, "colluding": federated.colluding}),
-        ]
-
-
-def widening_of(spec: WholeSynthesisSpec, clients: int) -> float:
-    """Deviation of the noise in the sum over this many clients, over that of one curator at the same charge."""
-    return math.sqrt(max(1, clients) / spec.honest)
 
 
 def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
@@ -329,7 +309,7 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     m = len(spec.table.attributes)
     parts = spec.records // spec.output.rows_per_part  # whole ones: each uses as much of the pool as any other
     sizes = spec.presumed.cardinalities
-    widening = widening_of(spec, len(spec.clients))
+    widening = spec.widening(len(spec.clients))
     found = choose(sizes, records=spec.expected_records, mu=mu / widening, parts=parts, raking=not is_wide(sizes))
     if spec.federated is not None:
         found = with_sums(replace(found, mu=mu))

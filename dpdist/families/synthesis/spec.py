@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from dpdist.errors import SpecError
 from dpdist.families.synthesis.regressions import MOST_COEFFICIENTS
-from dpdist.federated.spec import FederatedRelease, HeldDataSpec
+from dpdist.federated.spec import HeldDataSpec, SummedRelease
 from dpdist.model.choices import MOST_ROUNDS
 from dpdist.spec.data import FilesSpec
 from dpdist.spec.paths import PATH
@@ -123,7 +123,7 @@ MOST_SHARES = 0.9
 """Of mu^2, for the accuracy and the regressions together, at most."""
 
 
-class WholeSynthesisSpec(FederatedRelease):
+class WholeSynthesisSpec(SummedRelease):
     """Records drawn from a model that was fitted to noisy tables of all records."""
 
     papers: ClassVar[tuple[str, ...]] = (
@@ -169,11 +169,6 @@ class WholeSynthesisSpec(FederatedRelease):
         if self.federated is not None and (given := [name for name, value in beside.items() if value]):
             raise ValueError(f"{given[0]}: clients are asked for sums of tables alone: leave it out, or `federated`")
         return self
-
-    @property
-    def least_clients(self) -> int:
-        """Clients that must be ready: their noise alone must carry the guarantee, so all, if the spec does not say."""
-        return 0 if self.federated is None else self.federated.at_least or len(self.federated.clients)
 
     def _check_discovery(self, discover: DiscoverSpec) -> None:
         for name in discover.columns:
@@ -230,9 +225,8 @@ class WholeSynthesisSpec(FederatedRelease):
     def public(self) -> dict[str, Any]:
         """The public settings, for the manifest."""
         tree = super().public()
-        for name in ("discover", "federated"):
-            if getattr(self, name) is None:
-                del tree[name]
+        if self.discover is None:
+            del tree["discover"]
         if not self.earlier_releases:
             del tree["model"]["evidence"]
         return tree
