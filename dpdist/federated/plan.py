@@ -56,6 +56,9 @@ class SummedPlan(ClientsPlan):
             f"{listed}; at least {self.spec.least_clients} must be ready; each is charged in its own ledger, and "
             + ("sends masked tables: only their noisy sum is seen" if self.spec.is_masked else "adds its own noise")
         )
+        if self.spec.unit is not None:
+            at = federated.unit_at or listed
+            text += f". A unit is at {at} of them at most: that many times the noise of one that is at one"
         noise = f"{wider:.3g} times that of one curator, against {federated.colluding} colluding clients"
         return [
             *super().details(),

@@ -79,6 +79,8 @@ class FederatedSpec(Section):
     `dpdist join`, and no Dask cluster is needed."""
     storage: StorageSpec = StorageSpec()
     """Of the mailbox."""
+    unit_at: int | None = Field(default=None, ge=1)
+    """With `unit`: clients that may hold records of one unit, at most; default: all. Not of mixtures."""
     identity: Annotated[str | None, PATH] = None
     """PEM file of the coordinator's Ed25519 private key (mode 0600), which signs its calls by mailbox."""
     public_key: str | None = None
@@ -167,12 +169,15 @@ class FederatedRelease(ReleaseSpec):
             raise ValueError("cluster.mode: with federated.mailbox no cluster is needed: leave it out")
         on_one = federated.mailbox is None and self.cluster.mode in ("embedded", "in-process")
         federated.refuse_shared_files(one_machine=on_one)
-        if self.unit is not None:
-            raise ValueError(
-                "unit: a federated release protects single records only, because nobody bounds the records that one "
-                "unit has with several clients: leave it out"
-            )
+        self._check_units(federated)
         return self
+
+    def _check_units(self, federated: FederatedSpec) -> None:
+        if self.unit is not None or federated.unit_at is not None:
+            raise ValueError(
+                "unit: a federated release of this kind protects single records only, because nobody bounds the "
+                "records that one unit has with several clients: leave it out"
+            )
 
     @property
     def least_clients(self) -> int:
@@ -237,6 +242,16 @@ class FederatedRelease(ReleaseSpec):
 
 class SummedRelease(FederatedRelease):
     """A release of tables of counts, which clients may answer as noisy sums."""
+
+    def _check_units(self, federated: FederatedSpec) -> None:
+        if self.unit is None and federated.unit_at is not None:
+            raise ValueError("federated.unit_at: it is about the records of a `unit`: name one")
+
+    @property
+    def records_of_a_unit(self) -> int:
+        """Records by which neighbouring tables differ, at most: each client keeps this many of a unit's records."""
+        federated, own = self.federated, super().records_of_a_unit
+        return own if federated is None or self.unit is None else own * (federated.unit_at or len(federated.clients))
 
     @property
     def least_clients(self) -> int:

@@ -12,12 +12,15 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from federations import NAMES, states, summing_federation
 from scipy.stats import chi2, norm
 
 from dpdist.accuracy.tables import Tables
 from dpdist.data.count import PairCounts
+from dpdist.families.base.registry import make_plan
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.families.synthesis.stages import SynthesisSession
 from dpdist.federated import client
@@ -212,3 +215,20 @@ def test_a_coordinator_that_lies_about_who_is_lost_sees_a_noise_in_one_sum(tmp_p
     assert unmask(sessions["east"], asked, others).error.startswith("RoundFailed")
     stranger = {**members, "north": replace(members["north"], public=b"1" * 32)}
     assert answer(sessions["east"], own_question(sessions["east"], 1), stranger).error.startswith("RoundFailed")
+
+
+def test_units_are_bounded_at_each_client_and_charged_for_all(tmp_path: Path) -> None:
+    spec = summing_federation(tmp_path, unit={"by": "patient", "at_most": 2}, federated__unit_at=2)
+    alone = summing_federation(tmp_path).model_copy(update={"unit": spec.unit})
+    for name in NAMES:  # five records of each patient
+        file = tmp_path / name / "people.parquet"
+        found = pq.read_table(file)
+        pq.write_table(found.append_column("patient", pa.array(np.arange(len(found)) // 5)), file)
+    attempt = str(uuid4())
+    held = {name: SynthesisSession(spec=spec, name=name, attempt=attempt) for name in NAMES}
+    assert held["north"].plan.mu * 4 == pytest.approx(make_plan(summing_federation(tmp_path)).mu, rel=1e-6)  # type: ignore[attr-defined]
+    assert make_plan(alone).mu * 6 == pytest.approx(held["north"].plan.mu * 4, rel=1e-6)  # type: ignore[attr-defined]
+    members = {name: well(client.join(one)) for name, one in held.items()}
+    messages = [well(answer(one, own_question(one), members)) for one in held.values()]
+    total = int(added([message.steps for message in messages]).sum())
+    assert abs(total - 9_000 * 2 // 5) < 400

@@ -70,7 +70,7 @@ def for_clients(planned: Measurement, draws: int, *, least: float) -> Measuremen
     """The same where clients draw the noise, this often together, of a deviation of at least `least`."""
     scales = tuple(max(scale, least) for scale in planned.scales)
     lost = ApproximateDP(0.0, sampler_delta(draws), label="sampler")
-    return replace(planned, scales=scales, event=Composed((*_events("gaussian", scales, 1, 1), lost)))
+    return replace(planned, scales=scales, event=Composed((*_events("gaussian", scales, 1, planned.unit), lost)))
 
 
 def plan_measurement(

@@ -219,6 +219,30 @@ class FederatedSynthesisPlan(SummedPlan, SynthesisPlan):
 
     spec: WholeSynthesisSpec
 
+    def details(self) -> list[Fact]:
+        """Those of sums, and what clients send."""
+        choices, cards = self.choices, self.spec.presumed.cardinalities
+        rounds = 1 if choices.pairs_first else bool(choices.grids) + bool(choices.tree) + choices.rounds
+        number = 1 + bool(choices.one_way_again) + rounds + 2 * bool(choices.triple_tables) + bool(self.accuracy_mu)
+        size = 8e-6 * (draws_at_most(choices, cards) + sketch_draws(cards))
+        text = f"up to {number} with tables from each client, {size:.2g} MB at most"
+        return [*super().details(), Fact("Messages", text, {"messages": number, "megabytes": size})]
+
+    def errors(self) -> list[Fact]:
+        """Those of a synthesis, beside those without federation."""
+        (found,) = super().errors()
+        mu, clients = self.choices.mu, len(self.spec.clients)
+        curator, local = (_expected_of(self.spec, mu / wider) for wider in (1.0, math.sqrt(clients)))
+        text = f"{found.sentence}; one curator's within {curator:.4f}, with noise of each client alone {local:.4f}"
+        return [replace(found, sentence=text, numbers={**found.numbers, "curator": curator, "local": local})]
+
+
+def _expected_of(spec: WholeSynthesisSpec, mu: float) -> float:
+    """The expected error of two-way tables of a release that is this many mu-GDP."""
+    sizes = spec.presumed.cardinalities
+    choices = choose(sizes, records=spec.expected_records, mu=mu, raking=not is_wide(sizes))
+    return expected(sizes, choices, minimum=spec.expected_records, released=spec.records).error
+
 
 def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     """Plan a synthesis. Raises SpecError: all pair tables do not fit a worker, or the parts are too large;
