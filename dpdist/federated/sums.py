@@ -38,6 +38,7 @@ from dpdist.storage.stored import Stored
 
 _PART = "all"  # all clients take part in every sum, but those that are lost
 _KEY_WORDS = 4  # of 64 bits: the key of a mask
+_MOST_QUESTIONS = 1000
 _LARGEST = 1 << 50  # beyond it a sum of counts and noise shows that the masks do not cancel
 
 
@@ -179,6 +180,8 @@ def _message(session: SummingSession, question: Question, members: Iterable[str]
 def _spend(session: SummingSession, question: Question) -> None:
     """Charge a question to the client's account of the round. Raises RoundFailed: it is no question of the plan."""
     work = own.work_of(session)
+    if type(question.number) is not int or not 0 <= question.number < _MOST_QUESTIONS:
+        raise RoundFailed("the coordinator asks a question without a number")
     try:
         for one in question.sums:
             session.require(one)

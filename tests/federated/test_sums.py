@@ -179,6 +179,8 @@ def test_a_client_answers_what_it_is_charged_for_and_no_more(sessions: dict[str,
     assert np.array_equal(well(answer(north, asked, members)).steps, messages[0].steps)
     refused(replace(asked, step="another"))  # the same number
     refused(own_question(north, 2))  # out of turn
+    refused(own_question(north, -1))  # before all others: their costs would not count
+    refused(replace(own_question(north), number=0.0))  # type: ignore[arg-type]
     refused(replace(own_question(north, 1), sigmas=(1.0,)))  # less noise than a client draws
     refused(replace(own_question(north, 1), sigmas=(math.nan,)))
     refused(own_question(north, 1, share=0.7))  # more than is left
