@@ -20,7 +20,7 @@ from dpdist.families.synthesis.discovery import Discovery, lost_by
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of, regression_deviation
 from dpdist.families.synthesis.series import facts_of
 from dpdist.families.synthesis.spec import PRESUMED_VALUES, WholeSynthesisSpec
-from dpdist.federated.plan import ClientsPlan
+from dpdist.federated.plan import SummedPlan
 from dpdist.model.choices import (
     MOST_CODED_CELLS,
     Choices,
@@ -95,7 +95,7 @@ class SynthesisPlan(EventPlan):
     def expected(self) -> Expected:
         """The accuracy that the records are expected to have."""
         spec = self.spec
-        choices = replace(self.choices, mu=self.choices.mu / widening_of(spec, len(spec.clients)))
+        choices = replace(self.choices, mu=self.choices.mu / spec.widening(len(spec.clients)))
         return expected(spec.presumed.cardinalities, choices, minimum=spec.expected_records, released=spec.records)
 
     def knowing(self, spec: WholeSynthesisSpec, spent: float) -> SynthesisPlan:
@@ -219,19 +219,34 @@ class SynthesisPlan(EventPlan):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FederatedSynthesisPlan(ClientsPlan, SynthesisPlan):
+class FederatedSynthesisPlan(SummedPlan, SynthesisPlan):
     """A `SynthesisPlan` whose tables are noisy sums over clients."""
 
     spec: WholeSynthesisSpec
 
     def details(self) -> list[Fact]:
-        """Those of a synthesis, and who answers."""
-        return [*super().details(), *self.client_facts(widening_of(self.spec, len(self.spec.clients)))]
+        """Those of sums, and what clients send."""
+        choices, cards = self.choices, self.spec.presumed.cardinalities
+        rounds = 1 if choices.pairs_first else bool(choices.grids) + bool(choices.tree) + choices.rounds
+        number = 1 + bool(choices.one_way_again) + rounds + 2 * bool(choices.triple_tables) + bool(self.accuracy_mu)
+        size = 8e-6 * (draws_at_most(choices, cards) + sketch_draws(cards))
+        text = f"up to {number} with tables from each client, {size:.2g} MB at most"
+        return [*super().details(), Fact("Messages", text, {"messages": number, "megabytes": size})]
+
+    def errors(self) -> list[Fact]:
+        """Those of a synthesis, beside those without federation."""
+        (found,) = super().errors()
+        mu, clients = self.choices.mu, len(self.spec.clients)
+        curator, local = (_expected_of(self.spec, mu / wider) for wider in (1.0, math.sqrt(clients)))
+        text = f"{found.sentence}; one curator's within {curator:.4f}, with noise of each client alone {local:.4f}"
+        return [replace(found, sentence=text, numbers={**found.numbers, "curator": curator, "local": local})]
 
 
-def widening_of(spec: WholeSynthesisSpec, clients: int) -> float:
-    """Deviation of the noise in the sum over this many clients, over that of one curator at the same charge."""
-    return math.sqrt(max(1, clients) / spec.honest)
+def _expected_of(spec: WholeSynthesisSpec, mu: float) -> float:
+    """The expected error of two-way tables of a release that is this many mu-GDP."""
+    sizes = spec.presumed.cardinalities
+    choices = choose(sizes, records=spec.expected_records, mu=mu, raking=not is_wide(sizes))
+    return expected(sizes, choices, minimum=spec.expected_records, released=spec.records).error
 
 
 def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
@@ -325,7 +340,7 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     m = len(spec.table.attributes)
     parts = spec.records // spec.output.rows_per_part  # whole ones: each uses as much of the pool as any other
     sizes = spec.presumed.cardinalities
-    widening = widening_of(spec, len(spec.clients))
+    widening = spec.widening(len(spec.clients))
     found = choose(sizes, records=spec.expected_records, mu=mu / widening, parts=parts, raking=not is_wide(sizes))
     if spec.federated is not None:
         found = with_sums(replace(found, mu=mu))
