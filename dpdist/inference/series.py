@@ -57,6 +57,7 @@ class Series:
         storage_options: Mapping[str, Any] | None = None,
     ) -> Series:
         """Open the releases in a folder, in the order of their names; the last part may be a pattern: ``made/2026-??``.
+        Of the folder of a series these are its months, each in its newest version.
 
         Raises
         ------
@@ -68,6 +69,8 @@ class Series:
         place = os.fspath(uri).rstrip("/")
         pattern = place if set(place.rpartition("/")[2]) & set("*?[") else f"{place}/*"
         paths = releases_at(pattern, storage_options or {})
+        if pattern != place:
+            paths = tuple(path for path in paths if not re.search(r"/\d{4}-(q[1-4]|year)(-v\d+)?\Z", path))
         if len(paths) < 2:
             raise DataNotFound(f"{uri}: expected the folders of two releases or more, of one period each")
         names = tuple(path.rpartition("/")[2] for path in paths)

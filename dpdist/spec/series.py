@@ -137,7 +137,7 @@ def in_period(tree: Mapping[str, Any], *, day: date | None) -> dict[str, Any]:
     """The settings of the release of one period, from those of a series. Raises SpecError: a setting of the series is
     not valid, or its period is not one of its own.
     """
-    series = validated(SeriesSpec, tree["series"], "series")
+    series = validated(SeriesSpec, tree["series"], "series", what="section")
     if series.epsilon is not None:
         return dict(tree)  # a period was chosen
     out = {name: dict(part) if isinstance(part, Mapping) else part for name, part in tree.items()}
