@@ -35,7 +35,7 @@ RELATIONS: tuple[RelationKind, ...] = ("part", "larger", "sum", "previous")
 _SUMS = ("larger", "sum")
 _LEAST = 1.0  # records that a cell is taken to expect at least
 _SURELY = 2.0  # deviations
-_FAR = 0.45  # part of the deviation of one-way tables above which drift in pairs is too much
+_FAR = 0.45  # part of the deviation of one-way tables above which drift leaves too much in tables of pairs
 _PAIRS = 300  # of more only some are looked at
 
 
@@ -125,7 +125,8 @@ class Evidence:
             self._own[(i,)] = counts.astype(np.float64), np.full(len(counts), sigma**2)
         self._join()
         known = [self.estimate((i,)) for i in range(len(one_way.counts))]
-        self.is_far = self._apart([counts for counts, _ in known]) > _FAR * float(one_way.sigmas.mean())
+        equal = 1 / math.sqrt(float((one_way.sigmas**-2.0).mean()))  # deviation of tables of equal weight
+        self.is_far = self._apart([counts for counts, _ in known]) > _FAR * equal
         sigmas = [np.sqrt(variance.sum() / len(variance)) for _, variance in known]
         return replace(one_way, counts=tuple(counts for counts, _ in known), sigmas=np.array(sigmas))
 
