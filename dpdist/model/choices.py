@@ -148,10 +148,10 @@ def with_evidence(choices: Choices, attributes: int) -> Choices:
     if choices.rake:
         choices = without_triples(choices) if choices.triple_tables < _WORTH_WHILE else choices
         again = min(choices.one_way_again, _AGAIN)
-        kept = choices.spends - choices.rake - choices.tree - choices.pairs - choices.picks - choices.misfit
-        rake = choices.spends - kept + choices.one_way_again - again
-        without: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks", "misfit"), 0.0)
-        return replace(choices, rounds=0, rake=rake, one_way_again=again, prior_cells=choices.cells // 2, **without)
+        freed = choices.tree + choices.pairs + choices.picks + choices.misfit + choices.one_way_again - again
+        changes: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks", "misfit"), 0.0) | {"one_way_again": again}
+        changes |= {"rounds": 0, "sweeps": 2 * choices.sweeps, "prior_cells": choices.cells // 2}
+        return replace(choices, rake=choices.rake + freed, **changes)
     of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1)) * bool(choices.tree)
     return replace(
         choices,

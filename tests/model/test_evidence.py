@@ -153,6 +153,32 @@ def test_months_before_make_a_month_better_at_no_charge(monkeypatch: pytest.Monk
     assert distance(changed, 6, drift=0.2) < 1.05 * distance(learned(6, (), drift=0.2), 6, drift=0.2)
 
 
+@pytest.mark.parametrize("is_far", [False, True])
+def test_a_release_begins_without_evidence_that_drifts_too_far(is_far: bool) -> None:
+    """Of a population with other values it learns a tree of its own, as without; verification finds the same drift."""
+    first = learned(0, ())
+    released = Earlier(first.measurements, first.report["records"])
+    table = records(ROWS, 1)
+    if is_far:
+        table = [size - 1 - column for column, size in zip(table, CARDS, strict=True)]
+    apart = replace(choose(CARDS, records=ROWS, mu=0.06, raking=False), iterations=(12,), rounds=2)
+    known = {"evidence": Evidence((Related("part", (released,)),), CARDS), "apart": apart}
+    noise = Noise(bytes(31) + bytes([9]))
+    choices = with_evidence(apart, len(CARDS))
+    found = learn(pair_counts(table, CARDS), choices=choices, noise=noise, drawing=KEY, **known)  # type: ignore[arg-type]
+    assert known["evidence"].is_far == is_far  # type: ignore[attr-defined]
+    assert any(step == "tree/tables" for step, _ in found.report["account"]) == is_far
+    repeated = Evidence((Related("part", (released,)),), CARDS).repeated(found.measurements)
+    assert repeated == found.report["drift"]
+
+
+def test_where_all_pairs_are_measured_they_have_what_evidence_makes_needless() -> None:
+    made = choose((9, 12, 8, 24, 5, 25, 5, 2, 30, 2, 2), records=2_000_000, mu=0.05)
+    found = with_evidence(made, 11)
+    assert (made.rake > 0.4, found.rake > 0.8, found.rounds) == (True, True, 0)
+    assert found.spends == pytest.approx(made.spends)
+
+
 def test_tables_of_other_codes_are_used_as_far_as_they_are_finer() -> None:
     """A release that merged other values says nothing of these, and one of all values says it of merged ones."""
     first = learned(0, ())
