@@ -46,6 +46,7 @@ from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.spec.overrides import change
 from dpdist.spec.series import KEPT
 from dpdist.storage.stored import tree_of
 
@@ -81,6 +82,11 @@ class SynthesisPlan(EventPlan):
             "choices": {name: v for name, v in tree_of(self.choices).items() if self._chosen(name)},
             "accuracy_mu": self.accuracy_mu,
         } | ({"regression_mu": self.regression_mu} if self.regression_mu else {})
+
+    @cached_property
+    def apart(self) -> Choices:
+        """The choices of the model where earlier releases turn out to be too far from this table to begin with."""
+        return _choices(change(self.spec, {"model.evidence": {}, "series": None}), self.choices.mu)
 
     @property
     def mu(self) -> float:
@@ -290,7 +296,9 @@ def _draws(spec: WholeSynthesisSpec, mu: float) -> int:
     measured = draws(sizes) if spec.federated is None else sketch_draws(sizes)
     accuracy = measured if spec.accuracy_share and not is_wide(sizes) else 0
     public = (1 + 2 * sum(sizes)) * (spec.model.prior is not None)  # the misfit, and further one-way tables
-    drawn = draws_at_most(_choices(spec, mu), sizes) + public + accuracy + draws_of(spec.parsed_regressions)
+    alone = change(spec, {"model.evidence": {}, "series": None}) if spec.earlier_releases else spec
+    model = max(draws_at_most(_choices(one, mu), sizes) for one in (spec, alone))
+    drawn = model + public + accuracy + draws_of(spec.parsed_regressions)
     return drawn * max(1, len(spec.clients))  # of each client
 
 
