@@ -28,6 +28,7 @@ UNIT: Final = 1000
 LARGEST: Final = 100_000
 _STEEPEST = 8.0  # of a bin that is no open end
 _OPEN = 1.2  # how much wider than the one before a last bin is that has an open end
+_FAR = 10_000.0  # times the lower end of a bin to which a Pareto tail goes at most
 _NOISE = 4.0
 
 
@@ -76,9 +77,10 @@ def _logs(lows: Floats, widths: Floats, mass: Floats) -> Floats:
         (own[:1] - meeting[:1]) / 2, (meeting[:-1] - meeting[1:]) / 2, meeting[-1:] - own[-1:]
     ])  # fmt: skip
     found = np.clip(found, -log(np.array([_STEEPEST])), log(np.array([_STEEPEST])))
-    if widths[-1] > _OPEN * widths[-2] and lows[-2] > 0:
+    high = lows[-1] + widths[-1]
+    if widths[-1] > _OPEN * widths[-2] and 0 < high < _FAR * lows[-1] < _FAR**2 * lows[-2]:
         index = log((mass[-2:-1] + mass[-1:]) / mass[-1:]) / log(lows[-1:] / lows[-2:-1])
-        found[-1:] = _pareto(index, (lows[-1:] + widths[-1:]) / lows[-1:])
+        found[-1:] = _pareto(index, high / lows[-1:])
     return np.asarray(found)
 
 

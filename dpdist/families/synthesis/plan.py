@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import combinations
 from textwrap import shorten
 from typing import Any, ClassVar
 
@@ -349,7 +350,9 @@ def priorities_of(spec: WholeSynthesisSpec) -> tuple[tuple[int, int, float], ...
     if target is not None:
         t = names.index(target)
         found = {(min(i, t), max(i, t)): TARGET_WEIGHT for i in range(len(names)) if i != t}
-    for priority in spec.model.priorities:
-        i, j = sorted(names.index(name) for name in priority.attributes)
-        found[i, j] = priority.weight
+    for priority in sorted(spec.model.priorities, key=lambda one: len(one.attributes) != 1):  # own pairs count last
+        places = sorted(names.index(name) for name in priority.attributes)
+        one = places[0] if len(places) == 1 else None
+        pairs = [(min(i, one), max(i, one)) for i in range(len(names)) if i != one] if one is not None else []
+        found |= dict.fromkeys(pairs or combinations(places, 2), priority.weight)
     return tuple((i, j, weight) for (i, j), weight in sorted(found.items()))

@@ -109,10 +109,17 @@ def test_a_target_and_priorities_are_weights_of_pairs(tmp_path: Path) -> None:
     priorities = [
         {"attributes": [names[2], names[0]], "weight": 5},
         {"attributes": [names[1], names[3]], "weight": 0.5},
+        {"attributes": [names[4]], "weight": 3},
+        {"attributes": [names[2], names[3], names[4]], "weight": 7},
     ]
     plan = planned(tmp_path, model={"target": names[0], "priorities": priorities})
     found = {(i, j): weight for i, j, weight in plan.choices.priorities}
-    assert found == {(0, j): 2.0 for j in range(1, len(names))} | {(0, 2): 5.0, (1, 3): 0.5}
+    expected = (
+        {(0, j): 2.0 for j in range(1, len(names))}
+        | {(0, 4): 3.0, (1, 4): 3.0}
+        | dict.fromkeys([(2, 3), (2, 4), (3, 4)], 7.0)
+    )
+    assert found == expected | {(0, 2): 5.0, (1, 3): 0.5}
     assert f"{len(found)} pairs have a weight" in " ".join(plan.explain().split())
     assert plan.public_parameters()["choices"]["priorities"][0] == [0, 1, 2.0]
 
@@ -122,7 +129,7 @@ def test_a_target_and_priorities_are_weights_of_pairs(tmp_path: Path) -> None:
     [
         ({"model": {"target": "salary"}}, "no attribute is called 'salary'"),
         ({"model": {"priorities": [{"attributes": ["score", "salary"], "weight": 2}]}}, "'salary'"),
-        ({"model": {"priorities": [{"attributes": ["score", "score"], "weight": 2}]}}, "two different"),
+        ({"model": {"priorities": [{"attributes": ["score", "score"], "weight": 2}]}}, "different"),
         ({"model": {"shares": {"one_way": 0.5}}}, "model.shares: there is no such setting"),
         ({"privacy": {"epsilon": 0, "delta": 1e-7}}, "epsilon"),
         ({"synthesis": {"records": 0}}, "records"),
