@@ -12,6 +12,7 @@ of a simple random sample of the group's size. The workload says that everything
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,7 +86,7 @@ def main() -> None:
                 key = key_from(Noise(np.random.default_rng([seed, 9]).bytes(32)))
                 found += errors(codes, released_codes(rehearse(plan, stages_of(plan), codes, key=key)), schema, numbers)
             size, error, sample = np.array(found).T
-            for low, high in zip(SIZES, SIZES[1:], strict=False):
+            for low, high in pairwise(SIZES):
                 some = (size >= low) & (size < high)
                 square = {"error": np.sqrt(np.mean(error[some] ** 2)), "sampling": np.sqrt(np.mean(sample[some] ** 2))}
                 rows.append({"epsilon": epsilon, "of": name, "least": low, "most": high} | square)
@@ -95,7 +96,7 @@ def main() -> None:
         shown = [
             [f"{low:,} to {high:,}", f"{by[asked.epsilon[0], 'default', low]['sampling']:.3f}"]
             + [f"{by[epsilon, of, low]['error']:.3f}" for epsilon in asked.epsilon for of in ("default", "workload")]
-            for low, high in zip(SIZES, SIZES[1:], strict=False)
+            for low, high in pairwise(SIZES)
         ]
         columns = ["records of the group", "sampling"]
         columns += [f"ε = {epsilon:g}{of}" for epsilon in asked.epsilon for of in ("", ", workload")]
