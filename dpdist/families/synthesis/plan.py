@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import combinations
 from textwrap import shorten
 from typing import Any, ClassVar
 
@@ -40,14 +41,15 @@ from dpdist.model.forecast import (
     expected,
     one_way_deviation,
     refuse_undrawable,
+    usable_group,
 )
 from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.privacy.noise import SAMPLER_DELTA
-from dpdist.spec.overrides import change
 from dpdist.spec.series import KEPT
+from dpdist.spec.validation import change
 from dpdist.storage.stored import tree_of
 
 _DRAWN = 0.05  # part of delta that draws may miss their distributions by, where it is not known yet how many there are
@@ -177,6 +179,14 @@ class SynthesisPlan(EventPlan):
                 f"each is taken to have {PRESUMED_VALUES} values"
             )
             facts.insert(0, Fact("Discovery", text, {"named_from": self.discovery.named_from}))
+        if size := usable_group(self.choices, cards):
+            text = (
+                f"means of numbers in groups of about {size:,} records are off by a fifth of the number's deviation, "
+                "in larger ones by less, where the pair with the group is measured. In smaller groups, and where it is "
+                "not, they are closer to the mean of all records than they should be: `model.priorities` puts all "
+                "pairs of a group first, and declared regressions are measured themselves"
+            )
+            facts.append(Fact("Groups", text, {"records": size}))
         if self.accuracy_mu:
             text = (
                 f"measured after the records are drawn, with {100 * spec.accuracy_share:.3g} % of mu^2: "
@@ -369,7 +379,9 @@ def priorities_of(spec: WholeSynthesisSpec) -> tuple[tuple[int, int, float], ...
     if target is not None:
         t = names.index(target)
         found = {(min(i, t), max(i, t)): TARGET_WEIGHT for i in range(len(names)) if i != t}
-    for priority in spec.model.priorities:
-        i, j = sorted(names.index(name) for name in priority.attributes)
-        found[i, j] = priority.weight
+    for priority in sorted(spec.model.priorities, key=lambda one: len(one.attributes) != 1):  # own pairs count last
+        places = sorted(names.index(name) for name in priority.attributes)
+        one = places[0] if len(places) == 1 else None
+        pairs = [(min(i, one), max(i, one)) for i in range(len(names)) if i != one] if one is not None else []
+        found |= dict.fromkeys(pairs or combinations(places, 2), priority.weight)
     return tuple((i, j, weight) for (i, j), weight in sorted(found.items()))
