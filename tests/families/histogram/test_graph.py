@@ -82,7 +82,7 @@ class TestOperators:
         assert sums.count == count  # type: ignore[attr-defined]
         np.testing.assert_array_equal(sums.totals, expected.totals)  # type: ignore[attr-defined]
 
-    @settings(max_examples=200)
+    @settings(max_examples=80)
     @given(st.integers(0, 6), st.lists(st.integers(0, 24), max_size=8), st.integers(0, 100))
     def test_long_curves(self, count: int, cuts: list[int], seed: int) -> None:
         columns = long_table(curves(count), shuffle=seed)
