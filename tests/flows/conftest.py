@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 _HOME = tempfile.mkdtemp(prefix="dpdist-prefect-")
 os.environ.update(  # before prefect is imported
@@ -25,22 +24,14 @@ os.environ.update(  # before prefect is imported
 @pytest.fixture(scope="session")
 def prefect_home() -> Iterator[tuple[Path, ...]]:
     """A server; everything it and the clients write is below these folders."""
-    from prefect.server.database.orm_models import Base
     from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
-    from prefect.testing import utilities
+    from prefect.testing.utilities import prefect_test_harness
 
-    def with_tables(folder: str) -> str:
-        """The folder of the database, with the tables that a hundred migrations would make in ten seconds."""
-        Base.metadata.create_all(sa.create_engine(f"sqlite:///{folder}/prefect-test.db"))
-        return folder
-
-    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(utilities, "mkdtemp", lambda: with_tables(tempfile.mkdtemp()))
-        patch.setenv("PREFECT_SERVER_DATABASE_MIGRATE_ON_START", "false")
+    with ExitStack() as stack:
         try:
-            stack.enter_context(utilities.prefect_test_harness(server_startup_timeout=250))
+            stack.enter_context(prefect_test_harness(server_startup_timeout=250))
         except Exception:  # another process took the port that it had chosen, or it was slow to answer
-            stack.enter_context(utilities.prefect_test_harness(server_startup_timeout=250))
+            stack.enter_context(prefect_test_harness(server_startup_timeout=250))
         database = Path(PREFECT_API_DATABASE_CONNECTION_URL.value().split(":///", 1)[1])
         yield Path(_HOME), database.parent
     shutil.rmtree(_HOME, ignore_errors=True)
