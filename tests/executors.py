@@ -12,9 +12,8 @@ from unittest import mock
 import pyarrow as pa
 from distributed import LocalCluster
 
-from dpdist.cluster.executor import Executor, InProcess
+from dpdist.cluster.executor import Deferred, Executor, InProcess, Tasks
 from dpdist.cluster.opening import open_cluster
-from dpdist.cluster.tasks import Deferred, Tasks
 from dpdist.spec.release import ClusterSpec, ReleaseSpec
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,20 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from distributed import Client, Security
 from releases import dotted
 
+from dpdist.errors import RoundFailed
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.families.synthesis.stages import SynthesisSession
+from dpdist.federated.mailbox import MailboxClient
 from dpdist.federated.messages import identity_text
 from dpdist.federated.spec import FederatedRelease
 from dpdist.ledger import Books
 from dpdist.ledger.signing import load_signing_key
 from dpdist.lifecycle.conformity import check_input
+from dpdist.lifecycle.run import Run
 from dpdist.spec.contract import Contract
-from dpdist.spec.overrides import override
 from dpdist.spec.reader import load
+from dpdist.spec.validation import override
 
 SCHEMA: dict[str, Any] = {
     "attributes": [
@@ -163,6 +168,37 @@ def summing_federation(folder: Path, names: Iterable[str] = NAMES, **changes: An
     spec = load(override(tree, dotted(changes)))
     assert isinstance(spec, WholeSynthesisSpec)
     return spec
+
+
+def posted_federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> WholeSynthesisSpec:
+    """The same by a mailbox below `folder`."""
+    (folder / "box").mkdir(exist_ok=True)
+    (folder / "coordinator").mkdir(exist_ok=True)
+    signed = {"federated__public_key": identity(folder / "coordinator")}
+    signed["federated__identity"] = str(folder / "coordinator" / "identity.pem")
+    box = {"federated__mailbox": str(folder / "box"), "cluster__timeout": 20}
+    return summing_federation(folder, names, **{**box, **signed, **changes})
+
+
+def released(spec: WholeSynthesisSpec, *, attempt: Any = "new", key: str | None = "5a" * 32) -> bytes:
+    """The bytes of the records that a release publishes."""
+    with Run(spec, attempt=attempt, fixed_key=key) as run:
+        run.finish()
+    return b"".join(path.read_bytes() for path in sorted(Path(spec.output.path).rglob("*.parquet")))
+
+
+def attended(spec: WholeSynthesisSpec, name: str, outcomes: dict[str, Any]) -> threading.Thread:
+    """A thread in which a client answers by mailbox."""
+
+    def attend() -> None:
+        try:
+            outcomes[name] = MailboxClient(spec, name, SynthesisSession).attend(patience=20)
+        except RoundFailed as error:
+            outcomes[name] = str(error)
+
+    thread = threading.Thread(target=attend)
+    thread.start()
+    return thread
 
 
 def at(stage: str, act: Callable[[], Any]) -> Callable[[str, int, int], None]:

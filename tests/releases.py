@@ -14,8 +14,8 @@ from dpdist.families.base.plan import Plan
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Books
-from dpdist.spec.overrides import override
 from dpdist.spec.reader import load
+from dpdist.spec.validation import override
 
 SCHEMA: dict[str, Any] = {
     "attributes": [

@@ -115,7 +115,8 @@ def _errors(order: Order, released: int, prior: _Curve | None) -> tuple[_Errors,
     cells = np.array(order.cells, np.float64)
     some = cells > 0
     shares = np.maximum(np.array(order.mass)[some] / cells[some] / released, _LEAST_SHARE)
-    means, deviations = np.array(order.sums)[some] / cells[some], order.deviation / cells[some]
+    means = np.array(order.sums)[some] / cells[some]
+    deviations = np.broadcast_to(np.array(order.deviation), cells.shape)[some] / cells[some]
     curve = _fitted(means, deviations, shares, None if prior is None else _from_pairs(prior, order.attributes))
     expected = curve.at(shares)
     variance = expected**2 * (_ERROR_OF_CURVE**2 + curve.relative_variance(shares))
@@ -153,7 +154,6 @@ class CellErrors:
 
     Parameters
     ----------
-    accuracy : Accuracy
     pair_tables : mapping
         Released counts of all pairs (i, j), i < j, flat, in the order of `itertools.combinations`; then pairs have
         factors of their own.

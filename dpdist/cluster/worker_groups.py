@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
 from dpdist.cluster.cluster import SCHEDULER_LOST, Cluster, translated, workers_of
@@ -32,6 +32,8 @@ class WorkerGroups:
     """The groups of workers of a cluster, with the Dask resource of each; `grace`, `patience`: seconds for which a
     group may be without a worker, or an answer. Raises SpecError: the cluster has no processes of its own.
     """
+
+    sparing: ClassVar[bool] = False
 
     def __init__(self, cluster: Cluster, resources: Mapping[str, str], *, grace: float, patience: float) -> None:
         self._client: Client = cluster.client

@@ -73,6 +73,10 @@ class Joined:
 @answering
 def hello(session: ClientSession) -> None:
     """Check that the client finds its files, ledger, folder and identity. Reads no record."""
+    _require_ready(session)
+
+
+def _require_ready(session: ClientSession) -> None:
     with closing(own.ledger_of(session)) as ledger:
         ledger.show(session.client.dataset)
         own.identity_of(session)
@@ -86,6 +90,7 @@ def hello(session: ClientSession) -> None:
 @answering
 def join(session: ClientSession) -> Joined:
     """Reserve the charge and return the client's key for masks. Reads no record."""
+    _require_ready(session)
     with closing(own.ledger_of(session)) as ledger:
         own.refuse_shared(session, ledger)
         attempt = ledger.reserve(
@@ -148,14 +153,15 @@ def _make_folders(session: ClientSession) -> None:
     own.work_of(session).make_private()
 
 
-def pin(session: ClientSession, part: int | str, members: dict[str, Joined]) -> None:
+def pin(session: ClientSession, part: int | str, members: dict[str, Joined], *, fewer: bool = False) -> None:
     """Store which clients take part in a part of the round with this one; refuse others later, and clients that the
-    spec does not list.
+    spec does not list. With `fewer`, some of them may be missing later.
     """
     if session.name not in members or not members.keys() <= session.spec.clients.keys():
         raise RoundFailed("the clients that take part are not those of the spec")
     now = _list_of(members)
-    if own.work_of(session).write_exclusive(f"members-{part}.json", now) != now:
+    before = own.work_of(session).write_exclusive(f"members-{part}.json", now)
+    if before != now and not (fewer and json.loads(now).items() <= json.loads(before).items()):
         raise RoundFailed("other clients took part before; a round is drawn once")
 
 

@@ -10,7 +10,7 @@ client's resource, can neither stand between two clients nor send a message in a
 deviation ``sigma / sqrt(H)``. Any set of messages that lacks one of the clients is uniform, so the view of a
 coordinator is the sum alone. The noise of H honest clients in it is, but for aliasing below ``exp(-pi^2 sigma_s^2)``,
 a post-processing of Gaussian noise of deviation sigma: with ``sigma_s >= LEAST_SIGMA`` that is less than 2^-355.
-*Gaussian masks* (`Masks.draw`) stand in messages of real numbers (`dpdist.families.mixing.federated.messages`).
+*Gaussian masks* (`Masks.draw`) stand in messages of real numbers (`dpdist.families.mixing.federated.client`).
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def identity_text(key: Ed25519PrivateKey) -> str:
 
 
 def load_identity(path: str, *, pinned: str) -> Ed25519PrivateKey:
-    """A client's private key. Raises SpecError: its file is missing, readable by others, or not the pinned key."""
+    """A private key. Raises SpecError: its file is missing, readable by others, or not the pinned key."""
     key = load_signing_key(path)
     if key is None:
-        raise SpecError(f"federated: a client without identity; {MAKE_ONE}")
+        raise SpecError(f"federated: no identity is given; {MAKE_ONE}")
     if identity_text(key) != pinned:
-        raise SpecError("federated: the identity of a client is not the one whose public_key the spec pins")
+        raise SpecError("federated: an identity is not the one whose public_key the spec pins")
     return key
 
 
@@ -82,20 +82,31 @@ def message_statement(steps: NDArray[np.int64], *, client: str, round: str) -> b
     return _statement("message", round, client, str(steps.shape), content=np.ascontiguousarray(steps).tobytes())
 
 
-def call_statement(call: bytes, reply: bytes, *, client: str, attempt: str) -> bytes:
+def call_statement(call: bytes, *, attempt: str, spec: str) -> bytes:
+    """What the coordinator signs of a call by mailbox."""
+    return _statement("call", attempt, spec, content=call)
+
+
+def reply_statement(call: bytes, reply: bytes, *, client: str, attempt: str) -> bytes:
     """What a client signs of its reply to a call by mailbox."""
     return _statement("reply", attempt, client, hashlib.sha256(call).hexdigest(), content=reply)
 
 
+def is_signed(signature: bytes, statement: bytes, pinned: str) -> bool:
+    """Whether a statement was signed with the key that a spec pins."""
+    with suppress(InvalidSignature):
+        parse_identity(pinned).verify(signature, statement)
+        return True
+    return False
+
+
 def require_signature(signature: bytes, statement: bytes, *, client: str, pinned: str) -> None:
     """Refuse what a client did not sign. Raises RoundFailed."""
-    try:
-        parse_identity(pinned).verify(signature, statement)
-    except InvalidSignature:
+    if not is_signed(signature, statement, pinned):
         raise RoundFailed(
             f"what came in the name of client {client!r} is not signed with its public_key; the round fails. Find out "
             "who else offers its resource"
-        ) from None
+        )
 
 
 def public_key(private: bytes) -> bytes:
@@ -130,6 +141,10 @@ class Masks:
             noises.append(Noise(HKDF(SHA256(), length=32, salt=salt, info=info).derive(shared)))
             signs.append(1 if own < peer else -1)
         return cls(tuple(signs), tuple(noises))
+
+    def with_own(self, key: bytes) -> Masks:
+        """Return these masks with one that no other client knows."""
+        return Masks((*self.signs, 1), (*self.noises, Noise(key)))
 
     def draw(self, name: str, count: int, *, sigma: float, start: int = 0) -> Counts:
         """The client's mask ``e_s``, in steps; `sigma` is the deviation of a pair's noise, in steps."""

@@ -2,9 +2,10 @@
 
 1. Clients that are not ready are left out; the others reserve their charges. From then on who takes part is fixed.
 2. All read and check their tables. If one cannot, nothing is drawn, and the charges stay: it is an answer.
-3. The family asks for what it needs. A client that does not answer, or sends what does not fit, fails the round:
-   nothing is published, and nothing is drawn again. The attempt can be resumed once all are back.
-4. All clients commit to the manifest in their ledgers before it is published.
+3. The family asks for what it needs. A client that does not answer, or sends what does not fit, is left out of sums
+   where enough are left (`dpdist.federated.sums`). Else it fails the round: nothing is published, and nothing is drawn
+   again. The attempt can be resumed once all are back.
+4. All clients that are left commit to the manifest in their ledgers before it is published.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ FederatedAttempt = Attempt[Any, Any]
 class Transport(Protocol):
     """How calls reach clients."""
 
+    sparing: ClassVar[bool]  # whether each call costs a message: then joining checks, and the first question reads
+
     def present(self) -> tuple[str, ...]:
         """Return the clients that can be reached."""
 
@@ -43,6 +46,8 @@ class Transport(Protocol):
 @dataclass(frozen=True)
 class OneProcess:
     """Clients in this process, one after another: to try a federation on one machine."""
+
+    sparing: ClassVar[bool] = False
 
     clients: tuple[str, ...]
 
@@ -57,7 +62,7 @@ class OneProcess:
 
 def executor_here(attempt: FederatedAttempt) -> Executor:
     """Where the coordinator itself computes: not at the clients' workers."""
-    return attempt.executor if attempt.executor.in_process else Cluster()
+    return attempt.executor if attempt.executor.in_process or attempt.spec.federated is None else Cluster()
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +159,7 @@ def begin(calls: ClientCalls, *, known: bool) -> dict[str, Joined]:
     begun = attempt.work.exists(BEGUN_FILE)
     try:
         members = attempt.stored(Roster, partial(_roster, calls)).members
-        if not known:
+        if not known and not calls.transport.sparing:
             attempt.before_noise()
             calls.each("reading", client.read, members, fault=DROPPED if begun else READING)
     except DpdistError as error:
@@ -171,7 +176,8 @@ def _roster(calls: ClientCalls) -> Roster:
     with attempt.stage("asking clients"):
         present = _present(calls.transport, pinned, seconds=attempt.spec.cluster.timeout)
         left_out = {name: "it has no worker" for name in pinned if name not in present}
-        willing = values_of(calls.ask(client.hello, present), left_out)
+        asked = () if calls.transport.sparing else present
+        willing = values_of(calls.ask(client.hello, asked), left_out) if asked else present
         joined = values_of(calls.ask(client.join, willing), left_out)
         for name, answer in list(joined.items()):
             try:
@@ -219,14 +225,19 @@ def note(attempt: FederatedAttempt, message: Message, name: str) -> None:
         )
 
 
-def agree(calls: ClientCalls, members: Iterable[str], digest: str) -> None:
-    """Let all clients commit to the manifest, once all of them can."""
+def agree(calls: ClientCalls, members: Iterable[str], digest: str, *, least: int | None = None) -> None:
+    """Let all clients commit to the manifest, once all of them can; or `least` of them, where others are away."""
     for task in (client.ready, client.commit):
-        for name, answer in calls.ask(task, members, digest).items():
+        answers = calls.ask(task, members, digest)
+        there = [name for name, answer in answers.items() if not isinstance(answer, Lost)]
+        for name, answer in answers.items():
             if isinstance(answer, Lost):
+                if least is not None and len(there) >= least:
+                    continue
                 raise ClusterUnreachable(
                     f"client {name!r} is away ({answer.reason}) and has not committed in its ledger, so nothing is "
                     "published yet; start its workers and resume the release"
                 )
             if not isinstance(answer, ClientAnswer) or answer.error:
                 raise RoundFailed(f"client {name!r} does not agree to the release ({error_of(answer)}): {RESUME}")
+        members = there

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from dpdist.federated.messages import parse_identity
-from dpdist.spec.data import DataSpec, StorageSpec
-from dpdist.spec.paths import PATH
+from dpdist.spec.data import PATH, DataSpec, StorageSpec
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.strict import Section
 from dpdist.spec.validation import NAME
@@ -77,6 +77,10 @@ class FederatedSpec(Section):
     `dpdist join`, and no Dask cluster is needed."""
     storage: StorageSpec = StorageSpec()
     """Of the mailbox."""
+    identity: Annotated[str | None, PATH] = None
+    """PEM file of the coordinator's Ed25519 private key (mode 0600), which signs its calls by mailbox."""
+    public_key: str | None = None
+    """The public half, by which clients know the coordinator."""
     clients: tuple[ClientSpec, ...] = Field(min_length=2, max_length=1000, description="The clients, all disjoint.")
 
     @property
@@ -114,6 +118,12 @@ class FederatedSpec(Section):
             raise ValueError("federated.clients: two clients have the same public_key")
         if self.mailbox is not None and any(client.public_key is None for client in self.clients):
             raise ValueError("federated.mailbox: its messages are signed: give every client a `public_key`")
+        if self.public_key is not None:
+            parse_identity(self.public_key)
+        if self.mailbox is not None and (self.identity is None or self.public_key is None):
+            raise ValueError(
+                "federated.mailbox: its calls are signed: give the coordinator an `identity` and a `public_key`"
+            )
         if self.trust == "correlated" and self.minimum < self.colluding + 2:
             raise ValueError("federated.at_least: masks hide nothing without two honest clients; raise it")
         if self.trust == "correlated" and self.colluding + 2 > len(self.clients):
@@ -172,6 +182,10 @@ class FederatedRelease(ReleaseSpec):
         """Whether masks hide what each client sends."""
         return self.federated is not None and self.federated.trust == "correlated"
 
+    def hides(self, members: Collection[str]) -> bool:
+        """Whether what these clients send stays masked until all have sent it: one of them may still be lost."""
+        return self.is_masked and len(members) > self.least_clients
+
     @property
     def honest(self) -> int:
         """Clients whose noise alone carries the guarantee of what is masked."""
@@ -193,10 +207,11 @@ class FederatedRelease(ReleaseSpec):
         """What decides the released bytes: of the clients not where they run and where their files are."""
         tree = super().decisive()
         if self.federated is not None:
-            tree["federated"] = {k: v for k, v in tree["federated"].items() if k not in ("mailbox", "storage")}
-            elsewhere = {"storage", "resource", "ledger", "work", "identity"}
+            elsewhere = ("mailbox", "storage", "identity")
+            tree["federated"] = {k: v for k, v in tree["federated"].items() if k not in elsewhere}
+            at_client = {"storage", "resource", "ledger", "work", "identity"}
             tree["federated"]["clients"] = [
-                client.model_dump(mode="json", exclude=elsewhere, exclude_defaults=True)
+                client.model_dump(mode="json", exclude=at_client, exclude_defaults=True)
                 for client in self.federated.clients
             ]
         return tree
@@ -211,4 +226,20 @@ class FederatedRelease(ReleaseSpec):
                 "colluding": self.federated.colluding,
                 "at_least": self.least_clients,
             }
+        return tree
+
+
+class SummedRelease(FederatedRelease):
+    """A release of noisy sums, whose guarantee the noise of the clients carries together."""
+
+    @property
+    def least_clients(self) -> int:
+        """Clients that must be ready: their noise alone must carry the guarantee, so all, if the spec does not say."""
+        return 0 if self.federated is None else self.federated.at_least or len(self.federated.clients)
+
+    def public(self) -> dict[str, Any]:
+        """See `FederatedRelease.public`; a release of one curator does not speak of clients."""
+        tree = super().public()
+        if self.federated is None:
+            del tree["federated"]
         return tree

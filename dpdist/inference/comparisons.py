@@ -20,7 +20,7 @@ from itertools import combinations
 
 import numpy as np
 
-from dpdist.accuracy.coefficients import linear, logistic
+from dpdist.accuracy.measured import linear, logistic
 from dpdist.data.count import table_counts
 from dpdist.errors import SpecError
 from dpdist.inference.answers import (

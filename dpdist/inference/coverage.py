@@ -17,9 +17,8 @@ from types import SimpleNamespace
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.accuracy.coefficients import linear
 from dpdist.accuracy.intervals import SMALL, CellErrors
-from dpdist.accuracy.measured import Accuracy
+from dpdist.accuracy.measured import Accuracy, linear
 from dpdist.data.count import pair_counts, table_counts
 from dpdist.errors import SpecError
 from dpdist.families.base.accuracy import STAGE, ReleaseAccuracy

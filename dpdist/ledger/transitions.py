@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -100,7 +101,12 @@ def _admitted(book: Book, request: Mapping[str, str], price: Price | None) -> tu
         return _leakage(book.dataset, book.leakage, request["event"], release=release), None
     if price is None:
         raise LedgerError(f"release {release!r} has a charge without a price")
-    return price.epsilon or Fraction(0), _costs(book.dataset, book.account, price, release=release)
+    months = book.months.get(request["input_fingerprint"], ())
+    accounts = [book.account_of(part) for part in book.parts(book.spent, months)]
+    costs = [_costs(book.dataset, account, price, release=release) for account in accounts]
+    if len(set(costs)) > 1:  # a release that takes all of one month's cap, and not of another's
+        costs = [_costs(book.dataset, account, replace(price, epsilon=None), release=release) for account in accounts]
+    return price.epsilon or Fraction(0), costs[0]
 
 
 def _costs(dataset: Dataset, account: Account, price: Price, *, release: str) -> Costs:

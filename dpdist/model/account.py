@@ -49,8 +49,8 @@ class GaussianAccount:
     draws: int = 0  # keyed draws so far; each may miss its distribution by `dpdist.privacy.noise.SAMPLER_DELTA`
     # the noisy tables in order: name of the step, number in it, table, deviation
     noisy: list[tuple[str, int, Counts, float]] = field(default_factory=list)
-    # where no one sees exact tables: gives noisy sums of these deviations by the name of the step
-    ask: Callable[[str, Sequence[Sum], Floats], list[Counts]] | None = None
+    # where no one sees exact tables: gives noisy sums by the name of the step and deviations, and what these are then
+    ask: Callable[[str, Sequence[Sum], Floats], tuple[list[Counts], Floats]] | None = None
     widening: float = 1.0  # deviation of all noise in a sum over that of the noise that is charged
     least: float = 0.0  # least deviation that is charged
 
@@ -100,7 +100,7 @@ class GaussianAccount:
         spent = (sensitivity * self.widening) ** 2 * math.fsum((1 / sigmas**2).tolist())
         self._spend(name, spent, sum(table.size for table in tables))
         if self.ask is not None:
-            noisy = self.ask(name, cast("Sequence[Sum]", tables), sigmas)
+            noisy, sigmas = self.ask(name, cast("Sequence[Sum]", tables), sigmas)
         else:
             noisy = [
                 table

@@ -23,9 +23,7 @@ MOST_TRIPLES = 20  # triples that are measured at most: their noise grows with t
 MOST_ROUNDS = 5000  # rounds of balancing at most
 TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
 
-# share of the small tables of all pairs that pairs are picked from; where triples are measured, records are many, and
-# a smaller share is precise
-GRIDS, _GRIDS_OF_MANY = 0.12, 0.04
+GRIDS = 0.12  # share of the small tables of all pairs that pairs are picked from, where no distance may be seen
 
 # shares of the triples' tables and of their picks, where there are any; raking's tables have so much less
 _TRIPLES, _TRIPLE_PICKS = 0.1, 0.01
@@ -82,6 +80,11 @@ class Choices:
         """The sum of all shares."""
         single = (self.one_way, self.one_way_again, self.tree, self.pairs, self.picks, self.misfit, self.rake)
         return math.fsum((*single, self.triples, self.triple_picks, self.grids))
+
+    @property
+    def pairs_first(self) -> bool:
+        """Whether the model is learned from the tables of all pairs that records are raked to."""
+        return bool(self.rake) and not (self.tree or self.pairs)
 
 
 def is_wide(cardinalities: Sequence[int]) -> bool:
@@ -145,7 +148,9 @@ def with_evidence(choices: Choices, attributes: int) -> Choices:
     pairs are measured, these are the same.
     """
     if choices.rake:
-        return choices
+        own = choices.tree + choices.pairs + choices.picks + choices.misfit
+        without: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks", "misfit"), 0.0)
+        return replace(choices, rounds=0, rake=choices.rake + own, prior_cells=choices.cells // 2, **without)
     of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1)) * bool(choices.tree)
     return replace(
         choices,
@@ -156,15 +161,19 @@ def with_evidence(choices: Choices, attributes: int) -> Choices:
     )
 
 
-def with_grids(choices: Choices) -> Choices:
-    """The choices where pairs are picked from noisy grids: their share also pays for what distances decide."""
+def with_sums(choices: Choices) -> Choices:
+    """The choices where no distance may be seen: pairs are picked by noisy grids, which have a share of their own.
+    Where all pairs are measured, that comes first, and the model is learned from their tables.
+    """
     if not (choices.tree or choices.pairs):
         return choices
-    grids = _GRIDS_OF_MANY if choices.triple_tables else GRIDS
-    kept = (1 - grids) / (1 - choices.picks - choices.misfit)
-    shares = ("one_way", "one_way_again", "tree", "pairs", "rake", "triples", "triple_picks")
+    if choices.rake:
+        rake = choices.rake + choices.tree + choices.pairs + choices.picks + choices.misfit
+        return replace(choices, rake=rake, tree=0.0, pairs=0.0, picks=0.0, misfit=0.0)
+    kept = (1 - GRIDS) / (1 - choices.picks)
+    shares = ("one_way", "one_way_again", "tree", "pairs")
     scaled: dict[str, Any] = {name: getattr(choices, name) * kept for name in shares}
-    return replace(choices, grids=grids, picks=0.0, misfit=0.0, **scaled)
+    return replace(choices, grids=GRIDS, picks=0.0, **scaled)
 
 
 def with_prior(choices: Choices, attributes: int) -> Choices:
@@ -233,11 +242,13 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
             "when pairs are picked, and their precision when they are measured"
         )
     if c.rake:
+        misfit = (
+            f", unless a noisy misfit ({_percent(c.misfit)}) says that the model is as good; the share then buys rounds"
+        )
         found["Raking"] = (
             f"the declared records are many for the noise: all {d * (d - 1) // 2} pairs are measured "
-            f"({_percent(c.rake)}) and a pool of {c.pool_parts * c.pool_rows:,} model records is weighted to them, "
-            f"unless a noisy misfit ({_percent(c.misfit or c.grids)}) says that the model is as good; the share then "
-            "buys rounds"
+            f"({_percent(c.rake)}) and a pool of {c.pool_parts * c.pool_rows:,} model records is weighted to them"
+            + ("; the model is learned from them too" if c.pairs_first else misfit)
         )
         if c.triple_tables:
             found["Triples"] = (

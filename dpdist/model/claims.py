@@ -98,5 +98,8 @@ def _of_picked(measured: Measured, half: float) -> float:
 
 def of_accuracy(found: Accuracy, half: float) -> float:
     """The log likelihood ratio of a measured accuracy, if the canary's cells are empty in the released records."""
-    sums = [(order.sums[0] - order.tables * half) * order.tables / order.deviation**2 for order in found.orders]
+    sums = [
+        (order.sums[0] - order.tables * half) * order.tables / float(np.min(order.deviation)) ** 2
+        for order in found.orders
+    ]
     return math.fsum(sums) + math.fsum((distance - half) / found.pairs_deviation**2 for distance in found.pairs)

@@ -4,8 +4,9 @@ An earlier table differs from this release's by its noise, whose deviation is pu
 other times (`dpdist.model.drift`). Earlier tables are filtered forwards to this release (Kalman 1960), cell by cell.
 
 *previous*: the releases are the same population at earlier times, in order. *sum*: they are disjoint and together this
-table; their drift is what the sum misses. A part that did not measure a table is taken to be as the others, with the
-variance that parts have. *part*: this table is a part of each.
+table; their drift is what the sum misses. *larger*: the same, of larger parts, such as quarters beside months. A part
+that did not measure a table is taken to be as the others, with the variance that parts have. *part*: this table is a
+part of each.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -28,8 +29,10 @@ from dpdist.privacy.arrays import Counts, Floats
 if TYPE_CHECKING:
     from dpdist.model.junction import Set
 
-RelationKind = Literal["part", "sum", "previous"]
-RELATIONS: tuple[RelationKind, ...] = ("part", "sum", "previous")  # the last one that is there gives the coding
+RelationKind = Literal["part", "larger", "sum", "previous"]
+# the last one that is there gives the coding
+RELATIONS: tuple[RelationKind, ...] = ("part", "larger", "sum", "previous")
+_SUMS = ("larger", "sum")
 _LEAST = 1.0  # records that a cell is taken to expect at least
 _SURELY = 2.0  # deviations
 
@@ -53,7 +56,7 @@ class Related:
         """The tables of one kind of all releases, at the scale of this one, as chains in time; `parts` is what two of
         them differ by.
         """
-        if self.kind == "sum":
+        if self.kind in _SUMS:
             return [[self._sum(tables, parts)]]
         scaled = self.scaled(tables, records)
         return [scaled] if self.kind == "previous" else [[table] for table in scaled]
@@ -165,7 +168,19 @@ class Evidence:
         their deviations.
         """
         self.weigh_pairs(coding)
-        for a, b in self.pairs:
+        self._add_all(coding, self.pairs, tables)
+
+    @classmethod
+    def of_pairs(cls, coding: Coding, tables: Sequence[Counts], sigmas: Sequence[float]) -> Evidence:
+        """Tables of all pairs of this release's attributes, and nothing of others."""
+        sizes = tuple(len(merging.codes) for merging in coding.merging)
+        found, pairs = cls((), sizes), combinations(range(len(sizes)), 2)
+        of_pairs = dict(zip(pairs, zip(tables, sigmas, strict=True), strict=True))
+        found._add_all(coding, list(combinations(sorted(coding.fine), 2)), of_pairs)
+        return found
+
+    def _add_all(self, coding: Coding, pairs: Sequence[Pair], tables: Mapping[Pair, tuple[Counts, float]]) -> None:
+        for a, b in pairs:
             i, j = coding.source[a], coding.source[b]
             counts, sigma = tables[min(i, j), max(i, j)]
             noisy: Estimate = counts.astype(np.float64), np.full(counts.shape, sigma**2)
@@ -179,8 +194,9 @@ class Evidence:
 
     @property
     def pairs(self) -> list[Pair]:
-        """The model's pairs that an earlier release has measured."""
-        return [(s[0], s[1]) for s, chains in self._chains.items() if len(s) == 2 and any(map(any, chains))]
+        """The model's pairs that have been measured."""
+        known = (s for s, chains in self._chains.items() if any(map(any, chains)) or s in self._own)
+        return [(s[0], s[1]) for s in known if len(s) == 2]
 
     def add(self, pair: Pair, counts: NDArray[np.number], variance: float | Floats) -> None:
         """Add a noisy table of this release; `settle` follows."""
@@ -316,7 +332,7 @@ def grouped(table: Floats, group: Counts, size: int, axis: int) -> Floats:
 def _between(related: Related, tables: Sequence[Sequence[Estimate | None]]) -> Drift:
     """What two parts of a sum differ by, at the scale of one; nothing is asked of other relations."""
     seen: list[Seen] = []
-    for own in tables if related.kind == "sum" else ():
+    for own in tables if related.kind in _SUMS else ():
         known = [table for table in related.scaled(own, related.mean) if table is not None]
         if (mean := combined(*known)) is not None:
             expected = np.maximum(mean[0], _LEAST)

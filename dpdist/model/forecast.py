@@ -38,7 +38,7 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
     m = len(cardinalities)
     pick = draws_of_pick(math.comb(2 * m, 2) + 1)  # of all pairs, coarse copies of attributes among them, or to stop
     triples = choices.triple_tables * (TRIPLE_CELLS + draws_of_pick(math.comb(m, 3) + 1))
-    if choices.grids:
+    if choices.grids or choices.pairs_first:
         triples += math.comb(m, 2) * GROUPS[2] ** 2 + TRIPLES * GROUPS[3] ** 3
     return 3 * sum(cardinalities) + 1 + tables * (min(largest, cells) + pick) + raked + triples
 

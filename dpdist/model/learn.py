@@ -18,11 +18,11 @@ import numpy as np
 from dpdist.accuracy.tables import Attributes, Tables
 from dpdist.data.count import PairCounts
 from dpdist.model.account import GaussianAccount, Measurements, measurements_of
-from dpdist.model.choices import L1_OF_NOISE, Choices
+from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.model.coding import Coding, Levels, PairTables, SingleCounts, coding_of, is_kept, recode
 from dpdist.model.evidence import Evidence
 from dpdist.model.fitted import Fitted, fitted_of
-from dpdist.model.grids import Grids, pair_grids, triple_groups
+from dpdist.model.grids import pair_grids, triple_groups
 from dpdist.model.one_way import OneWay, measure_one_way
 from dpdist.model.outside import told_by
 from dpdist.model.pool import AllPairs, Pool, asked_triples, fitting_triples
@@ -37,6 +37,7 @@ from dpdist.spec.rules import Rules
 from dpdist.storage.stored import Stored
 
 REST = 0.02  # a smaller share of the account is not spent
+_OF_ERROR = 2 / 3  # power of errors that gives the weights with the least sum of them
 _REMEMBERED = 4  # rounds in which tables of earlier releases enter the model
 
 
@@ -79,7 +80,7 @@ def measure(
     evidence = known.evidence
     if evidence is not None:
         one_way = evidence.weigh_values(one_way)
-    in_rounds = None if choices.rake else evidence  # raking has tables of all pairs to weigh, on codes of its own
+    in_rounds = evidence
     if isinstance(counts, SingleCounts):
         coding, tables = counts.coded(one_way, choices, rules, levels)
     elif in_rounds and not in_rounds.of_all_values:
@@ -89,6 +90,11 @@ def measure(
         coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse, rules=rules, levels=levels)
         tables = recode(counts, coding)
     learner = Learner(tables, coding, one_way, account, choices, rules)
+    if choices.pairs_first and isinstance(counts, AskedCounts):
+        all_pairs = _all_pairs(counts, choices, account)
+        own = Evidence.of_pairs(coding, all_pairs.tables, all_pairs.sigmas.tolist())
+        learner.remember(own, most=choices.cells, rounds=choices.rounds, iterations=choices.iterations[-1])
+        return Measured(learner, all_pairs)
     if choices.grids:
         learner.grids = pair_grids(coding, one_way, account, choices.grids)
     attributes, steps = len(counts.cardinalities), choices.rounds + 3
@@ -111,9 +117,9 @@ def measure(
     if learner.model is None:
         learner.refit(choices.iterations[-1])
     if choices.rake and not isinstance(counts, SingleCounts):
-        if _worth_raking(learner, counts, choices):
-            all_pairs = _all_pairs(counts, choices, account)
-            return Measured(learner, all_pairs if learner.grids is None else _sharpened(all_pairs, learner.grids))
+        if not (choices.misfit or choices.grids) or _worth_raking(learner, counts, choices):
+            weights = None if learner.evidence is None else _weights(learner)
+            return Measured(learner, _all_pairs(counts, choices, account, weights))
         _more_rounds(learner, choices, carried)
     if (share := _left(account, choices)) > REST:  # for which no pair was picked
         learner.measure_again(counts, share)
@@ -134,21 +140,24 @@ def _begin(learner: Learner, prior: PairCounts | None, evidence: Evidence | None
         learner.refit(choices.iterations[0])
 
 
-def _all_pairs(counts: PairCounts | AskedCounts, choices: Choices, account: GaussianAccount) -> AllPairs:
+def _all_pairs(
+    counts: PairCounts | AskedCounts, choices: Choices, account: GaussianAccount, weights: Sequence[float] | None = None
+) -> AllPairs:
     """The tables of all pairs, with what the account has left but for triples."""
     tables = [counts.pair(*pair) for pair in combinations(range(len(counts.cardinalities)), 2)]
     share = max(_left(account, choices) - choices.triples - choices.triple_picks, choices.rake)
-    noisy, sigmas = account.measure("all pairs", tables, share=share)
+    noisy, sigmas = account.measure("all pairs", tables, share=share, weights=weights)
     return AllPairs(tuple(noisy), sigmas)
 
 
-def _sharpened(all_pairs: AllPairs, grids: Grids) -> AllPairs:
-    """The tables with what the grids say of sums of their cells."""
-    found = []
-    for pair, table, sigma in zip(grids.sets, all_pairs.tables, all_pairs.sigmas.tolist(), strict=True):
-        maps = [np.arange(size, dtype=np.int64) for size in table.shape]
-        found.append(grids.sharpen(pair, maps, table, sigma))
-    return AllPairs(tuple(found), all_pairs.sigmas)
+def _weights(learner: Learner) -> list[float]:
+    """Weights of all pairs, by what a model of earlier releases expects: cells that hold more than noise count."""
+    fine, records = learner.coding.fine, learner.one_way.records
+    pairs = list(combinations(range(len(fine)), 2))
+    sigma = float(learner.account.deviations(learner.choices.rake, [1.0] * len(pairs))[0])
+    tables = [learner.marginals[min(fine[i], fine[j]), max(fine[i], fine[j])] for i, j in pairs]
+    errors = [float(np.minimum(L1_OF_NOISE * sigma, records * table + EMPTY * sigma).sum()) for table in tables]
+    return [max(error, 1.0) ** _OF_ERROR for error in errors]
 
 
 def _left(account: GaussianAccount, choices: Choices) -> float:
@@ -161,13 +170,10 @@ def _worth_raking(learner: Learner, counts: PairCounts | AskedCounts, choices: C
     fine = set(learner.coding.fine)
     own = np.array([k for k, pair in enumerate(learner.tables.pairs) if set(pair) <= fine], np.int64)
     number, expected = len(own), learner.expected()
-    if learner.grids is not None:
-        missed = float(learner.missed(learner.grids, expected)[0][own].sum())
-    else:
-        # the sum of P distances has sensitivity P; divided by P afterwards
-        total = np.array([int(learner.tables.distances(expected)[own].sum())], np.int64)
-        (noisy,), _ = learner.account.measure("misfit", [total], share=choices.misfit, sensitivity=number)
-        missed = int(noisy[0])
+    # the sum of P distances has sensitivity P; divided by P afterwards
+    total = np.array([int(learner.tables.distances(expected)[own].sum())], np.int64)
+    (noisy,), _ = learner.account.measure("misfit", [total], share=choices.misfit, sensitivity=number)
+    missed = int(noisy[0])
     cells = np.mean([a * b for a, b in combinations(counts.cardinalities, 2)])
     sigma = learner.account.deviations(choices.rake, [1.0] * number)[0]
     part = 0.2 if choices.triple_tables else 0.4

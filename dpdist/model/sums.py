@@ -13,20 +13,29 @@ from math import prod
 
 import numpy as np
 
+from dpdist.accuracy.sketched import signed_sums
 from dpdist.accuracy.tables import Attributes, Tables, triples_of
 from dpdist.privacy.arrays import Counts
 
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """A table of one to three attributes: a record counts in one cell."""
+    """A table of one to three attributes: a record counts in one cell, perhaps negatively."""
 
     attributes: Attributes  # of the records
     maps: tuple[Counts, ...]  # of each attribute, the code of each value
+    # of each cell the group whose cells are added, from 1, negative where it is subtracted; None where none are added
+    groups: Counts | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of codes of each attribute."""
+        """The number of codes of each attribute, or of groups."""
+        if self.groups is not None:
+            return (int(np.abs(self.groups).max()),)
+        return self._cells
+
+    @property
+    def _cells(self) -> tuple[int, ...]:
         return tuple(int(codes.max()) + 1 for codes in self.maps)
 
     @property
@@ -43,6 +52,10 @@ class Sum:
             whole = codes.dtype == np.int64 and codes.shape == (cardinalities[i],)
             if not whole or not 0 <= codes.min() <= codes.max() < cardinalities[i]:
                 raise ValueError("a map of other values than those of its attribute")
+        if self.groups is not None:
+            whole = self.groups.dtype == np.int64 and self.groups.shape == (prod(self._cells),)
+            if not whole or not 1 <= np.abs(self.groups).min() <= np.abs(self.groups).max() <= self.groups.size + 1000:
+                raise ValueError("groups of other cells than those of its table")
 
     def of(self, tables: Tables) -> Counts:
         """Compute the table of some records. Confidential if their tables are."""
@@ -54,8 +67,11 @@ class Sum:
         else:
             exact = tables.pairs.single(*self.attributes)
         # sums of integers below 2**53 are exact
-        summed = np.bincount(cells_of(self.maps, self.shape), weights=exact, minlength=self.size)
-        return np.rint(summed).astype(np.int64).reshape(self.shape)
+        shape = self._cells
+        summed = np.bincount(cells_of(self.maps, shape), weights=exact, minlength=prod(shape))
+        if self.groups is not None:
+            return signed_sums(summed, self.groups, self.size)
+        return np.rint(summed).astype(np.int64).reshape(shape)
 
 
 def cells_of(maps: Sequence[Counts], shape: Sequence[int]) -> Counts:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpdist.publish.part_format import PartFormat
-from dpdist.spec.calendar import Every
+from dpdist.spec.groups import Every
 from dpdist.spec.schema import Attribute, Category, Schema
 
 DICTIONARY_BYTES = 1 << 20

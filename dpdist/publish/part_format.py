@@ -76,13 +76,8 @@ def write_file(store: Store, attempt: str, name: str, content: bytes) -> FileRec
 
 def read_file(store: Store, record: FileRecord) -> bytes:
     """The content of a file, after its SHA-256 was found right.
-
-    Raises
-    ------
-    VerificationFailed
-        It is not what the manifest says.
-    DataNotFound, StorageUnavailable
-        As `Store.read_bytes`.
+    Raises VerificationFailed: it is not what the manifest says; DataNotFound, StorageUnavailable: as
+    `Store.read_bytes`.
     """
     content = store.read_bytes(record.name, most=record.bytes)
     if hashlib.sha256(content).hexdigest() != record.sha256:

@@ -141,20 +141,13 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 def write_part(store: Store, name: str, table: pa.Table) -> PartRecord:
     """Write one part and return its record for the manifest.
+    Raises OutputUnwritable: the place cannot be written, or the part exceeds `PART_BYTES`, or what readers decompress;
+    OutOfDisk: no space is left; StorageUnavailable: the storage does not answer.
 
     Parameters
     ----------
     name : str
         As made by `part_name`.
-
-    Raises
-    ------
-    OutputUnwritable
-        The place cannot be written, or the part exceeds `PART_BYTES`, or what readers decompress.
-    OutOfDisk
-        No space is left.
-    StorageUnavailable
-        The storage does not answer.
     """
     content = parquet_bytes(table)
     if len(content) > PART_BYTES:

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
-from dpdist.spec.calendar import DatedKind, text_of
 from dpdist.spec.conditions import Condition, Mask, ends_of, everything, named, parse_condition, texts_of
+from dpdist.spec.groups import DatedKind, text_of
 from dpdist.spec.schema import Schema
 
 MISSING_AS = r"\s+with\s+missing\s+as\s+"

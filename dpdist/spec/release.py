@@ -14,13 +14,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from dpdist.limits import PART_ROWS
-from dpdist.spec.data import DataSpec, StorageSpec
-from dpdist.spec.overrides import change
-from dpdist.spec.paths import PATH, without_paths
+from dpdist.spec.data import PATH, DataSpec, StorageSpec, without_paths
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict import Section
 from dpdist.spec.unit import UnitSpec, WeightSpec, protected, refuse_released
-from dpdist.spec.validation import NAME
+from dpdist.spec.validation import NAME, change
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
 

@@ -39,9 +39,8 @@ import numpy as np
 from bench_synthesis import FILES, spec_of, table_of
 from harness import DATA, argument_parser, write
 
-from dpdist.accuracy.coefficients import linear, logistic
 from dpdist.accuracy.intervals import CellErrors
-from dpdist.accuracy.measured import Accuracy
+from dpdist.accuracy.measured import Accuracy, linear, logistic
 from dpdist.data.count import pair_counts, table_counts
 from dpdist.families.base.accuracy import ReleaseAccuracy
 from dpdist.families.base.registry import make_plan, stages_of
@@ -55,9 +54,9 @@ from dpdist.model.learn import Learned
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import ends_of
-from dpdist.spec.overrides import change
 from dpdist.spec.regression import listed_in, parse_term
 from dpdist.spec.schema import Schema
+from dpdist.spec.validation import change
 
 TRIPLES = 150
 MEANS = 3

@@ -1,28 +1,33 @@
 """What federation costs: distances of a synthesis over clients beside one curator, and beside noise of each client.
 
-    python tests/benchmarks/bench_federated.py --json bench/federated.json [--tables adult] [--keys 3] [--epsilon 1]
+    python tests/benchmarks/bench_federated.py [--part clients] [--tables adult] [--clients 2 8] [--keys 3]
 
 Tables are dealt to clients: at random, sorted by the last attribute, with 60 % at one client, or by state. Each client
 computes its masked part of every sum with a key of its own, as in a release (`dpdist.federated.sums`); ledgers and
 files are left out. *local* is without masks: each client's noise protects its message by itself. No kind measures the
 accuracy of the records, so all have the same budget for the model. Distances are those of `bench_synthesis.py`, delta
-is 1e-9. Keys are seeded, **not private**.
+is 1e-9. Keys are seeded, **not private**. Writes `results/federated.json`.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from bench_synthesis import Distances, table_of
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from harness import Clock, argument_parser, write
+from harness import argument_parser, keep
 
-from dpdist.accuracy.tables import Tables
+from dpdist.accuracy import sketched
+from dpdist.accuracy.intervals import SMALL, CellErrors
+from dpdist.accuracy.measured import measure_accuracy
+from dpdist.accuracy.sketched import Sketch
+from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.families.base.registry import make_plan
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.plan import SynthesisPlan, widening_of
@@ -39,6 +44,8 @@ from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 
 DEALS = {"adult": ("random", "class", "large"), "acs2013": ("random",), "acs2024": ("state",)}
+WAYS = {"curator": "one curator", "federated": "federated", "local": "local noise", "alone": "each alone"}
+MOST_ALONE = 2  # clients whose own releases are looked at
 
 
 def dealt(codes: Codes, shipped: ReleaseSpec, how: str, clients: int) -> list[Codes]:
@@ -88,7 +95,7 @@ def together(plan: SynthesisPlan, parts: Sequence[Codes], seed: int) -> Codes:
         masks = [Masks.agree(key, [p for p in public if p != public_key(key)], context="bench") for key in keys]
     widening, asked = widening_of(spec, clients), 0
 
-    def ask(step: str, sums: Sequence[Sum], sigmas: Floats) -> list[Counts]:
+    def ask(step: str, sums: Sequence[Sum], sigmas: Floats) -> tuple[list[Counts], Floats]:
         nonlocal asked
         question = Question(asked, step, tuple(sums), tuple((sigmas / widening).tolist()))
         asked += 1
@@ -96,7 +103,7 @@ def together(plan: SynthesisPlan, parts: Sequence[Codes], seed: int) -> Codes:
             part_of(own, question, Noise(key), mask, honest=spec.honest)
             for own, key, mask in zip(tables, keys, masks, strict=True)
         ]
-        return tables_in(added(sent), sums)
+        return tables_in(added(sent), sums), sigmas
 
     drawing, least = Noise(np.random.default_rng([seed, 3]).bytes(32)), LEAST_SIGMA * math.sqrt(spec.honest)
     account = GaussianAccount(plan.choices.mu, drawing, ask=ask, widening=widening, least=least)
@@ -107,45 +114,131 @@ def together(plan: SynthesisPlan, parts: Sequence[Codes], seed: int) -> Codes:
     return [np.concatenate(columns) for columns in zip(*made, strict=True)]
 
 
-def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """One row for each kind and deal, averaged over the keys."""
-    codes, _, shipped = table_of(name)
-    distances, records = Distances(codes, shipped.table.cardinalities), len(codes[0])
-    kinds = [("curator", "", "")]
-    for how in DEALS[name]:
-        kinds += [("federated", how, "correlated"), *([("local", how, "local")] if how == DEALS[name][0] else ())]
-    for kind, how, trust in kinds:
-        parts = dealt(codes, shipped, how, options.clients) if how else [codes]
-        spec = spec_of(shipped, epsilon=options.epsilon, records=records, clients=len(parts), trust=trust)
-        plan, rows = make_plan(spec), []
-        assert isinstance(plan, SynthesisPlan)
-        for seed in range(options.keys):
-            clock = Clock()
-            if how:
-                made = together(plan, parts, seed)
-            else:
-                key = key_from(Noise(np.random.default_rng([seed, 2]).bytes(32)))
-                made = released_codes(rehearse(plan, stages(plan), codes, key=key))
-            rows.append({**distances.of(made), "cpu": clock.cpu})
-        means = {key: round(float(np.mean([row[key] for row in rows])), 4) for key in rows[0]}
-        spread = round(float(np.std([row["tvd_2"] for row in rows])), 5)
-        about = {"table": name, "kind": kind, "dealt": how, "clients": len(parts), "epsilon": options.epsilon}
-        yield {**about, **means, "tvd_2_deviation": spread, "expected": round(plan.expected.error, 4)}
+@dataclass(frozen=True)
+class Case:
+    """A table, and how it is dealt to clients."""
+
+    table: str
+    dealt: str
+    clients: int
+    epsilon: float
+    keys: int
+
+    def row(self) -> dict[str, str]:
+        """The mean distances of what each way releases."""
+        codes, _, shipped = table_of(self.table)
+        cards, parts = shipped.table.cardinalities, dealt(codes, shipped, self.dealt, self.clients)
+        of_all, rows = Distances(codes, cards), len(codes[0])
+        spec = partial(spec_of, shipped, epsilon=self.epsilon)
+        found: dict[str, list[dict[str, float]]] = {}
+        for seed in range(self.keys):
+            found.setdefault("curator", []).append(curated(self.table, self.epsilon, seed))
+            for name, trust in (("federated", "correlated"), ("local", "local")):
+                plan = make_plan(spec(records=rows, clients=len(parts), trust=trust))
+                assert isinstance(plan, SynthesisPlan)
+                found.setdefault(name, []).append(of_all.of(together(plan, parts, seed)))
+            for part in parts[:: max(1, len(parts) // MOST_ALONE)][:MOST_ALONE]:
+                alone = released_alone(spec(records=len(part[0]), clients=1), part, seed)
+                found.setdefault("alone", []).append(Distances(part, cards).of(alone))
+        row = {"table": self.table, "dealt": self.dealt, "clients": str(len(parts))}
+        for order in (2, 3):
+            for name, each in found.items():
+                mean = float(np.mean([one[f"tvd_{order}"] for one in each]))
+                row[f"{WAYS[name]}{'' if order == 2 else ', three-way'}"] = f"{mean:.4f}"
+        return row
+
+
+@lru_cache
+def curated(table: str, epsilon: float, seed: int) -> dict[str, float]:
+    """The distances of one curator's release."""
+    codes, _, shipped = table_of(table)
+    spec = spec_of(shipped, epsilon=epsilon, records=len(codes[0]), clients=1)
+    return Distances(codes, shipped.table.cardinalities).of(released_alone(spec, codes, seed))
+
+
+def coverage(table: str, clients: int, epsilon: float) -> list[dict[str, str]]:
+    """How often 95 % intervals cover the cells of the table, and how long they are, by what measured the accuracy."""
+    codes, _, shipped = table_of(table)
+    cards, parts = shipped.table.cardinalities, dealt(codes, shipped, DEALS[table][0], clients)
+    spec = spec_of(shipped, epsilon=epsilon, records=len(codes[0]), clients=len(parts), trust="correlated")
+    plan = make_plan(spec.model_copy(update={"privacy": spec.privacy.model_copy(update={"accuracy_share": 0.03})}))  # type: ignore[attr-defined]
+    assert isinstance(plan, SynthesisPlan)
+    exact, released = Tables.counted(codes, cards), Tables.counted(together(plan, parts, 0), cards)
+    own, mu, keys = [Tables.counted(part, cards) for part in parts], plan.accuracy_mu, range(len(parts))
+
+    def ask(asked: Sequence[Sketch], weights: Sequence[float]) -> tuple[list[Counts], Floats]:
+        sums = [replace(AskedCounts(cards).of(*one.attributes), groups=one.groups) for one in asked]
+        sigmas = GaussianAccount(mu, Noise(bytes(32))).deviations(1.0, weights)
+        question = Question(0, "accuracy", tuple(sums), tuple(sigmas.tolist()))
+        sent = [
+            part_of(held, question, Noise(bytes([k]) * 32), Masks(), honest=len(parts))
+            for held, k in zip(own, keys, strict=True)
+        ]
+        return tables_in(added(sent), sums), sigmas
+
+    measured = {"signed sums": sketched.measure(released, Noise(bytes(32)), records=len(codes[0]), ask=ask)}
+    measured["one curator"] = measure_accuracy(exact, released, records=len(codes[0]), mu=mu, noise=Noise(bytes(32)))
+    rows = []
+    for name, accuracy in measured.items():
+        errors, row = CellErrors(accuracy), {"table": table, "clients": str(len(parts)), "accuracy by": name}
+        for order, sets in ((2, combinations(range(len(cards)), 2)), (3, triples_of(cards))):
+            covered, lengths, large = [], [], []
+            for which, true, counts in zip(sets, exact.of(order), released.of(order), strict=True):
+                interval = errors.interval(which, counts)
+                covered.append((interval.low <= true) & (true <= interval.high))
+                lengths.append(interval.high - interval.low)
+                large.append(counts > SMALL * released.pairs.total)
+            inside, of_large = np.concatenate(covered), np.concatenate(large)
+            row |= {
+                f"{order}-way cells": f"{100 * inside.mean():.1f} %",
+                f"above 1 %, {order}-way": f"{100 * inside[of_large].mean():.1f} %",
+                f"length, {order}-way": f"{np.concatenate(lengths)[of_large].mean():,.0f}",
+            }
+        rows.append(row)
+    return rows
+
+
+def released_alone(spec: ReleaseSpec, codes: Codes, seed: int) -> Codes:
+    """The records of a release of one table."""
+    plan, key = make_plan(spec), key_from(Noise(np.random.default_rng([seed, 2]).bytes(32)))
+    assert isinstance(plan, SynthesisPlan)
+    return released_codes(rehearse(plan, stages(plan), codes, key=key))
+
+
+NOTE = (
+    "Total variation distances of two- and three-way tables to those of all records; *each alone*: of what a client "
+    "releases by itself to its own records, the mean of two clients. δ = 10⁻⁹, seeded keys."
+)
+
+
+LENGTHS = "Intervals of 95 %, in records, from the measured accuracy alone, with 3 % of the budget; one key."
+TITLES = {
+    "deals": "Records that no one sees together",
+    "clients": "Records that no one sees together, by number of clients",
+    "coverage": "Records that no one sees together: intervals",
+}
 
 
 def main() -> None:
     parser = argument_parser(__doc__)
+    parser.add_argument("--part", choices=["deals", "clients", "coverage"], default="deals")
     parser.add_argument("--tables", nargs="*", choices=list(DEALS), default=list(DEALS))
-    parser.add_argument("--clients", type=int, default=8, help="clients of tables that are not dealt by state")
+    parser.add_argument("--clients", nargs="*", type=int, default=[8], help="of tables that are not dealt by state")
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--keys", type=int, default=3)
     options = parser.parse_args()
-    rows = []
-    for name in options.tables:
-        for row in measure(name, options):
-            print(json.dumps(row), flush=True)
-            rows.append(row)
-    write(options, rows)
+    rows: list[dict[str, str]] = []
+    title, note = TITLES[options.part], LENGTHS if options.part == "coverage" else NOTE
+    for table in options.tables:
+        for how in DEALS[table] if options.part == "deals" else DEALS[table][:1]:
+            for clients in options.clients:
+                if options.part == "coverage":
+                    rows += coverage(table, clients, options.epsilon)
+                else:
+                    rows.append(Case(table, how, clients, options.epsilon, options.keys).row())
+                print(rows[-1], flush=True)
+                values = [list(row.values()) for row in rows]
+                keep("federated", options.part, {"title": title, "note": note}, list(rows[0]), values)
 
 
 if __name__ == "__main__":

@@ -326,11 +326,6 @@ VARIANTS = {  # what no shipped spec asks for
         ],
     ),
     "mixing, vectors": _variant("adult-mixing", mixing__release="vectors"),
-    "mixing, orders": _variant(
-        "adult-mixing",
-        mixing__order={"candidates": [4, 8]},
-        mixing__spread="mixtures",
-    ),
     "two-stage, Nystroem": _variant(
         "insurance", prediction__regression={"estimator": "nystroem", "landmarks": 50, "penalty": 1}
     ),

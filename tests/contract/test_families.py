@@ -41,7 +41,7 @@ from jsonschema import Draft202012Validator
 from reading import readable
 from releases import KEY, SCHEMA
 
-from dpdist.api.planned import PlannedRelease
+from dpdist.api.display import PlannedRelease
 from dpdist.cluster.executor import Executor
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.records import BATCH_ROWS

@@ -125,12 +125,6 @@ def test_blocks_cover_every_pair_within_the_limit() -> None:
     assert len(covering_blocks(ACS)) <= 12  # instead of 55 pairs
 
 
-def test_counts_of_other_domains_are_not_added() -> None:
-    codes = draw_codes((5, 6, 7), 30)
-    with pytest.raises(ValueError, match="different domains"):
-        pair_counts(codes, (5, 6, 7)) + pair_counts(codes[:2], (5, 6))
-
-
 def test_a_table_too_large_to_count_is_refused_with_advice() -> None:
     assert pair_cells((3, 4, 5)) == 12 + 12 + 15 + 20
     assert pair_cells((65_536, *ACS)) <= MAX_PAIR_CELLS

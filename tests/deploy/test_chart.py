@@ -491,7 +491,7 @@ def test_pages_have_deployments_where_there_is_a_place_for_them() -> None:
 
 
 def test_settings_reach_the_command_line_as_they_are() -> None:
-    from dpdist.spec.overrides import parse_overrides
+    from dpdist.spec.validation import parse_overrides
 
     given_settings = {
         "privacy": {"model": {"epsilon": 0.5, "delta": 1e-9}},

@@ -35,10 +35,10 @@ from dpdist.ledger.keys import KeyRef
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
 from dpdist.spec.contract import Contract
-from dpdist.spec.overrides import change
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.unit import WeightSpec
+from dpdist.spec.validation import change
 
 BITS: dict[str, Any] = {"attributes": [{"name": n, "kind": "categorical", "values": [0, 1]} for n in "ab"]}
 WEIGHT = {"by": "w", "at_most": 5}

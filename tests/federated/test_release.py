@@ -1,39 +1,21 @@
-"""A synthesis of clients' records, end to end: released as by one curator, resumed as it began, by files as in one
-process.
-"""
+"""A synthesis of clients' records, end to end: released as by one curator, and resumed as it began."""
 
 from __future__ import annotations
 
-import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from federations import NAMES, states, summing_federation
+from federations import NAMES, released, states, summing_federation
 
 from dpdist.cluster.worker_groups import Lost
 from dpdist.errors import RoundFailed, SpecError
 from dpdist.families.base.registry import make_plan
-from dpdist.families.synthesis.spec import WholeSynthesisSpec
-from dpdist.families.synthesis.stages import SynthesisSession
-from dpdist.federated import client, mailbox, rounds
-from dpdist.federated.mailbox import MailboxClient, mailbox_of
-from dpdist.ledger.signing import load_signing_key
-from dpdist.lifecycle.run import Run
+from dpdist.federated import rounds
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import verify
-
-KEY = "5a" * 32
-
-
-def released(spec: WholeSynthesisSpec, *, attempt: Any = "new", key: str | None = KEY) -> bytes:
-    """The bytes of the records that a release publishes."""
-    with Run(spec, attempt=attempt, fixed_key=key) as run:
-        run.finish()
-    return b"".join(path.read_bytes() for path in sorted(Path(spec.output.path).rglob("*.parquet")))
 
 
 def cut_short(monkeypatch: pytest.MonkeyPatch, number: int) -> list[tuple[str, str, bytes]]:
@@ -62,9 +44,9 @@ def test_clients_release_what_a_curator_would(tmp_path: Path) -> None:
     assert manifest.parameters["clients"] == 3
     assert manifest.parameters["federated"] == {"clients": 3, "trust": "correlated", "colluding": 0, "at_least": 3}
     assert [one["kind"] for one in manifest.guarantees] == ["differential-privacy", "federated-differential-privacy"]
-    assert manifest.spec["privacy"]["accuracy_share"] == 0  # type: ignore[index,call-overload]
-    assert "accuracy" not in manifest.parameters
-    assert "no intervals" in make_plan(spec).explain()
+    measured = manifest.parameters["accuracy"]
+    assert [order["attributes"] for order in measured["orders"]] == [1, 2, 3]
+    assert {len(order["deviation"]) for order in measured["orders"]} == {9}
     report = verify(spec.output.path)
     assert report.records == 2_000
     found = pq.read_table(sorted((tmp_path / "release").rglob("*.parquet")))
@@ -73,16 +55,15 @@ def test_clients_release_what_a_curator_would(tmp_path: Path) -> None:
         share = np.mean(np.concatenate([np.array(t[name].to_pylist()) == value for t in own]))
         assert abs(np.mean(np.array(found[name].to_pylist()) == value) - share) < 0.03
     account = dict(map(tuple, manifest.parameters["learned"]["account"]))
-    assert 0.11 < account["grids"] < 0.13
+    assert account["all pairs"] > 0.5
     assert 0.8 < sum(account.values()) <= 1  # not all: no client draws less than its least noise
     work = next((tmp_path / "north" / "work").iterdir())
-    assert len(list(work.glob("asked-*.json"))) == len(account)
+    assert len(list(work.glob("asked-*.json"))) == len(account) + 1  # and the accuracy
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"privacy__accuracy_share": 0.1}, "privacy.accuracy_share: clients are asked for sums of tables alone"),
         ({"regressions": ["regression age on sex = 'F'"]}, "regressions: clients are asked"),
         ({"model__evidence": {"previous": ["releases/2026-01"]}}, "model.evidence: clients are asked"),
         ({"unit": {"by": "patient", "at_most": 2}}, "unit: a federated release protects single records only"),
@@ -96,7 +77,7 @@ def test_what_clients_are_not_asked_for_is_refused(changes: dict[str, Any], mess
 def test_a_lost_client_fails_the_round_which_is_resumed_without_a_second_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = summing_federation(tmp_path)
+    spec = summing_federation(tmp_path, privacy__epsilon=0.5)  # pairs are picked by grids
     with monkeypatch.context() as patch:
         sent = cut_short(patch, 3)
         with pytest.raises(RoundFailed, match=r"'west' \(it has no worker any more\) dropped out"):
@@ -114,84 +95,6 @@ def test_a_lost_client_fails_the_round_which_is_resumed_without_a_second_noise(
     rows = [pq.read_table(path) for path in sorted((tmp_path / "release").rglob("*.parquet"))]
     assert sum(len(part) for part in rows) == 2_000
     assert resumed
-
-
-def attended(spec: WholeSynthesisSpec, name: str, outcomes: dict[str, Any]) -> threading.Thread:
-    def attend() -> None:
-        try:
-            outcomes[name] = MailboxClient(spec, name, SynthesisSession).attend(patience=20)
-        except RoundFailed as error:
-            outcomes[name] = str(error)
-
-    thread = threading.Thread(target=attend)
-    thread.start()
-    return thread
-
-
-@pytest.fixture
-def posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WholeSynthesisSpec:
-    """A federation by mailbox, whose clients are looked for often."""
-    monkeypatch.setattr(mailbox, "_POLL", 0.01)
-    (tmp_path / "box").mkdir()
-    return summing_federation(tmp_path, federated__mailbox=str(tmp_path / "box"), cluster__timeout=20)
-
-
-def test_by_mailbox_as_in_one_process(posted: WholeSynthesisSpec, tmp_path: Path) -> None:
-    outcomes: dict[str, Any] = {}
-    threads = [attended(posted, name, outcomes) for name in NAMES]
-    released(posted, key=None)
-    for thread in threads:
-        thread.join()
-    assert outcomes == dict.fromkeys(NAMES, True)
-    assert states(posted) == {name: ["committed"] for name in ("", *NAMES)}
-    own = sum(path.stat().st_size for path in (tmp_path / "box").rglob("*.north"))
-    assert own < 20_000
-
-
-def test_letters_that_are_not_a_clients_own_are_refused(
-    posted: WholeSynthesisSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    box = mailbox.Mailbox(posted, "attempt", False, 5)
-    folder = mailbox_of(posted) / "attempt"
-
-    def call(spoil: Any) -> Any:
-        number = box._number
-        thread = threading.Thread(target=lambda: answers.update(box.call("", client.hello, {"north": (None,)})))
-        answers: dict[str, Any] = {}
-        thread.start()
-        member = MailboxClient(posted, "north", SynthesisSession)
-        while not (waiting := member._waiting()):
-            pass
-        path = Path(folder.uri) / f"{number:04}.north"
-        with monkeypatch.context() as patch:
-            plain = type(folder).write_exclusive
-
-            def write(self: Any, name: str, data: bytes) -> bytes:
-                return plain(self, name, spoil(data)) and data
-
-            patch.setattr(type(folder), "write_exclusive", write)
-            member._answer("attempt", int(waiting[0].partition("/")[2][:4]))
-        thread.join()
-        kept.append(path.read_bytes())
-        return answers["north"]
-
-    kept: list[bytes] = []
-    assert call(lambda data: data).error == ""
-    for spoil in (
-        lambda data: data[:-1] + bytes([data[-1] ^ 1]),  # altered
-        lambda data: data[:-20],  # truncated
-        lambda data: kept[0],  # replayed
-        lambda data: load_signing_key(posted.federated.clients[1].identity).sign(data[64:]) + data[64:],  # type: ignore[union-attr] # foreign
-    ):
-        lost = call(spoil)
-        assert isinstance(lost, Lost)
-        assert "not signed with its public_key" in lost.reason
-    quick = replace(box, patience=0.05, spec=posted.model_copy(update={"cluster": {"timeout": 0.05}}))
-    late = quick.call("", client.hello, {"north": (None,)})
-    assert late["north"] == Lost("it did not answer in time")
-    with pytest.raises(RoundFailed, match="too late"):
-        MailboxClient(posted, "north", SynthesisSession)._answer("attempt", quick._number - 1)
-    assert MailboxClient(posted, "north", SynthesisSession)._waiting() == []
 
 
 def test_the_noise_of_colluding_clients_is_not_counted(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from dpdist.families.synthesis.stages import SynthesisSession
 from dpdist.federated import client
 from dpdist.federated import session as own
 from dpdist.federated.messages import LEAST_SIGMA, Masks, Message, public_key
-from dpdist.federated.sums import Question, added, answer, part_of, tables_in
+from dpdist.federated.sums import Question, added, answer, part_of, tables_in, unmask
 from dpdist.model.sums import AskedCounts, Sum
 from dpdist.privacy.noise import Noise
 
@@ -182,3 +182,26 @@ def test_a_client_answers_what_it_is_charged_for_and_no_more(sessions: dict[str,
     well(answer(north, own_question(north, 1), members))
     refused(own_question(north, 2))
     assert set(map(tuple, states(north.spec).values())) == {(), ("drawing",)}  # type: ignore[arg-type]
+
+
+def test_a_coordinator_that_lies_about_who_is_lost_sees_a_noise_in_one_sum(tmp_path: Path) -> None:
+    names, attempt = ("east", *NAMES), str(uuid4())
+    spec = summing_federation(tmp_path, names, federated__at_least=3)
+    sessions = {name: SynthesisSession(spec=spec, name=name, attempt=attempt) for name in names}
+    members = {name: well(client.join(one)) for name, one in sessions.items()}
+    asked = own_question(sessions["north"])
+    sent = {name: well(answer(one, asked, members)).steps for name, one in sessions.items()}
+    keys = {name: well(unmask(sessions[name], asked, members)).steps for name in ("north", "south", "west")}
+    size, address = asked.size, f"sums/0/{asked.digest}"
+    opened = {name: sent[name] - Noise(key.tobytes()).words(address, size).view(np.int64) for name, key in keys.items()}
+    assert np.abs(added(list(opened.values()))).max() > 1 << 50  # the key of east is missing
+    rest = {name: members[name] for name in keys}
+    for name in keys:  # their noise is for the sum of all four now
+        assert answer(sessions[name], asked, rest).error.startswith("RoundFailed")
+        assert well(unmask(sessions[name], asked, members)).steps.tobytes() == keys[name].tobytes()
+    others = {name: members[name] for name in ("east", "north", "south")}
+    well(answer(sessions["east"], asked, others))  # east may still be among three: nobody else is
+    assert unmask(sessions["east"], asked, members).error.startswith("RoundFailed")
+    assert unmask(sessions["east"], asked, others).error.startswith("RoundFailed")
+    stranger = {**members, "north": replace(members["north"], public=b"1" * 32)}
+    assert answer(sessions["east"], own_question(sessions["east"], 1), stranger).error.startswith("RoundFailed")

@@ -93,9 +93,7 @@ def test_noise_on_a_fine_grid_is_an_upper_bound_and_close() -> None:
     found = pair.hockey_stick(EPSILONS)
     assert (found >= expected - 1e-12).all()
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    finest = accountant.epsilon(
-        DiscreteLaplace.on_grid(scale=0.5, sensitivity=0.01, grid=2.0**-40, count=66), delta=1e-9
-    )
+    finest = accountant.epsilon(DiscreteLaplace(0.5 * 2**40, int(0.01 * 2**40) + 1, count=66), delta=1e-9)
     assert finest == pytest.approx(accountant.epsilon(DiscreteLaplace(500, 10, count=66), delta=1e-9), rel=1e-2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, ClassVar
@@ -48,9 +49,14 @@ def accuracy_stage(attempt: Attempt[Any, Any], *, mu: float, records: int) -> Re
         except LookupError:  # an earlier process counted them, or the family does not
             exact = count_tables(attempt)
         noise = attempt.noise
-        published = _released_tables(attempt, released)
+        published = released_tables(attempt, released)
         return ReleaseAccuracy(measure_accuracy(exact, published, records=records, mu=mu, noise=noise))
 
+    return published_accuracy(attempt, make)
+
+
+def published_accuracy(attempt: Attempt[Any, Any], make: Callable[[], ReleaseAccuracy]) -> ReleaseAccuracy:
+    """The accuracy as it is made, or was stored; the manifest states it."""
     found = attempt.stored(ReleaseAccuracy, make)
     attempt.public["accuracy"] = found.accuracy.to_json() | {"sentence": sentence(CellErrors(found.accuracy))}
     return found
@@ -68,14 +74,16 @@ def _held(attempt: Attempt[Any, Any]) -> ReleasedRecords:
     return held
 
 
-def _released_tables(attempt: Attempt[Any, Any], released: ReleasedRecords) -> Tables:
+def released_tables(attempt: Attempt[Any, Any], released: ReleasedRecords) -> Tables:
+    """The tables of the released records."""
     cardinalities = attempt.spec.table.cardinalities
     operator = tables_operator(cardinalities)
-    task = attempt.executor.tasks(STAGE)
+    executor = released.executor or attempt.executor
+    task = executor.tasks(STAGE)
     counted = [task("count", _part_tables, part, operator) for part in released.parts]
     total = task.tree("sum", partial(_sum, operator), counted, fan_in=operator.fan_in)
     with attempt.stage(STAGE) as progress:
-        summary = attempt.executor.compute([total], progress=progress)[0]
+        summary = executor.compute([total], progress=progress)[0]
     found: Tables = operator.finish(summary)
     return found
 

@@ -13,8 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from dpdist.cluster.executor import Executor
-from dpdist.cluster.tasks import Deferred
+from dpdist.cluster.executor import Deferred, Executor
 from dpdist.data.records import Located, Opened, Records
 from dpdist.data.weighted import WeightedRecords
 from dpdist.families.base.bounding import bounded
@@ -65,7 +64,7 @@ class Attempt(Generic[SpecT, PlanT]):
     work: Store  # confidential
     output: Store  # the release
     progress: Progress
-    before_noise: Callable[[], None]  # tells the ledger that records are read or noise is drawn: the charge stays
+    before_noise: Callable[[], object]  # tells the ledger that records are read or noise is drawn: the charge stays
     operator: dict[str, Any] = field(default_factory=dict)  # what only the operator may see; ends in the run record
     # public facts found on the way, such as the outcomes of noisy checks; they end in the manifest's parameters
     public: dict[str, Any] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from textwrap import shorten
 from typing import Any, ClassVar
 
 from dpdist.accuracy.measured import deviations, draws
+from dpdist.accuracy.sketched import draws as sketch_draws
 from dpdist.accuracy.tables import triples_of
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 from dpdist.errors import SpecError
@@ -17,6 +18,7 @@ from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.plan import EventPlan, Needs, core_seconds
 from dpdist.families.synthesis.discovery import Discovery, lost_by
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of, regression_deviation
+from dpdist.families.synthesis.series import facts_of
 from dpdist.families.synthesis.spec import PRESUMED_VALUES, WholeSynthesisSpec
 from dpdist.federated.plan import ClientsPlan
 from dpdist.model.choices import (
@@ -26,8 +28,8 @@ from dpdist.model.choices import (
     is_wide,
     reasons,
     with_evidence,
-    with_grids,
     with_prior,
+    with_sums,
     without_triples,
 )
 from dpdist.model.draw import LARGEST_PART, MOST_REDRAWS, parts_of
@@ -44,6 +46,7 @@ from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.spec.series import KEPT
 from dpdist.storage.stored import tree_of
 
 _DRAWN = 0.05  # part of delta that draws may miss their distributions by, where it is not known yet how many there are
@@ -145,7 +148,9 @@ class SynthesisPlan(EventPlan):
             f"by noise, {found.sampling:.4f} by sampling), counts of one attribute within about +-{sigma:,.0f} records"
         )
         numbers = {"two_way": found.error, "noise": found.noise, "sampling": found.sampling, "one_way_count": sigma}
-        return [Fact("Error", text, numbers)]
+        series = self.spec.series
+        year = [] if series is None else facts_of(self.spec, series, lambda spec: plan(spec).expected.error)
+        return [Fact("Error", text, numbers), *year]
 
     def charges(self) -> list[Fact]:
         """The charge, and what it pays for."""
@@ -195,6 +200,7 @@ class SynthesisPlan(EventPlan):
         if earlier := _earlier(spec):
             names = {
                 "part": "which have this table as a part",
+                "larger": "which make up this table, too",
                 "sum": "which make up this table",
                 "previous": "before it",
             }
@@ -220,19 +226,7 @@ class FederatedSynthesisPlan(ClientsPlan, SynthesisPlan):
 
     def details(self) -> list[Fact]:
         """Those of a synthesis, and who answers."""
-        federated, listed = self.federated, len(self.federated.clients)
-        wider = widening_of(self.spec, listed)
-        text = (
-            f"{listed}; at least {self.spec.least_clients} must be ready; each is charged in its own ledger, and "
-            + ("sends masked tables: only their noisy sum is seen" if self.spec.is_masked else "adds its own noise")
-        )
-        noise = f"{wider:.3g} times that of one curator, against {federated.colluding} colluding clients"
-        return [
-            *super().details(),
-            Fact("Clients", text, {"listed": listed, "minimum": self.spec.least_clients}),
-            Fact("Accuracy", "not measured, so no intervals: clients answer sums of tables alone", {"share": 0.0}),
-            Fact("Noise of the sums", noise, {"times": wider, "colluding": federated.colluding}),
-        ]
+        return [*super().details(), *self.client_facts(widening_of(self.spec, len(self.spec.clients)))]
 
 
 def widening_of(spec: WholeSynthesisSpec, clients: int) -> float:
@@ -265,6 +259,8 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     calibrated = partial(GaussianPlan.of, epsilon=epsilon, label="all noisy tables, distances and picks")
     if spec.discover is None:
         whole = calibrated(delta=delta, draws=_draws(spec, 1.0))
+        if spec.series is not None and whole.lost.delta > float(KEPT / 3) * delta:  # of what the series keeps for draws
+            raise SpecError(f"privacy.delta: of a series, draws take at most {float(KEPT / 3):.2g} of it: raise it")
         return _planned(spec, whole.event, whole.mu)
     lost = ApproximateDP(0.0, lost_by(spec) + _DRAWN * delta, label="values of one record named, and draws")
     whole = calibrated(delta=delta - lost.delta)
@@ -276,7 +272,8 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
 def _draws(spec: WholeSynthesisSpec, mu: float) -> int:
     """A bound of the draws of noise."""
     sizes = spec.presumed.cardinalities
-    accuracy = draws(sizes) if spec.accuracy_share and not is_wide(sizes) else 0
+    measured = draws(sizes) if spec.federated is None else sketch_draws(sizes)
+    accuracy = measured if spec.accuracy_share and not is_wide(sizes) else 0
     public = (1 + 2 * sum(sizes)) * (spec.model.prior is not None)  # the misfit, and further one-way tables
     drawn = draws_at_most(_choices(spec, mu), sizes) + public + accuracy + draws_of(spec.parsed_regressions)
     return drawn * max(1, len(spec.clients))  # of each client
@@ -331,7 +328,7 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     widening = widening_of(spec, len(spec.clients))
     found = choose(sizes, records=spec.expected_records, mu=mu / widening, parts=parts, raking=not is_wide(sizes))
     if spec.federated is not None:
-        found = with_grids(replace(found, mu=mu))
+        found = with_sums(replace(found, mu=mu))
     if not draws_at_most(found, sizes) * SAMPLER_DELTA <= _LOST * spec.privacy.delta:
         found = without_triples(found)
     if spec.model.prior:

@@ -9,13 +9,13 @@ from pydantic import Field, model_validator
 
 from dpdist.errors import SpecError
 from dpdist.families.synthesis.regressions import MOST_COEFFICIENTS
-from dpdist.federated.spec import FederatedRelease, HeldDataSpec
+from dpdist.federated.spec import HeldDataSpec, SummedRelease
 from dpdist.model.choices import MOST_ROUNDS
-from dpdist.spec.data import FilesSpec
-from dpdist.spec.paths import PATH
+from dpdist.spec.data import PATH, FilesSpec
 from dpdist.spec.regression import Regression, parse_regression
 from dpdist.spec.release import Delta, Epsilon, OutputSpec, PrivacyLimit
 from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.series import SeriesSpec, epsilon_of, step_of
 from dpdist.spec.strict import MOST_RECORDS, Section
 
 """Of balancing."""
@@ -26,8 +26,7 @@ class PrivacySpec(PrivacyLimit):
 
     epsilon: Epsilon
     delta: Delta
-    DEFAULT_ACCURACY: ClassVar[float] = 0.03
-    accuracy_share: float = Field(default=DEFAULT_ACCURACY, ge=0, le=0.5)
+    accuracy_share: float = Field(default=0.03, ge=0, le=0.5)
     """Share of the budget (of mu^2) that measures how accurate the released records are; 0 for none."""
     regression_share: float | None = Field(default=None, gt=0, le=0.5)
     """Share of the budget (of mu^2) that measures the declared regressions; default: 0.1 if any are."""
@@ -66,13 +65,15 @@ class EvidenceSpec(Section):
     """Folders of releases of the same population at earlier times, in order."""
     sum: Annotated[tuple[str, ...], PATH] = ()
     """Folders of releases of disjoint tables that make up this one: months of a quarter, regions of a country."""
+    larger: Annotated[tuple[str, ...], PATH] = ()
+    """Folders of releases of larger disjoint tables that make up this one as well: quarters, beside months as `sum`."""
     part: Annotated[tuple[str, ...], PATH] = ()
     """Folders of releases of tables that this one is a part of."""
 
     @property
     def paths(self) -> tuple[str, ...]:
         """All folders."""
-        return (*self.part, *self.sum, *self.previous)
+        return (*self.part, *self.larger, *self.sum, *self.previous)
 
 
 class ModelSpec(Section):
@@ -124,7 +125,7 @@ MOST_SHARES = 0.9
 """Of mu^2, for the accuracy and the regressions together, at most."""
 
 
-class WholeSynthesisSpec(FederatedRelease):
+class WholeSynthesisSpec(SummedRelease):
     """Records drawn from a model that was fitted to noisy tables of all records."""
 
     papers: ClassVar[tuple[str, ...]] = (
@@ -140,6 +141,8 @@ class WholeSynthesisSpec(FederatedRelease):
     privacy: PrivacySpec
     model: ModelSpec = ModelSpec()
     synthesis: SynthesisSpec = SynthesisSpec()
+    series: SeriesSpec | None = None
+    """A release of every month, and of what months make up, from one spec."""
     regressions: tuple[str, ...] = Field(default=(), max_length=32)
     """Regressions whose coefficients are measured, as questions of `dpdist infer`, such as "regression wage on age, sex
     = 1" or "logistic regression income = 2 on age, sex = 1 where state = 8"."""
@@ -158,6 +161,8 @@ class WholeSynthesisSpec(FederatedRelease):
             raise ValueError("model.priorities: name two different attributes")
         if self.model.prior and self.earlier_releases:
             raise ValueError("model: name a prior or evidence; the records of a public release can be a prior")
+        if self.series is not None:
+            self._check_series(self.series)
         self._check_regressions()
         if self.discover is not None:
             self._check_discovery(self.discover)
@@ -167,15 +172,22 @@ class WholeSynthesisSpec(FederatedRelease):
             "model.prior": self.model.prior,
         }
         beside |= {"model.evidence": self.earlier_releases}
-        beside |= {"privacy.accuracy_share": self.privacy.accuracy_share not in (0, PrivacySpec.DEFAULT_ACCURACY)}
         if self.federated is not None and (given := [name for name, value in beside.items() if value]):
             raise ValueError(f"{given[0]}: clients are asked for sums of tables alone: leave it out, or `federated`")
         return self
 
-    @property
-    def least_clients(self) -> int:
-        """Clients that must be ready: their noise alone must carry the guarantee, so all, if the spec does not say."""
-        return 0 if self.federated is None else self.federated.at_least or len(self.federated.clients)
+    def _check_series(self, series: SeriesSpec) -> None:
+        if series.period is None or series.epsilon is None:
+            raise ValueError("series: it is read from a file, or a mapping, of which one period is chosen")
+        share = series.shares[step_of(series.period)]
+        if self.privacy.epsilon > epsilon_of(series.epsilon, self.privacy.delta, share):
+            raise ValueError("series: the period has a larger epsilon than its share of the whole")
+        if self.unit is not None or self.federated is not None:
+            raise ValueError("series: a unit may have records in several months, so leave `unit`, `federated` out")
+
+    def decisive(self) -> dict[str, Any]:
+        """The settings that decide the released bytes: a series only decides others."""
+        return {name: value for name, value in super().decisive().items() if name != "series"}
 
     def _check_discovery(self, discover: DiscoverSpec) -> None:
         for name in discover.columns:
@@ -232,12 +244,11 @@ class WholeSynthesisSpec(FederatedRelease):
     def public(self) -> dict[str, Any]:
         """The public settings, for the manifest."""
         tree = super().public()
-        for name in ("discover", "federated"):
+        for name in ("discover", "series"):
             if getattr(self, name) is None:
                 del tree[name]
         if not self.earlier_releases:
             del tree["model"]["evidence"]
-        tree["privacy"]["accuracy_share"] = self.accuracy_share
         return tree
 
     def _check_regressions(self) -> None:
@@ -263,8 +274,8 @@ class WholeSynthesisSpec(FederatedRelease):
 
     @property
     def accuracy_share(self) -> float:
-        """The share of mu^2 that measures the accuracy of the records; 0 where clients hold them."""
-        return self.privacy.accuracy_share if self.federated is None else 0.0
+        """The share of mu^2 that measures the accuracy of the records."""
+        return self.privacy.accuracy_share
 
     @property
     def regression_share(self) -> float:

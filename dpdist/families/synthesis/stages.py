@@ -10,10 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from dpdist.accuracy.sketched import Sketch
+from dpdist.accuracy.sketched import measure as measure_sketched
 from dpdist.accuracy.tables import Tables
 from dpdist.data.count import PairCounts
 from dpdist.data.operators import pair_counts_operator
-from dpdist.families.base.accuracy import ReleaseAccuracy, accuracy_stage, count_tables
+from dpdist.families.base.accuracy import (
+    ReleaseAccuracy,
+    accuracy_stage,
+    count_tables,
+    published_accuracy,
+    released_tables,
+)
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
@@ -23,11 +31,12 @@ from dpdist.families.synthesis.prior import keep_public, read_evidence, read_pri
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, Score, scores_operator
 from dpdist.families.synthesis.regressions import Regressions, measure_regressions
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.federated.client import Joined
 from dpdist.federated.mailbox import calls_of
 from dpdist.federated.messages import LEAST_SIGMA
-from dpdist.federated.rounds import BEGUN_FILE, agree, begin, executor_here
+from dpdist.federated.rounds import BEGUN_FILE, ClientCalls, agree, begin, executor_here
 from dpdist.federated.session import ClientAttempt
-from dpdist.federated.sums import Asking, SummingSession
+from dpdist.federated.sums import Asking, SummingSession, remaining
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import is_wide
@@ -38,7 +47,8 @@ from dpdist.model.files import model_files
 from dpdist.model.fitted import Fitted
 from dpdist.model.learn import Known, Learned, learn
 from dpdist.model.sums import AskedCounts
-from dpdist.privacy.arrays import Codes, Counts
+from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.privacy.noise import Noise
 from dpdist.publish.part_format import write_file
 from dpdist.spec.regression import Regression
 from dpdist.spec.schema import Schema
@@ -124,29 +134,67 @@ def learn_together(attempt: SynthesisAttempt) -> Learned:
     calls = calls_of(attempt, SynthesisSession)
     members = begin(calls, known=attempt.work.exists(Learned.FILE))
     spec, choices = attempt.spec, attempt.plan.choices
+    together = Together(calls, members)
 
     def make() -> Learned:
         attempt.before_noise()
         attempt.work.write_exclusive(BEGUN_FILE, b"")
-        widening = widening_of(spec, len(members))
         drawing = load_noise(attempt.drawing_key)
-        account = GaussianAccount(
-            choices.mu,
-            drawing,  # no noise is drawn here: clients draw theirs
-            ask=Asking(calls, members, widening),
-            widening=widening,
-            least=LEAST_SIGMA * math.sqrt(spec.honest),
-        )
+        account = together.account(choices.mu, drawing)
         known = Known(spec.table.forbidden, spec.table.level_maps)
         return learn(AskedCounts(spec.table.cardinalities), account, choices=choices, drawing=drawing, known=known)
 
     learned = attempt.stored(Learned, make)
-    attempt.public |= {
-        "clients": len(members),
-        "learned": learned.named(spec.table.names, _share_of_model(attempt.plan)),
-    }
-    attempt.before_commit = partial(agree, calls, members)
+    attempt.public["learned"] = learned.named(spec.table.names, _share_of_model(attempt.plan))
+    attempt.keep(together)
+    together.close()
     return learned
+
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """Clients whose sums a release is made of."""
+
+    calls: ClientCalls
+    members: dict[str, Joined]
+
+    def account(self, mu: float, drawing: Noise, *, later: bool = False) -> GaussianAccount:
+        """An account whose noise clients draw; `later`: after all that was asked for before."""
+        spec = self.calls.attempt.spec
+        widening = widening_of(spec, len(self.members))
+        ask, least = Asking(self.calls, self.members, widening), LEAST_SIGMA * math.sqrt(spec.honest)
+        if later:
+            ask.follow()
+        return GaussianAccount(mu, drawing, ask=ask, widening=widening, least=least)
+
+    def close(self) -> None:
+        """Say who took part, and let those who are left commit."""
+        attempt = self.calls.attempt
+        left = remaining(attempt.work, self.members)
+        attempt.public["clients"] = len(self.members)
+        if len(left) < len(self.members):
+            attempt.public["clients_lost"] = len(self.members) - len(left)
+        attempt.before_commit = partial(agree, self.calls, left, least=attempt.spec.least_clients)
+
+
+def measure_together(attempt: SynthesisAttempt, *, records: int) -> ReleaseAccuracy:
+    """Measure the accuracy of the records by noisy sums over clients."""
+    released, together = attempt.result(ReleasedRecords), attempt.result(Together)
+    asked = AskedCounts(attempt.spec.table.cardinalities)
+
+    def make() -> ReleaseAccuracy:
+        drawing = load_noise(attempt.drawing_key)
+        account = together.account(attempt.plan.accuracy_mu, drawing, later=True)
+
+        def ask(sketches: Sequence[Sketch], weights: Sequence[float]) -> tuple[list[Counts], Floats]:
+            sums = [replace(asked.of(*sketch.attributes), groups=sketch.groups) for sketch in sketches]
+            return account.measure("accuracy", sums, share=1.0, weights=weights)
+
+        return ReleaseAccuracy(measure_sketched(released_tables(attempt, released), drawing, records=records, ask=ask))
+
+    found = published_accuracy(attempt, make)
+    together.close()
+    return found
 
 
 class SynthesisSession(SummingSession):
@@ -185,7 +233,7 @@ def draw(attempt: SynthesisAttempt) -> ReleasedRecords:
     """The records of each part, each a function of the model, the public drawing key and its number."""
     attempt.before_noise()
     fitted = attempt.result(Learned).fitted
-    executor = executor_here(attempt) if attempt.spec.federated else attempt.executor
+    executor = executor_here(attempt)
     task = executor.tasks("records")
     rounds, schema, pool = attempt.plan.choices.balance, attempt.spec.table, _held_pool(attempt)
     source = task.constant("model", _Source(fitted, attempt.drawing_key, rounds, schema, pool))
@@ -209,6 +257,8 @@ def measure(attempt: SynthesisAttempt) -> ReleaseAccuracy | None:
     if not attempt.plan.accuracy_mu:
         return None
     records = attempt.result(Learned).report["records"]
+    if attempt.spec.federated is not None:
+        return measure_together(attempt, records=records)
     return accuracy_stage(attempt, mu=attempt.plan.accuracy_mu, records=records)
 
 

@@ -38,8 +38,8 @@ from dpdist.privacy.deniability import SeedRecords
 from dpdist.privacy.events import ApproximateDP, Composed, RandomSplit
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_release, verify
-from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
+from dpdist.spec.validation import change
 
 NOISE = Noise(bytes(range(32)))
 SIZES = (2, 3)

@@ -29,7 +29,7 @@ from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_release
-from dpdist.spec.overrides import change
+from dpdist.spec.validation import change
 
 NOISE = Noise(bytes(range(32)))
 SIZES, ORDER, KEPT = (3, 2, 4), (1, 0, 2), 2

@@ -18,7 +18,7 @@ from attempts import attempt_of, run_stages
 from published import published
 from releases import KEY, SCHEMA, table
 
-from dpdist.accuracy.coefficients import linear, logistic
+from dpdist.accuracy.measured import linear, logistic
 from dpdist.cluster.cluster import Cluster
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import make_plan, stages_of

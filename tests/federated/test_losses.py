@@ -1,0 +1,149 @@
+"""A client that is lost at a step of a round: what is released, what is charged, and that no noise is seen twice."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federations import attended, posted_federation, released, states, summing_federation
+
+from dpdist.cluster.worker_groups import Lost
+from dpdist.errors import RoundFailed
+from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.federated import mailbox, rounds
+from dpdist.federated.mailbox import Call, MailboxClient, Reply, mailbox_of
+from dpdist.publish.manifest import Manifest
+
+CLIENTS = ("east", "north", "south", "west")
+STEPS = [(step, False) for step in ("join", "answer 0", "unmask 1", "ready")]
+STEPS += [(step, True) for step in ("join", "answer 0", "answer 2", "unmask 1", "commit")]
+
+
+@dataclass
+class Recorded:
+    """All that clients sent: by the task, the question and its clients, what each sent."""
+
+    sent: dict[tuple[str, int, tuple[str, ...]], dict[str, set[bytes]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(set))
+    )
+
+    def add(self, task: str, question: Any, members: Any, name: str, steps: Any) -> None:
+        """Record a message of tables or of a key."""
+        self.sent[task, question.number, tuple(sorted(members))][name].add(steps.tobytes())
+
+    def check(self, least: int) -> None:
+        """No message was sent in two versions, and of no question a client's noise is in two sums that can be seen."""
+        seen: dict[int, list[tuple[str, ...]]] = defaultdict(list)
+        keys: dict[tuple[int, str], set[tuple[str, ...]]] = defaultdict(set)
+        for (task, number, members), by_client in self.sent.items():
+            assert all(len(versions) == 1 for versions in by_client.values())
+            assert len(members) >= least
+            is_open = task == "unmask" or len(members) == least
+            for name in by_client if is_open else ():
+                keys[number, name].add(members)
+            if is_open and by_client.keys() == set(members):
+                seen[number].append(members)
+        assert seen
+        assert all(len(sums) == 1 for sums in seen.values())
+        assert all(len(sums) == 1 for sums in keys.values())
+
+
+class _Gone(Exception):
+    """The client is lost."""
+
+
+def lose(step: str, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, lost: list[str]) -> None:
+    """Lose west at a step, for good, until `lost` is emptied: in one process after it answered, by mailbox before."""
+    task, _, number = step.partition(" ")
+
+    def falls(name: str, function: str, question: Any) -> bool:
+        if name == "west" and function == task and (not number or question.number == int(number)) and not lost:
+            lost.append("west")
+        return name == "west" and lost == ["west"]
+
+    plain = rounds.OneProcess.call
+
+    def call(self: Any, what: str, function: Any, arguments: Any) -> dict[str, Any]:
+        answers = plain(self, what, function, arguments)
+        for name, (_, *given) in arguments.items():
+            question = given[0] if len(given) == 2 else None
+            if question is not None and not answers[name].error:
+                recorded.add(function.__name__, *given, name, answers[name].value.steps)
+            if falls(name, function.__name__, question):
+                answers[name] = Lost("it has no worker any more")
+        return answers
+
+    answered = MailboxClient._answer
+
+    def answer(self: Any, attempt: str, call: Call, content: bytes) -> bool:
+        if self._name in call.clients and falls(self._name, call.task, call.question):
+            # as the coordinator does after its patience
+            (self._store / attempt).write_exclusive(f"{call.number:04}.west", b"")
+            raise _Gone
+        return answered(self, attempt, call, content)
+
+    monkeypatch.setattr(rounds.OneProcess, "call", call)
+    monkeypatch.setattr(MailboxClient, "_answer", answer)
+
+
+def letters(spec: WholeSynthesisSpec, recorded: Recorded) -> None:
+    """Record what is in the mailbox."""
+    store = mailbox_of(spec)
+    for place in (name for name in store.names() if name.endswith(".call")):
+        call = Call.from_bytes(store.read_bytes(place)[64:])
+        for name in call.clients if call.question is not None else ():
+            content = store.read_bytes(f"{place.removesuffix('call')}{name}")
+            reply = Reply.from_bytes(content[64:]) if content else None
+            if reply is not None and not reply.error:
+                recorded.add(call.task, call.question, call.members, name, reply.steps)
+
+
+def begun(spec: WholeSynthesisSpec) -> list[threading.Thread]:
+    """The clients, where they answer by mailbox."""
+    assert spec.federated is not None
+    return [attended(spec, name, {}) for name in CLIENTS] if spec.federated.mailbox else []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(("step", "by_mailbox"), STEPS)
+def test_a_client_is_lost(step: str, by_mailbox: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "_POLL", 0.01)
+    recorded, lost = Recorded(), list[str]()
+    make = posted_federation if by_mailbox else summing_federation
+    small = {"model__rounds": 0, "model__balance": 0, "privacy__epsilon": 0.5, "privacy__accuracy_share": 0.0}
+    if step == "answer 2":
+        del small["privacy__accuracy_share"]
+    spec = make(tmp_path, CLIENTS, federated__at_least=3, **small)
+    lose(step, recorded, monkeypatch, lost)
+    threads = begun(spec)
+    if step.startswith("unmask"):
+        with pytest.raises(RoundFailed, match=r"'west' .* dropped out during the round"):
+            released(spec)
+        assert set(map(tuple, states(spec).values())) == {("drawing",)}
+        lost[:] = ["back"]
+        threads.append(attended(spec, "west", {})) if by_mailbox else None
+        released(spec, attempt="resume")
+    else:
+        released(spec)
+    for thread in threads:
+        thread.join()
+    if by_mailbox:
+        letters(spec, recorded)
+    recorded.check(least=3)
+    manifest = Manifest.from_bytes((tmp_path / "release" / "_manifest.json").read_bytes())
+    told = manifest.parameters["clients"], manifest.parameters.get("clients_lost", 0)
+    of_step = step.partition(" ")[0]
+    assert told == {"join": (3, 0), "answer": (4, 1)}.get(of_step, (4, 0))
+    away = {"join": [] if by_mailbox else ["reserved"], "unmask": ["committed"]}
+    away["answer"] = ["reserved" if by_mailbox and step == "answer 0" else "drawing"]
+    expected = {key: ["committed"] for key in ("", *CLIENTS)} | {"west": away.get(of_step, ["drawing"])}
+    assert states(spec) == expected
+    spent = {name: len(list((tmp_path / name / "work").rglob("asked-*.json"))) for name in CLIENTS}
+    assert len({spent[name] for name in CLIENTS[:3]}) == 1  # nobody was asked for more because of it
+    account = dict(map(tuple, manifest.parameters["learned"]["account"]))
+    assert sum(account.values()) <= 1
+    assert len(account) + (step == "answer 2") == spent["north"]  # there the accuracy is measured, too

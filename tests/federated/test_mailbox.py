@@ -1,0 +1,147 @@
+"""Clients by mailbox: as in one process; letters that are altered, truncated, replayed, foreign or late are refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from federations import NAMES, attended, posted_federation, released, states
+
+from dpdist.cluster.worker_groups import Lost
+from dpdist.errors import RoundFailed, SpecError
+from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.families.synthesis.stages import SynthesisSession
+from dpdist.federated import client, mailbox
+from dpdist.federated.mailbox import Mailbox, MailboxClient, mailbox_of
+from dpdist.ledger.signing import load_signing_key
+
+Spoil = Callable[[bytes], bytes]
+
+
+@pytest.fixture
+def posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WholeSynthesisSpec:
+    """A federation by mailbox, whose clients are looked for often."""
+    monkeypatch.setattr(mailbox, "_POLL", 0.01)
+    return posted_federation(tmp_path)
+
+
+def test_by_mailbox_as_in_one_process(posted: WholeSynthesisSpec, tmp_path: Path) -> None:
+    outcomes: dict[str, Any] = {}
+    threads = [attended(posted, name, outcomes) for name in NAMES]
+    released(posted, key=None)
+    for thread in threads:
+        thread.join()
+    assert outcomes == dict.fromkeys(NAMES, True)
+    assert states(posted) == {name: ["committed"] for name in ("", *NAMES)}
+    own = [path for path in (tmp_path / "box").rglob("*.north")]
+    asked = next((tmp_path / "north" / "work").iterdir()).glob("asked-*.json")
+    assert len(own) == 3 + len(list(asked))  # it joins, is ready, and commits
+    assert sum(path.stat().st_size for path in own) < 30_000
+
+
+def test_answers_that_are_not_a_clients_own_are_refused(
+    posted: WholeSynthesisSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = str(uuid4())
+    box, folder = Mailbox(posted, attempt, False, 20), mailbox_of(posted) / attempt
+    kept: list[bytes] = []
+
+    def call(spoil: Spoil) -> Any:
+        number = box._number
+        answers: dict[str, Any] = {}
+        thread = threading.Thread(target=lambda: answers.update(box.call("", client.void, {"north": (None,)})))
+        thread.start()
+        member = MailboxClient(posted, "north", SynthesisSession)
+        while not (waiting := member._waiting()):
+            pass
+        with monkeypatch.context() as patch:
+            plain = type(folder).write_exclusive
+            patch.setattr(type(folder), "write_exclusive", lambda s, name, data: plain(s, name, spoil(data)) and data)
+            member._answer(attempt, *member._call(attempt, waiting[0].partition("/")[2]))
+        thread.join()
+        kept.append((Path(folder.uri) / f"{number:04}.north").read_bytes())
+        return answers["north"]
+
+    assert call(lambda data: data).error == ""
+    for spoil in (
+        lambda data: data[:-1] + bytes([data[-1] ^ 1]),  # altered
+        lambda data: data[:-20],  # truncated
+        lambda data: kept[0],  # replayed
+        lambda data: foreign(posted)(data[64:]) + data[64:],
+    ):
+        lost = call(spoil)
+        assert isinstance(lost, Lost)
+        assert "not signed with its public_key" in lost.reason
+    quick = replace(
+        box, spec=posted.model_copy(update={"cluster": posted.cluster.model_copy(update={"timeout": 0.05})})
+    )
+    assert quick.call("", client.void, {"north": (None,)})["north"] == Lost("it did not answer in time")
+    member = MailboxClient(posted, "north", SynthesisSession)
+    assert member._waiting() == []
+    with pytest.raises(RoundFailed, match="too late"):
+        member._answer(attempt, *member._call(attempt, f"{quick._number - 1:04}.call"))
+
+
+def hasty(spec: WholeSynthesisSpec) -> WholeSynthesisSpec:
+    """A coordinator that does not wait."""
+    return spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"timeout": 0.05})})
+
+
+def foreign(spec: WholeSynthesisSpec) -> Callable[[bytes], bytes]:
+    """Signatures of another client."""
+    assert spec.federated is not None
+    key = load_signing_key(spec.federated.clients[1].identity)
+    assert key is not None
+    return key.sign
+
+
+def test_calls_that_are_not_the_coordinators_are_refused(posted: WholeSynthesisSpec) -> None:
+    attempt, other = str(uuid4()), str(uuid4())
+    folder, told = mailbox_of(posted), list[str]()
+    Mailbox(hasty(posted), attempt, False, 1).call("", client.join, {"north": (None,)})
+    call = (folder / attempt).read_bytes("0000.call")
+    (folder / attempt).delete("0000.north")  # where the coordinator had waited no longer
+    body = call[64:]
+    places = {
+        f"{attempt}/0001.call": call,  # replayed in its attempt
+        f"{other}/0000.call": call,  # replayed in another
+        f"{attempt}/0002.call": call[:-1] + bytes([call[-1] ^ 1]),  # altered
+        f"{attempt}/0003.call": call[:-20],  # truncated
+        f"{attempt}/0004.call": b"",
+        f"{attempt}/0005.call": foreign(posted)(body) + body,
+    }
+    for place, content in places.items():
+        folder.write_bytes(place, content)
+    with pytest.raises(RoundFailed, match="no call has come"):
+        MailboxClient(posted, "north", SynthesisSession).attend(patience=0.4, told=told.append)
+    assert sum(line.startswith("refused") for line in told) == len(places)
+    assert told.count("answered    join") == 1
+    assert states(posted)["north"] == ["reserved"]
+    answered = {name for name in folder.names() if name.endswith(".north")}
+    assert answered == {f"{attempt}/0000.north"}
+
+
+def test_a_client_joins_one_attempt_at_a_time(posted: WholeSynthesisSpec) -> None:
+    quick = hasty(posted)
+    for attempt in (first := str(uuid4()), str(uuid4())):
+        Mailbox(quick, attempt, False, 1).call("", client.join, {"north": (None,)})
+        (mailbox_of(posted) / attempt).delete("0000.north")
+    told = list[str]()
+    with pytest.raises(RoundFailed, match="no call has come"):
+        MailboxClient(posted, "north", SynthesisSession).attend(patience=0.4, told=told.append)
+    assert [line.partition(" ")[0] for line in told] == ["answered", "refused"]
+    assert states(posted)["north"] == ["reserved"]
+    assert first
+
+
+def test_a_mailbox_needs_the_coordinators_key(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"federated\.mailbox: its calls are signed"):
+        posted_federation(tmp_path, federated__identity=None, federated__public_key=None)
+    other = posted_federation(tmp_path, federated__identity=str(tmp_path / "north" / "identity.pem"))
+    with pytest.raises(SpecError, match="is not the one whose public_key"):
+        Mailbox(other, str(uuid4()), False, 1)
