@@ -11,8 +11,9 @@ import json
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 from uuid import UUID, uuid5
@@ -43,6 +44,7 @@ ClientAttempt = Attempt[Any, Any]
 class ClientSession:
     """What the coordinator sends with every call of a client; nothing in it is secret."""
 
+    tasks: ClassVar[tuple[Callable[..., Any], ...]] = ()  # what a coordinator asks for in the family's own rounds
     held: ClassVar[int] = 4  # clients whose tables a worker keeps between tasks, encoded
 
     spec: FederatedRelease
@@ -202,7 +204,8 @@ def looks_at_records(session: ClientSession, contract: str | None) -> bool:
 def table_of(session: ClientSession, ledger: Books) -> TableFiles:
     """The client's table; reads no record, but where it `looks_at_records`."""
     checked = contract_of(session, ledger) is not None
-    return TableFiles.of(source_of(session, checked=checked), session.spec.table)
+    source = replace(source_of(session, checked=checked), beside=session.spec.column_beside)
+    return TableFiles.of(source, session.spec.table)
 
 
 def _key(session: ClientSession) -> KeyRef:

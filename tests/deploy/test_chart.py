@@ -602,7 +602,7 @@ PATHS = sorted(leaves(yaml.safe_load((CHART / "values.yaml").read_text()))) + [
 ]
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     name=st.sampled_from(EXAMPLES),
     changes=st.lists(st.tuples(st.sampled_from(PATHS), leaf), min_size=1, max_size=2),

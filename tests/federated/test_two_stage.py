@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from federations import NAMES, SCHEMA, create_ledger, member, states
+from federations import NAMES, SCHEMA, create_ledger, identity, member, states
 
 from dpdist.cluster.worker_groups import Lost
 from dpdist.errors import RoundFailed, SpecError
@@ -16,8 +17,9 @@ from dpdist.families.base.registry import make_plan
 from dpdist.families.prediction.private import together
 from dpdist.families.prediction.private.together import PredictionSession, contribute
 from dpdist.families.prediction.spec import TwoStageSpec
-from dpdist.federated import rounds
+from dpdist.federated import mailbox, rounds
 from dpdist.federated.client import ClientAnswer
+from dpdist.federated.mailbox import MailboxClient
 from dpdist.federated.sums import added
 from dpdist.lifecycle.run import Run
 from dpdist.privacy.arrays import Counts
@@ -138,11 +140,26 @@ def test_a_client_answers_each_statistic_of_its_plan_once(tmp_path: Path, monkey
     assert contribute(session, known, {"north": members["north"]}).error.startswith("RoundFailed")
 
 
+def test_by_mailbox_as_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "_POLL", 0.01)
+    (tmp_path / "box").mkdir()
+    given = {"mailbox": str(tmp_path / "box"), "identity": str(tmp_path / "identity.pem")}
+    given["public_key"] = identity(tmp_path)
+    spec = federation(tmp_path, **{f"federated__{name}": value for name, value in given.items()}, cluster__timeout=20)
+    clients = [MailboxClient(spec, name, PredictionSession) for name in NAMES]
+    with ThreadPoolExecutor(len(NAMES)) as threads:
+        attended = [threads.submit(one.attend, patience=20) for one in clients]
+        with Run(spec) as run:
+            run.finish()
+        assert all(one.result() for one in attended)
+    assert states(spec) == {name: ["committed"] for name in ("", *NAMES)}
+    assert verify(spec.output.path).records == 2_000
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"privacy": {"guarantee": "lid", "disclosure": {"lid": 0.1}}}, "federated: clients send noisy sums"),
-        ({"federated__mailbox": "box"}, "federated.mailbox: for a synthesis alone"),
         ({"unit": {"by": "patient", "at_most": 2}}, "unit: a federated release protects single records only"),
     ],
 )

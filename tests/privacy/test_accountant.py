@@ -372,7 +372,7 @@ def pair_of(p: np.ndarray, q: np.ndarray) -> DominatingPair:
     ).ascending()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(masses, masses, st.floats(1e-3, 1.5), st.floats(0.5, 3))
 def test_rounding_to_a_lattice_only_raises_the_profile(
     p: np.ndarray, q: np.ndarray, interval: float, reach: float
@@ -391,7 +391,7 @@ def test_rounding_to_a_lattice_only_raises_the_profile(
         assert found.lower.sum() + found.lower_infinite == pytest.approx(1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(masses, masses)
 def test_pairs_survive_profiles(p: np.ndarray, q: np.ndarray) -> None:
     p, q = p.copy(), q.copy()

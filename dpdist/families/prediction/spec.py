@@ -146,8 +146,6 @@ class TwoStageSpec(SummedRelease):
             raise ValueError("unit: guarantee lid protects single records only: leave the release out")
         if self.federated is not None and self.privacy.guarantee != "dp":
             raise ValueError("federated: clients send noisy sums, which guarantee dp has: leave it out")
-        if self.federated is not None and self.federated.mailbox is not None:
-            raise ValueError("federated.mailbox: for a synthesis alone; clients of a two-stage release are workers")
         if self.privacy.guarantee == "dp":
             self._private()
         else:

@@ -64,7 +64,7 @@ def test_the_plan_picks_the_smaller_noise_within_its_budget(attributes, epsilon,
     assert equal.variances[0] ** 0.5 == pytest.approx(plan.standard_deviation, rel=1e-5)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(st.integers(1, 10**7), min_size=1, max_size=30), st.floats(1e-3, 20), st.sampled_from([0.0, 1e-9]))
 def test_scales_never_spend_more_than_the_total_and_favour_large_tables(cells, epsilon, delta):
     plan = parameter_plan(_schema([2] * len(cells), [1] * len(cells)), epsilon=epsilon, delta=delta)

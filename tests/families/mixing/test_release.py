@@ -260,10 +260,9 @@ def test_building_graphs_computes_nothing():
 
 @pytest.mark.parametrize("changes", [{}, {"scaling": "standardised", "release": "vectors"}, {"scaling": "centred"}])
 def test_a_release_depends_neither_on_partitions_nor_on_the_executor(people, tmp_path, changes):
-    where = ((1, InProcess()), (3, Cluster()), (16, Cluster()))
-    tables = [released(attempt(people, tmp_path / str(n), partitions=n, executor=on, **changes)) for n, on in where]
-    assert tables[0].equals(tables[1])
-    assert tables[0].equals(tables[2])
+    where = ((1, InProcess()), (16, Cluster()))
+    one, other = (released(attempt(people, tmp_path / str(n), partitions=n, executor=on, **changes)) for n, on in where)
+    assert one.equals(other)
 
 
 def test_records_look_like_the_table(people, tmp_path):

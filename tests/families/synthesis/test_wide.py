@@ -193,7 +193,7 @@ def test_what_a_record_changes_in_two_passes_is_what_is_charged(monkeypatch: pyt
         learn(single_counts(codes), choices=choices, noise=Noise(b"n" * 32), drawing=Noise(b"d" * 32), levels=levels)
 
     learnt(records)
-    for record in ((0, 0, 0), (0, 1_999, 2), (19_999, 5, 1)):
+    for record in ((0, 1_999, 2), (19_999, 5, 1)):
         replayed[:], spent[:] = tape, []
         learnt([np.append(column, [value] * weight) for column, value in zip(records, record, strict=True)])
         assert not replayed

@@ -38,21 +38,6 @@ from dpdist.privacy.noise import Noise
 _PART = "all"  # all clients take part in every sum
 
 
-class PredictionSession(ClientSession):
-    """What the coordinator of a private two-stage release sends with every call of a client."""
-
-    @property
-    def own_data(self) -> dict[str, Any]:
-        """See `ClientSession.own_data`: how many records there are is declared of all clients together."""
-        return {"minimum_records": 1}
-
-    def gather(self, attempt: ClientAttempt) -> Passes:
-        """See `ClientSession.gather`: the records, checked by a first pass."""
-        passes = Passes(attempt, repeated=True)
-        passes.run(marginal_operator(columns_of(attempt.spec), attempt.plan.columns), stage="reading")
-        return passes
-
-
 @answering
 def contribute(session: PredictionSession, known: tuple[Counts, ...], members: dict[str, Joined]) -> Message:
     """The client's masked part of the statistic that follows those that are `known`; `members` take part."""
@@ -60,9 +45,9 @@ def contribute(session: PredictionSession, known: tuple[Counts, ...], members: d
     if len(members) < spec.least_clients:
         raise RoundFailed("fewer clients take part than the noise of each is made for")
     pin(session, _PART, members)
+    attempt, digest = own.attempt_of(session), digest_of(known)
     with closing(own.ledger_of(session)) as ledger:
         own.charged(session, ledger, "drawing")
-    attempt, digest = own.attempt_of(session), digest_of(known)
     record = digest.encode()
     if own.work_of(session).write_exclusive(f"asked-{len(known):03}", record) != record:
         raise RoundFailed("the client answered another question before; a round is drawn once")
@@ -75,6 +60,23 @@ def contribute(session: PredictionSession, known: tuple[Counts, ...], members: d
     round, key = round_of(session.attempt, known), own.identity_of(session)
     statement = message_statement(steps, client=session.name, round=round)
     return Message(session.name, round, steps, b"" if key is None else key.sign(statement))
+
+
+class PredictionSession(ClientSession):
+    """What the coordinator of a private two-stage release sends with every call of a client."""
+
+    tasks = (contribute,)
+
+    @property
+    def own_data(self) -> dict[str, Any]:
+        """See `ClientSession.own_data`: how many records there are is declared of all clients together."""
+        return {"minimum_records": 1}
+
+    def gather(self, attempt: ClientAttempt) -> Passes:
+        """See `ClientSession.gather`: the records, checked by a first pass."""
+        passes = Passes(attempt, repeated=True)
+        passes.run(marginal_operator(columns_of(attempt.spec), attempt.plan.columns), stage="reading")
+        return passes
 
 
 def statistic_after(plan: PrivatePlan, known: Sequence[Counts], noise: Noise) -> Statistic:
@@ -117,6 +119,7 @@ def measure_together(attempt: Attempt[TwoStageSpec, FederatedPrivatePlan]) -> Fi
     """Ask all clients for each statistic, and store its noisy sum. Raises RoundFailed: one cannot go on."""
     calls, plan, known = calls_of(attempt, PredictionSession), attempt.plan, list[Counts]()
     members = begin(calls, known=attempt.work.exists(NoisyRegression.FILE))
+    attempt.before_noise()
     attempt.work.write_exclusive(BEGUN_FILE, b"")
     attempt.public["clients"] = len(members)
     attempt.before_commit = partial(agree, calls, members)
