@@ -157,7 +157,7 @@ def in_period(tree: Mapping[str, Any], *, day: date | None) -> dict[str, Any]:
     for section, name in ((data, "minimum_records"), (out.get("synthesis") or {}, "records")):
         if isinstance(section.get(name), int):
             section[name] *= len(months)
-    whole, delta = privacy.get("epsilon"), privacy.get("delta")
+    whole, delta = (privacy.get(name, 0) for name in ("epsilon", "delta"))
     if not all(isinstance(number, int | float) and 0 < number < math.inf for number in (whole, delta)):
         raise SpecError("privacy: of a series, expected `epsilon` and `delta` of a record over all")
     privacy["epsilon"] = epsilon_of(float(whole), float(delta), series.shares[step_of(period)])
