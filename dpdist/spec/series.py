@@ -176,7 +176,7 @@ def in_period(tree: Mapping[str, Any], *, day: date | None) -> dict[str, Any]:
 
 
 def day_of(text: Any) -> date | None:
-    """The day that the setting `date` of a series has; None without one. Raises SpecError: it is none."""
+    """The day that the setting `date` has; None where it is not set. Raises SpecError: it is no day."""
     try:
         return None if text is None else date.fromisoformat(text)
     except (TypeError, ValueError):
