@@ -11,6 +11,9 @@ MISSING = "missing"
 PRESENT = "present"
 """What all values of a column of texts are read as."""
 
+MOST_INTEGERS = 128
+"""Integers of a range up to which each can be a value."""
+
 _EXPONENT = 62
 _SMALLEST = -10  # numbers nearer to 0 than 2 to the power of it are in the bins beside 0
 
