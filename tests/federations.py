@@ -19,6 +19,7 @@ from distributed import Client, Security
 from releases import dotted
 
 from dpdist.errors import RoundFailed
+from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.families.synthesis.stages import SynthesisSession
@@ -167,6 +168,23 @@ def summing_federation(folder: Path, names: Iterable[str] = NAMES, **changes: An
     }
     spec = load(override(tree, dotted(changes)))
     assert isinstance(spec, WholeSynthesisSpec)
+    return spec
+
+
+def counting_federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> HistogramSpec:
+    """Histograms of the same clients."""
+    tree = summing_federation(folder, names).model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    for section in ("model", "synthesis", "privacy"):
+        tree.pop(section, None)
+    tree |= {
+        "kind": "histogram",
+        "schema": SCHEMA,
+        "privacy": {"epsilon": 1, "delta": 1e-9},
+        "histograms": [{"columns": ["age"]}, {"columns": ["class", "sex"]}],
+        "counts": {"entropies": [1.0]},
+    }
+    spec = load(override(tree, dotted(changes)))
+    assert isinstance(spec, HistogramSpec)
     return spec
 
 

@@ -3,7 +3,7 @@
     python deploy/recipes/deal.py SPEC TABLE FOLDER [--epsilon E] [--delta D]
 
 The rows of TABLE (CSV without header, or Parquet) go to the clients in turn. In FOLDER every client gets its part, an
-identity and a ledger, and the coordinator a ledger and SPEC with these in place. Then::
+identity and a ledger, and the coordinator a ledger, SPEC with these in place and, for a mailbox, an identity. Then::
 
     dpdist release FOLDER/spec.yaml
 
@@ -47,17 +47,21 @@ def make_client(folder: Path, client: dict[str, Any], content: bytes, *, name: s
     """Write what a client holds, and put it into its part of the spec."""
     folder.mkdir(mode=0o700, parents=True)
     (folder / name).write_bytes(content)
-    key = Ed25519PrivateKey.generate()
-    handle = os.open(folder / "identity.pem", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     client |= {
         "path": str(folder / name),
         "ledger": make_ledger(folder, client["dataset"], **budget),
         "work": str(folder / "work"),
-        "identity": str(folder / "identity.pem"),
-        "public_key": identity_text(key),
+        **make_identity(folder),
     }
+
+
+def make_identity(folder: Path) -> dict[str, str]:
+    """A private key in a folder, and its public half."""
+    key = Ed25519PrivateKey.generate()
+    handle = os.open(folder / "identity.pem", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return {"identity": str(folder / "identity.pem"), "public_key": identity_text(key)}
 
 
 def make_ledger(folder: Path, dataset: str, *, epsilon: str, delta: str) -> str:
@@ -92,6 +96,8 @@ def main() -> None:
     budget = {"epsilon": arguments.epsilon, "delta": arguments.delta}
     for client, content in zip(clients, deal(arguments.table, len(clients)), strict=True):
         make_client(folder / client["name"], client, content, name=arguments.table.name, budget=budget)
+    if tree["federated"].get("mailbox"):
+        tree["federated"] |= make_identity(folder)
     tree |= {"ledger": make_ledger(folder, tree["dataset"], **budget), "work": str(folder / "work")}
     tree["output"]["path"] = str(folder / "release")
     load(tree)

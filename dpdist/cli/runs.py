@@ -117,7 +117,7 @@ def join(
         raise SpecError("join: expected a spec with `federated.mailbox`")
     member = MailboxClient(read, client, session)
     if accept is None:
-        say(folded(f"{make_plan(read).explain()}\nTo join     --accept {read.fingerprint}"))
+        say(f"{folded(make_plan(read).explain())}\nTo join     --accept {read.fingerprint}")
         return
     if accept != read.fingerprint:
         raise SpecError("--accept: the spec is not the one that was shown; look at it again without --accept")

@@ -9,7 +9,9 @@ somebody else, and no array is read before the signature is checked.
 
 from __future__ import annotations
 
+import io
 import time
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -106,6 +108,15 @@ class Reply(Stored):
         return ClientAnswer(None if self.error else value, self.error)
 
 
+def _small(body: bytes) -> bytes:
+    """A file's content, unless it unpacks to more than a file may have. Raises RoundFailed."""
+    if not body.startswith(b"{"):
+        with zipfile.ZipFile(io.BytesIO(body)) as archive:
+            if sum(member.file_size for member in archive.infolist()) > _MOST:
+                raise RoundFailed("a message that unpacks to more than a message may have")
+    return body
+
+
 def mailbox_of(spec: FederatedRelease) -> Store:
     """Where the calls of a spec are."""
     federated = spec.federated
@@ -188,8 +199,8 @@ class Mailbox:
         try:
             statement = reply_statement(call, body, client=name, attempt=self.attempt)
             require_signature(signature, statement, client=name, pinned=self.spec.clients[name] or "")
-            return Reply.from_bytes(body).answered(name)
-        except DpdistError as error:
+            return Reply.from_bytes(_small(body)).answered(name)
+        except (DpdistError, zipfile.BadZipFile) as error:
             return Lost(str(error).partition(";")[0])
 
 
@@ -219,7 +230,7 @@ class MailboxClient:
                 attempt, _, file = place.partition("/")
                 try:
                     call, content = self._call(attempt, file)
-                except DpdistError as error:
+                except (DpdistError, zipfile.BadZipFile) as error:
                     self._refused.add(place)
                     told(f"refused     {error}")
                     continue
@@ -245,7 +256,7 @@ class MailboxClient:
         statement = call_statement(body, attempt=attempt, spec=self._spec.fingerprint)
         if not is_signed(content[:_SIGNATURE], statement, pinned):
             raise RoundFailed("a call that is not signed with the coordinator's public_key")
-        call = Call.from_bytes(body)
+        call = Call.from_bytes(_small(body))
         if file != _call_file(call.number) or call.task not in self._tasks:
             raise RoundFailed(f"a call for {call.task!r} out of turn, or for what no client does")
         if call.task == "join" and self._joined not in ("", attempt):

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpdist.errors import SpecError
 from dpdist.families.base.plan import Plan
-from dpdist.federated.spec import FederatedRelease, FederatedSpec
+from dpdist.federated.spec import FederatedRelease, FederatedSpec, SummedRelease
 from dpdist.privacy.formatting import Fact
 from dpdist.privacy.guarantee import FederatedPrivacy, Guarantee
 
@@ -43,19 +43,35 @@ class ClientsPlan(Plan):
         )
         return (*super().guarantees, client)
 
-    def client_facts(self, wider: float) -> list[Fact]:
-        """Who answers, and what that costs: the noise is `wider` than that of one curator."""
-        spec, federated = self.spec, self.federated
-        listed, least = len(federated.clients), spec.least_clients
-        text = f"{listed}; at least {least} must be ready; each is charged in its own ledger, and " + (
-            "sends masked tables: only their noisy sum is seen" if spec.is_masked else "adds its own noise"
-        )
-        noise = f"{wider:.3g} times that of one curator, against {federated.colluding} colluding clients"
-        return [
-            Fact("Clients", text, {"listed": listed, "minimum": least}),
-            Fact("Noise of the sums", noise, {"times": wider, "colluding": federated.colluding}),
-        ]
-
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
         return {**super().public_parameters(), "federated": self.spec.public()["federated"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummedPlan(ClientsPlan):
+    """A plan of noisy sums over clients."""
+
+    spec: SummedRelease
+
+    @property
+    def wider(self) -> float:
+        """Deviation of the noise in the sums of all listed clients, over that of one curator."""
+        return self.spec.widening(len(self.federated.clients))
+
+    def details(self) -> list[Fact]:
+        """Those of a curator, and who answers."""
+        federated, listed, wider = self.federated, len(self.federated.clients), self.wider
+        text = (
+            f"{listed}; at least {self.spec.least_clients} must be ready; each is charged in its own ledger, and "
+            + ("sends masked tables: only their noisy sum is seen" if self.spec.is_masked else "adds its own noise")
+        )
+        if self.spec.unit is not None:
+            at = federated.unit_at or listed
+            text += f". A unit is at {at} of them at most: that many times the noise of one that is at one"
+        noise = f"{wider:.3g} times that of one curator, against {federated.colluding} colluding clients"
+        return [
+            *super().details(),
+            Fact("Clients", text, {"listed": listed, "minimum": self.spec.least_clients}),
+            Fact("Noise of the sums", noise, {"times": wider, "colluding": federated.colluding}),
+        ]

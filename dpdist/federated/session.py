@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 from uuid import UUID, uuid5
@@ -204,7 +204,8 @@ def looks_at_records(session: ClientSession, contract: str | None) -> bool:
 def table_of(session: ClientSession, ledger: Books) -> TableFiles:
     """The client's table; reads no record, but where it `looks_at_records`."""
     checked = contract_of(session, ledger) is not None
-    return TableFiles.of(source_of(session, checked=checked), session.spec.table)
+    source = replace(source_of(session, checked=checked), beside=session.spec.column_beside)
+    return TableFiles.of(source, session.spec.table)
 
 
 def _key(session: ClientSession) -> KeyRef:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection
 from typing import Annotated, Any, Literal
@@ -77,6 +78,8 @@ class FederatedSpec(Section):
     `dpdist join`, and no Dask cluster is needed."""
     storage: StorageSpec = StorageSpec()
     """Of the mailbox."""
+    unit_at: int | None = Field(default=None, ge=1)
+    """With `unit`: clients that may hold records of one unit, at most; default: all. Not of mixtures."""
     identity: Annotated[str | None, PATH] = None
     """PEM file of the coordinator's Ed25519 private key (mode 0600), which signs its calls by mailbox."""
     public_key: str | None = None
@@ -165,12 +168,15 @@ class FederatedRelease(ReleaseSpec):
             raise ValueError("cluster.mode: with federated.mailbox no cluster is needed: leave it out")
         on_one = federated.mailbox is None and self.cluster.mode in ("embedded", "in-process")
         federated.refuse_shared_files(one_machine=on_one)
-        if self.unit is not None:
-            raise ValueError(
-                "unit: a federated release protects single records only, because nobody bounds the records that one "
-                "unit has with several clients: leave it out"
-            )
+        self._check_units(federated)
         return self
+
+    def _check_units(self, federated: FederatedSpec) -> None:
+        if self.unit is not None or federated.unit_at is not None:
+            raise ValueError(
+                "unit: a federated release of this kind protects single records only, because nobody bounds the "
+                "records that one unit has with several clients: leave it out"
+            )
 
     @property
     def least_clients(self) -> int:
@@ -216,6 +222,10 @@ class FederatedRelease(ReleaseSpec):
             ]
         return tree
 
+    def widening(self, clients: int) -> float:
+        """Deviation of the noise in a sum over this many clients, over that of one curator at the same charge."""
+        return math.sqrt(max(1, clients) / self.honest)
+
     def public(self) -> dict[str, Any]:
         """What is released, for the manifest; of the clients only how many are listed, and whom they trust."""
         tree = super().public()
@@ -230,7 +240,17 @@ class FederatedRelease(ReleaseSpec):
 
 
 class SummedRelease(FederatedRelease):
-    """A release of noisy sums, whose guarantee the noise of the clients carries together."""
+    """A release of tables of counts, which clients may answer as noisy sums."""
+
+    def _check_units(self, federated: FederatedSpec) -> None:
+        if self.unit is None and federated.unit_at is not None:
+            raise ValueError("federated.unit_at: it is about the records of a `unit`: name one")
+
+    @property
+    def records_of_a_unit(self) -> int:
+        """Records by which neighbouring tables differ, at most: each client keeps this many of a unit's records."""
+        federated, own = self.federated, super().records_of_a_unit
+        return own if federated is None or self.unit is None else own * (federated.unit_at or len(federated.clients))
 
     @property
     def least_clients(self) -> int:
@@ -238,7 +258,7 @@ class SummedRelease(FederatedRelease):
         return 0 if self.federated is None else self.federated.at_least or len(self.federated.clients)
 
     def public(self) -> dict[str, Any]:
-        """See `FederatedRelease.public`; a release of one curator does not speak of clients."""
+        """What is released, for the manifest."""
         tree = super().public()
         if self.federated is None:
             del tree["federated"]

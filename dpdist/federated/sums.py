@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from dpdist.storage.stored import Stored
 
 _PART = "all"  # all clients take part in every sum, but those that are lost
 _KEY_WORDS = 4  # of 64 bits: the key of a mask
+_MOST_QUESTIONS = 1000
 _LARGEST = 1 << 50  # beyond it a sum of counts and noise shows that the masks do not cancel
 
 
@@ -100,7 +101,8 @@ def answer(session: SummingSession, question: Question, members: dict[str, Joine
         masks = masks.with_own(_own_mask(session, question, members))
     else:
         _lock(session, question, members)
-    steps = part_of(attempt.result(Tables), question, own.noise_of(session), masks, honest=spec.honest)
+    parts = [session.part(attempt, one) for one in question.sums]
+    steps = part_of(parts, question, own.noise_of(session), masks, honest=spec.honest)
     return _message(session, question, members, steps)
 
 
@@ -120,9 +122,19 @@ class SummingSession(ClientSession):
     tasks = (answer, unmask)
     held: ClassVar[int] = 1 << 10  # counts are small: a process may hold those of many clients
 
-    def gather(self, attempt: ClientAttempt) -> Tables:
-        """See `ClientSession.gather`: the tables that a sum may be of."""
-        raise NotImplementedError
+    @property
+    def own_data(self) -> dict[str, Any]:
+        """See `ClientSession.own_data`: how many records there are is declared of all clients together."""
+        return {"minimum_records": 1}
+
+    def require(self, one: Sum) -> None:
+        """Refuse what no sum of this release is. Raises ValueError."""
+        cards = self.spec.table.cardinalities
+        one.require(cards, triples_of(cards))
+
+    def part(self, attempt: ClientAttempt, one: Sum) -> Counts:
+        """The client's own part of a sum, exact. Confidential."""
+        return one.of(attempt.result(Tables))
 
 
 def _charged(session: SummingSession, question: Question, members: dict[str, Joined]) -> ClientAttempt:
@@ -168,11 +180,12 @@ def _message(session: SummingSession, question: Question, members: Iterable[str]
 
 def _spend(session: SummingSession, question: Question) -> None:
     """Charge a question to the client's account of the round. Raises RoundFailed: it is no question of the plan."""
-    cards, work = session.spec.table.cardinalities, own.work_of(session)
-    triples = triples_of(cards)
+    work = own.work_of(session)
+    if type(question.number) is not int or not 0 <= question.number < _MOST_QUESTIONS:
+        raise RoundFailed("the coordinator asks a question without a number")
     try:
         for one in question.sums:
-            one.require(cards, triples)
+            session.require(one)
     except (ValueError, TypeError, IndexError) as error:
         raise RoundFailed(f"the coordinator asks for {error}") from None
     least = LEAST_SIGMA * math.sqrt(session.spec.honest)
@@ -199,12 +212,12 @@ def _address(question: Question) -> str:
     return f"sums/{question.number}/{question.digest}"
 
 
-def part_of(tables: Tables, question: Question, noise: Noise, masks: Masks, *, honest: int) -> Counts:
+def part_of(tables: Sequence[Counts], question: Question, noise: Noise, masks: Masks, *, honest: int) -> Counts:
     """The tables of a client with its noise and masks, modulo 2^64: int64, flat."""
     address, parts = _address(question), []
-    for i, (one, sigma) in enumerate(zip(question.sums, question.sigmas, strict=True)):
+    for i, (table, sigma) in enumerate(zip(tables, question.sigmas, strict=True)):
         own_sigma = sigma / math.sqrt(honest)
-        parts.append(one.of(tables).ravel() + noise.gaussian_integers(f"{address}/{i}", one.size, sigma=own_sigma))
+        parts.append(table.ravel() + noise.gaussian_integers(f"{address}/{i}", table.size, sigma=own_sigma))
     return (np.concatenate(parts).view(np.uint64) + masks.words(address, question.size)).view(np.int64)
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -104,9 +103,9 @@ def _admitted(book: Book, request: Mapping[str, str], price: Price | None) -> tu
     months = book.months.get(request["input_fingerprint"], ())
     accounts = [book.account_of(part) for part in book.parts(book.spent, months)]
     costs = [_costs(book.dataset, account, price, release=release) for account in accounts]
-    if len(set(costs)) > 1:  # a release that takes all of one month's cap, and not of another's
-        costs = [_costs(book.dataset, account, replace(price, epsilon=None), release=release) for account in accounts]
-    return price.epsilon or Fraction(0), costs[0]
+    return price.epsilon or Fraction(0), costs[
+        0
+    ]  # they are the same: what has a month for itself has all of its months
 
 
 def _costs(dataset: Dataset, account: Account, price: Price, *, release: str) -> Costs:

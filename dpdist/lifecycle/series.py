@@ -9,7 +9,7 @@ from typing import TypeVar
 from dpdist.data.inputs import table_source
 from dpdist.data.source import find_files
 from dpdist.errors import DataNotFound, SpecError
-from dpdist.ledger.tables import COMMITTED
+from dpdist.ledger.tables import OPEN
 from dpdist.lifecycle.history import live_attempt
 from dpdist.publish.manifest import MANIFEST
 from dpdist.spec.release import ReleaseSpec
@@ -37,26 +37,28 @@ def run_due(
     run: Callable[[ReleaseSpec], T],
     announce: Callable[[str], None],
 ) -> list[T]:
-    """Release the periods of a series that are due, in order, and return what was made of each.
+    """Release the periods of a series that are due, and return what was made of each.
 
-    `read` gives the spec of a period. What is published is passed over, and an interrupted attempt goes on. A month
-    waits until its files are there, and a longer period until its months are published; nothing else of the table
-    decides. What `run` raises ends it: the next call goes on from there.
+    `read` gives the spec of a period. What was interrupted goes on first, with the evidence that it began with; then
+    all others follow in order. What is published is passed over. A month waits until its files are there, and a longer
+    period until its months are published; nothing else of the table decides. What `run` raises ends it: the next call
+    goes on from there.
     """
-    made, published = list[T](), set[str]()
-    for period in periods:
-        spec = read(period)
-        if missing := [m for m in _series_of(spec).parts(period) if m != period and m not in published]:
+    specs = {period: read(period) for period in periods}
+    charges = {period: live_attempt(spec) for period, spec in specs.items()}
+    made = [run(specs[period]) for period, charge in charges.items() if charge is not None and charge.state in OPEN]
+    published = {period for period, charge in charges.items() if charge is not None}
+    for period, spec in specs.items():
+        if period in published:
+            if not Store(spec.output.path, spec.output.storage.options).exists(MANIFEST):
+                made.append(run(spec))  # it ended between the commit and the manifest
+        elif missing := [m for m in _series_of(spec).parts(period) if m != period and m not in published]:
             announce(f"{spec.name} waits for {', '.join(missing)}")
-            continue
-        charge = live_attempt(spec)
-        if charge is None and not _is_there(spec):
+        elif not _is_there(spec):
             announce(f"{spec.name} waits for its table")
-            continue
-        done = charge is not None and charge.state == COMMITTED
-        if not (done and Store(spec.output.path, spec.output.storage.options).exists(MANIFEST)):
+        else:
             made.append(run(spec))
-        published.add(period)
+            published.add(period)
     return made
 
 

@@ -35,6 +35,8 @@ RELATIONS: tuple[RelationKind, ...] = ("part", "larger", "sum", "previous")
 _SUMS = ("larger", "sum")
 _LEAST = 1.0  # records that a cell is taken to expect at least
 _SURELY = 2.0  # deviations
+_FAR = 0.45  # part of the deviation of one-way tables above which drift leaves too much in tables of pairs
+_PAIRS = 300  # of more only some are looked at
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +114,7 @@ class Evidence:
     _own: dict[Set, Estimate] = field(default_factory=dict)
     _tables: dict[Set, Sequence[Sequence[Estimate | None]]] = field(default_factory=dict)  # of earlier releases
     drifts: list[Drift] = field(default_factory=list)  # of each chain
+    is_far: bool = False  # whether drift makes it worse than tables of pairs of this release
 
     def weigh_values(self, one_way: OneWay) -> OneWay:
         """One-way tables with what earlier releases say of them; the deviation of a table is that of a mean cell."""
@@ -122,8 +125,20 @@ class Evidence:
             self._own[(i,)] = counts.astype(np.float64), np.full(len(counts), sigma**2)
         self._join()
         known = [self.estimate((i,)) for i in range(len(one_way.counts))]
+        equal = 1 / math.sqrt(float((one_way.sigmas**-2.0).mean()))  # deviation of tables of equal weight
+        self.is_far = self._apart([counts for counts, _ in known]) > _FAR * equal
         sigmas = [np.sqrt(variance.sum() / len(variance)) for _, variance in known]
         return replace(one_way, counts=tuple(counts for counts, _ in known), sigmas=np.array(sigmas))
+
+    def _apart(self, singles: Sequence[Floats]) -> float:
+        """The mean error that drift leaves in cells of pairs, of the chain that drifts least."""
+        pairs = list(combinations(singles, 2))
+        found, cells = np.zeros(len(self.drifts)), 0
+        for a, b in pairs[:: max(1, len(pairs) // _PAIRS)]:
+            expected = np.maximum(np.outer(np.maximum(a, 0), np.maximum(b, 0)) / self.records, _LEAST)
+            found += [np.sqrt(sum(drift.at(expected))).sum() for drift in self.drifts]
+            cells += expected.size
+        return float(found.min()) / max(cells, 1)
 
     @property
     def of_all_values(self) -> bool:
@@ -239,6 +254,8 @@ class Evidence:
         if whole:
             tables = {pair: (t.counts.reshape(t.shape), t.deviation) for pair, t in whole.items()}
             self.weigh_all_pairs(coding, tables)
+            return self.report()
+        if self.is_far:
             return self.report()
         self.weigh_pairs(coding)
         same = len(coding.maps) == len(published.maps) and all(map(np.array_equal, coding.maps, published.maps))

@@ -58,6 +58,7 @@ class Known:
     prior: PairCounts | None = None  # counts of a public table, from which the model starts
     rows: Codes | None = None  # rows of the public table, which may be the pool; None where they may not
     evidence: Evidence | None = None  # noisy tables of earlier releases
+    apart: Choices | None = None  # what is done where these are too far to begin with; by default the same
 
 
 def measure(
@@ -80,7 +81,9 @@ def measure(
     evidence = known.evidence
     if evidence is not None:
         one_way = evidence.weigh_values(one_way)
-    in_rounds = evidence
+    in_rounds = None if evidence is not None and evidence.is_far else evidence
+    if evidence is not in_rounds:
+        choices = known.apart or choices
     if isinstance(counts, SingleCounts):
         coding, tables = counts.coded(one_way, choices, rules, levels)
     elif in_rounds and not in_rounds.of_all_values:
@@ -283,6 +286,7 @@ def learn(
             return _of_public_rows(own, tables_of, one_way, account, choices, known, pooled)
     measured = measure(exact, account, choices=choices, known=known, progress=progress, one_way=one_way)
     learner = measured.learner
+    choices = learner.choices
     fitted = fitted_of(
         learner.model or learner.refit(1), learner.coding, learner.to_balance() if choices.balance else None
     )

@@ -40,7 +40,12 @@ class PartFormat(BaseModel):
     )
     bins: Literal["uniform", "label"] = Field(
         default="uniform",
-        description="A binned integer or number as one drawn uniformly in its bin, or as the bin's text.",
+        description="A binned integer or number as one drawn in its bin, or as the bin's text.",
+    )
+    tilts: dict[str, tuple[int, ...]] = Field(
+        default={},
+        description="How numbers are drawn in the bins of an attribute: uniformly, or by the tilt of each bin in "
+        "thousandths (`dpdist/publish/tilts.py`).",
     )
 
 

@@ -84,7 +84,7 @@ def decode(schema: Schema, codes: Codes, *, form: PartFormat, noise: Noise | Non
 
     A code becomes its declared value, its label or stays as it is (`PartFormat.values`). The missing category becomes
     null in columns of integers or numbers, its text in columns of text. A binned integer or number becomes
-    ``lowest..highest`` or one drawn uniformly in the bin: post-processing, from word ``start + row`` of the stream
+    ``lowest..highest`` or one drawn in the bin: post-processing, from word ``start + row`` of the stream
     ``decode/<attribute index>``. Continuous numbers stay as they are.
 
     The schema of the table is ``arrow_schema(schema, form)``. Raises ValueError: the codes do not fit the schema, or

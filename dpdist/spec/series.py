@@ -137,7 +137,7 @@ def in_period(tree: Mapping[str, Any], *, day: date | None) -> dict[str, Any]:
     """The settings of the release of one period, from those of a series. Raises SpecError: a setting of the series is
     not valid, or its period is not one of its own.
     """
-    series = validated(SeriesSpec, tree["series"], "series")
+    series = validated(SeriesSpec, tree["series"], "series", what="section")
     if series.epsilon is not None:
         return dict(tree)  # a period was chosen
     out = {name: dict(part) if isinstance(part, Mapping) else part for name, part in tree.items()}
@@ -150,10 +150,10 @@ def in_period(tree: Mapping[str, Any], *, day: date | None) -> dict[str, Any]:
     data, privacy, model = (out.setdefault(name, {}) for name in ("data", "privacy", "model"))
     if "evidence" in model:
         raise SpecError("model.evidence: a series names its own earlier releases: leave it out")
-    paths = data.get("path", ())
-    data["path"] = [_filled(path, month) for month in months for path in ([paths] if isinstance(paths, str) else paths)]
-    if len(set(data["path"])) < len(data["path"]) or (len(months) == 1 and data["path"] == [paths]):
+    paths = [data.get("path")] if isinstance(data.get("path"), str) else data.get("path", ())
+    if any(len({_filled(path, month) for month in ("2025-01", "2026-01", "2026-02")}) < 3 for path in paths):
         raise SpecError("data.path: of a series, write the month as {date:%Y-%m}")
+    data["path"] = [_filled(path, month) for month in months for path in paths]
     for section, name in ((data, "minimum_records"), (out.get("synthesis") or {}, "records")):
         if isinstance(section.get(name), int):
             section[name] *= len(months)

@@ -30,7 +30,7 @@ from dpdist.accuracy.sketched import Sketch
 from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.families.base.registry import make_plan
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.synthesis.plan import SynthesisPlan, widening_of
+from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.stages import stages
 from dpdist.federated.messages import LEAST_SIGMA, Masks, identity_text, public_key
 from dpdist.federated.sums import Question, added, part_of, tables_in
@@ -93,14 +93,14 @@ def together(plan: SynthesisPlan, parts: Sequence[Codes], seed: int) -> Codes:
     if spec.is_masked:
         public = [public_key(key) for key in keys]
         masks = [Masks.agree(key, [p for p in public if p != public_key(key)], context="bench") for key in keys]
-    widening, asked = widening_of(spec, clients), 0
+    widening, asked = spec.widening(clients), 0
 
     def ask(step: str, sums: Sequence[Sum], sigmas: Floats) -> tuple[list[Counts], Floats]:
         nonlocal asked
         question = Question(asked, step, tuple(sums), tuple((sigmas / widening).tolist()))
         asked += 1
         sent = [
-            part_of(own, question, Noise(key), mask, honest=spec.honest)
+            part_of([one.of(own) for one in sums], question, Noise(key), mask, honest=spec.honest)
             for own, key, mask in zip(tables, keys, masks, strict=True)
         ]
         return tables_in(added(sent), sums), sigmas
@@ -133,18 +133,19 @@ class Case:
         found: dict[str, list[dict[str, float]]] = {}
         for seed in range(self.keys):
             found.setdefault("curator", []).append(curated(self.table, self.epsilon, seed))
-            for name, trust in (("federated", "correlated"), ("local", "local")):
+            first = self.dealt == DEALS[self.table][0]  # how records are dealt says little of the other ways
+            for name, trust in (("federated", "correlated"), *([("local", "local")] if first else [])):
                 plan = make_plan(spec(records=rows, clients=len(parts), trust=trust))
                 assert isinstance(plan, SynthesisPlan)
                 found.setdefault(name, []).append(of_all.of(together(plan, parts, seed)))
-            for part in parts[:: max(1, len(parts) // MOST_ALONE)][:MOST_ALONE]:
+            for part in parts[:: max(1, len(parts) // MOST_ALONE)][:MOST_ALONE] if first else []:
                 alone = released_alone(spec(records=len(part[0]), clients=1), part, seed)
                 found.setdefault("alone", []).append(Distances(part, cards).of(alone))
         row = {"table": self.table, "dealt": self.dealt, "clients": str(len(parts))}
         for order in (2, 3):
-            for name, each in found.items():
-                mean = float(np.mean([one[f"tvd_{order}"] for one in each]))
-                row[f"{WAYS[name]}{'' if order == 2 else ', three-way'}"] = f"{mean:.4f}"
+            for name, way in WAYS.items():
+                each = [one[f"tvd_{order}"] for one in found.get(name, [])]
+                row[f"{way}{'' if order == 2 else ', three-way'}"] = f"{np.mean(each):.4f}" if each else ""
         return row
 
 
@@ -171,7 +172,7 @@ def coverage(table: str, clients: int, epsilon: float) -> list[dict[str, str]]:
         sigmas = GaussianAccount(mu, Noise(bytes(32))).deviations(1.0, weights)
         question = Question(0, "accuracy", tuple(sums), tuple(sigmas.tolist()))
         sent = [
-            part_of(held, question, Noise(bytes([k]) * 32), Masks(), honest=len(parts))
+            part_of([one.of(held) for one in sums], question, Noise(bytes([k]) * 32), Masks(), honest=len(parts))
             for held, k in zip(own, keys, strict=True)
         ]
         return tables_in(added(sent), sums), sigmas

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import pytest
 from federations import NAMES, attended, posted_federation, released, states
 
@@ -145,3 +146,11 @@ def test_a_mailbox_needs_the_coordinators_key(tmp_path: Path) -> None:
     other = posted_federation(tmp_path, federated__identity=str(tmp_path / "north" / "identity.pem"))
     with pytest.raises(SpecError, match="is not the one whose public_key"):
         Mailbox(other, str(uuid4()), False, 1)
+
+
+def test_a_message_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = mailbox.Reply("", steps=np.zeros(1 << 20, np.int64)).to_bytes()
+    mailbox._small(body)
+    monkeypatch.setattr(mailbox, "_MOST", 1 << 20)
+    with pytest.raises(RoundFailed, match="unpacks to more"):
+        mailbox._small(body)

@@ -66,7 +66,7 @@ def test_clients_release_what_a_curator_would(tmp_path: Path) -> None:
     [
         ({"regressions": ["regression age on sex = 'F'"]}, "regressions: clients are asked"),
         ({"model__evidence": {"previous": ["releases/2026-01"]}}, "model.evidence: clients are asked"),
-        ({"unit": {"by": "patient", "at_most": 2}}, "unit: a federated release protects single records only"),
+        ({"federated__unit_at": 2}, r"federated\.unit_at: it is about the records of a `unit`"),
     ],
 )
 def test_what_clients_are_not_asked_for_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:

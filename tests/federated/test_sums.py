@@ -12,12 +12,15 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from federations import NAMES, states, summing_federation
 from scipy.stats import chi2, norm
 
 from dpdist.accuracy.tables import Tables
 from dpdist.data.count import PairCounts
+from dpdist.families.base.registry import make_plan
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.families.synthesis.stages import SynthesisSession
 from dpdist.federated import client
@@ -41,6 +44,11 @@ def keyed(count: int, context: str = "attempt/all") -> list[Masks]:
     private = [bytes([i + 1]) * 32 for i in range(count)]
     public = [public_key(key) for key in private]
     return [Masks.agree(key, [p for p in public if p != public_key(key)], context=context) for key in private]
+
+
+def sent(held: Tables, asked: Question, noise: Noise, masks: Masks) -> np.ndarray:
+    """What one of four honest clients sends."""
+    return part_of([one.of(held) for one in asked.sums], asked, noise, masks, honest=4)
 
 
 def tables(seed: int, rows: int = 50) -> Tables:
@@ -95,8 +103,8 @@ def test_masks_cancel_in_the_whole_sum_and_in_no_other() -> None:
             counts = np.bincount(reduce(np.add, some).view(np.uint8), minlength=256)
             assert ((counts - 128) ** 2 / 128).sum() < chi2.isf(1e-9, 255)
     held, noises = [tables(k) for k in range(4)], [Noise(bytes([k]) * 32) for k in range(4)]
-    masked = added([part_of(*one, honest=4) for one in zip(held, [asked] * 4, noises, masks, strict=True)])
-    plain = [part_of(t, asked, n, Masks(), honest=4) for t, n in zip(held, noises, strict=True)]
+    masked = added([sent(*one) for one in zip(held, [asked] * 4, noises, masks, strict=True)])
+    plain = [sent(t, asked, n, Masks()) for t, n in zip(held, noises, strict=True)]
     assert np.array_equal(masked, np.sum(plain, axis=0))
     single, pair = tables_in(masked, asked.sums)
     whole = reduce(Tables.__add__, held)
@@ -110,7 +118,7 @@ def test_each_client_draws_its_part_of_the_noise() -> None:
     cells = 30_000
     wide = Sum((0,), (np.arange(cells),))
     empty = Tables(PairCounts((cells,), np.zeros(cells, np.int64)), np.zeros(0, np.int64))
-    away = part_of(empty, Question(0, "one", (wide,), (20.0,)), Noise(bytes(32)), Masks(), honest=4)
+    away = sent(empty, Question(0, "one", (wide,), (20.0,)), Noise(bytes(32)), Masks())
     edges = np.arange(-25, 26, 5)
     expected = np.diff(norm.cdf((edges - 0.5) / 10)) * cells
     found = np.histogram(away, edges)[0]
@@ -171,6 +179,8 @@ def test_a_client_answers_what_it_is_charged_for_and_no_more(sessions: dict[str,
     assert np.array_equal(well(answer(north, asked, members)).steps, messages[0].steps)
     refused(replace(asked, step="another"))  # the same number
     refused(own_question(north, 2))  # out of turn
+    refused(own_question(north, -1))  # before all others: their costs would not count
+    refused(replace(own_question(north), number=0.0))  # type: ignore[arg-type]
     refused(replace(own_question(north, 1), sigmas=(1.0,)))  # less noise than a client draws
     refused(replace(own_question(north, 1), sigmas=(math.nan,)))
     refused(own_question(north, 1, share=0.7))  # more than is left
@@ -190,10 +200,12 @@ def test_a_coordinator_that_lies_about_who_is_lost_sees_a_noise_in_one_sum(tmp_p
     sessions = {name: SynthesisSession(spec=spec, name=name, attempt=attempt) for name in names}
     members = {name: well(client.join(one)) for name, one in sessions.items()}
     asked = own_question(sessions["north"])
-    sent = {name: well(answer(one, asked, members)).steps for name, one in sessions.items()}
+    given = {name: well(answer(one, asked, members)).steps for name, one in sessions.items()}
     keys = {name: well(unmask(sessions[name], asked, members)).steps for name in ("north", "south", "west")}
     size, address = asked.size, f"sums/0/{asked.digest}"
-    opened = {name: sent[name] - Noise(key.tobytes()).words(address, size).view(np.int64) for name, key in keys.items()}
+    opened = {
+        name: given[name] - Noise(key.tobytes()).words(address, size).view(np.int64) for name, key in keys.items()
+    }
     assert np.abs(added(list(opened.values()))).max() > 1 << 50  # the key of east is missing
     rest = {name: members[name] for name in keys}
     for name in keys:  # their noise is for the sum of all four now
@@ -205,3 +217,20 @@ def test_a_coordinator_that_lies_about_who_is_lost_sees_a_noise_in_one_sum(tmp_p
     assert unmask(sessions["east"], asked, others).error.startswith("RoundFailed")
     stranger = {**members, "north": replace(members["north"], public=b"1" * 32)}
     assert answer(sessions["east"], own_question(sessions["east"], 1), stranger).error.startswith("RoundFailed")
+
+
+def test_units_are_bounded_at_each_client_and_charged_for_all(tmp_path: Path) -> None:
+    spec = summing_federation(tmp_path, unit={"by": "patient", "at_most": 2}, federated__unit_at=2)
+    alone = summing_federation(tmp_path).model_copy(update={"unit": spec.unit})
+    for name in NAMES:  # five records of each patient
+        file = tmp_path / name / "people.parquet"
+        found = pq.read_table(file)
+        pq.write_table(found.append_column("patient", pa.array(np.arange(len(found)) // 5)), file)
+    attempt = str(uuid4())
+    held = {name: SynthesisSession(spec=spec, name=name, attempt=attempt) for name in NAMES}
+    assert held["north"].plan.mu * 4 == pytest.approx(make_plan(summing_federation(tmp_path)).mu, rel=1e-6)  # type: ignore[attr-defined]
+    assert make_plan(alone).mu * 6 == pytest.approx(held["north"].plan.mu * 4, rel=1e-6)  # type: ignore[attr-defined]
+    members = {name: well(client.join(one)) for name, one in held.items()}
+    messages = [well(answer(one, own_question(one), members)) for one in held.values()]
+    total = int(added([message.steps for message in messages]).sum())
+    assert abs(total - 9_000 * 2 // 5) < 400

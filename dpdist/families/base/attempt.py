@@ -75,6 +75,7 @@ class Attempt(Generic[SpecT, PlanT]):
     # digests of the contract of the data set, which the spec is a part of, and of the public tables that are read
     contract: str | None = None
     public_tables: str | None = None
+    form: PartFormat | None = None  # of the records, where it follows from what was measured; else the plan's
     open: Callable[[Schema], Opened] | None = None  # opens the table to read it by another schema
     _results: dict[type, object] = field(default_factory=dict)
 
@@ -190,7 +191,7 @@ def write_records(attempt: Attempt[Any, Any]) -> None:
     with attempt.stage("writing") as progress:
         task = executor.tasks("write")
         key, finish = released.key or attempt.key, released.finish
-        how = task.constant("how", (plan.released, plan.form, attempt.output, attempt.id, key, finish))
+        how = task.constant("how", (plan.released, attempt.form or plan.form, attempt.output, attempt.id, key, finish))
         parts = [task("part", _write, how, part, index, index * rows) for index, part in enumerate(released.parts)]
         attempt.parts = tuple(executor.compute(parts, progress=progress))
 

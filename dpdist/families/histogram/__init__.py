@@ -2,4 +2,11 @@
 
 from dpdist.families.base.family import family_in
 
-FAMILY = family_in(__name__, "histogram", "spec:HistogramSpec", canaries="claims:canaries", truth="stages:truth")
+FAMILY = family_in(
+    __name__,
+    "histogram",
+    "spec:HistogramSpec",
+    canaries="claims:canaries",
+    truth="stages:truth",
+    session="stages:HistogramSession",
+)

@@ -22,6 +22,7 @@ from dpdist.families.histogram.counts import CountPlan, histograms
 from dpdist.families.histogram.curves import CurvePlan, CurveSums, release_mean, sum_curves
 from dpdist.families.histogram.entropy import EntropyPlan, release_entropies
 from dpdist.families.histogram.plan import HistogramPlan
+from dpdist.federated.plan import require_one_curator
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.guarantee import Adjacency
@@ -100,7 +101,7 @@ def canaries(plan: HistogramPlan) -> tuple[Canaries, ...]:
 
     None under another adjacency, or where no noisy histogram is planned.
     """
-    if plan.measurement is None or plan.measurement.adjacency != "add/remove":
+    if plan.measurement is None or plan.measurement.adjacency != "add/remove" or plan.spec.federated is not None:
         return ()
     cells, mechanism = plan.cells, plan.measurement.mechanism
     number = int(np.argmax(cells))
@@ -146,6 +147,7 @@ def _noisy_mean(sums: CurveSums, plan: CurvePlan, axes: Floats, noise: Noise) ->
 
 def claims(plan: HistogramPlan) -> tuple[Claim, ...]:
     """Each mechanism of a plan, with its noise, on a small table made to contradict it."""
+    require_one_curator(plan)
     made = []
     if plan.counts is not None and not plan.is_exact:
         made.append(counts_claim(plan))

@@ -66,6 +66,13 @@ class Measurement:
         return replace(self, scales=scales, event=Composed((*parts, self.event.events[-1])))
 
 
+def for_clients(planned: Measurement, draws: int, *, least: float) -> Measurement:
+    """The same where clients draw the noise, this often together, of a deviation of at least `least`."""
+    scales = tuple(max(scale, least) for scale in planned.scales)
+    lost = ApproximateDP(0.0, sampler_delta(draws), label="sampler")
+    return replace(planned, scales=scales, event=Composed((*_events("gaussian", scales, 1, planned.unit), lost)))
+
+
 def plan_measurement(
     cells: Sequence[int],
     *,

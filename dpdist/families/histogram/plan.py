@@ -21,8 +21,17 @@ from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
 from dpdist.families.histogram.curves import CurvePlan, plan_mean
 from dpdist.families.histogram.entropy import EntropyPlan, plan_entropies
 from dpdist.families.histogram.kernels import eigenbasis
-from dpdist.families.histogram.measurement import LeakagePlan, Measurement, plan_leakage, plan_measurement
+from dpdist.families.histogram.measurement import (
+    LeakagePlan,
+    Measurement,
+    for_clients,
+    plan_leakage,
+    plan_measurement,
+    sampler_delta,
+)
 from dpdist.families.histogram.spec import CHECK_SHARE, HistogramSpec
+from dpdist.federated.messages import LEAST_SIGMA
+from dpdist.federated.plan import SummedPlan
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed, Replacement
@@ -242,6 +251,24 @@ class HistogramPlan(Plan):
         return facts
 
 
+@dataclass(frozen=True, kw_only=True)
+class FederatedHistogramPlan(SummedPlan, HistogramPlan):
+    """A `HistogramPlan` whose tables are noisy sums over clients."""
+
+    spec: HistogramSpec
+
+    @property
+    def mu(self) -> float:
+        """All tables together are this many mu-GDP, for one record."""
+        scales = self.measurement.scales if self.measurement is not None else ()
+        return math.sqrt(math.fsum(1 / scale**2 for scale in scales))
+
+    @property
+    def deviations(self) -> tuple[float, ...]:
+        """Standard deviation of the noise of all clients in each cell, for each histogram."""
+        return tuple(self.spec.widening(len(self.spec.clients)) * own for own in super().deviations)
+
+
 def plan(spec: HistogramSpec) -> HistogramPlan:
     """Plan a histogram release. Raises SpecError: settings contradict each other; AccountingError: no valid guarantee;
     GuaranteeRefused: no noise is needed, and that was not asked for by name.
@@ -339,15 +366,22 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
     if total <= 0:
         raise AccountingError("entropies.share and adaptive bins leave nothing for the histograms: lower the share")
     stated = [query.share for query in spec.queries if query.share is not None]
+    cells = _released_cells(counts, binning)
+    mechanism = "auto" if privacy.mechanism == "pml" else privacy.mechanism
+    of_others = sampler_delta(sum(cells) * max(len(spec.clients) - 1, 0))
     measurement = plan_measurement(
-        _released_cells(counts, binning),
-        mechanism="auto" if privacy.mechanism == "pml" else privacy.mechanism,
+        cells,
+        mechanism=mechanism if spec.federated is None else "gaussian",
         epsilon=epsilon * float(total),
-        delta=privacy.delta * float(total),
+        delta=privacy.delta * float(total) - of_others,
         adjacency=privacy.adjacency,
         shares=stated or spec.shares,
         unit=spec.records_of_a_unit,
     )
+    if spec.federated is not None:
+        least = LEAST_SIGMA * math.sqrt(spec.honest)
+        measurement = for_clients(measurement, sum(cells) * len(spec.clients), least=least)
+        return FederatedHistogramPlan(spec=spec, counts=counts, measurement=measurement)
     return HistogramPlan(
         spec=spec, counts=counts, binning=binning, measurement=measurement, entropies=entropies, count=check
     )

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dpdist.spec.release import PrivacyLimit, ReleaseSpec
+from dpdist.federated.spec import HeldDataSpec, SummedRelease
+from dpdist.spec.release import PrivacyLimit
 from dpdist.spec.strict import Exact, Section
 
 MAX_SYNTHETIC = 1_000_000_000  # most synthetic records: each takes a draw
@@ -144,7 +145,7 @@ class CurvesSpec(Section):
         return tuple(i / last for i in range(last + 1))
 
 
-class HistogramSpec(ReleaseSpec):
+class HistogramSpec(SummedRelease):
     """Histograms, cross-tabulations and entropies of one table in one pass, or a function-valued mean."""
 
     papers: ClassVar[tuple[str, ...]] = (
@@ -156,6 +157,7 @@ class HistogramSpec(ReleaseSpec):
     weighs: ClassVar[bool] = True
 
     kind: Literal["histogram"]
+    data: HeldDataSpec
     privacy: HistogramPrivacySpec
     histograms: tuple[HistogramQuerySpec, ...] | Literal["each column"] = ()
     """The histograms, or one of each column of the schema."""
@@ -185,6 +187,7 @@ class HistogramSpec(ReleaseSpec):
             raise ValueError(f"the schema has no column {', '.join(map(repr, sorted(wanted - names)))}")
         self._check_kinds()
         self._check_adaptive()
+        self._check_federated()
         if any(len(set(query.columns)) != len(query.columns) for query in self.queries):
             raise ValueError("a histogram names a column twice")
         stated = [query.share for query in self.queries if query.share is not None]
@@ -209,6 +212,22 @@ class HistogramSpec(ReleaseSpec):
         if any(not 0 <= number < len(self.queries) for number in numbers):
             raise ValueError(f"histograms are numbered from 0 to {len(self.queries) - 1}")
         return self
+
+    def _check_federated(self) -> None:
+        """Clients are asked for sums of tables, to which they add Gaussian noise."""
+        if self.federated is None:
+            return
+        beside: dict[str, object] = {"curves": self.curves, "histograms.adaptive": self.binned, "weight": self.weight}
+        beside |= {"entropies": self.entropies, "privacy.adjacency": self.privacy.adjacency != "add/remove"}
+        if given := [name for name, value in beside.items() if value]:
+            also = "; counts.entropies are those of the released counts" if given[0] == "entropies" else ""
+            raise ValueError(
+                f"{given[0]}: clients are asked for sums of tables alone: leave it out, or `federated`{also}"
+            )
+        if self.privacy.mechanism not in ("auto", "gaussian") or not self.privacy.delta:
+            raise ValueError(
+                "federated: clients draw Gaussian noise: privacy.delta above 0, mechanism auto or gaussian"
+            )
 
     def _check_unit(self) -> None:
         """What a unit's several records, and a record's weight, have no charge for."""

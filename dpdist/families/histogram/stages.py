@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from dpdist.families.base.family import Stage, Truth
 from dpdist.families.base.passes import Passes
 from dpdist.families.histogram import results
 from dpdist.families.histogram.binning import Bins, Chosen, choose
-from dpdist.families.histogram.counts import histogram_operator
+from dpdist.families.histogram.counts import CountPlan, histogram_operator
 from dpdist.families.histogram.curves import (
     confirm_number,
     curve_operator,
@@ -28,7 +28,12 @@ from dpdist.families.histogram.curves import (
 from dpdist.families.histogram.entropy import release_entropies, renyi
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.histogram.spec import HistogramQuerySpec, HistogramSpec
+from dpdist.federated.session import ClientAttempt
+from dpdist.federated.sums import SummingSession
+from dpdist.federated.together import Together
+from dpdist.model.sums import Sum
 from dpdist.privacy.arrays import Counts
+from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import part_name, write_part
 from dpdist.storage.stored import Stored
@@ -48,7 +53,7 @@ class NoisyStatistics(Stored):
 
 def stages(plan: HistogramPlan) -> Sequence[Stage[HistogramSpec, HistogramPlan]]:
     """The stages of a histogram release, in order."""
-    return (Stage("measure", measure), Stage("write", write))
+    return (Stage("measure", measure if plan.spec.federated is None else measure_together), Stage("write", write))
 
 
 def measure(attempt: HistogramAttempt) -> NoisyStatistics:
@@ -64,6 +69,73 @@ def measure(attempt: HistogramAttempt) -> NoisyStatistics:
         return _noisy_tables(attempt, summary, records=passes.report.kept if passes.report is not None else 0)
 
     return attempt.stored(NoisyStatistics, draw)
+
+
+def measure_together(attempt: HistogramAttempt) -> NoisyStatistics:
+    """Ask clients for noisy sums of the tables; they are stored. Raises RoundFailed: one cannot go on."""
+    known = attempt.work.exists(NoisyStatistics.FILE)
+    together = Together.begun(attempt, HistogramSession, known=known)
+
+    def draw() -> NoisyStatistics:
+        together.draw()
+        sigmas = np.array([scale for _, scale in attempt.plan.noise]) * (ABOVE * together.noise["widening"])
+        tables, _ = together.asking()("histograms", sums_of(attempt.plan), sigmas)
+        return NoisyStatistics({f"table_{number}": table for number, table in enumerate(tables)})
+
+    found = attempt.stored(NoisyStatistics, draw)
+    together.close()
+    return found
+
+
+def sums_of(plan: HistogramPlan) -> list[Sum]:
+    """The tables, as sums over records."""
+    if plan.counts is None:
+        raise SpecError("federated: clients are asked for histograms alone")
+    counts = plan.counts
+    return [
+        Sum(query.attributes, tuple(_codes_of(counts, i, coarse=query.coarse) for i in query.attributes))
+        for query in counts.queries
+    ]
+
+
+def _codes_of(counts: CountPlan, attribute: int, *, coarse: bool) -> Counts:
+    codes = np.arange(counts.cardinalities[attribute], dtype=np.int64)
+    return np.array(counts.bucket_maps[attribute], np.int64) if coarse else codes
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """A client's tables. Confidential."""
+
+    tables: list[Counts] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistogramSession(SummingSession):
+    """What the coordinator of a histogram release sends with every call of a client."""
+
+    spec: HistogramSpec
+
+    __hash__ = SummingSession.__hash__
+
+    def gather(self, attempt: ClientAttempt) -> Counted:
+        """See `ClientSession.gather`."""
+        return Counted(Passes(attempt).run(operator_of(self.spec, self.plan), stage="counting"))
+
+    def require(self, one: Sum) -> None:
+        """See `SummingSession.require`: a histogram of the plan."""
+        self._place(one)
+
+    def part(self, attempt: ClientAttempt, one: Sum) -> Counts:
+        """See `SummingSession.part`."""
+        return attempt.result(Counted).tables[self._place(one)]
+
+    def _place(self, one: Sum) -> int:
+        for place, own in enumerate(sums_of(self.plan)):
+            same = own.attributes == one.attributes and len(own.maps) == len(one.maps)
+            if same and one.groups is None and all(map(np.array_equal, own.maps, one.maps)):
+                return place
+        raise ValueError("a table that is no histogram of the release")
 
 
 def operator_of(spec: HistogramSpec, plan: HistogramPlan) -> Operator:

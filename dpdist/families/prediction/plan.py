@@ -23,7 +23,7 @@ from dpdist.families.prediction.private.statistics import CHUNK_ROWS
 from dpdist.families.prediction.second_stage import DISTRIBUTED_ROWS, EXACT_ROWS, FREQUENCIES, WIDTH
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.federated.messages import LEAST_SIGMA
-from dpdist.federated.plan import ClientsPlan
+from dpdist.federated.plan import SummedPlan
 from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.events import Composed
 from dpdist.privacy.formatting import Fact
@@ -308,7 +308,7 @@ class PrivatePlan(TwoStagePlan):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FederatedPrivatePlan(ClientsPlan, PrivatePlan):
+class FederatedPrivatePlan(SummedPlan, PrivatePlan):
     """A `PrivatePlan` whose statistics are noisy sums over clients."""
 
     spec: TwoStageSpec
@@ -324,9 +324,10 @@ class FederatedPrivatePlan(ClientsPlan, PrivatePlan):
         least = LEAST_SIGMA if self.spec.is_masked else 0.0
         return replace(own, marginal=max(own.marginal, least)).times(math.sqrt(clients))
 
-    def details(self) -> list[Fact]:
-        """Those of a private release, and who answers."""
-        return [*super().details(), *self.client_facts(self.noise.marginal / self.charge.marginal)]
+    @property
+    def wider(self) -> float:
+        """See `SummedPlan.wider`: clients draw some noise at least."""
+        return self.noise.marginal / self.charge.marginal
 
 
 def plan_private(spec: TwoStageSpec) -> PrivatePlan:

@@ -57,7 +57,7 @@ def facts_of(
         f"({series.epsilon:g}, {spec.privacy.delta:g})-DP; a corrected version comes on top"
     )
     errors = errors_of(spec, series, series.shares, error_of)
-    said = [f"a {step} {error:.4f}" for step, error in errors.items()]
+    said = [f"a {step} {'alone' if step == 'month' else 'with its months'} {e:.4f}" for step, e in errors.items()]
     said.append(f"a change from one month to the next {2**0.5 * errors['month']:.4f}")
     numbers = {**errors, "change": 2**0.5 * errors["month"]}
     facts = [Fact("Series", together), Fact("Year", f"two-way tables within: {'; '.join(said)}", numbers)]

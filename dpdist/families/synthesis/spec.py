@@ -33,11 +33,11 @@ class PrivacySpec(PrivacyLimit):
 
 
 class PrioritySpec(Section):
-    """A pair of attributes that matters more than others, or less."""
+    """Pairs of attributes that matter more than others, or less."""
 
-    attributes: tuple[str, str]
-    """Names of the two attributes."""
-    weight: float = Field(gt=0, le=100, allow_inf_nan=False, description="Weight of the pair; others have 1.")
+    attributes: tuple[str, ...] = Field(min_length=1, max_length=3)
+    """Two attributes; three, for each two of them; or one, for everything by it: all its pairs."""
+    weight: float = Field(gt=0, le=100, allow_inf_nan=False, description="Weight of the pairs; others have 1.")
 
 
 class PriorSpec(FilesSpec):
@@ -157,8 +157,8 @@ class WholeSynthesisSpec(SummedRelease):
         for name in sorted(named | {self.model.target or self.table.names[0]}):
             if name not in self.table.names:
                 raise ValueError(f"model: no attribute is called {name!r}; name attributes of the schema")
-        if any(len(set(priority.attributes)) < 2 for priority in self.model.priorities):
-            raise ValueError("model.priorities: name two different attributes")
+        if any(len(set(priority.attributes)) < len(priority.attributes) for priority in self.model.priorities):
+            raise ValueError("model.priorities: name different attributes")
         if self.model.prior and self.earlier_releases:
             raise ValueError("model: name a prior or evidence; the records of a public release can be a prior")
         if self.series is not None:

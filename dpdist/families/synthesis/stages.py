@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -26,19 +24,17 @@ from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.family import Stage
 from dpdist.families.base.passes import Passes
 from dpdist.families.synthesis.discovery_steps import discover
-from dpdist.families.synthesis.plan import SynthesisPlan, widening_of
+from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.prior import keep_public, read_evidence, read_prior
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, Score, scores_operator
 from dpdist.families.synthesis.regressions import Regressions, measure_regressions
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
-from dpdist.federated.client import Joined
-from dpdist.federated.mailbox import calls_of
-from dpdist.federated.messages import LEAST_SIGMA
-from dpdist.federated.rounds import BEGUN_FILE, ClientCalls, agree, begin, executor_here
+from dpdist.federated.rounds import executor_here
 from dpdist.federated.session import ClientAttempt
-from dpdist.federated.sums import Asking, SummingSession, remaining
+from dpdist.federated.sums import SummingSession
+from dpdist.federated.together import Together
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.model.account import GaussianAccount
+from dpdist.model.account import GaussianAccount, Measurements
 from dpdist.model.choices import is_wide
 from dpdist.model.coding import SingleCounts, single_counts_operator
 from dpdist.model.draw import draw_records
@@ -48,8 +44,8 @@ from dpdist.model.fitted import Fitted
 from dpdist.model.learn import Known, Learned, learn
 from dpdist.model.sums import AskedCounts
 from dpdist.privacy.arrays import Codes, Counts, Floats
-from dpdist.privacy.noise import Noise
 from dpdist.publish.part_format import write_file
+from dpdist.publish.tilts import UNIT, can_be_tilted, tilts_of
 from dpdist.spec.regression import Regression
 from dpdist.spec.schema import Schema
 
@@ -101,7 +97,7 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
             named = attempt.spec.model.prior
             known = replace(known, prior=prior.counts, rows=prior.rows if named and named.records else None)
         if evidence is not None:
-            known = replace(known, evidence=Evidence(evidence.related, cards))
+            known = replace(known, evidence=Evidence(evidence.related, cards), apart=attempt.plan.apart)
         account = GaussianAccount(choices.mu, attempt.noise)
         with attempt.stage("fitting") as progress:
             learned = learn(
@@ -131,16 +127,13 @@ def _share_of_model(plan: SynthesisPlan) -> float:
 
 def learn_together(attempt: SynthesisAttempt) -> Learned:
     """Learn the model from noisy sums over clients; it is stored. Raises RoundFailed: one cannot go on."""
-    calls = calls_of(attempt, SynthesisSession)
-    members = begin(calls, known=attempt.work.exists(Learned.FILE))
+    together = Together.begun(attempt, SynthesisSession, known=attempt.work.exists(Learned.FILE))
     spec, choices = attempt.spec, attempt.plan.choices
-    together = Together(calls, members)
 
     def make() -> Learned:
-        attempt.before_noise()
-        attempt.work.write_exclusive(BEGUN_FILE, b"")
+        together.draw()
         drawing = load_noise(attempt.drawing_key)
-        account = together.account(choices.mu, drawing)
+        account = GaussianAccount(choices.mu, drawing, ask=together.asking(), **together.noise)
         known = Known(spec.table.forbidden, spec.table.level_maps)
         return learn(AskedCounts(spec.table.cardinalities), account, choices=choices, drawing=drawing, known=known)
 
@@ -151,32 +144,6 @@ def learn_together(attempt: SynthesisAttempt) -> Learned:
     return learned
 
 
-@dataclass(frozen=True, eq=False)
-class Together:
-    """Clients whose sums a release is made of."""
-
-    calls: ClientCalls
-    members: dict[str, Joined]
-
-    def account(self, mu: float, drawing: Noise, *, later: bool = False) -> GaussianAccount:
-        """An account whose noise clients draw; `later`: after all that was asked for before."""
-        spec = self.calls.attempt.spec
-        widening = widening_of(spec, len(self.members))
-        ask, least = Asking(self.calls, self.members, widening), LEAST_SIGMA * math.sqrt(spec.honest)
-        if later:
-            ask.follow()
-        return GaussianAccount(mu, drawing, ask=ask, widening=widening, least=least)
-
-    def close(self) -> None:
-        """Say who took part, and let those who are left commit."""
-        attempt = self.calls.attempt
-        left = remaining(attempt.work, self.members)
-        attempt.public["clients"] = len(self.members)
-        if len(left) < len(self.members):
-            attempt.public["clients_lost"] = len(self.members) - len(left)
-        attempt.before_commit = partial(agree, self.calls, left, least=attempt.spec.least_clients)
-
-
 def measure_together(attempt: SynthesisAttempt, *, records: int) -> ReleaseAccuracy:
     """Measure the accuracy of the records by noisy sums over clients."""
     released, together = attempt.result(ReleasedRecords), attempt.result(Together)
@@ -184,7 +151,8 @@ def measure_together(attempt: SynthesisAttempt, *, records: int) -> ReleaseAccur
 
     def make() -> ReleaseAccuracy:
         drawing = load_noise(attempt.drawing_key)
-        account = together.account(attempt.plan.accuracy_mu, drawing, later=True)
+        asking = together.asking(later=True)
+        account = GaussianAccount(attempt.plan.accuracy_mu, drawing, ask=asking, **together.noise)
 
         def ask(sketches: Sequence[Sketch], weights: Sequence[float]) -> tuple[list[Counts], Floats]:
             sums = [replace(asked.of(*sketch.attributes), groups=sketch.groups) for sketch in sketches]
@@ -199,11 +167,6 @@ def measure_together(attempt: SynthesisAttempt, *, records: int) -> ReleaseAccur
 
 class SynthesisSession(SummingSession):
     """What the coordinator of a synthesis sends with every call of a client."""
-
-    @property
-    def own_data(self) -> dict[str, Any]:
-        """See `ClientSession.own_data`: how many records there are is declared of all clients together."""
-        return {"minimum_records": 1}
 
     def gather(self, attempt: ClientAttempt) -> Tables:
         """See `ClientSession.gather`."""
@@ -232,13 +195,25 @@ class _Source:
 def draw(attempt: SynthesisAttempt) -> ReleasedRecords:
     """The records of each part, each a function of the model, the public drawing key and its number."""
     attempt.before_noise()
-    fitted = attempt.result(Learned).fitted
+    fitted, measurements = attempt.result(Learned).fitted, attempt.result(Learned).measurements
+    attempt.form = attempt.plan.form.model_copy(update={"tilts": _tilts(attempt.plan.released, measurements)})
     executor = executor_here(attempt)
     task = executor.tasks("records")
     rounds, schema, pool = attempt.plan.choices.balance, attempt.spec.table, _held_pool(attempt)
     source = task.constant("model", _Source(fitted, attempt.drawing_key, rounds, schema, pool))
     parts = [task("part", _part, source, part, rows) for part, rows in enumerate(attempt.plan.parts)]
     return ReleasedRecords(parts, executor, key=attempt.drawing_key)
+
+
+def _tilts(schema: Schema, measurements: Measurements) -> dict[str, tuple[int, ...]]:
+    """How numbers lie within bins, from the noisy one-way tables."""
+    found: dict[str, tuple[int, ...]] = {}
+    for place, attribute in enumerate(schema.attributes):
+        known = measurements.combined((place,), (attribute.cardinality,)) if can_be_tilted(attribute) else None
+        if known is not None:
+            tilts = tilts_of(attribute, *(column[: len(attribute.bin_edges)] for column in known))
+            found |= {attribute.name: tilts} if set(tilts) != {UNIT} else {}
+    return found
 
 
 def _held_pool(attempt: SynthesisAttempt) -> list[Codes] | None:

@@ -30,8 +30,10 @@ from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.model import account as accounts
 from dpdist.model import draw as drawing
+from dpdist.model.choices import choose
 from dpdist.model.draw import parts_of
 from dpdist.model.fitted import Fitted
+from dpdist.model.forecast import pair_deviation, usable_group
 from dpdist.model.learn import Learned
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
@@ -109,12 +111,31 @@ def test_a_target_and_priorities_are_weights_of_pairs(tmp_path: Path) -> None:
     priorities = [
         {"attributes": [names[2], names[0]], "weight": 5},
         {"attributes": [names[1], names[3]], "weight": 0.5},
+        {"attributes": [names[4]], "weight": 3},
+        {"attributes": [names[2], names[3], names[4]], "weight": 7},
     ]
     plan = planned(tmp_path, model={"target": names[0], "priorities": priorities})
     found = {(i, j): weight for i, j, weight in plan.choices.priorities}
-    assert found == {(0, j): 2.0 for j in range(1, len(names))} | {(0, 2): 5.0, (1, 3): 0.5}
+    expected = (
+        {(0, j): 2.0 for j in range(1, len(names))}
+        | {(0, 4): 3.0, (1, 4): 3.0}
+        | dict.fromkeys([(2, 3), (2, 4), (3, 4)], 7.0)
+    )
+    assert found == expected | {(0, 2): 5.0, (1, 3): 0.5}
     assert f"{len(found)} pairs have a weight" in " ".join(plan.explain().split())
     assert plan.public_parameters()["choices"]["priorities"][0] == [0, 1, 2.0]
+
+
+def test_the_plan_says_which_groups_have_usable_means(tmp_path: Path) -> None:
+    cards = (226, 20, 9, 5)
+    choices = choose(cards, records=60_000, mu=0.18)
+    size, codes = usable_group(choices, cards), np.arange(20) - 9.5
+    counts = size / 20 + np.random.default_rng(0).normal(0, pair_deviation(choices, 4), (4_000, 20))
+    errors = counts @ codes / counts.sum(1) / codes.std()
+    assert np.sqrt(np.mean(errors**2)) == pytest.approx(0.2, rel=0.15)
+    assert usable_group(choose(cards, records=60_000, mu=0.36), cards) < 0.6 * size
+    assert usable_group(choose(cards, records=100, mu=1e-3), cards) is None
+    assert "means of numbers in groups of about" in " ".join(planned(tmp_path).explain().split())
 
 
 @pytest.mark.parametrize(
@@ -122,7 +143,7 @@ def test_a_target_and_priorities_are_weights_of_pairs(tmp_path: Path) -> None:
     [
         ({"model": {"target": "salary"}}, "no attribute is called 'salary'"),
         ({"model": {"priorities": [{"attributes": ["score", "salary"], "weight": 2}]}}, "'salary'"),
-        ({"model": {"priorities": [{"attributes": ["score", "score"], "weight": 2}]}}, "two different"),
+        ({"model": {"priorities": [{"attributes": ["score", "score"], "weight": 2}]}}, "different"),
         ({"model": {"shares": {"one_way": 0.5}}}, "model.shares: there is no such setting"),
         ({"privacy": {"epsilon": 0, "delta": 1e-7}}, "epsilon"),
         ({"synthesis": {"records": 0}}, "records"),
