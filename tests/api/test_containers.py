@@ -37,7 +37,7 @@ def spec(name: str, **changes: Any) -> dict[str, Any]:
         "output": {"path": f"out/{name}", "rows_per_part": 1_000},
         "work": "work",
         "privacy": {"epsilon": 2, "delta": 1e-7},
-        "model": {"rounds": 1},
+        "model": {"rounds": 1, "balance": 0},
     } | changes
 
 

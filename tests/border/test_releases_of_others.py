@@ -86,6 +86,7 @@ def _spec(folder: Path, **changes: Any) -> dict[str, Any]:
         "work": str(folder / "work"),
         "cluster": {"mode": "in-process"},
         "privacy": {"epsilon": 8, "delta": 1e-7},
+        "model": {"rounds": 1, "balance": 0},
     } | changes
 
 

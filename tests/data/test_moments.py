@@ -151,6 +151,7 @@ def test_no_released_record_breaks_an_order_of_dates(form: str, tmp_path: Path) 
         },
         "data": {"minimum_records": 10_000},
         "privacy": {"epsilon": 1, "delta": 1e-9},
+        "model": {"rounds": 1, "balance": 0},
         "output": {"path": str(tmp_path / "released")},
     }
     found = dpdist.release(spec, data=data, ledger=ledger).to_pandas()

@@ -16,7 +16,7 @@ from charts import CHART, EXAMPLES, ROOT, TOOLS, example, lint, merge, need_tool
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-KUBERNETES = ("1.29", "1.33", "1.37")
+KUBERNETES = ("1.29", "1.37")
 OPERATOR = TOOLS / "dask_kubernetes/operator/deployment/helm/dask-kubernetes-operator/crds"
 
 
@@ -54,7 +54,7 @@ def test_all_modes_go_together(mode: str, dask: str) -> None:
     if dask == "external":
         changes["dask"]["address"] = "tls://dask.example:8786"
     rendered = render(example("job", changes))
-    assert list(check(rendered.manifests, "1.33")) == []
+    assert list(check(rendered.manifests, "1.37")) == []
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
@@ -117,10 +117,10 @@ def test_the_validation_has_teeth() -> None:
         assert pods
         spec = manifest["spec"]["template"]["spec"] if kind == "Job" else manifest["spec"]["worker"]["spec"]
         spec["hostNetwrok"] = True
-        assert any("hostNetwrok" in problem for problem in check([manifest], "1.33"))
+        assert any("hostNetwrok" in problem for problem in check([manifest], "1.37"))
     cluster = render(example("operator")).one("DaskCluster")
     del cluster["spec"]["scheduler"]["service"]
-    assert any("'service' is a required property" in problem for problem in check([cluster], "1.33"))
+    assert any("'service' is a required property" in problem for problem in check([cluster], "1.37"))
 
 
 def test_the_command_of_kubernetes_validate_agrees(tmp_path: Any) -> None:
@@ -129,7 +129,7 @@ def test_the_command_of_kubernetes_validate_agrees(tmp_path: Any) -> None:
 
     path = tmp_path / "job.yaml"
     path.write_text(render(example("job")).text)
-    command = [sys.executable, "-m", "kubernetes_validate", "--strict", "-k", "1.33", str(path)]
+    command = [sys.executable, "-m", "kubernetes_validate", "--strict", "-k", "1.37", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(TOOLS)})
     assert done.returncode == 0, done.stdout + done.stderr
     path.write_text(path.read_text().replace("backoffLimit", "backofLimit"))
@@ -373,7 +373,7 @@ def test_own_annotations_and_variables_are_on_every_pod(name: str) -> None:
             assert names["TZ"] == "Europe/Vienna"
             assert names["LITERAL"] == "$$(HOME)"
             assert len(names) == len(container["env"])
-    assert list(check(rendered.manifests, "1.33")) == []
+    assert list(check(rendered.manifests, "1.37")) == []
     deployments = [m for m in rendered.manifests if m["kind"] == "Deployment"]
     for manifest in deployments:
         assert manifest["spec"]["template"]["metadata"]["annotations"]["example.org/team"] == "census"
@@ -415,7 +415,7 @@ def test_placement_accounts_and_volumes_of_your_own(name: str) -> None:
         "extraVolumes": VOLUMES,
     }
     rendered = render(example(name, changes))
-    assert list(check(rendered.manifests, "1.33")) == []
+    assert list(check(rendered.manifests, "1.37")) == []
     common = [pod for kind, pod in pod_specs(rendered) if "dpdist/group" not in pod["metadata"]["labels"]]
     common += [p for _, p in pod_specs(rendered) if p["metadata"]["labels"].get("dpdist/group") == "workers"]
     for pod in common:
@@ -456,7 +456,7 @@ def test_helm_test_asks_in_each_kind_of_pod(name: str, tmp_path: Path) -> None:
     hook.write_text("".join(line for line in hook.read_text().splitlines(keepends=True) if "helm.sh/hook" not in line))
     tests = render(values, path=tmp_path / "dpdist").all("Pod")
     asked = {manifest["metadata"]["labels"]["dpdist/component"]: manifest for manifest in tests}
-    assert list(check(tests, "1.33")) == []
+    assert list(check(tests, "1.37")) == []
     expected = {"client": {"worker"}, "external": {"release"}}.get(name, {"release", "worker", "scheduler"})
     assert set(asked) == expected | ({"prefect"} if name == "prefect" else set())
     for component, manifest in asked.items():
@@ -624,7 +624,7 @@ def test_whatever_is_given_is_refused_or_valid(name: str, changes: list[Any], re
     if refused:
         assert not re.search("nil pointer|error calling|wrong type|panic|can't evaluate", refused), refused
         return
-    assert list(check(rendered.manifests, "1.33")) == []
+    assert list(check(rendered.manifests, "1.37")) == []
     for manifest in rendered.manifests:
         assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", manifest["metadata"]["name"])
         for value in manifest["metadata"]["labels"].values():
@@ -637,4 +637,4 @@ def test_a_release_that_begins_with_a_digit(release: str) -> None:
         render(example("job"), release=release)
     rendered = render(example("job", {"fullnameOverride": "census"}), release=release)
     assert rendered.one("Job")["metadata"]["labels"]["app.kubernetes.io/instance"] == release
-    assert list(check(rendered.manifests, "1.33")) == []
+    assert list(check(rendered.manifests, "1.37")) == []

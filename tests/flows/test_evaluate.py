@@ -35,7 +35,7 @@ def test_the_page_is_written_and_prefect_knows_where_only(
         release=spec.output.path,
         output="page",
         spec=spec.model_dump(mode="json", by_alias=True, exclude_none=True),
-        options={"attacks": False, "publish": 0.25},
+        options={"attacks": False, "train": 60, "test": 60, "publish": 0.25},
     )
     assert page == str(tmp_path / "page" / "evaluation.html")
     figures = json.loads((tmp_path / "page" / "evaluation.json").read_text())

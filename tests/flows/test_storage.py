@@ -67,23 +67,18 @@ def test_without_a_block_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> Non
         assert dict(os.environ) == before
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("secret/census", "expected aws-credentials/NAME"),
-        ("census", "expected aws-credentials/NAME"),
-        ("aws-credentials/nobody", "no usable block"),
-        ("aws-credentials/empty", "gives no credentials|holds no credentials"),
-    ],
-)
-def test_a_block_that_cannot_be_used_is_named(
-    name: str, message: str, endpoint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_that_cannot_be_used_is_named(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from prefect_aws import AwsCredentials
 
     from flows.release import release
 
     AwsCredentials(profile_name="nobody").save("empty", overwrite=True, _sync=True)
-    monkeypatch.setenv("DPDIST_STORAGE_BLOCK", name)
-    with pytest.raises(SpecError, match=message):
-        release("nowhere.yaml")
+    for name, message in (
+        ("secret/census", "expected aws-credentials/NAME"),
+        ("census", "expected aws-credentials/NAME"),
+        ("aws-credentials/nobody", "no usable block"),
+        ("aws-credentials/empty", "gives no credentials|holds no credentials"),
+    ):
+        monkeypatch.setenv("DPDIST_STORAGE_BLOCK", name)
+        with pytest.raises(SpecError, match=message):
+            release("nowhere.yaml")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cache
 from itertools import combinations, combinations_with_replacement
 
 import numpy as np
@@ -34,8 +35,6 @@ TABLE = {"paper": True, "table_size": 100, "table_records": 10}
         (ADULT, 4, 10, 0.199),
         (ADULT, 64, 1, 0.124),
         (ADULT, 64, 10, 0.0255),
-        (ADULT, 64, 20, 0.0199),
-        (MNIST, 4, 10, 0.196),
         (MNIST, 64, 10, 0.0242),
         pytest.param(ADULT, 4, 1, 0.330, marks=pytest.mark.slow),
     ],
@@ -55,17 +54,15 @@ def test_noise_calibrated_by_renyi_moments_costs_its_target_by_renyi_and_less_by
     assert out["noise_multiplier"] == pytest.approx(0.0264 * 32)
 
 
-@pytest.mark.parametrize(
-    ("table", "size", "true_epsilon", "by_renyi"), [(ADULT, 32561, 20.8, 22.6), (MNIST, 60000, 24.5, 27)]
-)
-def test_the_published_noise_costs_more_than_twice_what_it_says(table, size, true_epsilon, by_renyi):
-    out = account_mixing(order=64, epsilon=10, delta=1e-5, paper=True, table_size=size, table_records=size, **table)
+def test_the_published_noise_costs_more_than_twice_what_it_says():
+    whole = {"table_size": 32561, "table_records": 32561}
+    out = account_mixing(order=64, epsilon=10, delta=1e-5, paper=True, **whole, **ADULT)
     assert out["epsilon"] == pytest.approx(10, rel=2e-3)
     assert "not a bound" in out["accounting"]
-    assert out["epsilon_true"] == pytest.approx(true_epsilon, rel=0.02)
-    correct = account_mixing(order=64, sigma_over_clip=out["sigma_over_clip"], delta=1e-5, **table)
+    assert out["epsilon_true"] == pytest.approx(20.8, rel=0.02)
+    correct = account_mixing(order=64, sigma_over_clip=out["sigma_over_clip"], delta=1e-5, **ADULT)
     assert correct["epsilon"] == out["epsilon_true"]
-    assert correct["epsilon_renyi"] == pytest.approx(by_renyi, rel=0.02)
+    assert correct["epsilon_renyi"] == pytest.approx(22.6, rel=0.02)
 
 
 def test_published_formula_from_noise_and_back():
@@ -127,16 +124,16 @@ def pair(rate: float, mu: float, alphas: np.ndarray, *, reverse: bool) -> np.nda
 
 ALPHAS = np.exp(np.linspace(-3, 6, 61))
 CLIP = 64  # in grid steps
-WINDOW = np.arange(-3000, 3001)
+WINDOW = np.arange(-2000, 2001)
 
 
-@pytest.mark.parametrize(("size", "order"), [(5, 1), (5, 2), (6, 3), (7, 5)])
+@pytest.mark.parametrize(("size", "order"), [(5, 1), (6, 3), (7, 5)])
 @pytest.mark.parametrize("sigma", [40.0, 150.0])
 def test_one_mixture_never_exceeds_the_pair_and_attains_it(size, order, sigma):
     rate, mu = order / size, 2 * CLIP / sigma
     up, down = (pair(rate, mu, ALPHAS, reverse=reverse) for reverse in (False, True))
     rng = np.random.default_rng(1)
-    tables = [np.full(size - 1, -CLIP), *rng.integers(-CLIP, CLIP + 1, (30, size - 1))]
+    tables = [np.full(size - 1, -CLIP), *rng.integers(-CLIP, CLIP + 1, (8, size - 1))]
     worst_up = worst_down = np.zeros(len(ALPHAS))
     for rows in tables:
         without = mechanism(rows, order, sigma, WINDOW)
@@ -167,6 +164,7 @@ def test_the_event_is_that_pair(epsilon):
 # --- units of several records -----------------------------------------------------------------------------------------
 
 
+@cache
 def charged(rate: float, records: int, multiplier: float) -> list[np.ndarray]:
     """The profile that a unit is charged for one mixture, in both directions."""
     charge = SampledUnit(multiplier, rate, records)

@@ -212,7 +212,7 @@ class TestDistributions:
         assert stats.kstest(gaussian / 1.3, "norm").pvalue < IMPOSSIBLE
 
     def test_far_tail(self) -> None:
-        count = 10_000_000
+        count = 4_000_000
         far = NOISE.discrete_laplace("tail", count, scale=1.0)
         for v in (10, 12, 14):
             p = float(2 * laplace_tail(np.array(v), 1.0))

@@ -46,7 +46,7 @@ def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         "output": {"path": str(folder / "release"), "rows_per_part": request.param},
         "work": str(folder / "work"),
         "privacy": {"epsilon": 2, "delta": 1e-7},
-        "model": {"rounds": 1},
+        "model": {"rounds": 1, "balance": 0},
     }
     ledger = dpdist.Ledger(str(folder / "ledger.db"))
     ledger.create("people", epsilon=8, delta="1e-4")

@@ -411,7 +411,7 @@ def released(dpdist: Command, folder: Path, data: dict[str, Any]) -> Any:
         "data": {"minimum_records": 4_000, **data},
         "output": {"path": "out"},
         "privacy": {"epsilon": 1, "delta": 1e-9},
-        "model": {"rounds": 1},
+        "model": {"rounds": 1, "balance": 0},
     }
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
     for command in ("ledger create people --epsilon 4 --delta 1e-8", "plan spec.yaml", "release spec.yaml"):

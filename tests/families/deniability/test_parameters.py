@@ -127,10 +127,10 @@ def test_every_cell_gets_noise_of_the_planned_scale(epsilon, delta, repeat, chi_
     def expected(factor):
         scale = plan.scales(structure.cells)[0] * factor
         if plan.noise == "laplace":
-            sample = big.discrete_laplace("x", 2_000_000, scale=scale)
+            sample = big.discrete_laplace("x", 400_000, scale=scale)
         else:
-            sample = big.gaussian_integers("x", 2_000_000, sigma=scale)
-        return np.bincount(np.searchsorted(edges, sample), minlength=18) * (noise.size / 2_000_000)
+            sample = big.gaussian_integers("x", 400_000, sigma=scale)
+        return np.bincount(np.searchsorted(edges, sample), minlength=18) * (noise.size / 400_000)
 
     assert chi_square(seen, expected(1.0)) > 1e-20
     for factor in (0.7, 1.3):

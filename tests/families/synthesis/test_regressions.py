@@ -382,7 +382,7 @@ def test_of_wide_tables_they_are_measured_too(tmp_path: Path, monkeypatch: pytes
             ]
         },
         "data": {"path": str(tmp_path / "table.parquet"), "minimum_records": 3_500},
-        "model": {"rounds": 1},
+        "model": {"rounds": 1, "balance": 0},
         "regressions": ["regression b on a"],
     }
     monkeypatch.setattr(plan, "choose", lambda *given, **more: replace(choose(*given, **more), cells=50_000))
