@@ -23,6 +23,7 @@ MOST_TRIPLES = 20  # triples that are measured at most: their noise grows with t
 MOST_ROUNDS = 5000  # rounds of balancing at most
 TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
 
+_ROUNDS = 4  # of them: each is a message of every client
 GRIDS = 0.12  # share of the small tables of all pairs that pairs are picked from, where no distance may be seen
 
 # shares of the triples' tables and of their picks, where there are any; raking's tables have so much less
@@ -186,7 +187,7 @@ def with_sums(choices: Choices) -> Choices:
     kept = (1 - GRIDS) / (1 - choices.picks)
     shares = ("one_way", "one_way_again", "tree", "pairs")
     scaled: dict[str, Any] = {name: getattr(choices, name) * kept for name in shares}
-    return replace(choices, grids=GRIDS, picks=0.0, **scaled)
+    return replace(choices, grids=GRIDS, picks=0.0, rounds=min(choices.rounds, _ROUNDS), **scaled)
 
 
 def with_prior(choices: Choices, attributes: int) -> Choices:
