@@ -58,11 +58,7 @@ EVENT_SECONDS: Final = 60
 @contextmanager
 def within(seconds: int, what: str) -> Iterator[None]:
     """Bound the time of a block, in the main thread of a process, which alone receives signals.
-
-    Raises
-    ------
-    VerificationFailed
-        The time is over.
+    Raises VerificationFailed: the time is over.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

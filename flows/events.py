@@ -24,7 +24,6 @@ from dpdist.privacy.formatting import downwards
 from .server import artifact_key
 
 if TYPE_CHECKING:
-    from dpdist.lifecycle.publication import Outcome
     from dpdist.spec.release import ReleaseSpec
 
 RELEASED: Final = "dpdist.release.published"
@@ -59,12 +58,6 @@ def told(spec: ReleaseSpec) -> Iterator[None]:
                     LEFT_OPEN, spec.dataset, spec.name, attempt=attempt.id, error=type(error).__name__ if known else ""
                 )
         raise
-
-
-def tell_released(spec: ReleaseSpec, outcome: Outcome) -> None:
-    """Send the event of a release that was published."""
-    words = {"guarantee": outcome.guarantee, "budget": outcome.budget}
-    tell(RELEASED, spec.dataset, spec.name, attempt=outcome.attempt, uri=outcome.uri, **words)
 
 
 def tell_state(rows: Sequence[Mapping[str, Any]], *, budget_below: float, open_for: timedelta) -> None:

@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC
+from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -34,9 +34,12 @@ from dpdist.cluster.logs import configure
 from dpdist.errors import DpdistError, ResourceError, SpecError, StorageUnavailable
 from dpdist.lifecycle.history import live_attempt
 from dpdist.lifecycle.publication import Outcome
+from dpdist.lifecycle.series import due_by, run_due
 from dpdist.spec.reader import load
+from dpdist.spec.series import day_of, is_whole
+from dpdist.spec.strict_yaml import load_yaml
 
-from .events import tell_released, told
+from .events import RELEASED, tell, told
 from .server import StepProgress, artifact_key, inside, show_outcome, show_plan, storage_of_block
 
 if TYPE_CHECKING:
@@ -71,7 +74,7 @@ def release(
     attempt: Literal["once", "replace"] = "once",
     plan_only: bool = False,
 ) -> str:
-    """Run a release, or continue the one that was interrupted.
+    """Run a release, or continue the one that was interrupted; of a series, all periods that are due.
 
     Parameters
     ----------
@@ -88,11 +91,13 @@ def release(
     Returns
     -------
     str
-        Address of the release, or what it would guarantee.
+        Address of the release, or of all that were due, or what it would guarantee.
     """
 
     @storage_of_block()
     def run() -> str:
+        if not plan_only and is_whole(spec if isinstance(spec, dict) else load_yaml(_path_of(spec)), settings or {}):
+            return ", ".join(release_series(spec, settings or {}, attempt))
         loaded = read_spec(spec, settings or {})
         if plan_only:
             planned = plan(loaded)
@@ -102,6 +107,32 @@ def release(
             return run_with_retries(loaded, attempt).uri
 
     return without_private_text(run)
+
+
+def release_series(spec: str | Mapping[str, Any], settings: Mapping[str, Any], attempt: str) -> list[str]:
+    """Release the periods of a series that are due when the run was to start; return the addresses of new ones."""
+    if attempt != "once":
+        raise SpecError("attempt: of a series, choose the period with the setting series.period")
+
+    def run(one: ReleaseSpec) -> str:
+        with told(one), one_at_a_time(one.dataset):
+            return run_with_retries(one, "once").uri
+
+    def read(period: str) -> ReleaseSpec:
+        return read_spec(spec, {**settings, "series.period": period})
+
+    day = day_of(settings.get("date")) or _day() or datetime.now(UTC).date()
+    return run_due(due_by(read_spec(spec, settings), day), read, run, get_run_logger().info)
+
+
+def _day() -> date | None:
+    """The day for which a run was scheduled, though it may start late."""
+    scheduled = runtime.flow_run.scheduled_start_time
+    return scheduled.astimezone(UTC).date() if scheduled else None
+
+
+def _path_of(spec: str) -> Path:
+    return inside(spec, FOLDER, "the path of the spec leaves the folder of specs")
 
 
 def run_with_retries(spec: ReleaseSpec, attempt: AttemptMode) -> Outcome:
@@ -148,7 +179,8 @@ def run_steps(spec: ReleaseSpec, attempt: AttemptMode) -> Outcome:
         if run.outcome is None:
             raise SpecError(f"release {spec.name!r} ended without an outcome: run it again, it will be resumed")
         show_outcome(run.outcome, dataset=spec.dataset, release=spec.name)
-        tell_released(spec, run.outcome)
+        words = {"guarantee": run.outcome.guarantee, "budget": run.outcome.budget}
+        tell(RELEASED, spec.dataset, spec.name, attempt=run.outcome.attempt, uri=run.outcome.uri, **words)
         return run.outcome
 
 
@@ -203,9 +235,7 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
     """The spec of a run. Raises SpecError: it is not valid, its path leaves the folder of specs, the worker pins one of
     the settings (`pinned`), or a parameter holds a password or names code to run.
     """
-    settings, fixed = dict(settings), pinned()
-    scheduled = runtime.flow_run.scheduled_start_time  # of a run that starts late, too
-    day = scheduled.astimezone(UTC).date() if scheduled else None
+    settings, fixed, day = dict(settings), pinned(), _day()
     for given in (settings, {} if isinstance(spec, str) else spec):
         if has_password(given.get("ledger")):
             raise SpecError(
@@ -216,7 +246,7 @@ def read_spec(spec: str | Mapping[str, Any], settings: Mapping[str, Any]) -> Rel
         if any(f"{name}.".startswith(f"{pin}.") or f"{pin}.".startswith(f"{name}.") for pin in fixed):
             raise SpecError(f"`{name}` cannot be set for a run: the worker pins it ({PINNED} or DPDIST_LEDGER)")
     if isinstance(spec, str):
-        path = inside(spec, FOLDER, "the path of the spec leaves the folder of specs")
+        path = _path_of(spec)
         loaded = load(path, settings | fixed, day=day)
         trusted = load(path, fixed).plugins if loaded.plugins and settings else loaded.plugins
     else:

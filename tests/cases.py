@@ -20,10 +20,10 @@ from dpdist.data.inputs import source_of
 from dpdist.data.source import fingerprint
 from dpdist.ledger import Books
 from dpdist.spec.contract import Contract
-from dpdist.spec.overrides import override
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.undeclared import undeclared
+from dpdist.spec.validation import override
 
 MODES = ("in-process", "threads", "embedded", "address")
 """Executors, by the names that specs give them (`cluster.mode`)."""

@@ -81,7 +81,7 @@ class DaskProcesses:
         file = ["--scheduler-file", str(self.folder / "scheduler.json")]
         self.processes = [self._start("scheduler", "--port", str(self.port), *file)]
         for number in range(2):
-            options = ["--nthreads", "1", "--memory-limit", self.memory, "--death-timeout", "60"]
+            options = ["--nthreads", "1", "--memory-limit", self.memory, "--death-timeout", "180"]
             options += ["--local-directory", str(self.folder / f"worker-{number}"), "--no-dashboard"]
             self.processes.append(self._start("worker", self.address, *options))
 

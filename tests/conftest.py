@@ -12,6 +12,7 @@ os.environ.update(
     DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED="False",
     DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL="1s",
     DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL="2s",
+    DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD="forkserver",  # workers import nothing anew
 )
 
 import base64
@@ -19,6 +20,7 @@ import ctypes
 import functools
 import gc
 import io
+import multiprocessing
 import subprocess
 import sys
 from collections import Counter
@@ -28,12 +30,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import distributed.utils
+import forkserver
 import psutil
 import psycopg
 import pyarrow as pa
 import pytest
 import unsynced
 from commands import Answer, Command
+from distributed import Nanny
 from executors import Executors
 from hypothesis import settings
 from needs import left_out
@@ -41,9 +46,21 @@ from xdist.scheduler import LoadFileScheduling
 
 from dpdist.ledger import keys
 
-settings.register_profile("dpdist", derandomize=True, deadline=None, database=None)  # the same examples everywhere
+settings.register_profile("dpdist", max_examples=50, derandomize=True, deadline=None, database=None)
 settings.load_profile("dpdist")
 unsynced.apply()
+
+multiprocessing.get_context("forkserver").set_forkserver_preload(list(forkserver.PRELOADED))
+distributed.utils._forkserver_preload_set = True
+_nanny = Nanny.__init__
+
+
+def _with_environment(self: Nanny, *args: Any, env: dict[str, str] | None = None, **settings: Any) -> None:
+    """A nanny whose worker has the environment of the moment, as a process that is spawned has."""
+    _nanny(self, *args, env={**os.environ, **(env or {})}, **settings)
+
+
+Nanny.__init__ = _with_environment
 
 TESTS = Path(__file__).parent
 TOGETHER = ("flows", "faults")

@@ -12,9 +12,8 @@ from unittest import mock
 import pyarrow as pa
 from distributed import LocalCluster
 
-from dpdist.cluster.executor import Executor, InProcess
+from dpdist.cluster.executor import Deferred, Executor, InProcess, Tasks
 from dpdist.cluster.opening import open_cluster
-from dpdist.cluster.tasks import Deferred, Tasks
 from dpdist.spec.release import ClusterSpec, ReleaseSpec
 
 
@@ -35,7 +34,7 @@ class Executors:
 
     def _where(self, mode: str, resources: tuple[str, ...]) -> ClusterSpec:
         if mode == "embedded":
-            return ClusterSpec(workers=2, timeout=60)
+            return ClusterSpec(workers=2, timeout=180)
         if mode != "address":
             return ClusterSpec.model_validate({"mode": mode})
         local = LocalCluster(
@@ -52,7 +51,7 @@ class Executors:
             local.worker_spec[name] = {**local.new_spec, "options": options}
         local.scale(len(local.worker_spec))
         workers = len(local.worker_spec)
-        return ClusterSpec(mode="address", address=local.scheduler_address, workers=workers, timeout=60)
+        return ClusterSpec(mode="address", address=local.scheduler_address, workers=workers, timeout=180)
 
     def close(self) -> None:
         """Close them all."""

@@ -31,8 +31,8 @@ from dpdist.ledger.signing import load_signing_key
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import Run
 from dpdist.spec.contract import Contract
-from dpdist.spec.overrides import override
 from dpdist.spec.reader import load
+from dpdist.spec.validation import override
 
 SCHEMA: dict[str, Any] = {
     "attributes": [
@@ -128,7 +128,7 @@ def federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> Mi
         "output": {"path": str(folder / "release"), "rows_per_part": 1_000},
         "ledger": f"sqlite:///{folder}/ledger.db",
         "work": str(folder / "work"),
-        "cluster": {"mode": "embedded", "memory_limit": "512MiB", "timeout": 60},
+        "cluster": {"mode": "embedded", "memory_limit": "512MiB", "timeout": 180},
         "privacy": {"epsilon": 8, "delta": 1e-5},
         "mixing": {
             "class": "class",
@@ -274,7 +274,7 @@ class ClientProcesses(DaskProcesses):
         if self.certificates is not None:
             files = (f"{self.certificates}/{name}.pem" for name in ("ca", "client", "client-key"))
             security = Security(**dict(zip(("tls_ca_file", "tls_client_cert", "tls_client_key"), files, strict=True)))
-        return Client(self.address, security=security, set_as_default=False, timeout=60)
+        return Client(self.address, security=security, set_as_default=False, timeout=180)
 
     def start_client(self, name: str, *, resources: str = "") -> None:
         """Start the worker of a client, unless it runs."""
@@ -282,7 +282,7 @@ class ClientProcesses(DaskProcesses):
             return
         own = self.faults(name)
         offered = resources or f"client-{name}=1"
-        options = ["--nthreads", "1", "--memory-limit", self.memory, "--death-timeout", "60", "--name", name]
+        options = ["--nthreads", "1", "--memory-limit", self.memory, "--death-timeout", "180", "--name", name]
         options += ["--local-directory", str(own), "--no-dashboard", "--resources", offered]
         options += ["--preload", str(self.LIES)]
         variables = {"DPDIST_FAULTS": str(own), "DPDIST_TEST_KEYS": TEST_KEYS}

@@ -35,5 +35,6 @@ def manifest_of(fields: Mapping[str, Any] | None = None, **changes: Any) -> Mani
         public={},
         parts=given["parts"],
         files=given["files"],
+        form=None,
     )
     return Manifest.of(plan, attempt, created=given.get("created", CREATED))

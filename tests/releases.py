@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from dpdist.families.base.plan import Plan
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Books
-from dpdist.spec.overrides import override
 from dpdist.spec.reader import load
+from dpdist.spec.validation import override
 
 SCHEMA: dict[str, Any] = {
     "attributes": [
@@ -29,6 +30,7 @@ SCHEMA: dict[str, Any] = {
 KEY = "00112233445566778899aabbccddeeff" * 2
 
 
+@lru_cache(maxsize=8)
 def table(rows: int, *, seed: int = 0) -> pa.Table:
     """An invented table of the schema above, with dependences."""
     rng = np.random.default_rng(seed)

@@ -154,7 +154,6 @@ class CellErrors:
 
     Parameters
     ----------
-    accuracy : Accuracy
     pair_tables : mapping
         Released counts of all pairs (i, j), i < j, flat, in the order of `itertools.combinations`; then pairs have
         factors of their own.
@@ -170,15 +169,20 @@ class CellErrors:
                 self._errors[order], found = _errors(measured[order], accuracy.released, curve)
                 curve = found if order == 2 else curve
         measures_pairs = bool(pair_tables) and len(accuracy.pairs) == len(pair_tables)
-        self._factors = self._of_pairs(pair_tables) if measures_pairs else {}
+        self._factors: dict[tuple[int, int], float] = {}
+        self._unsure: dict[tuple[int, int], float] = {}  # deviation of a pair's distance, relative to what is expected
+        if measures_pairs:
+            self._of_pairs(pair_tables)
 
-    def _of_pairs(self, tables: Mapping[tuple[int, int], Counts]) -> dict[tuple[int, int], float]:
+    def _of_pairs(self, tables: Mapping[tuple[int, int], Counts]) -> None:
         released, noise = self.accuracy.released, self.accuracy.pairs_deviation**2
         expected = np.array([self._errors[2].at(table / released).sum() for table in tables.values()])
         away = np.array(self.accuracy.pairs) - expected
         spread = max(float((away**2).mean() - noise) / float((expected**2).mean()), _LEAST_SPREAD) * expected**2
         factors = np.clip(1 + spread / (spread + noise) * away / expected, *_FACTORS)
-        return dict(zip(tables, factors.tolist(), strict=True))
+        unsure = np.sqrt(spread * noise / (spread + noise)) / expected
+        self._factors = dict(zip(tables, factors.tolist(), strict=True))
+        self._unsure = dict(zip(tables, unsure.tolist(), strict=True))
 
     @property
     def orders(self) -> tuple[int, ...]:
@@ -196,6 +200,11 @@ class CellErrors:
             The released counts of the table's cells.
         """
         return self._errors[len(attributes)].at(counts / self.accuracy.released) * self._factor(attributes)
+
+    def distance(self, pair: tuple[int, int], counts: Counts) -> float:
+        """The L1 distance of a pair's table at the scale of the private table: an upper bound, of 95 %."""
+        unsure = self._unsure.get(pair, math.sqrt(_LEAST_SPREAD))
+        return float(self.mean_error(pair, counts).sum()) * (1 + _UPPER * unsure / self._factor(pair))
 
     def _factor(self, attributes: Attributes) -> float:
         pairs = list(combinations(attributes, 2))

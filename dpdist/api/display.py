@@ -1,4 +1,4 @@
-"""What people see: bars on a terminal or in a notebook, plain lines elsewhere."""
+"""What people see: bars on a terminal or in a notebook, plain lines elsewhere; and a plan as text or as a table."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from dpdist.privacy.formatting import Fact, html_table
+from dpdist.privacy.formatting import Displayed, Fact, html_table, lines_of
 
 if TYPE_CHECKING:
     from dpdist.families.base.attempt import Progress
+    from dpdist.families.base.plan import Plan
 
 
 class Text(str):
@@ -128,3 +129,55 @@ def shown(progress: bool | Progress) -> Iterator[Progress]:
         from dpdist.families.base.attempt import silent
 
         yield progress or silent
+
+
+class PlannedRelease(Displayed):
+    """What `dpdist.plan` returns.
+
+    Attributes
+    ----------
+    plan : Plan
+        Of the family.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    @property
+    def guarantee(self) -> str:
+        """What the release would guarantee, in sentences."""
+        return " ".join(guarantee.sentence() for guarantee in self.plan.guarantees)
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon of the charge."""
+        return self.plan.epsilon
+
+    @property
+    def delta(self) -> float:
+        """Delta at which the guarantee is stated."""
+        return self.plan.delta
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON values."""
+        return self.plan.to_json()
+
+    def facts(self, *, details: bool = True) -> list[Fact]:
+        """What the plan says, the budget before and after it, and whether the contract is kept; without `details`,
+        what people ask first.
+        """
+        from dpdist.ledger.statement import account_facts
+
+        facts = sorted((*self.plan.facts(), *account_facts(self.plan)), key=lambda fact: fact.detail)
+        return [fact for fact in facts if details or not fact.detail]
+
+    def explain(self) -> str:
+        """All facts as text, a line for each."""
+        return "\n".join(lines_of(self.facts()))
+
+    def _facts(self) -> list[Fact]:
+        return self.facts(details=False)
+
+    @property
+    def _heading(self) -> str:
+        return f"Plan of {self.plan.spec.name}"

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from dpdist.api.containers import is_partitioned, paths_of, to_arrow
 from dpdist.errors import ColumnMismatch, SpecError, meant
-from dpdist.spec.calendar import number_of
+from dpdist.spec.groups import number_of
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.spec.undeclared import MISSING, undeclared
 

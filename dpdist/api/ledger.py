@@ -122,7 +122,7 @@ class Ledger:
         from dpdist.api.containers import as_input, is_partitioned, paths_of
         from dpdist.cluster.cluster import Cluster
         from dpdist.data.files import wanted_columns
-        from dpdist.lifecycle.conformity import check_input
+        from dpdist.lifecycle.conformity import admit, check_input
         from dpdist.spec.contract import Contract
 
         with self.opened() as ledger:
@@ -138,9 +138,7 @@ class Ledger:
                 given = as_input(data, executor=executor, extra_columns=extra, wanted=wanted)
             found = check_input(contract, paths or (), given=given, executor=executor)
             found.refuse()
-            ledger.admit_input(
-                name, fingerprint=found.fingerprint, contract=contract.digest, also_charged_to=also_charged_to
-            )
+            admit(ledger, name, contract, found, also_charged_to)
         return Text("\n".join([*found.lines(), "the contract is kept"]))
 
     def show(self, name: str) -> Statement:

@@ -15,8 +15,8 @@ from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.released import Release
 from dpdist.errors import BudgetExceeded, DatasetExists, SpecError, meant
 from dpdist.privacy.formatting import Displayed, Fact, upwards
-from dpdist.spec.overrides import override
 from dpdist.spec.schema import Schema
+from dpdist.spec.validation import override
 
 if TYPE_CHECKING:
     from distributed import Client

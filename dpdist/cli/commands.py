@@ -20,15 +20,13 @@ from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
-from dpdist.cli.examples import examples
 from dpdist.cli.help import dress
-from dpdist.cli.join import join
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.ledger_views import metrics, report
 from dpdist.cli.plan import plan
 from dpdist.cli.readers import audit_coverage, draw, export, infer, replicates, tabulate, verify
-from dpdist.cli.runs import runs_app
-from dpdist.cli.schema import schema_app, spec_app
+from dpdist.cli.runs import join, runs_app
+from dpdist.cli.schema import examples, schema_app, spec_app, synthesize
 from dpdist.cli.shared import (
     AsJson,
     Settings,
@@ -41,7 +39,6 @@ from dpdist.cli.shared import (
     show_json,
     with_quiet,
 )
-from dpdist.cli.synthesize import synthesize
 from dpdist.errors import AccountingError, DpdistError, SpecError
 from dpdist.privacy.formatting import folded
 
@@ -216,19 +213,30 @@ def release(
     as_json: AsJson = False,
     **_: Any,
 ) -> None:
-    """Run a release: charge, compute, publish."""
+    """Run a release: charge, compute, publish. Of a series: all periods that are due."""
     from dpdist.api.calls import release as call
+    from dpdist.api.calls import release_due
+    from dpdist.spec.series import is_whole
+    from dpdist.spec.strict_yaml import load_yaml
 
     modes: tuple[AttemptMode, ...] = ("resume", "replace", "once")
     asked = [mode for mode, flag in zip(modes, (resume, new_attempt, once), strict=True) if flag]
     if len(asked) > 1:
         raise SpecError("give one of --resume, --new-attempt, --once")
-    attempt = asked[0] if asked else "new"
-    made = call(spec, settings=overrides(settings), attempt=attempt, test_key=test_key, progress=True)
-    if made.outcome is not None and as_json:
-        show_json(made.outcome.to_json())
-    elif made.outcome is not None:
-        say(_summary(made.outcome))
+    given = overrides(settings)
+    if whole := is_whole(load_yaml(spec), given):
+        if asked not in ([], ["once"]):
+            raise SpecError("of a series, every period is released once: choose one with --set series.period=2026-03")
+        made = release_due(
+            spec, settings=given, announce=lambda text: say(text, err=True), test_key=test_key, progress=True
+        )
+    else:
+        made = [call(spec, settings=given, attempt=asked[0] if asked else "new", test_key=test_key, progress=True)]
+    outcomes = [one.outcome for one in made if one.outcome is not None]
+    if as_json:
+        show_json([one.to_json() for one in outcomes] if whole else outcomes[0].to_json())
+    else:
+        say("\n".join(map(_summary, outcomes)) or "Nothing is due: all periods that have ended are published, or wait")
 
 
 def _summary(outcome: Outcome) -> str:

@@ -82,7 +82,7 @@ def contract_check(
 
     Costs nothing: for the custodian's eyes only. What is printed holds private counts.
     """
-    from dpdist.lifecycle.conformity import check_input
+    from dpdist.lifecycle.conformity import admit, check_input
     from dpdist.spec.contract import Contract
 
     if (contract is None) == (dataset is None):
@@ -97,8 +97,7 @@ def contract_check(
     found.refuse()
     if dataset is not None:
         with open_ledger(ledger) as opened:
-            digest, known = checked.digest, also_charged_to or ()
-            opened.admit_input(dataset, fingerprint=found.fingerprint, contract=digest, also_charged_to=known)
+            admit(opened, dataset, checked, found, also_charged_to or ())
     say("the contract is kept" + (f"; data set {dataset} may be released from this input" if dataset else ""))
 
 

@@ -107,7 +107,7 @@ def _solution(path: Path, settings: list[str], options: dict[str, Any], *, asked
         return None
     spec: ReleaseSpec = loaded(path, settings)
     if request.risk is not None:
-        from dpdist.families.base.risk import solve_risk
+        from dpdist.families.base.registry import solve_risk
 
         request.refuse("accuracy", "epsilon", "pass_rate", "public_table", go_with="--solve and --accuracy")
         return solve_risk(spec, request)

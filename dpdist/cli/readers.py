@@ -237,7 +237,7 @@ def infer(
             metavar="QUESTION...",
             help='"count where state = 8", "mean age", "quantile 0.9 age", "share where ... minus share where ...", '
             '"regression income on age, sex = 1"; of a series also "change of share where ... between 2026-03 and '
-            '2026-04", sum, average or trend of ... from ... to ...',
+            '2026-04", sum, average or trend of ... from ... to ..., moving average of ... over 3',
         ),
     ],
     as_json: AsJson = False,

@@ -7,9 +7,23 @@ from typing import Annotated
 
 import typer
 
-from dpdist.cli.shared import DEFAULT_LEDGER, AsJson, Endpoint, LedgerUrl, moment, say, show_json, storage_options
-from dpdist.lifecycle.history import find_attempt, list_runs, opened, run_record
-from dpdist.privacy.formatting import number_of
+from dpdist.cli.shared import (
+    DEFAULT_LEDGER,
+    AsJson,
+    Endpoint,
+    LedgerUrl,
+    Settings,
+    SpecPath,
+    loaded,
+    moment,
+    say,
+    show_json,
+    storage_options,
+)
+from dpdist.errors import RoundFailed, SpecError
+from dpdist.lifecycle.history import find_attempt, list_runs, opened, run_record, sweep_output
+from dpdist.privacy.formatting import folded, number_of
+from dpdist.storage.store import Store
 
 runs_app = typer.Typer(help="Runs of releases, finished or not.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -53,13 +67,13 @@ def runs_clean(
 
     Probes, unfinished files, claims, parts and keys of attempts that were given up.
     """
-    from dpdist.lifecycle.leftovers import sweep_address, sweep_store
+    from dpdist.lifecycle.history import sweep_store
     from dpdist.storage.local import sweep_reports
 
     with opened(ledger, work, storage_options(endpoint_url)) as (found, folder):
         swept = sweep_store(folder)
         for place in output or ():
-            swept += sweep_address(found, place, storage_options(endpoint_url))
+            swept += sweep_output(found, Store(place, storage_options(endpoint_url)))
         found.sweep()
     swept += sweep_reports(older=0)
     for name in swept:
@@ -78,3 +92,38 @@ def runs_show(
     with opened(ledger, work, storage_options(endpoint_url)) as (found, folder):
         record = run_record(folder, find_attempt(found, attempt))
     show_json(record)
+
+
+def join(
+    spec: SpecPath,
+    client: Annotated[str, typer.Option(help="Name of the client, as the spec has it.")],
+    settings: Settings = None,
+    accept: Annotated[
+        str | None, typer.Option(metavar="SHA256", help="Answer what was shown for this spec; without it, show it.")
+    ] = None,
+    patience: Annotated[float, typer.Option(min=1, help="Seconds to wait for the next call.")] = 3600,
+) -> None:
+    """Take part in a federated release by its mailbox: show what is asked, and with --accept answer it.
+
+    Reads this client's records alone, charges its own ledger, and runs no code of others.
+    """
+    from dpdist.families.base.registry import family_of, make_plan
+    from dpdist.federated.mailbox import MailboxClient
+    from dpdist.federated.spec import FederatedRelease
+
+    read = loaded(spec, settings)
+    session = family_of(read).session
+    if not isinstance(read, FederatedRelease) or session is None:
+        raise SpecError("join: expected a spec with `federated.mailbox`")
+    member = MailboxClient(read, client, session)
+    if accept is None:
+        say(f"{folded(make_plan(read).explain())}\nTo join     --accept {read.fingerprint}")
+        return
+    if accept != read.fingerprint:
+        raise SpecError("--accept: the spec is not the one that was shown; look at it again without --accept")
+    if not member.attend(patience=patience, told=say):
+        raise RoundFailed(
+            "the round ended without this client: the coordinator gave it up, or went on once it was lost. Sums "
+            "with what it answered before may be published: its charge stays"
+        )
+    say("committed")

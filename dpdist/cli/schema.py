@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dpdist.cli.shared import DEFAULT_LEDGER, LedgerUrl, Settings, SpecPath, loaded, say, show_json, with_quiet
-from dpdist.errors import ColumnMismatch, OutOfDomain, SpecError
+from dpdist.cli.shared import (
+    DEFAULT_LEDGER,
+    LedgerUrl,
+    Settings,
+    SpecPath,
+    loaded,
+    overrides,
+    say,
+    show_json,
+    with_quiet,
+)
+from dpdist.errors import ColumnMismatch, OutOfDomain, OutputExists, SpecError, meant
 from dpdist.privacy.formatting import folded
 
 if TYPE_CHECKING:
     from dpdist.spec.schema import Schema
+
 
 SITE = "https://dpdist.example/docs"
 """Where the documents are."""
@@ -181,3 +193,90 @@ def json_schema_of(kind: str) -> dict[str, Any]:
             tree["properties"]["schema"] = {"anyOf": [{"type": "string"}, of], "description": of["description"]}
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"{SITE}/schemas/{kind}.json"}
     return {**head, **tree, "title": f"dpdist {kind}"}
+
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def _folder() -> Path:
+    """Where the examples are: in the wheel, or in the clone."""
+    return next(place for place in (_PACKAGE / "examples", _PACKAGE.parent / "deploy/releases") if place.is_dir())
+
+
+def examples(
+    name: Annotated[str | None, typer.Argument(help="An example to copy; default: list them.")] = None,
+    to: Annotated[Path, typer.Option(help="Folder to copy it to.")] = Path(),
+) -> None:
+    """List example specs, or copy one with its schema."""
+    found = {path.stem: path.read_text(encoding="utf-8") for path in sorted(_folder().glob("*.yaml"))}
+    if name is None:
+        width = max(map(len, found))
+        for one, text in found.items():
+            about = " ".join(line.strip("# ") for line in text.splitlines()[1:4] if line.startswith("#"))
+            say(folded(f"{one:<{width}}  {about.partition('. ')[0].rstrip('.')}"))
+        return
+    if name not in found:
+        raise SpecError(f"there is no example {name!r}{meant(name, found)}")
+    schema = re.search(r"^schema: (\S+)$", found[name], re.MULTILINE)
+    for file in (f"{name}.yaml", *([schema[1]] if schema else [])):
+        target = to / file
+        if target.exists():
+            raise OutputExists(f"{target} exists: choose another --to")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((_folder() / file).read_bytes())
+        say(str(target))
+
+
+@with_quiet
+def synthesize(
+    table: Annotated[str, typer.Argument(help="The private table: Parquet or CSV; a file, a folder or s3://.")],
+    epsilon: Annotated[float, typer.Option(help="Epsilon of all of it.")],
+    delta: Annotated[float, typer.Option(help="Delta of all of it.")] = 1e-9,
+    drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="A column to leave out; repeatable.")] = None,
+    public: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=WHAT", help="What is public of a column: age=0..110, sex=F,M or zip=text."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the release; default: that of the table.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Data set that is charged; default: frame, with this budget.")
+    ] = None,
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+    schema: Annotated[Path | None, typer.Option(help="Write the schema that was found here.")] = None,
+    settings: Settings = None,
+    **_: Any,
+) -> None:
+    """Release a table without a schema.
+
+    Names and types of its columns are taken as public, all else is found with noise, in one charge.
+    """
+    from dpdist.api.synthesizer import Synthesizer
+
+    made = Synthesizer.from_frame(
+        table,
+        epsilon=epsilon,
+        delta=delta,
+        drop=drop or [],
+        public=dict(map(_public, public or [])),
+        ledger=ledger,
+        dataset=dataset,
+        name=name or re.sub(r"[^A-Za-z0-9_-]+", "-", Path(table).stem),
+        settings={"synthesis.records": None} | overrides(settings),
+    )
+    say(folded(repr(made)), err=True)
+    made.fit(table, progress=True)
+    say(folded("\n".join(repr(made).split("\n")[1:])))
+    if schema is not None:
+        made.release_.schema.save(schema)
+
+
+def _public(text: str) -> tuple[str, Any]:
+    """What an option says of a column."""
+    from dpdist.api.framed import KINDS
+
+    name, sign, what = text.partition("=")
+    if not sign or not what:
+        raise SpecError(f"--public {text}: expected a column and what is public of it, such as age=0..110")
+    if bounds := re.fullmatch(r"([-+]?\d+(?:\.\d+)?)\.\.([-+]?\d+(?:\.\d+)?)", what):
+        return name, tuple(float(end) if "." in end else int(end) for end in bounds.groups())
+    return name, what if what in KINDS else what.split(",")

@@ -87,7 +87,7 @@ def moment(text: str) -> str:
 
 def overrides(settings: list[str] | None) -> dict[str, Any]:
     """What --set says, by dotted path."""
-    from dpdist.spec.overrides import parse_overrides
+    from dpdist.spec.validation import parse_overrides
 
     return parse_overrides(settings or [])
 

@@ -18,8 +18,7 @@ from dask.callbacks import Callback
 from dask.system import CPU_COUNT
 from dask.threaded import get
 
-from dpdist.cluster.executor import TaskProgress
-from dpdist.cluster.tasks import DaskTasks, Deferred, Tasks
+from dpdist.cluster.executor import DaskTasks, Deferred, TaskProgress, Tasks
 from dpdist.errors import ClusterUnreachable, DpdistError, OutOfMemory, ResourceError, SpecError
 
 if TYPE_CHECKING:

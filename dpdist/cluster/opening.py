@@ -59,13 +59,8 @@ def open_cluster(where: ClusterSpec, *, mode: str | None = None, resources: Sequ
 
 def executor_of(client: Client) -> Cluster:
     """The executor of a client of the caller, who keeps it.
-
-    Raises
-    ------
-    SpecError
-        It is no client, or an asynchronous one.
-    ClusterUnreachable
-        It is closed, or no worker is behind it.
+    Raises SpecError: it is no client, or an asynchronous one; ClusterUnreachable: it is closed, or no worker is behind
+    it.
     """
     from distributed import Client
 
@@ -152,11 +147,7 @@ def _embedded(where: ClusterSpec, resources: Sequence[str]) -> Iterator[Client]:
 
 def require_guard() -> None:
     """Refuse to start processes from a script that each of them would run again.
-
-    Raises
-    ------
-    SpecError
-        The script that is running has no ``if __name__ == "__main__":``.
+    Raises SpecError: the script that is running has no ``if __name__ == "__main__":``.
     """
     path = getattr(sys.modules["__main__"], "__file__", None)
     if path is None or Path(path).name == "__main__.py":

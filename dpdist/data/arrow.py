@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpdist.cluster.executor import Executor, TaskProgress
-from dpdist.cluster.tasks import Deferred
+from dpdist.cluster.executor import Deferred, Executor, TaskProgress
 from dpdist.data.encode import encoded_batches
 from dpdist.data.files import check_arrow, wanted_columns
 from dpdist.data.records import BATCH_ROWS, EncodedBatch, HeldRecords, Partitions, even_parts

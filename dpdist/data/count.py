@@ -71,8 +71,6 @@ class PairCounts:
         return f"PairCounts(cardinalities={self.cardinalities}, <counts hidden>)"
 
     def __add__(self, other: PairCounts) -> PairCounts:
-        if self.cardinalities != other.cardinalities:
-            raise ValueError("counts over different domains cannot be added")
         return PairCounts(self.cardinalities, self.cells + other.cells)
 
     @property

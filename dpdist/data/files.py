@@ -109,7 +109,9 @@ def inspect_csv(found: FoundFile, source: TableSource, schema: Schema) -> TableF
     if source.csv.of_bytes != source.csv.encoding:
         compression = source.csv.encoding
     head = _read_head(found, source, compression)
-    refuse_other_format(head, path)
+    for mark, what in _OTHERS.items():
+        if head.startswith(mark):
+            raise WrongFormat(f"{path} is not a CSV file, but {what}")
     names, start = first_record(head, source.csv, whole=len(head) < _HEAD_BYTES, path=path)
     columns = given if given is not None else names or ()
     if not head and source.csv.header:
@@ -252,13 +254,6 @@ def check_columns(
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(map(repr, names[:12]))
     return f"the column{'s' if len(names) > 1 else ''} {shown}" + (", ..." if len(names) > 12 else "")
-
-
-def refuse_other_format(head: bytes, path: str) -> None:
-    """Refuse a file that begins as one of another format. Raises WrongFormat."""
-    for mark, what in _OTHERS.items():
-        if head.startswith(mark):
-            raise WrongFormat(f"{path} is not a CSV file, but {what}")
 
 
 def first_record(head: bytes, options: CsvSpec, *, whole: bool, path: str) -> tuple[tuple[str, ...] | None, int]:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, UNKNOWN
 from dpdist.data.texts import NO_TEXT, is_text
 from dpdist.errors import ColumnMismatch
-from dpdist.spec.calendar import number_of
 from dpdist.spec.data import CsvSpec
+from dpdist.spec.groups import number_of
 from dpdist.spec.schema import Attribute, Category, Schema
 
 LIMIT = 1 << 62

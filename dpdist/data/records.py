@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.cluster.executor import Executor, TaskProgress
-from dpdist.cluster.tasks import Deferred, Tasks
+from dpdist.cluster.executor import Deferred, Executor, TaskProgress, Tasks
 from dpdist.data.report import RowReport
 from dpdist.spec.schema import Schema
 

@@ -215,7 +215,10 @@ def format_of(source: TableSource, files: tuple[FoundFile, ...]) -> Format:
         return source.format
     formats: dict[Format, str] = {}
     for file in files:
-        kind = _format_of_name(file.path)
+        suffixes = [suffix.lower() for suffix in PurePosixPath(file.path).suffixes]
+        if len(suffixes) > 1 and compression_of(file.path):
+            suffixes.pop()
+        kind = _SUFFIXES.get(suffixes[-1]) if suffixes else None
         if kind is None:
             raise SpecError(f"the name of {file.path} does not show its format: set data.format to parquet or csv")
         formats.setdefault(kind, file.path)
@@ -279,13 +282,6 @@ def _stamp(fs: Any, name: str, info: Mapping[str, Any]) -> str:
         if info.get(key):
             return str(info[key]).strip('"')
     return str(fs.ukey(name))
-
-
-def _format_of_name(path: str) -> Format | None:
-    suffixes = [suffix.lower() for suffix in PurePosixPath(path).suffixes]
-    if len(suffixes) > 1 and compression_of(path):
-        suffixes.pop()
-    return _SUFFIXES.get(suffixes[-1]) if suffixes else None
 
 
 def _nothing_there(fs: Any, root: str, path: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpdist.cluster.tasks import Deferred, Tasks
+from dpdist.cluster.executor import Deferred, Tasks
 from dpdist.data.records import BATCH_ROWS, Batches, EncodedBatch, Partitions, Records
 from dpdist.data.report import RowReport
 from dpdist.ledger.keys import KeyRef, load_noise

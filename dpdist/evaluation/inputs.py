@@ -10,8 +10,7 @@ from fractions import Fraction
 from functools import cached_property, partial
 from typing import Any
 
-from dpdist.cluster.executor import Executor
-from dpdist.cluster.tasks import Deferred
+from dpdist.cluster.executor import Deferred, Executor
 from dpdist.data.inputs import Input
 from dpdist.data.operators import Look, Split, gather_operator, through
 from dpdist.data.records import Records

@@ -35,10 +35,10 @@ from dpdist.evaluation.utility.marginals import Marginals, Subset
 from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy import accountant
+from dpdist.privacy.accountant import most_right
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
 from dpdist.privacy.guarantee import DifferentialPrivacy
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
-from dpdist.privacy.risk import most_right
 from dpdist.publish.manifest import Manifest, fingerprint
 from dpdist.spec.contract import Contract
 from dpdist.spec.release import ReleaseSpec
@@ -146,18 +146,12 @@ def refuse_another_reading(manifest: Manifest, spec: ReleaseSpec | None, table: 
 
     How a CSV file is read decides which records it has, so whoever chose it could ask the file anything. Parquet files
     and tables in memory are read in one way.
+    Raises SpecError: the table is of CSV files, and the spec is not that of the release.
 
     Parameters
     ----------
-    manifest : Manifest
     spec : ReleaseSpec, optional
         What says how the table is read.
-    table : Input
-
-    Raises
-    ------
-    SpecError
-        The table is of CSV files, and the spec is not that of the release.
     """
     if spec is not None and spec.fingerprint == manifest.spec_sha256:
         return

@@ -106,7 +106,7 @@ class Request:
 
         Raises SpecError: the file cannot be read, or a setting is unknown or not valid.
         """
-        from dpdist.spec.paths import led
+        from dpdist.spec.data import led
         from dpdist.spec.strict_yaml import load_yaml
 
         tree = load_yaml(path)

@@ -81,18 +81,13 @@ class Evaluated:
 
 def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluated:
     """Evaluate a release and write the page.
+    Raises DpdistError: the release, the table or the hold-out cannot be read, the table does not fit the release's
+    schema, or the folder cannot be written; see `dpdist.errors`.
 
     Parameters
     ----------
-    request : Request
     progress : callable
         Called with (stage, finished steps, all steps).
-
-    Raises
-    ------
-    DpdistError
-        The release, the table or the hold-out cannot be read, the table does not fit the release's schema, or the
-        folder cannot be written; see `dpdist.errors`.
     """
     require_packages()
     store, manifest = open_release(request.release, request.public_key, storage_options=request.storage_options)
@@ -128,15 +123,7 @@ def page_of_evaluation(request: Request) -> str:
 
     What the table or the hold-out is refused for, and any error that is unforeseen, is an answer about their records:
     it stands on the page, and this ends as if there were none.
-
-    Parameters
-    ----------
-    request : Request
-
-    Raises
-    ------
-    DpdistError
-        As `run_evaluation`, but for what depends on records.
+    Raises DpdistError: as `run_evaluation`, but for what depends on records.
     """
     try:
         return run_evaluation(request).page

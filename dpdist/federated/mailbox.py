@@ -34,15 +34,15 @@ from dpdist.federated.messages import (
 from dpdist.federated.rounds import PATIENCE, ClientCalls, FederatedAttempt, OneProcess
 from dpdist.federated.session import ClientSession
 from dpdist.federated.spec import FederatedRelease
-from dpdist.federated.sums import Question, answer, unmask
+from dpdist.federated.sums import Question
 from dpdist.privacy.arrays import Counts
 from dpdist.storage.store import Store
 from dpdist.storage.stored import Stored
 
 TASKS: dict[str, Callable[..., ClientAnswer]] = {
-    task.__name__: task for task in (client.join, answer, unmask, client.ready, client.commit, client.void)
+    task.__name__: task for task in (client.join, client.ready, client.commit, client.void)
 }
-"""What a client can be called for."""
+"""What a client can be called for beside the `tasks` of its session."""
 
 _AT_ONCE = ("join", "void")  # what whoever is there answers at once
 _LAST = ("commit", "void")  # after these a client has nothing more to answer
@@ -64,13 +64,15 @@ class Call(Stored):
     under_contract: bool
     digest: str = ""  # of the manifest, where the clients are to commit
     question: Question | None = None
+    known: tuple[Counts, ...] | None = None  # instead of a question: the sums so far, from which it follows
     members: Mapping[str, Joined] | None = None
 
     @property
     def arguments(self) -> tuple[Any, ...]:
         """What the task is called with beside the session."""
-        if self.question is not None:
-            return self.question, dict(self.members or {})
+        asked = self.known if self.question is None else self.question
+        if asked is not None:
+            return asked, dict(self.members or {})
         return (self.digest,) if self.digest else ()
 
 
@@ -166,10 +168,11 @@ class Mailbox:
         if not arguments:
             return {}
         _, *given = next(iter(arguments.values()))
-        question, members = given if len(given) == 2 else (None, None)
+        asked, members = given if len(given) == 2 else (None, None)
+        question, known = (asked, None) if isinstance(asked, Question) else (None, asked)
         digest = given[0] if len(given) == 1 else ""
         task, number = function.__name__, self._number
-        body = Call(number, task, tuple(arguments), self.under_contract, digest, question, members).to_bytes()
+        body = Call(number, task, tuple(arguments), self.under_contract, digest, question, known, members).to_bytes()
         statement = call_statement(body, attempt=self.attempt, spec=self.spec.fingerprint)
         content = self._key.sign(statement) + body
         self._number += 1
@@ -212,6 +215,8 @@ class MailboxClient:
             raise SpecError(f"--client {name}: the spec lists {', '.join(spec.clients)}")
         self._name, self._store, self._spec = name, mailbox_of(spec), spec
         self._told = partial(session, spec=spec, name=name)
+        own_tasks = self._told(attempt="").tasks
+        self._tasks = TASKS | {task.__name__: task for task in own_tasks}
         self._refused: set[str] = set()
         self._joined = ""
 
@@ -252,7 +257,7 @@ class MailboxClient:
         if not is_signed(content[:_SIGNATURE], statement, pinned):
             raise RoundFailed("a call that is not signed with the coordinator's public_key")
         call = Call.from_bytes(_small(body))
-        if file != _call_file(call.number) or call.task not in TASKS:
+        if file != _call_file(call.number) or call.task not in self._tasks:
             raise RoundFailed(f"a call for {call.task!r} out of turn, or for what no client does")
         if call.task == "join" and self._joined not in ("", attempt):
             raise RoundFailed("a call of another attempt, which is charged again: join again if you agree")
@@ -264,7 +269,7 @@ class MailboxClient:
         asked = self._name in call.clients
         if asked and call.task == "join":
             self._joined = attempt
-        body = (Reply.of(TASKS[call.task](session, *call.arguments)) if asked else Reply("not asked")).to_bytes()
+        body = (Reply.of(self._tasks[call.task](session, *call.arguments)) if asked else Reply("not asked")).to_bytes()
         signed = own.identity_of(session).sign(reply_statement(content, body, client=self._name, attempt=attempt))
         folder, file = self._store / attempt, _reply_file(call.number, self._name)
         if folder.write_exclusive(file, signed + body) != signed + body:

@@ -12,7 +12,13 @@ from dpdist.federated.spec import FederatedRelease, FederatedSpec, SummedRelease
 from dpdist.privacy.formatting import Fact
 from dpdist.privacy.guarantee import FederatedPrivacy, Guarantee
 
-NOT_AUDITED = "federated releases are not audited from their spec; leave out `federated` to audit a central one"
+
+def require_one_curator(plan: Plan) -> None:
+    """Refuse to audit what runs at clients. Raises SpecError."""
+    if isinstance(plan, ClientsPlan):
+        raise SpecError(
+            "federated releases are not audited from their spec; leave out `federated` to audit a central one"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +54,14 @@ class SummedPlan(ClientsPlan):
 
     spec: SummedRelease
 
+    @property
+    def wider(self) -> float:
+        """Deviation of the noise in the sums of all listed clients, over that of one curator."""
+        return self.spec.widening(len(self.federated.clients))
+
     def details(self) -> list[Fact]:
         """Those of a curator, and who answers."""
-        federated, listed = self.federated, len(self.federated.clients)
-        wider = self.spec.widening(listed)
+        federated, listed, wider = self.federated, len(self.federated.clients), self.wider
         text = (
             f"{listed}; at least {self.spec.least_clients} must be ready; each is charged in its own ledger, and "
             + ("sends masked tables: only their noisy sum is seen" if self.spec.is_masked else "adds its own noise")

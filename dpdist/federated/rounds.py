@@ -62,7 +62,7 @@ class OneProcess:
 
 def executor_here(attempt: FederatedAttempt) -> Executor:
     """Where the coordinator itself computes: not at the clients' workers."""
-    return attempt.executor if attempt.executor.in_process else Cluster()
+    return attempt.executor if attempt.executor.in_process or attempt.spec.federated is None else Cluster()
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ import json
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -43,6 +44,7 @@ ClientAttempt = Attempt[Any, Any]
 class ClientSession:
     """What the coordinator sends with every call of a client; nothing in it is secret."""
 
+    tasks: ClassVar[tuple[Callable[..., Any], ...]] = ()  # what a coordinator asks for in the family's own rounds
     held: ClassVar[int] = 4  # clients whose tables a worker keeps between tasks, encoded
 
     spec: FederatedRelease

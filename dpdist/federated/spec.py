@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from dpdist.federated.messages import parse_identity
-from dpdist.spec.data import DataSpec, StorageSpec
-from dpdist.spec.paths import PATH
+from dpdist.spec.data import PATH, DataSpec, StorageSpec
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.strict import Section
 from dpdist.spec.validation import NAME

@@ -89,26 +89,6 @@ class SummedTables(Stored):
     records: float
 
 
-class SummingSession(ClientSession):
-    """What the coordinator of a release of sums sends with every call of a client."""
-
-    held: ClassVar[int] = 1 << 10  # counts are small: a process may hold those of many clients
-
-    @property
-    def own_data(self) -> dict[str, Any]:
-        """See `ClientSession.own_data`: how many records there are is declared of all clients together."""
-        return {"minimum_records": 1}
-
-    def require(self, one: Sum) -> None:
-        """Refuse what no sum of this release is. Raises ValueError."""
-        cards = self.spec.table.cardinalities
-        one.require(cards, triples_of(cards))
-
-    def part(self, attempt: ClientAttempt, one: Sum) -> Counts:
-        """The client's own part of a sum, exact. Confidential."""
-        return one.of(attempt.result(Tables))
-
-
 @answering
 def answer(session: SummingSession, question: Question, members: dict[str, Joined]) -> Message:
     """The client's masked part of the sums that answer a question; `members` take part, this client included.
@@ -134,6 +114,27 @@ def unmask(session: SummingSession, question: Question, members: dict[str, Joine
         raise RoundFailed("the answer has no mask of the client's own")
     _lock(session, question, members)
     return _message(session, question, members, np.frombuffer(_own_mask(session, question, members), np.int64))
+
+
+class SummingSession(ClientSession):
+    """What the coordinator of a release of sums sends with every call of a client."""
+
+    tasks = (answer, unmask)
+    held: ClassVar[int] = 1 << 10  # counts are small: a process may hold those of many clients
+
+    @property
+    def own_data(self) -> dict[str, Any]:
+        """See `ClientSession.own_data`: how many records there are is declared of all clients together."""
+        return {"minimum_records": 1}
+
+    def require(self, one: Sum) -> None:
+        """Refuse what no sum of this release is. Raises ValueError."""
+        cards = self.spec.table.cardinalities
+        one.require(cards, triples_of(cards))
+
+    def part(self, attempt: ClientAttempt, one: Sum) -> Counts:
+        """The client's own part of a sum, exact. Confidential."""
+        return one.of(attempt.result(Tables))
 
 
 def _charged(session: SummingSession, question: Question, members: dict[str, Joined]) -> ClientAttempt:

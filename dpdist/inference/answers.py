@@ -17,6 +17,7 @@ import math
 import re
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +31,7 @@ from dpdist.privacy.formatting import Displayed, Fact
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import decode
 from dpdist.spec.conditions import Condition, Mask, everything, parse_condition
-from dpdist.spec.regression import MISSING_AS, Numbers, numbers_in
+from dpdist.spec.regression import MISSING_AS, Means, Numbers, numbers_in
 from dpdist.spec.rules import forbidden_cells
 from dpdist.spec.schema import Schema
 
@@ -86,7 +87,7 @@ class Quantity:
         return float(self.numbers.lows[inside].min()), float(self.numbers.highs[inside].max())
 
 
-def parse_quantity(text: str, schema: Schema) -> Quantity:
+def parse_quantity(text: str, schema: Schema, means: Means = MappingProxyType({})) -> Quantity:
     """Read ``count``, ``share``, ``mean NAME``, ``median NAME`` or ``quantile Q NAME``, and ``where``.
 
     Raises
@@ -107,7 +108,7 @@ def parse_quantity(text: str, schema: Schema) -> Quantity:
     level = 0.5 if match["averaged"] == "median" else float(match["level"] or math.nan)
     if not is_mean and not 0 < level < 1:
         raise SpecError("a quantile has a level between 0 and 1, such as: quantile 0.9 age")
-    numbers = numbers_in(match["numbers"], schema, ordered=not is_mean)
+    numbers = numbers_in(match["numbers"], schema, ordered=not is_mean, means=means)
     return Quantity(text, "mean" if is_mean else "quantile", where, numbers, level)
 
 
@@ -174,7 +175,7 @@ def infer(release: Published, question: str) -> Answer:
     SpecError
         The question or its condition cannot be read, or its attribute has no numbers (of a quantile: no order).
     """
-    asked = parse_quantity(question, release.schema)
+    asked = parse_quantity(question, release.schema, release.bin_means)
     return _count(release, asked) if asked.numbers is None else _of_values(release, asked)
 
 
@@ -316,19 +317,27 @@ def _of_values(release: Published, asked: Quantity) -> Answer:
     if asked.kind == "mean":
         mean = float((counts * numbers.middles[order]).sum()) / total
         return Answer(asked.text, mean, None, None, None, NO_ACCURACY)
-    reached = np.cumsum(counts) / total
-    at = min(int(np.searchsorted(reached, asked.level)), len(order) - 1)
+    rank = np.full(table.shape[axis], -1)
+    rank[order] = np.arange(len(order))
+    cells &= _only(table.shape, axis, rank >= 0)
+    # records up to each value beyond the level's share: (1 - level) of them, less level of the others
+    excess, below, above = np.zeros((3, len(order) + 1))
+    excess[0], excess[-1] = -np.inf, np.inf
+    for k in range(1, len(order)):
+        up_to = _only(table.shape, axis, rank < k)
+        for mask, weight in ((cells & up_to, 1 - asked.level), (cells & ~up_to, -asked.level)):
+            estimated, away = table.total(mask.ravel())
+            reaches = (away or (0.0, 0.0))[:: 1 if weight > 0 else -1]
+            excess[k] += weight * estimated
+            below[k] += abs(weight) * reaches[0]  # errors of both may be as large, in either direction
+            above[k] += abs(weight) * reaches[1]
+    at = int(np.argmax(excess[1:] >= 0))
     estimate = numbers.shown(numbers.middles[order[at]])
     if table.errors is None:
         return Answer(asked.text, estimate, None, None, None, table.why)
-    rank = np.full(table.shape[axis], len(order))
-    rank[order] = np.arange(len(order))
-    up_to = [cells & _only(table.shape, axis, rank <= k) for k in range(len(order))]
-    away = np.array([table.total(mask.ravel())[1] or (0.0, 0.0) for mask in up_to]) / total
-    possible = (reached + away[:, 1] >= asked.level) & (np.append(0.0, (reached - away[:, 0])[:-1]) <= asked.level)
-    codes = order[possible & asked.admitted[order]]
-    if not len(codes):
-        codes = order[[at]]
+    possible = ((excess + above)[1:] >= 0) & ((excess - below)[:-1] <= 0) & asked.admitted[order]
+    possible[at] = True
+    codes = order[possible]
     low, high = (numbers.shown(end) for end in (numbers.lows[codes].min(), numbers.highs[codes].max()))
     return Answer(asked.text, estimate, None, low, high, "the interval is that of the distribution function, inverted")
 

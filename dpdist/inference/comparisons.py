@@ -20,7 +20,7 @@ from itertools import combinations
 
 import numpy as np
 
-from dpdist.accuracy.coefficients import linear, logistic
+from dpdist.accuracy.measured import linear, logistic
 from dpdist.data.count import table_counts
 from dpdist.errors import SpecError
 from dpdist.inference.answers import (
@@ -147,7 +147,7 @@ def _answered(
 
 def _quantity(replicates: Replicates, text: str) -> tuple[Quantity, Floats]:
     """A count, a share or a mean by each set of weights."""
-    asked = parse_quantity(text, replicates.release.schema)
+    asked = parse_quantity(text, replicates.release.schema, replicates.release.bin_means)
     if asked.kind == "quantile":
         raise SpecError(f"{text.strip()!r} is not what replicates answer: ask for count, share or mean NAME, and where")
     inside = asked.condition.holds(replicates.codes)
@@ -201,7 +201,7 @@ def _slopes(
 
 def _regression(replicates: Replicates, question: str) -> list[Answer]:
     codes = replicates.codes
-    asked = parse_regression(question, replicates.release.schema)
+    asked = parse_regression(question, replicates.release.schema, replicates.release.bin_means)
     inside = asked.where.holds(codes)
     if not inside.any():
         raise SpecError(f"no record of the release meets the condition {asked.where.text!r} and has all values")

@@ -17,9 +17,8 @@ from types import SimpleNamespace
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.accuracy.coefficients import linear
 from dpdist.accuracy.intervals import SMALL, CellErrors
-from dpdist.accuracy.measured import Accuracy
+from dpdist.accuracy.measured import Accuracy, linear
 from dpdist.data.count import pair_counts, table_counts
 from dpdist.errors import SpecError
 from dpdist.families.base.accuracy import STAGE, ReleaseAccuracy
@@ -32,6 +31,7 @@ from dpdist.model.account import Measurements
 from dpdist.model.learn import Learned
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
+from dpdist.publish.part_format import PartFormat
 from dpdist.spec.schema import Schema
 
 TRIPLES = 50
@@ -58,7 +58,7 @@ class Rehearsed(Published):
         pairs = list(combinations(range(len(schema.attributes)), 2))
         counts = pair_counts(codes, schema.cardinalities)
         errors = CellErrors(accuracy, {pair: counts.pair(*pair).ravel() for pair in pairs})
-        manifest = SimpleNamespace(table=schema, attempt="rehearsal", records=len(codes[0]))
+        manifest = SimpleNamespace(table=schema, attempt="rehearsal", records=len(codes[0]), format=PartFormat())
         self.__dict__.update(manifest=manifest, codes=codes, errors=errors)
         self.__dict__.update(records=accuracy.records, measurements=measurements)
 

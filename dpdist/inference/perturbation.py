@@ -9,9 +9,10 @@ A perturbation d of the weights (relative, one number for each record) has three
 - *lost dependence*: for each pair of attributes, products of scores. The scores of an attribute are its values' leading
   direction in the tables with all others (correspondence analysis) and, where values are ordered, their numbers. The
   product of two scores has the deviation by which 1.96 deviations are the largest error of its mean that a table with
-  the pair's measured distance can have, less what drawing the records explains: if the error is proportional to the
-  product f, ``|sum f E| = D sum q f^2 / sum q |f|``. Where the pair was measured, the deviation is at most that of the
-  difference to the noisy table and of its noise. The part moves no other product's mean (a dual basis).
+  as much distance as the pair may have (an upper bound) can have, less what drawing the records explains: if the error
+  is proportional to the product f, ``|sum f E| = D sum q f^2 / sum q |f|``. Where the pair was measured, the deviation
+  is at most that of the difference to the noisy table and of its noise. The part moves no other product's mean (a dual
+  basis).
 
 Errors of one-way cells are at most the difference to the noisy tables and their noise, likewise.
 """
@@ -240,7 +241,7 @@ class ErrorField:
     def _lost(self, pair: Pair) -> float:
         """The distance of a pair's table, less what drawing as many records explains."""
         ours = self.counts.pair(*pair).ravel()
-        distance = float(self.errors.mean_error(pair, ours).sum())
+        distance = self.errors.distance(pair, ours)
         drawn = math.sqrt(2 / math.pi) * float(np.sqrt(ours * (self.records / max(self.rows, 1))).sum())
         return math.sqrt(max(distance**2 - drawn**2, (_LEAST_LOST * distance) ** 2))
 

@@ -24,8 +24,9 @@ from dpdist.model.account import Measurements
 from dpdist.model.files import PublishedModel, read_model
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.publish.manifest import Manifest
+from dpdist.publish.tilts import means_of
 from dpdist.publish.verify import open_release
-from dpdist.spec.regression import Key, parse_regression
+from dpdist.spec.regression import Key, Means, parse_regression
 from dpdist.spec.schema import Schema
 from dpdist.storage.store import Store
 
@@ -74,6 +75,12 @@ class Published:
     def schema(self) -> Schema:
         """The attributes of the records."""
         return self.manifest.table
+
+    @cached_property
+    def bin_means(self) -> Means:
+        """The means of numbers in their bins, of attributes whose bins have tilts."""
+        tilts = self.manifest.format.tilts
+        return {a.name: means_of(a, tilts[a.name]) for a in self.schema.attributes if a.name in tilts}
 
     @cached_property
     def model(self) -> PublishedModel:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _ASKED = re.compile(
-    r"\s*(?P<kind>change|sum|average|trend)\s+of\s+(?P<quantity>.+?)"
+    r"\s*(?P<kind>change|sum|average|trend|moving average)\s+of\s+(?P<quantity>.+?)(?:\s+over\s+(?P<over>\d+))?"
     r"(?:\s+(?:between|from)\s+(?P<first>\S+)\s+(?:and|to)\s+(?P<last>\S+))?\s*\Z",
     re.DOTALL,
 )
@@ -57,6 +57,7 @@ class Series:
         storage_options: Mapping[str, Any] | None = None,
     ) -> Series:
         """Open the releases in a folder, in the order of their names; the last part may be a pattern: ``made/2026-??``.
+        Of the folder of a series these are its months, each in its newest version.
 
         Raises
         ------
@@ -68,6 +69,8 @@ class Series:
         place = os.fspath(uri).rstrip("/")
         pattern = place if set(place.rpartition("/")[2]) & set("*?[") else f"{place}/*"
         paths = releases_at(pattern, storage_options or {})
+        if pattern != place:
+            paths = tuple(path for path in paths if not re.search(r"/\d{4}-(q[1-4]|year)(-v\d+)?\Z", path))
         if len(paths) < 2:
             raise DataNotFound(f"{uri}: expected the folders of two releases or more, of one period each")
         names = tuple(path.rpartition("/")[2] for path in paths)
@@ -79,7 +82,8 @@ class Series:
 
     def answer(self, question: str) -> list[Answer]:
         """Answer ``change of share where … between A and B``, ``sum``, ``average`` or ``trend of … from A to B``, where
-        A and B are periods (default: the first and the last), or a count or share: of each period.
+        A and B are periods (default: the first and the last), ``moving average of … over 3``, or a count or share: of
+        each period.
 
         Raises
         ------
@@ -93,9 +97,13 @@ class Series:
         if match and match["kind"] == "sum" and asked.kind == "share":
             raise SpecError(f"the question {question.strip()!r}: shares are not summed; ask for their average")
         number = len(self.periods)
-        if match is None:
-            levels = self._answers([f"{question.strip()} [{name}]" for name in self.periods], asked, np.eye(number))
-            return [_bounded(level, asked) for level in levels]
+        over = int(match["over"] or 0) if match and match["kind"] == "moving average" else 1
+        if not 0 < over <= number or (match and match["over"] and match["kind"] != "moving average"):
+            raise SpecError(f"the question {question.strip()!r}: a moving average is over 1 to {number} periods")
+        if match is None or match["kind"] == "moving average":
+            levels = np.array([_weights("average", t - over + 1, t, number) for t in range(over - 1, number)])
+            named = [f"{question.strip()} [{name}]" for name in self.periods[over - 1 :]]
+            return [_bounded(level, asked) for level in self._answers(named, asked, levels)]
         first, last = (
             default if match[end] is None else self._place(match[end])
             for end, default in (("first", 0), ("last", number - 1))
@@ -115,6 +123,13 @@ class Series:
         found = {"estimate": [level.estimate for level in levels]}
         found |= {name: [getattr(level, of) for level in levels] for name, of in columns.items()}
         return pd.DataFrame(found, index=pd.Index(self.periods, name="period"))
+
+    def plot(self, quantity: str, axes: Any = None) -> Any:
+        """Draw a count or share of each period, with its 95 % intervals as a band (matplotlib); return the axes."""
+        frame = self.frame(quantity)
+        axes = frame["estimate"].plot(ax=axes, title=quantity)
+        axes.fill_between(range(len(frame)), frame["low"], frame["high"], alpha=0.25, label="95 %")
+        return axes
 
     def _place(self, name: str) -> int:
         if name not in self.periods:

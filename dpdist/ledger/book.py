@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from dpdist.errors import DatasetUnknown, LedgerError
 from dpdist.ledger import tables
 from dpdist.ledger.anchor import Mark
 from dpdist.ledger.records import UNREADABLE, Account, Charge, Dataset, canonical, damaged
+from dpdist.spec.contract import Contract
 
 Row = dict[str, Any]
 
@@ -66,6 +68,7 @@ class _Replay:
     terms: Row = field(default_factory=dict)
     charges: dict[str, Row] = field(default_factory=dict)
     inputs: list[tuple[str, str]] = field(default_factory=list)
+    months: dict[str, tuple[str, ...]] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -81,6 +84,7 @@ class _Replay:
             self.terms |= record["changes"]
         elif state == ADMITTED:
             self.inputs.append((record["fingerprint"], record["contract"]))
+            self.months |= {record["fingerprint"]: tuple(record["months"])} if "months" in record else {}
         elif state == IDENTITY:
             self.keys.append(record["public_key"])
         else:
@@ -110,26 +114,20 @@ class Book:
         self.charges: dict[str, Row] = {}  # their rows by attempt, in the order in which they were reserved
         self.dataset: Dataset  # the row as a record
         self.inputs: list[tuple[str, str]] = []  # fingerprint of each admitted input, digest of the contract it keeps
+        self.months: dict[str, tuple[str, ...]] = {}  # by fingerprint, where records are in one month alone
         # the rows of the signing identities, oldest first
         self.identities = self._rows(tables.identity)
 
     @classmethod
     def open(cls, connection: sa.Connection, name: str, *, mark: Mark | None = None, lock: bool = False) -> Book:
         """Open and check the book of a data set; with `lock` nobody else writes it until the transaction ends.
+        Raises DatasetUnknown; LedgerError: a row or an entry was changed outside of dpdist, or the database is older
+        than the mark.
 
         Parameters
         ----------
-        connection : sqlalchemy.Connection
-        name : str
         mark : Mark, optional
             What the anchor of the ledger has seen.
-        lock : bool
-
-        Raises
-        ------
-        DatasetUnknown
-        LedgerError
-            A row or an entry was changed outside of dpdist, or the database is older than the mark.
         """
         book = cls(connection, dataset_row(connection, name, lock=lock))
         try:
@@ -162,7 +160,7 @@ class Book:
             replay.follow(position, json.loads(record), head)
         if not length or (self.row["length"], self.row["head"]) != (length, head):
             return ["the end of the journal was cut off or altered"]
-        self.inputs = replay.inputs
+        self.inputs, self.months = replay.inputs, replay.months
         problems = replay.problems + self._differences(replay)
         if not problems:
             self.dataset = Dataset.of(self.row)
@@ -216,8 +214,30 @@ class Book:
 
     @property
     def account(self) -> Account:
-        """The sums over all charges that are spent."""
-        return self.account_of(self.spent)
+        """The sums over all charges that are spent, or those of the month that spent most."""
+        return self.account_of_most(self.spent)
+
+    def account_of_most(self, charges: list[Row], months: Iterable[str] = ()) -> Account:
+        """The account of what counts for one record, of the month that spent most."""
+
+        def spent(account: Account) -> float:
+            found = account.epsilon(self.dataset.portfolio)
+            return math.inf if found is None else float(found)
+
+        accounts = [self.account_of(part) for part in self.parts(charges, months)]
+        return accounts[0] if len(accounts) == 1 else max(accounts, key=spent)
+
+    def parts(self, charges: list[Row], months: Iterable[str] = ()) -> list[list[Row]]:
+        """The charges that count for one record: all of them, or those of each month, by default of every one.
+
+        Where a record is in the files of one month, others count for it only if their months are not known.
+        """
+        text = self.row["contract"] if self.months else None
+        known = self.months if text is not None and Contract.from_text(text).data.every is not None else {}
+        of = [(charge, known.get(charge["input_fingerprint"])) for charge in charges]
+        asked = set(months) or {month for _, own in of for month in own or ()}
+        found = [[charge for charge, own in of if own is None or month in own] for month in sorted(asked)]
+        return found if known and found else [charges]
 
     @property
     def leakage(self) -> list[str]:

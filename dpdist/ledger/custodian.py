@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -212,26 +212,23 @@ class Custodian:
         self._write(lambda book: terms.amend(book, contract.located(), reason=reason), dataset)
         return self.dataset(dataset)
 
-    def admit_input(
-        self, dataset: str, *, fingerprint: str, contract: str, also_charged_to: Collection[str] = ()
-    ) -> None:
-        """Write down that an input keeps the contract with this digest: an act of the custodian, who checked it. Raises
-        DatasetUnknown; ContractBroken: see `dpdist.ledger.terms.admit_input`.
+    def admit_input(self, dataset: str, **admitted: Any) -> None:
+        """Write down that an input keeps the contract with this digest: an act of the custodian, who checked it;
+        arguments of `dpdist.ledger.terms.admit_input`. Raises DatasetUnknown; ContractBroken: as there.
         """
-        admit = partial(terms.admit_input, fingerprint=fingerprint, contract=contract, also_charged_to=also_charged_to)
-        self._write(admit, dataset)
+        self._write(partial(terms.admit_input, **admitted), dataset)
+
+    def inputs(self, dataset: str) -> set[tuple[str, str]]:
+        """Return the fingerprints of the admitted inputs, each with the digest of the contract that it keeps."""
+        return self._read(lambda book: set(book.inputs), dataset)
 
     def verify(self, dataset: str, *, receipts: Iterable[str] = ()) -> Statement:
         """Check that the records of a data set are whole.
 
         Parameters
         ----------
-        dataset : str
         receipts : iterable of str
             Digests noted elsewhere (`Charge.receipt`, `Statement.head`) that must be in the journal.
-
-        Raises DatasetUnknown; LedgerError: a row was edited, added or deleted outside of dpdist, or a receipt is
-        missing.
         """
         book, also_charged_to = self._read(_with_others, dataset)
         missing = [f"receipt {one[:12]} is not in the journal" for one in receipts if one not in book.receipts]
@@ -281,11 +278,11 @@ class Custodian:
         rows = self._read(lambda book: book.identities, dataset, anchored=False)
         return [Identity(row["public_key"], bytes(row["wrapped_key"])) for row in reversed(rows)]
 
-    def period(self, dataset: str) -> Period | None:
-        """Return the present period of a data set; None where its contract does not limit what one may spend. Raises
-        DatasetUnknown; LedgerError: the ledger is damaged.
+    def period(self, dataset: str, months: Iterable[str] = ()) -> Period | None:
+        """Return the present period of a data set; None where its contract does not limit what one may spend; `months`
+        as of `Books.remaining`. Raises DatasetUnknown; LedgerError: the ledger is damaged.
         """
-        return self._read(Period.of, dataset)
+        return self._read(lambda book: Period.of(book, months), dataset)
 
     def dataset(self, name: str) -> Dataset:
         """Return a data set. Raises DatasetUnknown."""

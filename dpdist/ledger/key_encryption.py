@@ -14,7 +14,6 @@ import base64
 import binascii
 import os
 import stat
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -44,6 +43,8 @@ class KeyEncryptionKey:
     @classmethod
     def find(cls, default: str | Path | None = None, *, create: bool = False) -> KeyEncryptionKey:
         """Find the key-encryption key of this process.
+        Raises KeyUnavailable: none is configured, or it cannot be read, has the wrong length or a file others may
+        read.
 
         Parameters
         ----------
@@ -51,11 +52,6 @@ class KeyEncryptionKey:
             The file used when neither ``DPDIST_KEK`` nor ``DPDIST_KEK_FILE`` is set.
         create : bool
             Make the default file when it is missing (exclusively, mode 0600).
-
-        Raises
-        ------
-        KeyUnavailable
-            None is configured, or it cannot be read, has the wrong length or a file others may read.
         """
         text = os.environ.get("DPDIST_KEK", "")
         if text:
@@ -141,12 +137,3 @@ def _create_secret_file(path: Path) -> None:
             f"the key-encryption key cannot be created at {path} ({error.strerror}): make the folder writable, or "
             "set DPDIST_KEK or DPDIST_KEK_FILE"
         ) from None
-
-
-def sweep_key_encryption_key(path: Path) -> None:
-    """Delete what processes that were killed while they made a key-encryption key left beside it: it may be a second
-    name of the key, which would survive the deletion of the first.
-    """
-    for left in path.parent.glob(f".{path.name}.*"):
-        with suppress(OSError):
-            local.sweep(str(left))

@@ -129,18 +129,12 @@ def erase_key_file(uri: str, *, attempt: str, patient: bool = True) -> bool:
     """Overwrite and delete the key file of an attempt and forget its key in this process; idempotent.
 
     `patient` asks a storage that does not answer again, as often as any request; else once.
+    Raises KeyUnavailable: the file exists and cannot be deleted; StorageUnavailable: the storage does not answer.
 
     Returns
     -------
     bool
         Whether there was one.
-
-    Raises
-    ------
-    KeyUnavailable
-        The file exists and cannot be deleted.
-    StorageUnavailable
-        The storage does not answer.
     """
     forget_keys(attempt)
     where, options = split_address(uri)
@@ -152,27 +146,23 @@ def erase_key_file(uri: str, *, attempt: str, patient: bool = True) -> bool:
     ):
         fs, path = filesystem(where, options)
         if _is_local(fs):
-            return _erase_local(path, attempt)
+            # Overwrite and delete a file, and what a process that was killed while it wrote the file left beside it
+            folder, name = os.path.split(path)
+            found = [entry for entry in os.listdir(folder) if entry == name or entry.startswith(f".{name}.")]
+            for entry in found:
+                with open(os.path.join(folder, entry), "r+b") as file:
+                    _require_key_file(file.read(_HEAD_BYTES), file.name, attempt)
+                    file.seek(0)
+                    file.write(bytes(os.fstat(file.fileno()).st_size))
+                    os.fsync(file.fileno())
+                os.unlink(os.path.join(folder, entry))
+            return bool(found)
         fs.invalidate_cache(path)  # a stale listing must not hide the file
         _require_key_file(fs.cat_file(path, end=_HEAD_BYTES), uri, attempt)
         fs.pipe_file(path, bytes(fs.info(path)["size"]))
         fs.rm_file(path)
         return True
     return False
-
-
-def _erase_local(path: str, attempt: str) -> bool:
-    """Overwrite and delete a file, and what a process that was killed while it wrote the file left beside it."""
-    folder, name = os.path.split(path)
-    found = [entry for entry in os.listdir(folder) if entry == name or entry.startswith(f".{name}.")]
-    for entry in found:
-        with open(os.path.join(folder, entry), "r+b") as file:
-            _require_key_file(file.read(_HEAD_BYTES), file.name, attempt)
-            file.seek(0)
-            file.write(bytes(os.fstat(file.fileno()).st_size))
-            os.fsync(file.fileno())
-        os.unlink(os.path.join(folder, entry))
-    return bool(found)
 
 
 _cache: OrderedDict[str, Noise] = OrderedDict()

@@ -17,11 +17,11 @@ from dpdist.errors import KeyUnavailable, LedgerError, ResourceError
 from dpdist.ledger import keys, tables, transitions
 from dpdist.ledger.book import Book, Row, charge_row
 from dpdist.ledger.custodian import Custodian, T
-from dpdist.ledger.key_encryption import sweep_key_encryption_key
 from dpdist.ledger.keys import KeyRef
 from dpdist.ledger.records import NO_EVENT, Budget, Charge, Costs, Price, canonical_event, checked_name
 from dpdist.privacy.filter import Portfolio
 from dpdist.privacy.noise import Noise
+from dpdist.storage import local
 
 
 class _Rehearsed(Exception):
@@ -35,12 +35,16 @@ class Books(Custodian):
     may be used before and after a fork, and by threads.
     """
 
-    def remaining(self, dataset: str, *, event: Any = None, guarantee: str = "dp") -> Budget:
+    def remaining(
+        self, dataset: str, *, event: Any = None, guarantee: str = "dp", months: Iterable[str] = ()
+    ) -> Budget:
         """Return the budget of a data set; with `event`, as it would be after that charge (nothing is charged).
-        `guarantee`: kind of guarantee of that charge, of `GUARANTEES`: it decides which account is charged.
+        `guarantee`: kind of guarantee of that charge, of `GUARANTEES`: it decides which account is charged. `months`:
+        of its input, where each month has the caps for itself.
         """
         book, request = self._book(dataset), {"guarantee": guarantee, "event": canonical_event(event)}
-        account, leakage, portfolio = book.account, book.leakage, book.dataset.portfolio
+        account, leakage = book.account_of_most(book.spent, months), book.leakage
+        portfolio = book.dataset.portfolio
         if event is not None and book.dataset.leaks(request):
             leakage, account = [*leakage, request["event"]], account.charged(None)
         elif event is not None:
@@ -252,7 +256,10 @@ class Books(Custodian):
     def _sweep(self, attempts: Iterable[str]) -> None:
         """Erase the key files of ended attempts, and unfinished key-encryption keys."""
         if self._default_kek is not None:
-            sweep_key_encryption_key(self._default_kek)
+            # Delete what processes that were killed while they made a key-encryption key left beside it
+            for left in self._default_kek.parent.glob(f".{self._default_kek.name}.*"):
+                with suppress(OSError):
+                    local.sweep(str(left))
         for attempt in attempts:
             with suppress(KeyUnavailable, ResourceError):
                 self.erase(attempt, patient=False)

@@ -175,12 +175,6 @@ def portfolio_text(portfolio: Portfolio) -> str:
     return canonical(portfolio.to_json())
 
 
-def portfolio_of(row: Any) -> Portfolio:
-    """The portfolio of a data set's row."""
-    caps = {"epsilon": Fraction(row["epsilon_cap"]), "delta": Fraction(row["delta_cap"])}
-    return Portfolio.from_json(json.loads(row["filters"]), **caps)
-
-
 @dataclass(frozen=True)
 class Dataset:
     """A data set in the ledger: its caps and its policy."""
@@ -200,13 +194,14 @@ class Dataset:
     def of(cls, row: Mapping[str, Any]) -> Self:
         """The record of a row. Raises LedgerError: the row cannot be read."""
         try:
+            caps = {"epsilon": Fraction(row["epsilon_cap"]), "delta": Fraction(row["delta_cap"])}
             return cls(
                 name=row["name"],
                 epsilon=Fraction(row["epsilon_cap"]),
                 delta=Fraction(row["delta_cap"]),
                 guarantees=tuple(json.loads(row["guarantees"])),
                 created=row["created"],
-                portfolio=portfolio_of(row),
+                portfolio=Portfolio.from_json(json.loads(row["filters"]), **caps),
                 pml=None if row["pml_cap"] is None else Fraction(row["pml_cap"]),
                 contract=row["contract"],
             )
@@ -331,14 +326,6 @@ def canonical_event(event: Any) -> str:
 def event_json(event: Any) -> Any:
     """Return a privacy event, its JSON or its text as JSON. Raises LedgerError: it is no JSON."""
     return json.loads(canonical_event(event))
-
-
-def checked_guarantees(guarantees: Iterable[str]) -> tuple[str, ...]:
-    """Return the kinds in the order of `GUARANTEES`; refuse none and unknown ones."""
-    chosen = {guarantees} if isinstance(guarantees, str) else set(guarantees)
-    if not chosen or not chosen <= set(GUARANTEES):
-        raise LedgerError(f"guarantees must be one or more of {', '.join(GUARANTEES)}")
-    return tuple(kind for kind in GUARANTEES if kind in chosen)
 
 
 def checked_name(name: str, *, setting: str) -> str:

@@ -16,9 +16,8 @@ from dpdist.ledger.ledger import Books
 from dpdist.ledger.records import Account, Budget, Charge, accountant_price, canonical_event
 from dpdist.ledger.signing import key_fingerprint
 from dpdist.ledger.tables import COMMITTED, OPEN, STATES
-from dpdist.ledger.terms import Period
 from dpdist.privacy.formatting import Fact, downwards, upwards
-from dpdist.spec.contract import adjacency_of, kept_contract
+from dpdist.spec.contract import adjacency_of, kept_contract, months_in
 
 if TYPE_CHECKING:
     from dpdist.families.base.plan import Plan
@@ -68,10 +67,11 @@ def _budget_facts(plan: Plan) -> list[Fact]:
         return [Fact("Budget", f"unknown; {error}")]
     try:
         before = budget_sentence(ledger, spec.dataset)
-        now = ledger.remaining(spec.dataset)
+        months = months_in(spec.data.paths)
+        now = ledger.remaining(spec.dataset, months=months)
         after = None
         with suppress(AccountingError):  # nothing bounds it
-            after = ledger.remaining(spec.dataset, event=plan.event, guarantee=plan.kind)
+            after = ledger.remaining(spec.dataset, event=plan.event, guarantee=plan.kind, months=months)
         period = _period_outcome(ledger, plan, now)
     except DpdistError as error:
         return [Fact("Budget", str(error))]
@@ -84,7 +84,7 @@ def _budget_facts(plan: Plan) -> list[Fact]:
 
 def _period_outcome(ledger: Books, plan: Plan, now: Budget) -> str:
     """That the present period admits no such release, in words; empty where it does."""
-    period = ledger.period(plan.spec.dataset)
+    period = ledger.period(plan.spec.dataset, months_in(plan.spec.data.paths))
     if period is None or plan.event is None:
         return ""
     event = canonical_event(plan.event)
@@ -184,7 +184,18 @@ def _dataset_row(ledger: Books, name: str) -> dict[str, Any]:
         "remaining_epsilon": float(budget.epsilon_remaining),
         "pml": _float(budget.pml_cap),
         "spent_pml": float(budget.pml_spent),
-        "period": None if statement.period is None else _period_row(statement.period),
+        "period": None
+        if statement.period is None
+        else {
+            "per": statement.period.policy.per,
+            "begins": str(statement.period.begins),
+            "ends": str(statement.period.ends),
+            "epsilon": float(statement.period.policy.epsilon),
+            "spent_epsilon": _float(statement.period.epsilon_spent),
+            "remaining_epsilon": float(statement.period.epsilon_remaining),
+            "charges": statement.period.account.charges,
+            "sentence": statement.period.sentence(),
+        },
         "filters": _filter_rows(budget),
         "months": _months(statement),
         "guarantees": list(statement.dataset.guarantees),
@@ -203,20 +214,6 @@ def _dataset_row(ledger: Books, name: str) -> dict[str, Any]:
             }
             for attempt in statement.attempts
         ],
-    }
-
-
-def _period_row(period: Period) -> dict[str, Any]:
-    """The present period as a JSON object."""
-    return {
-        "per": period.policy.per,
-        "begins": str(period.begins),
-        "ends": str(period.ends),
-        "epsilon": float(period.policy.epsilon),
-        "spent_epsilon": _float(period.epsilon_spent),
-        "remaining_epsilon": float(period.epsilon_remaining),
-        "charges": period.account.charges,
-        "sentence": period.sentence(),
     }
 
 

@@ -25,12 +25,12 @@ from dpdist.ledger import book as books
 from dpdist.ledger import tables
 from dpdist.ledger.book import Book
 from dpdist.ledger.records import (
+    GUARANTEES,
     NO_EVENT,
     Account,
     Costs,
     Price,
     Rational,
-    checked_guarantees,
     checked_name,
     composed_leakage,
     left_of,
@@ -50,7 +50,10 @@ def terms_of(
     """Return the checked columns of a new data set. Raises LedgerError: a cap is out of range, a kind of guarantee is
     unknown, or the name is no name.
     """
-    kinds = checked_guarantees(guarantees)
+    chosen = {guarantees} if isinstance(guarantees, str) else set(guarantees)
+    if not chosen or not chosen <= set(GUARANTEES):
+        raise LedgerError(f"guarantees must be one or more of {', '.join(GUARANTEES)}")
+    kinds = tuple(kind for kind in GUARANTEES if kind in chosen)
     leakage = None if pml is None else rational(pml, setting="pml")
     if leakage is not None and (not LEAST_CAP <= leakage <= LARGEST_CAP or "pml" not in kinds):
         raise LedgerError(
@@ -95,6 +98,7 @@ def amend(book: Book, contract: Contract, *, reason: str) -> None:
             f"admit its input with --also-charged-to {name}"
         )
     portfolio = book.dataset.portfolio.at(contract.epsilon)
+    account = account if contract.data.every else book.account_of(book.spent)
     if not account.is_kept(portfolio):
         raise BudgetExceeded(f"data set {name!r}: more is spent than the new cap on epsilon admits")
     new = {**terms, "filters": portfolio_text(portfolio), "created": row["created"]}
@@ -118,12 +122,19 @@ def _protects(text: str | None) -> str:
     return "a single record" if column is None else f"all records with one value of {column!r}"
 
 
-def admit_input(book: Book, *, fingerprint: str, contract: str, also_charged_to: Collection[str] = ()) -> None:
+def admit_input(
+    book: Book,
+    *,
+    fingerprint: str,
+    contract: str,
+    also_charged_to: Collection[str] = (),
+    months: Collection[str] = (),
+) -> None:
     """Write down that an input keeps the contract with this digest; again, it finds its work done.
 
-    `also_charged_to` are data sets that charged the input before, or admit it: this account lacks their charges.
-    Raises ContractBroken: the data set has another contract by now, or none; data sets that charge the input are not
-    among `also_charged_to`.
+    `months` are those of its files, where a record is in one alone. `also_charged_to` are data sets that charged the
+    input before, or admit it: this account lacks their charges. Raises ContractBroken: the data set has another
+    contract by now, or none; data sets that charge the input are not among `also_charged_to`.
     """
     row, name = book.row, book.name
     if row["contract"] is None or Contract.from_text(row["contract"]).digest != contract:
@@ -139,7 +150,8 @@ def admit_input(book: Book, *, fingerprint: str, contract: str, also_charged_to:
             f"caps of {name!r} do not cover them: choose its caps with them in mind, and admit the input with {options}"
         )
     fields = {"fingerprint": fingerprint, "contract": contract}
-    book.append(books.ADMITTED, {**fields, "also_charged_to": known} if known else fields)
+    more = ({"also_charged_to": known} if known else {}) | ({"months": sorted(months)} if months else {})
+    book.append(books.ADMITTED, {**fields, **more})
     book.connection.execute(sa.insert(tables.admitted_input).values(dataset_id=row["id"], **fields))
 
 
@@ -202,8 +214,10 @@ class Period:
     leakage: tuple[str, ...] = ()  # events charged to the account of leakage
 
     @classmethod
-    def of(cls, book: Book) -> Period | None:
-        """The period in which a book was opened; None where the contract has no policy for one."""
+    def of(cls, book: Book, months: Iterable[str] = ()) -> Period | None:
+        """The period in which a book was opened, with what counts for a record of one of these months, or of any; None
+        where the contract has no policy for one.
+        """
         text = book.row["contract"]
         policy = None if text is None else Contract.from_text(text).period
         if policy is None:
@@ -211,7 +225,8 @@ class Period:
         begins = beginning(policy.per, date.fromisoformat(book.at[:10]))
         charges = [charge for charge in book.spent if charge["created"] >= begins.isoformat()]
         leaked = tuple(charge["event"] for charge in charges if book.dataset.leaks(charge))
-        return cls(policy, begins, book.dataset.portfolio.at(policy.epsilon), book.account_of(charges), leaked)
+        portfolio = book.dataset.portfolio.at(policy.epsilon)
+        return cls(policy, begins, portfolio, book.account_of_most(charges, months), leaked)
 
     @property
     def ends(self) -> date:
@@ -265,7 +280,7 @@ def refuse_beyond_period(book: Book, request: Mapping[str, Any], price: Price | 
     """Refuse a charge that is beyond what a period may spend. Raises BudgetExceeded: the message names public numbers
     only.
     """
-    period = Period.of(book)
+    period = Period.of(book, book.months.get(request["input_fingerprint"], ()))
     if period is None or request["event"] == NO_EVENT:
         return
     per, policy = period.policy.per, period.policy

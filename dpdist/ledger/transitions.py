@@ -100,7 +100,12 @@ def _admitted(book: Book, request: Mapping[str, str], price: Price | None) -> tu
         return _leakage(book.dataset, book.leakage, request["event"], release=release), None
     if price is None:
         raise LedgerError(f"release {release!r} has a charge without a price")
-    return price.epsilon or Fraction(0), _costs(book.dataset, book.account, price, release=release)
+    months = book.months.get(request["input_fingerprint"], ())
+    accounts = [book.account_of(part) for part in book.parts(book.spent, months)]
+    costs = [_costs(book.dataset, account, price, release=release) for account in accounts]
+    return price.epsilon or Fraction(0), costs[
+        0
+    ]  # they are the same: what has a month for itself has all of its months
 
 
 def _costs(dataset: Dataset, account: Account, price: Price, *, release: str) -> Costs:

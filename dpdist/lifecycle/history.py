@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
-import traceback
+import logging
+import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpdist.errors import DpdistError, LedgerError
+from dpdist.errors import LedgerError
+from dpdist.ledger import Books
+from dpdist.publish.manifest import MANIFEST
+from dpdist.storage.local import sweep_reports
+from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
     from dpdist.families.base.attempt import Attempt
     from dpdist.ledger import Books, Charge
     from dpdist.spec.release import ReleaseSpec
     from dpdist.storage.store import Store
+
 
 RUN_RECORD = "run-record.json"
 ERROR_FILE = "error.txt"
@@ -118,19 +125,59 @@ def write_record(attempt: Attempt[Any, Any], reserved: Charge, *, refused: str |
     attempt.work.write_bytes(RUN_RECORD, json.dumps(record, indent=2).encode())
 
 
-def write_error(work: Store, error: Exception) -> None:
-    """Write an unforeseen error into the attempt's folder: confidential, and there after a pod has gone.
-
-    The error says where in its attribute `report`.
-    """
-    with suppress(DpdistError):  # it may be the storage that failed
-        work.write_bytes(ERROR_FILE, "".join(traceback.format_exception(error)).encode())
-        error.report = work.address(ERROR_FILE)  # type: ignore[attr-defined]
-
-
 def live_attempt(spec: ReleaseSpec) -> Charge | None:
     """The open or committed attempt of the release, which a run continues or finishes."""
     from dpdist.ledger import Books
 
     with closing(Books.open(spec.ledger, create=False)) as ledger:
         return ledger.find(spec.dataset, spec.name)
+
+
+log = logging.getLogger("dpdist")
+
+CLAIM = "claim"
+"""File that reserves an output from the charge of an attempt to its manifest."""
+
+_PART = re.compile(r"data/([0-9a-f]{8})/part-[0-9]+\.parquet|_model/([0-9a-f]{8})/[a-z]+\.(?:json|parquet|pq)")
+
+
+def sweep_store(store: Store) -> list[str]:
+    """Delete probes and unfinished files; return what was deleted."""
+    return [f"{store.uri}/{name}" for name in store.sweep()]
+
+
+def sweep_output(ledger: Books, output: Store) -> list[str]:
+    """Delete the above, and claims and parts of attempts that this ledger will never let publish; return their names.
+    Raises as `Store.sweep`.
+    """
+    swept = sweep_store(output)
+    for name in output.names():
+        part = _PART.fullmatch(name)
+        if part and ledger.ended(part.group(1) or part.group(2)):
+            output.delete(name)
+            swept.append(f"{output.uri}/{name}")
+    if output.exists(CLAIM) and _is_void(ledger, output):
+        output.delete(CLAIM)
+        swept.append(f"{output.uri}/{CLAIM}")
+    if output.is_local:
+        for folder in (*Path(output.uri).glob("data/*"), *Path(output.uri).glob("_model/*")):
+            with suppress(OSError):  # it holds files
+                folder.rmdir()
+    return swept
+
+
+def _is_void(ledger: Books, output: Store) -> bool:
+    """Whether the attempt that claimed an output has published there, or never will."""
+    claimed = output.read_bytes(CLAIM).decode(errors="replace")
+    try:
+        state = ledger.attempt(claimed).state
+    except LedgerError:  # of another ledger
+        return False
+    return state in ("void", "abandoned") or (state == "committed" and output.exists(MANIFEST))
+
+
+def sweep_before(ledger: Books, output: Store, work: Store) -> None:
+    """What the next run sweeps; the log says how much."""
+    swept = [*sweep_output(ledger, output), *sweep_store(work), *sweep_reports()]
+    if swept:
+        log.info("leftovers of killed runs deleted", extra={"files": len(swept)})

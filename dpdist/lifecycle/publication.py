@@ -18,8 +18,7 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import PUBLIC_INPUT
 from dpdist.ledger.statement import budget_sentence
-from dpdist.lifecycle.history import RUN_RECORD, write_record
-from dpdist.lifecycle.leftovers import CLAIM, sweep_output
+from dpdist.lifecycle.history import CLAIM, RUN_RECORD, sweep_output, write_record
 from dpdist.publish.description import DESCRIPTIONS, described
 from dpdist.publish.manifest import MANIFEST, Manifest, publish, require_vacant
 from dpdist.storage.store import Store

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -41,14 +42,13 @@ from dpdist.families.base.attempt import Attempt, Progress, silent
 from dpdist.families.base.family import Stage
 from dpdist.families.base.owners import refuse_tables_of_others
 from dpdist.families.base.registry import family_of, make_plan
-from dpdist.ledger import Books, Charge
+from dpdist.ledger import Books
 from dpdist.ledger.keys import PUBLIC_INPUT, WITH_TEST_KEY, KeyRef, require_test_keys
 from dpdist.ledger.records import event_json
 from dpdist.ledger.signing import load_signing_key
-from dpdist.lifecycle.history import write_error, write_record
-from dpdist.lifecycle.leftovers import sweep_before
+from dpdist.lifecycle.conformity import keep_apart, opened_executor, refuse
+from dpdist.lifecycle.history import ERROR_FILE, sweep_before, write_record
 from dpdist.lifecycle.lineage import Lineage
-from dpdist.lifecycle.preflight import keep_apart, opened_executor, refuse
 from dpdist.lifecycle.publication import Outcome, Publication
 from dpdist.privacy.event import covers
 from dpdist.publish.manifest import require_vacant
@@ -212,7 +212,10 @@ class Run:
         if error is not None:
             self._lineage.ended(error)
         if isinstance(error, Exception) and not isinstance(error, DpdistError) and hasattr(self, "_shared"):
-            write_error(self._shared.work, error)
+            # Write an unforeseen error into the attempt's folder: confidential, and there after a pod has gone
+            with suppress(DpdistError):  # it may be the storage that failed
+                self._shared.work.write_bytes(ERROR_FILE, "".join(traceback.format_exception(error)).encode())
+                error.report = self._shared.work.address(ERROR_FILE)  # type: ignore[attr-defined]
 
     @property
     def _bound(self) -> str:
@@ -295,14 +298,11 @@ class Run:
             work=work,
             output=self._output,
             progress=self.progress,
-            before_noise=partial(self._mark_drawing, attempt),
+            before_noise=partial(ledger.mark_drawing, attempt),
             contract=self._contract,
             public_tables=self._public_tables,
             open=self._open_by,
         )
-
-    def _mark_drawing(self, attempt: Charge) -> None:
-        self._ledger.mark_drawing(attempt)
 
     def _give_back(self) -> None:
         """Give the charge back, unless a record may have been read; a key file may be left."""

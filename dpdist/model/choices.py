@@ -39,6 +39,7 @@ _ALL = 0.9  # one-way tables that would have a larger share have all
 _ONE_WAY_ONLY: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks"), 0.0) | dict.fromkeys(("rounds", "balance"), 0)
 _ONE_WAY_ONLY |= {"one_way": 0.3, "one_way_again": 0.7}
 
+_WORTH_WHILE, _AGAIN = 10, 0.01  # with earlier releases: fewest triples, and share of the second one-way tables
 _RESOLVED = 10_000  # triples are measured where the records are this many deviations of the noise in their tables
 
 
@@ -146,10 +147,15 @@ def without_triples(choices: Choices) -> Choices:
 
 def with_evidence(choices: Choices, attributes: int) -> Choices:
     """The choices with earlier releases: a tree needs no share, and their pairs may have half of the cells. Where all
-    pairs are measured, these are the same.
+    pairs are measured, these have nearly everything: earlier releases give the model, and better one-way tables.
     """
     if choices.rake:
-        return choices
+        choices = without_triples(choices) if choices.triple_tables < _WORTH_WHILE else choices
+        again = min(choices.one_way_again, _AGAIN)
+        freed = choices.tree + choices.pairs + choices.picks + choices.misfit + choices.one_way_again - again
+        changes: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks", "misfit"), 0.0) | {"one_way_again": again}
+        changes |= {"rounds": 0, "sweeps": 2 * choices.sweeps, "prior_cells": choices.cells // 2}
+        return replace(choices, rake=choices.rake + freed, **changes)
     of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1)) * bool(choices.tree)
     return replace(
         choices,

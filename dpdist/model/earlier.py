@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -37,18 +38,28 @@ class EarlierReleases:
 
 
 def releases_at(path: str, options: Mapping[str, Any], *, before: str | None = None) -> tuple[str, ...]:
-    """The folders of releases that a path names. If its last part is a pattern, such as ``made/2026-??``, those that
-    are there, in the order of their names; with `before` only those that come before this name.
+    """The folders of releases that a path names. If its last part is a pattern, such as ``made/2026-??*``, those that
+    are there, in the order of their names; with `before` only those that come before this name. Of a period and its
+    corrections, such as ``2026-03`` and ``2026-03-v2``, the last one stands for all.
     """
     parent, _, pattern = path.rstrip("/").rpartition("/")
     if not set(pattern) & set("*?["):
         return (path,)
     place = parent or "."
     names = (name.split("/") for name in Store(place, options).names())
-    found = sorted(parts[0] for parts in names if len(parts) == 2 and parts[1] == MANIFEST)
-    return tuple(
-        f"{place}/{name}" for name in found if fnmatchcase(name, pattern) and (before is None or name < before)
+    found = sorted(
+        (*_version(parts[0]), parts[0])
+        for parts in names
+        if len(parts) == 2 and parts[1] == MANIFEST and fnmatchcase(parts[0], pattern)
     )
+    newest = {period: name for period, _, name in found if before is None or period < _version(before)[0]}
+    return tuple(f"{place}/{name}" for name in newest.values())
+
+
+def _version(name: str) -> tuple[str, int]:
+    """A name without the number of a correction, and the number."""
+    match = re.fullmatch(r"(.+)-v(\d{1,2})", name)
+    return (name, 1) if match is None else (match[1], int(match[2]))
 
 
 def read_earlier(paths: Mapping[str, Sequence[str]], schema: Schema, options: Mapping[str, Any]) -> EarlierReleases:

@@ -4,8 +4,9 @@ An earlier table differs from this release's by its noise, whose deviation is pu
 other times (`dpdist.model.drift`). Earlier tables are filtered forwards to this release (Kalman 1960), cell by cell.
 
 *previous*: the releases are the same population at earlier times, in order. *sum*: they are disjoint and together this
-table; their drift is what the sum misses. A part that did not measure a table is taken to be as the others, with the
-variance that parts have. *part*: this table is a part of each.
+table; their drift is what the sum misses. *larger*: the same, of larger parts, such as quarters beside months. A part
+that did not measure a table is taken to be as the others, with the variance that parts have. *part*: this table is a
+part of each.
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ from dpdist.privacy.arrays import Counts, Floats
 if TYPE_CHECKING:
     from dpdist.model.junction import Set
 
-RelationKind = Literal["part", "sum", "previous"]
-RELATIONS: tuple[RelationKind, ...] = ("part", "sum", "previous")  # the last one that is there gives the coding
+RelationKind = Literal["part", "larger", "sum", "previous"]
+# the last one that is there gives the coding
+RELATIONS: tuple[RelationKind, ...] = ("part", "larger", "sum", "previous")
+_SUMS = ("larger", "sum")
 _LEAST = 1.0  # records that a cell is taken to expect at least
 _SURELY = 2.0  # deviations
+_FAR = 0.45  # part of the deviation of one-way tables above which drift leaves too much in tables of pairs
+_PAIRS = 300  # of more only some are looked at
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +58,7 @@ class Related:
         """The tables of one kind of all releases, at the scale of this one, as chains in time; `parts` is what two of
         them differ by.
         """
-        if self.kind == "sum":
+        if self.kind in _SUMS:
             return [[self._sum(tables, parts)]]
         scaled = self.scaled(tables, records)
         return [scaled] if self.kind == "previous" else [[table] for table in scaled]
@@ -109,6 +114,7 @@ class Evidence:
     _own: dict[Set, Estimate] = field(default_factory=dict)
     _tables: dict[Set, Sequence[Sequence[Estimate | None]]] = field(default_factory=dict)  # of earlier releases
     drifts: list[Drift] = field(default_factory=list)  # of each chain
+    is_far: bool = False  # whether drift makes it worse than tables of pairs of this release
 
     def weigh_values(self, one_way: OneWay) -> OneWay:
         """One-way tables with what earlier releases say of them; the deviation of a table is that of a mean cell."""
@@ -119,8 +125,20 @@ class Evidence:
             self._own[(i,)] = counts.astype(np.float64), np.full(len(counts), sigma**2)
         self._join()
         known = [self.estimate((i,)) for i in range(len(one_way.counts))]
+        equal = 1 / math.sqrt(float((one_way.sigmas**-2.0).mean()))  # deviation of tables of equal weight
+        self.is_far = self._apart([counts for counts, _ in known]) > _FAR * equal
         sigmas = [np.sqrt(variance.sum() / len(variance)) for _, variance in known]
         return replace(one_way, counts=tuple(counts for counts, _ in known), sigmas=np.array(sigmas))
+
+    def _apart(self, singles: Sequence[Floats]) -> float:
+        """The mean error that drift leaves in cells of pairs, of the chain that drifts least."""
+        pairs = list(combinations(singles, 2))
+        found, cells = np.zeros(len(self.drifts)), 0
+        for a, b in pairs[:: max(1, len(pairs) // _PAIRS)]:
+            expected = np.maximum(np.outer(np.maximum(a, 0), np.maximum(b, 0)) / self.records, _LEAST)
+            found += [np.sqrt(sum(drift.at(expected))).sum() for drift in self.drifts]
+            cells += expected.size
+        return float(found.min()) / max(cells, 1)
 
     @property
     def of_all_values(self) -> bool:
@@ -237,6 +255,8 @@ class Evidence:
             tables = {pair: (t.counts.reshape(t.shape), t.deviation) for pair, t in whole.items()}
             self.weigh_all_pairs(coding, tables)
             return self.report()
+        if self.is_far:
+            return self.report()
         self.weigh_pairs(coding)
         same = len(coding.maps) == len(published.maps) and all(map(np.array_equal, coding.maps, published.maps))
         for table in published.tables if same else ():
@@ -329,7 +349,7 @@ def grouped(table: Floats, group: Counts, size: int, axis: int) -> Floats:
 def _between(related: Related, tables: Sequence[Sequence[Estimate | None]]) -> Drift:
     """What two parts of a sum differ by, at the scale of one; nothing is asked of other relations."""
     seen: list[Seen] = []
-    for own in tables if related.kind == "sum" else ():
+    for own in tables if related.kind in _SUMS else ():
         known = [table for table in related.scaled(own, related.mean) if table is not None]
         if (mean := combined(*known)) is not None:
             expected = np.maximum(mean[0], _LEAST)

@@ -88,6 +88,7 @@ def check_deviation(setting: str, deviation: float) -> None:
         )
 
 
+USABLE = 0.2  # error of a group's mean, in deviations of the number, at which it is still of use
 KEPT_OF_NOISE = 0.3
 KEPT_OF_SAMPLING = 0.5
 _PAIRS = 300  # of more only some are looked at
@@ -135,6 +136,18 @@ def pair_deviation(choices: Choices, attributes: int) -> float:
     if not precisions:  # one-way tables only
         return one_way_deviation(choices, attributes)
     return 1 / math.sqrt(sum(precisions) / len(precisions))
+
+
+def usable_group(choices: Choices, cardinalities: Sequence[int]) -> int | None:
+    """Records of a group in which the mean of a number is off by about `USABLE` of the number's deviation, by noise in
+    the table of both; None where no pair is measured. Codes of the number are taken to be as frequent as each other.
+    """
+    if not (choices.tree or choices.pairs or choices.rake):
+        return None
+    codes = min(max(cardinalities), choices.coarse[0][1])
+    found = pair_deviation(choices, len(cardinalities)) * math.sqrt(codes) / USABLE
+    step: int = 10 ** max(math.floor(math.log10(found)) - 1, 0)
+    return math.ceil(found / step) * step
 
 
 def one_way_deviation(choices: Choices, attributes: int) -> float:

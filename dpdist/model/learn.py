@@ -18,7 +18,7 @@ import numpy as np
 from dpdist.accuracy.tables import Attributes, Tables
 from dpdist.data.count import PairCounts
 from dpdist.model.account import GaussianAccount, Measurements, measurements_of
-from dpdist.model.choices import L1_OF_NOISE, Choices
+from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.model.coding import Coding, Levels, PairTables, SingleCounts, coding_of, is_kept, recode
 from dpdist.model.evidence import Evidence
 from dpdist.model.fitted import Fitted, fitted_of
@@ -37,6 +37,7 @@ from dpdist.spec.rules import Rules
 from dpdist.storage.stored import Stored
 
 REST = 0.02  # a smaller share of the account is not spent
+_OF_ERROR = 2 / 3  # power of errors that gives the weights with the least sum of them
 _REMEMBERED = 4  # rounds in which tables of earlier releases enter the model
 
 
@@ -57,6 +58,7 @@ class Known:
     prior: PairCounts | None = None  # counts of a public table, from which the model starts
     rows: Codes | None = None  # rows of the public table, which may be the pool; None where they may not
     evidence: Evidence | None = None  # noisy tables of earlier releases
+    apart: Choices | None = None  # what is done where these are too far to begin with; by default the same
 
 
 def measure(
@@ -79,7 +81,9 @@ def measure(
     evidence = known.evidence
     if evidence is not None:
         one_way = evidence.weigh_values(one_way)
-    in_rounds = None if choices.rake else evidence  # raking has tables of all pairs to weigh, on codes of its own
+    in_rounds = None if evidence is not None and evidence.is_far else evidence
+    if evidence is not in_rounds:
+        choices = known.apart or choices
     if isinstance(counts, SingleCounts):
         coding, tables = counts.coded(one_way, choices, rules, levels)
     elif in_rounds and not in_rounds.of_all_values:
@@ -116,8 +120,9 @@ def measure(
     if learner.model is None:
         learner.refit(choices.iterations[-1])
     if choices.rake and not isinstance(counts, SingleCounts):
-        if _worth_raking(learner, counts, choices):
-            return Measured(learner, _all_pairs(counts, choices, account))
+        if not (choices.misfit or choices.grids) or _worth_raking(learner, counts, choices):
+            weights = None if learner.evidence is None else _weights(learner)
+            return Measured(learner, _all_pairs(counts, choices, account, weights))
         _more_rounds(learner, choices, carried)
     if (share := _left(account, choices)) > REST:  # for which no pair was picked
         learner.measure_again(counts, share)
@@ -138,12 +143,24 @@ def _begin(learner: Learner, prior: PairCounts | None, evidence: Evidence | None
         learner.refit(choices.iterations[0])
 
 
-def _all_pairs(counts: PairCounts | AskedCounts, choices: Choices, account: GaussianAccount) -> AllPairs:
+def _all_pairs(
+    counts: PairCounts | AskedCounts, choices: Choices, account: GaussianAccount, weights: Sequence[float] | None = None
+) -> AllPairs:
     """The tables of all pairs, with what the account has left but for triples."""
     tables = [counts.pair(*pair) for pair in combinations(range(len(counts.cardinalities)), 2)]
     share = max(_left(account, choices) - choices.triples - choices.triple_picks, choices.rake)
-    noisy, sigmas = account.measure("all pairs", tables, share=share)
+    noisy, sigmas = account.measure("all pairs", tables, share=share, weights=weights)
     return AllPairs(tuple(noisy), sigmas)
+
+
+def _weights(learner: Learner) -> list[float]:
+    """Weights of all pairs, by what a model of earlier releases expects: cells that hold more than noise count."""
+    fine, records = learner.coding.fine, learner.one_way.records
+    pairs = list(combinations(range(len(fine)), 2))
+    sigma = float(learner.account.deviations(learner.choices.rake, [1.0] * len(pairs))[0])
+    tables = [learner.marginals[min(fine[i], fine[j]), max(fine[i], fine[j])] for i, j in pairs]
+    errors = [float(np.minimum(L1_OF_NOISE * sigma, records * table + EMPTY * sigma).sum()) for table in tables]
+    return [max(error, 1.0) ** _OF_ERROR for error in errors]
 
 
 def _left(account: GaussianAccount, choices: Choices) -> float:
@@ -269,6 +286,7 @@ def learn(
             return _of_public_rows(own, tables_of, one_way, account, choices, known, pooled)
     measured = measure(exact, account, choices=choices, known=known, progress=progress, one_way=one_way)
     learner = measured.learner
+    choices = learner.choices
     fitted = fitted_of(
         learner.model or learner.refit(1), learner.coding, learner.to_balance() if choices.balance else None
     )

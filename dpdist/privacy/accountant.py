@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
+from statistics import NormalDist
 from typing import Any, Literal
 
 from dpdist.errors import AccountingError
@@ -24,9 +25,8 @@ from dpdist.privacy.calibrate import ABOVE, least_scale, require_budget, round_u
 from dpdist.privacy.deniability import SeedRecords, composed_published, theorem1
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import DiscreteLaplace, Gaussian, Parallel
-from dpdist.privacy.formatting import shown
-from dpdist.privacy.mechanisms import require_protection
-from dpdist.privacy.pieces import composition, extreme, gaussian_parts
+from dpdist.privacy.formatting import GUESS, shown
+from dpdist.privacy.pieces import composition, extreme, gaussian_parts, require_protection
 
 _ROUNDING_DOWN = Context(prec=6, rounding=ROUND_FLOOR)
 
@@ -52,17 +52,12 @@ def gaussian_only(event: Event) -> tuple[Fraction, Fraction]:
 
 def epsilon(event: Event, *, delta: float) -> float:
     """Least epsilon at which the event is (epsilon, delta)-DP (add/remove), rounded upwards.
+    Raises AccountingError: delta is out of range, or no finite epsilon exists at this delta.
 
     Parameters
     ----------
-    event : Event
     delta : float
         In (0, 1), or 0 for events that are purely differentially private.
-
-    Raises
-    ------
-    AccountingError
-        delta is out of range, or no finite epsilon exists at this delta.
 
     Examples
     --------
@@ -139,6 +134,7 @@ def plausible_deniability(
     *, k: int, gamma: float, epsilon0: float, passing_mass: float, records: int, delta: float
 ) -> dict[str, Any]:
     """What R seed-dependent records cost: the whole release, one record, and the published theorem composed.
+    Raises AccountingError: a parameter is out of range, or no finite epsilon exists at this delta.
 
     Parameters
     ----------
@@ -153,11 +149,6 @@ def plausible_deniability(
         A JSON object: `summary`, with ``epsilon`` for the whole release, and ``epsilon_one_record`` (a release of one
         record), ``epsilon_per_record`` and ``delta_per_record`` (PD Theorem 1), ``epsilon_published_composition``
         (PD Theorem 1 over all records); the published ones are null where the theorem gives nothing.
-
-    Raises
-    ------
-    AccountingError
-        A parameter is out of range, or no finite epsilon exists at this delta.
     """
     event, one = (
         SeedRecords(k=k, gamma=gamma, epsilon0=epsilon0, passing_mass=passing_mass, records=count)
@@ -175,6 +166,63 @@ def plausible_deniability(
         "delta_per_record": record and record.delta,
         "epsilon_published_composition": composed if math.isfinite(composed) else None,
     }
+
+
+# --- what it means for one guess about one record ---------------------------------------------------------------------
+
+_ERROR = 1 + 1e-9  # of `erfc` and `inv_cdf`, and more
+_CLOSE = 0.02  # of epsilon
+_RATIO = (math.sqrt(5) - 1) / 2
+_LARGEST = 60.0
+
+
+@lru_cache(maxsize=1024)
+def most_right(event: Event, *, guess: float = GUESS) -> float:
+    """The most that whoever guesses right with probability `guess` is right with the release, rounded upwards.
+
+    Whoever is right with probability p without the release is right with it on a set of outputs that the pair of the
+    release gives at most the probability ``inf_e (exp(e) p + delta(e))``: every term of it is a bound, and the infimum
+    is the trade-off curve of the pair [1]_. The guess may be about presence, an attribute or the whole record, by
+    whoever knows all others; p is the chance that the same guess is right where the record does not take part.
+
+    .. [1] Hayes, Balle, Mahloujifar, *Bounding training data reconstruction in DP-SGD*, NeurIPS 2023, section 3.
+
+    Examples
+    --------
+    >>> from dpdist.privacy.events import Gaussian
+    >>> most_right(Gaussian(noise_multiplier=1 / 0.182))
+    0.0160026
+    """
+    if not 0 < guess < 1:
+        raise AccountingError(f"the chance of a guess is between 0 and 1, got {guess!r}")
+    precision, failed = gaussian_only(event)
+    if precision:
+        moved = NormalDist().inv_cdf(guess) + math.sqrt(precision)
+        return min(shown(math.erfc(-moved / math.sqrt(2)) / 2 * _ERROR + float(failed)), 1.0)
+    of = profile(event)
+
+    def bound(epsilon: float) -> float:
+        if epsilon < 0:  # the same of being wrong
+            return 1 - math.exp(epsilon) * (1 - guess - of(-epsilon))
+        return math.exp(epsilon) * guess + of(epsilon)
+
+    low, high = -min(math.log(1 / (1 - guess)), _LARGEST), min(math.log(1 / guess), _LARGEST)
+    best, (largest, _) = bound(0.0), extreme(event)
+    if 0 < largest < _LARGEST:
+        best = min(best, bound(largest))  # where the curve of a pure guarantee has its corner
+    near, far = high - _RATIO * (high - low), low + _RATIO * (high - low)
+    at_near, at_far = bound(near), bound(far)
+    while high - low > _CLOSE:  # golden sections: the bound is convex, and any of its values holds
+        best = min(best, at_near, at_far)
+        if at_near <= at_far:
+            high, far, at_far = far, near, at_near
+            near = high - _RATIO * (high - low)
+            at_near = bound(near)
+        else:
+            low, near, at_near = near, far, at_far
+            far = low + _RATIO * (high - low)
+            at_far = bound(far)
+    return min(shown(best * _ERROR), 1.0)
 
 
 # --- calibration ------------------------------------------------------------------------------------------------------
@@ -246,6 +294,7 @@ def choose_noise(
     *, count: int, epsilon: float, delta: float, sensitivity: float = 1.0, grid: float = 1.0, label: str = ""
 ) -> NoiseChoice:
     """Laplace or Gaussian noise for ``count`` statistics over the same records, whichever deviates less.
+    Raises AccountingError: the budget is not valid.
 
     Parameters
     ----------
@@ -256,15 +305,6 @@ def choose_noise(
     grid : float
         Lattice on which the noise lives; 1 for counts. Statistics that are not on it are rounded to it first, which is
         charged.
-
-    Returns
-    -------
-    NoiseChoice
-
-    Raises
-    ------
-    AccountingError
-        The budget is not valid.
 
     Examples
     --------

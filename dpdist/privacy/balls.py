@@ -59,11 +59,7 @@ def ball(value: Fraction | float | int) -> arb:
 @lru_cache(maxsize=256)
 def lower_quantile(probability: float, *, trials: int, rate: float) -> int:
     """The least k with ``Pr[Bin(trials, rate) <= k] >= probability``.
-
-    Raises
-    ------
-    AccountingError
-        The probability is not in (0, 1), the rate is not in [0, 1], or there are no trials.
+    Raises AccountingError: the probability is not in (0, 1), the rate is not in [0, 1], or there are no trials.
 
     Examples
     --------
@@ -96,12 +92,8 @@ def upper_quantile(probability: float, *, trials: int, rate: float) -> int:
 @lru_cache(maxsize=256)
 def trials_needed(probability: float, *, successes: int, rate: float) -> int:
     """The least number of trials with at most this probability of fewer successes than `successes`.
-
-    Raises
-    ------
-    AccountingError
-        The probability is not in (0, 1), the rate is not in (0, 1], no success is asked for, or more than 10**15 trials
-        are needed.
+    Raises AccountingError: the probability is not in (0, 1), the rate is not in (0, 1], no success is asked for, or
+    more than 10**15 trials are needed.
 
     Examples
     --------

@@ -67,6 +67,7 @@ def count_check(
     *, records: int, share: float = 1.0, epsilon: float, delta: float, failure: float = 1e-6, unit: int = 1
 ) -> CountCheck:
     """The check of a split's size, from the declared minimum of records of the whole table.
+    Raises AccountingError: the parameters are out of range, or so few records cannot be confirmed with this budget.
 
     Parameters
     ----------
@@ -80,11 +81,6 @@ def count_check(
         Most that the probability may be that a table of `records` or more is refused.
     unit : int
         Records of a unit, at most.
-
-    Raises
-    ------
-    AccountingError
-        The parameters are out of range, or so few records cannot be confirmed with this budget.
     """
     if not epsilon > 0 or not 0 < delta < 1 or not 0 < share <= 1 or not 0 < failure < 1 or records < 1:
         raise AccountingError(
@@ -176,6 +172,7 @@ def pass_check(
     delta: float,
 ) -> PassCheck:
     """The check of a declared passing mass.
+    Raises AccountingError: no outcome of the check could confirm so large a passing mass.
 
     Parameters
     ----------
@@ -187,11 +184,6 @@ def pass_check(
         M.
     epsilon, delta : float
         Budget of the check.
-
-    Raises
-    ------
-    AccountingError
-        No outcome of the check could confirm so large a passing mass.
     """
     if not epsilon > 0 or not 0 < delta < 1:
         raise AccountingError(f"a pass check needs epsilon > 0 and delta in (0, 1), got {epsilon}, {delta}")

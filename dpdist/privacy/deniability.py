@@ -187,16 +187,12 @@ def _theorem1(k: int, gamma: float, epsilon0: float) -> tuple[Floats, Floats]:
 
 def theorem1(*, k: int, gamma: float, epsilon0: float, delta: float) -> PlausibleDeniability:
     """PD Theorem 1 with its best t: one released record is ``(epsilon0 + ln(1 + gamma/t), e^{-epsilon0 (k-t)})``-DP.
+    Raises AccountingError: no t in 1 .. k-1 reaches delta: k or epsilon0 is too small.
 
     Parameters
     ----------
     delta : float
         The record's delta must not exceed it; the largest such t < k is taken.
-
-    Raises
-    ------
-    AccountingError
-        No t in 1 .. k-1 reaches delta: k or epsilon0 is too small.
 
     Examples
     --------

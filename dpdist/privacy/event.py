@@ -147,16 +147,12 @@ def _decode(value: Any) -> Any:
 
 def from_json(data: Mapping[str, Any] | str) -> Event:
     """The event that `Event.to_json` wrote.
+    Raises AccountingError: the type is unknown, or a field is missing, unknown or out of its range.
 
     Parameters
     ----------
     data : mapping or str
         The JSON object, or its text.
-
-    Raises
-    ------
-    AccountingError
-        The type is unknown, or a field is missing, unknown or out of its range.
     """
     kind = None
     try:

@@ -43,26 +43,11 @@ class DiscreteLaplace(Event):
         check_integer(self, "sensitivity", low=1)
         check_integer(self, "count", low=1)
 
-    @classmethod
-    def on_grid(
-        cls, *, scale: float, sensitivity: float, grid: float, count: int = 1, label: str = ""
-    ) -> DiscreteLaplace:
-        """The event for real statistics rounded to multiples of ``grid``.
-
-        Values that differ by at most ``sensitivity`` round to multiples that differ by at most
-        ``floor(sensitivity / grid) + 1`` steps; `scale`, `sensitivity` and `grid` have the statistic's unit.
-        """
-        if not grid > 0 or not sensitivity >= 0:
-            raise AccountingError(
-                f"discrete-laplace/1: grid must be positive and sensitivity not negative, got {grid}, {sensitivity}"
-            )
-        return cls(scale=scale / grid, sensitivity=math.floor(sensitivity / grid) + 1, count=count, label=label)
-
     def piece(self) -> Piece:
         """The noise around the sensitivity against the noise around 0."""
-        from dpdist.privacy import mechanisms
+        from dpdist.privacy import pieces
 
-        return mechanisms.discrete_laplace(self.scale, self.sensitivity, self.count)
+        return pieces.discrete_laplace(self.scale, self.sensitivity, self.count)
 
     def extreme(self) -> tuple[float, float]:
         """The sum of the largest losses."""
@@ -86,9 +71,9 @@ class Gaussian(Event):
 
     def piece(self) -> Piece:
         """A normal distribution around 1 against one around 0."""
-        from dpdist.privacy import mechanisms
+        from dpdist.privacy import pieces
 
-        return mechanisms.gaussian(self.noise_multiplier, 1.0, self.count)
+        return pieces.gaussian(self.noise_multiplier, 1.0, self.count)
 
     def gaussian(self) -> tuple[Fraction, Fraction]:
         """Its precision."""
@@ -115,9 +100,9 @@ class SubsampledGaussian(Event):
 
     def piece(self) -> Piece:
         """A mixture of two normal distributions against one of them."""
-        from dpdist.privacy import mechanisms
+        from dpdist.privacy import pieces
 
-        return mechanisms.gaussian(self.noise_multiplier, self.sampling_rate, self.count)
+        return pieces.gaussian(self.noise_multiplier, self.sampling_rate, self.count)
 
 
 @dataclass(frozen=True)
@@ -142,9 +127,9 @@ class SubsampledUnits(Event):
 
     def piece(self) -> Piece:
         """A binomial mixture of normal distributions against one of them."""
-        from dpdist.privacy import mechanisms
+        from dpdist.privacy import pieces
 
-        return mechanisms.sampled_units(self.noise_multiplier, self.sampling_rate, self.records, self.count)
+        return pieces.sampled_units(self.noise_multiplier, self.sampling_rate, self.records, self.count)
 
 
 @dataclass(frozen=True)
@@ -161,9 +146,9 @@ class ApproximateDP(Event):
 
     def piece(self) -> Piece:
         """Randomised response that fails with probability delta."""
-        from dpdist.privacy import mechanisms
+        from dpdist.privacy import pieces
 
-        return mechanisms.approximate(self.epsilon, self.delta)
+        return pieces.approximate(self.epsilon, self.delta)
 
     def gaussian(self) -> tuple[Fraction, Fraction] | None:
         """The failure of a mechanism that loses nothing else."""

@@ -45,7 +45,6 @@ def least_mu(pair: DominatingPair, failures: ArrayLike) -> Floats:
 
     Parameters
     ----------
-    pair : DominatingPair
     failures : array_like of float
         Probabilities d of (1), in [0, 1).
 
@@ -89,11 +88,7 @@ def largest_mu_squared(*, epsilon: Fraction, delta: Fraction) -> Fraction:
     """The largest ``mu**2``, rounded downwards to 12 digits, at which mu-GDP implies (epsilon, delta)-DP.
 
     Every step is certified in ball arithmetic.
-
-    Raises
-    ------
-    AccountingError
-        epsilon or delta is out of range.
+    Raises AccountingError: epsilon or delta is out of range.
 
     Examples
     --------
@@ -143,7 +138,6 @@ def delta_at(*, mu_squared: Fraction, epsilon: Fraction) -> float:
 
     Parameters
     ----------
-    mu_squared : Fraction
     epsilon : Fraction
         Not negative.
     """

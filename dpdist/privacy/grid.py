@@ -18,17 +18,13 @@ LARGEST_SCALE = 2.0**45
 
 def grid_below(step: float) -> float:
     """Return the largest power of two that is not above `step`.
+    Raises ValueError: `step` is not finite, not positive or out of range.
 
     Parameters
     ----------
     step : float
         In units of the statistic, from 2**-900 to 2**900: say 2**-30 of the sensitivity for a few statistics,
         2**-10 of the deviation of the noise for many.
-
-    Raises
-    ------
-    ValueError
-        `step` is not finite, not positive or out of range.
     """
     if not 2.0**-900 <= step <= 2.0**900:
         raise ValueError(f"step must be a finite number from 2**-900 to 2**900, got {step}")
@@ -47,11 +43,7 @@ def power_of_two(grid: float) -> float:
 
 def steps_of(setting: str, value: float | Fraction, grid: float = 1.0) -> Fraction:
     """Return the exact scale in steps of the grid.
-
-    Raises
-    ------
-    ValueError
-        The scale is not finite, not positive or above `LARGEST_SCALE` steps.
+    Raises ValueError: the scale is not finite, not positive or above `LARGEST_SCALE` steps.
     """
     try:
         exact = Fraction(value) if isinstance(value, (int, Fraction)) else Fraction(float(value))
@@ -69,21 +61,12 @@ def round_to_grid(values: ArrayLike, *, grid: float) -> NDArray[np.float64]:
     """Return the multiples of `grid` nearest to `values`, exactly.
 
     Two values that differ by D differ by at most ``D + grid`` after rounding: the sensitivity grows by that.
+    Raises ValueError: `grid` is not a power of two, or a value is not finite or not below ``2**52 * grid`` in size.
 
     Parameters
     ----------
-    values : array_like of float
     grid : float
         A power of two.
-
-    Returns
-    -------
-    float64, the shape of `values`
-
-    Raises
-    ------
-    ValueError
-        `grid` is not a power of two, or a value is not finite or not below ``2**52 * grid`` in size.
     """
     grid = power_of_two(grid)
     steps = np.asarray(values, dtype=np.float64) / grid

@@ -58,6 +58,8 @@ def noiseless_leakage(alpha: float) -> float:
 
 def scale_for(*, epsilon: float, alpha: float) -> float:
     """Least Laplace scale with at most this leakage, rounded upwards.
+    Raises AccountingError: a parameter is out of range; GuaranteeRefused: ``epsilon >= ln(1/alpha)``: no noise is
+    needed, and without noise nothing but the assumption protects.
 
     Parameters
     ----------
@@ -65,13 +67,6 @@ def scale_for(*, epsilon: float, alpha: float) -> float:
         Leakage, in nats; above 0 and below ``ln(1/alpha)``.
     alpha : float
         Least probability of every bin, in (0, 1).
-
-    Raises
-    ------
-    AccountingError
-        A parameter is out of range.
-    GuaranteeRefused
-        ``epsilon >= ln(1/alpha)``: no noise is needed, and without noise nothing but the assumption protects.
 
     Examples
     --------

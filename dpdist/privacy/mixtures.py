@@ -139,27 +139,13 @@ def account_mixing(
     table_size: int | None = None,
     table_records: int | None = None,
 ) -> dict[str, Any]:
-    """What mixtures cost, or the noise they need, as a JSON object.
+    """What mixtures of `order` rows cost, or the noise they need, as a JSON object.
 
-    Parameters
-    ----------
-    order : int
-        Rows in a mixture.
-    class_size, records : int
-        Lower bound of the rows of the class, and its mixtures.
-    sigma_over_clip, epsilon : float
-        The noise, or else the target.
-    paper : bool
-        Use the published formula, which takes `table_size` and `table_records` in place of the class's. Its answer
-        is labelled; with the class's numbers too, `epsilon_true` says what that noise costs.
+    `class_size` is a lower bound of the rows of the class, `records` are its mixtures; the noise, `sigma_over_clip`, or
+    the target `epsilon` is given. With `paper` the published formula answers, which takes `table_size` and
+    `table_records`; with the class's numbers too, ``epsilon_true`` says what that noise costs. Raises AccountingError:
+    numbers are missing, contradict each other or are out of range.
 
-    Raises
-    ------
-    AccountingError
-        Numbers are missing, contradict each other or are out of range.
-
-    Examples
-    --------
     >>> round(account_mixing(class_size=7841, order=64, records=16280, epsilon=10, delta=1e-5)["sigma_over_clip"], 4)
     0.0255
     """

@@ -87,20 +87,12 @@ class Noise:
 
         The first word decides, unless the next 64 bits of U could carry into the integer part (probability
         ``high * 2**-64``); then they are read too. Total variation from uniform: below ``high * 2**-129``.
+        Raises ValueError: `high` is out of range.
 
         Parameters
         ----------
         high : int
             From 1 to 2**63.
-
-        Returns
-        -------
-        int64[count]
-
-        Raises
-        ------
-        ValueError
-            `high` is out of range.
         """
         high = operator.index(high)
         if not 1 <= high <= 2**63:
@@ -123,20 +115,12 @@ class Noise:
         """Discrete Laplace noise, ``P(z) = (1 - q) / (1 + q) * q**|z|`` with ``q = exp(-1 / scale)``.
 
         On an integer statistic of L1 sensitivity D it gives ``D / scale``-differential privacy [1]_.
+        Raises ValueError: `scale` is not finite, not positive or too large.
 
         Parameters
         ----------
         scale : float or Fraction
             In units of the statistic, above 0, at most `LARGEST_SCALE`. A float is taken as the number it is.
-
-        Returns
-        -------
-        int64[count]
-
-        Raises
-        ------
-        ValueError
-            `scale` is not finite, not positive or too large.
 
         References
         ----------
@@ -149,21 +133,13 @@ class Noise:
 
         On an integer statistic it is post-processing of the continuous Gaussian mechanism, whose accounting
         applies.
+        Raises ValueError: `sigma` is not finite, not positive or too large.
 
         Parameters
         ----------
         sigma : float or Fraction
             Deviation before rounding, in units of the statistic, above 0, at most `LARGEST_SCALE`. A float is
             taken as the number it is.
-
-        Returns
-        -------
-        int64[count]
-
-        Raises
-        ------
-        ValueError
-            `sigma` is not finite, not positive or too large.
         """
         return self._sum_of_digits(name, count, start, _thresholds.gaussian(steps_of("sigma", sigma)))
 
@@ -174,6 +150,7 @@ class Noise:
 
         The statistic must be on the same grid (`round_to_grid`), which adds ``grid`` a value to its L1
         sensitivity.
+        Raises ValueError: `scale` is not finite, not positive or too large, or `grid` is not a power of two.
 
         Parameters
         ----------
@@ -186,11 +163,6 @@ class Noise:
         -------
         float64[count]
             Exact multiples of `grid`.
-
-        Raises
-        ------
-        ValueError
-            `scale` is not finite, not positive or too large, or `grid` is not a power of two.
         """
         steps = self.discrete_laplace(name, count, scale=steps_of("scale", scale, grid), start=start)
         return steps.astype(np.float64) * np.float64(grid)
@@ -203,6 +175,7 @@ class Noise:
         The statistic must be on the same grid (`round_to_grid`): for d values that adds ``grid * sqrt(d)`` to
         its L2 sensitivity. Many draws are fastest for ``sigma <= 2**10 * grid``; finer grids take more words
         a draw.
+        Raises ValueError: `sigma` is not finite, not positive or too large, or `grid` is not a power of two.
 
         Parameters
         ----------
@@ -215,11 +188,6 @@ class Noise:
         -------
         float64[count]
             Exact multiples of `grid`.
-
-        Raises
-        ------
-        ValueError
-            `sigma` is not finite, not positive or too large, or `grid` is not a power of two.
         """
         steps = self.gaussian_integers(name, count, sigma=steps_of("sigma", sigma, grid), start=start)
         return steps.astype(np.float64) * np.float64(grid)
@@ -240,6 +208,7 @@ class Noise:
         Where one record changes each score by at most 1, the pick is ``2 / scale``-bounded-range. It compares a uniform
         of 256 bits with exact sums of certified weights. `dpdist.privacy.selection` says what the pick costs as a
         Gaussian mechanism, and how near it is to the exponential mechanism.
+        Raises ValueError: no candidate is left that is allowed.
 
         Parameters
         ----------
@@ -249,15 +218,6 @@ class Noise:
             Number of the pick in the stream `name`; candidates that are not allowed take the numbers after it.
         allowed : callable
             A public rule. At least one index is allowed.
-
-        Returns
-        -------
-        int
-
-        Raises
-        ------
-        ValueError
-            No candidate is left that is allowed.
         """
         address, _, start = _checked(name, 1, start)
         refused: list[int] = []

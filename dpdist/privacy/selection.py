@@ -159,11 +159,7 @@ class Candidates:
 
     def at(self, uniform: int) -> int:
         """The candidate at a uniform integer below 2**256, in proportion to the weights.
-
-        Raises
-        ------
-        ValueError
-            None is left.
+        Raises ValueError: none is left.
         """
         if sum(self._sums) < _LEAST_SUM:
             if not any(self._left):

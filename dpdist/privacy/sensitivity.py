@@ -98,6 +98,7 @@ def renyi_published(n: int, *, order: float) -> float:
 
 def renyi(n: int, *, order: float, adjacency: Adjacency = "add/remove") -> float:
     """Exact sensitivity of the Renyi entropy of the given order, in bits.
+    Raises AccountingError: the order is not positive, too near to 1 or above 64.
 
     Parameters
     ----------
@@ -105,17 +106,11 @@ def renyi(n: int, *, order: float, adjacency: Adjacency = "add/remove") -> float
         Lower bound of the larger of the two adjacent numbers of records; up to 1e9 and beyond.
     order : float
         Positive; 1 is the Shannon entropy. Orders within 1e-6 of 1, but not 1, are refused: they are ill-conditioned.
-    adjacency : {"add/remove", "replacement"}
 
     Returns
     -------
     float
         Rounded upwards.
-
-    Raises
-    ------
-    AccountingError
-        The order is not positive, too near to 1 or above 64.
 
     Examples
     --------

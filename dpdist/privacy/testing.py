@@ -112,21 +112,16 @@ def table_of(findings: Iterable[Finding]) -> str:
 
 def audit(claim: Claim, *, runs: int, confidence: float = 0.999, key: bytes | None = None) -> Finding:
     """Bound a mechanism's epsilon from below by running it on both tables, with a key of its own each time.
+    Raises ValueError: `runs` or `confidence` is out of range.
 
     Parameters
     ----------
-    claim : Claim
     runs : int
         Runs on each of the two tables, at least 4; a half chooses the events.
     confidence : float
         Probability with which the lower bound is one.
     key : bytes, optional
         32 bytes from which the keys of the runs are derived, for an audit that can be repeated.
-
-    Raises
-    ------
-    ValueError
-        `runs` or `confidence` is out of range.
     """
     _check(runs, 4, confidence)
     source = Noise(key or secrets.token_bytes(32))
@@ -245,21 +240,16 @@ def audit_in_one_run(
     canaries: Canaries, *, runs: int = 2, confidence: float = 0.999, key: bytes | None = None
 ) -> Finding:
     """Bound a mechanism's epsilon from below by guessing which of many canaries were in its table.
+    Raises ValueError: `runs` or `confidence` is out of range.
 
     Parameters
     ----------
-    canaries : Canaries
     runs : int
         Tables, each with all canaries by coins of its own, at least 2; the first chooses how many guesses are made.
     confidence : float
         Probability with which the lower bound is one.
     key : bytes, optional
         32 bytes from which coins and keys are derived, for an audit that can be repeated.
-
-    Raises
-    ------
-    ValueError
-        `runs` or `confidence` is out of range.
     """
     _check(runs, 2, confidence)
     source = Noise(key or secrets.token_bytes(32))

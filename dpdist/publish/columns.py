@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpdist.publish.part_format import PartFormat
-from dpdist.spec.calendar import Every
+from dpdist.publish.tilts import UNIT
+from dpdist.spec.groups import Every
 from dpdist.spec.schema import Attribute, Category, Schema
 
 DICTIONARY_BYTES = 1 << 20
@@ -61,6 +62,7 @@ class Column:
     # ends of the bins of a number, in which one is drawn; of a continuous number its bounds
     edges: NDArray[np.float64] | None = None
     step: float | None = None  # what numbers that are drawn are multiples of
+    tilts: NDArray[np.float64] | None = None  # of each code, where numbers are not drawn uniformly (`tilts`)
     missing: int | None = None  # the code that is written as null
 
     @property
@@ -92,7 +94,7 @@ class Column:
             low, high = self.edges[bins], self.edges[bins + 1]
             if self.step is not None:
                 return numbers(self._multiples(bins, words), missing=mask)
-            drawn = low + (high - low) * ((words >> np.uint64(11)) * 2.0**-53)
+            drawn = low + (high - low) * self._shares(bins, words)
             return numbers(np.where(drawn < high, drawn, low), missing=mask)  # the sum may round up to the next bin
         if self.integers is None:
             return numbers(codes).cast(self.field.type)
@@ -100,7 +102,7 @@ class Column:
         if self.widths is None:
             return self.written(integers, missing=mask)
         if words is not None:
-            integers += (words % self.widths[codes]).astype(np.int64)  # uniform to within width * 2^-64
+            integers += self._within(codes, self.widths[codes], words).astype(np.int64)
         return self.written(integers, missing=mask)
 
     def written(self, integers: NDArray[Any], *, missing: NDArray[np.bool_] | None = None) -> pa.Array:
@@ -115,6 +117,19 @@ class Column:
         if pa.types.is_timestamp(values.type):
             values = values.cast(pa.timestamp("s"), safe=False)
         return (values.cast(pa.int32()) if pa.types.is_date(values.type) else values).cast(pa.int64())
+
+    def _shares(self, bins: NDArray[Any], words: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """The share of its bin's width at which each number lies."""
+        shares = (words >> np.uint64(11)) * 2.0**-53
+        if self.tilts is not None:
+            shares /= self.tilts[bins] - (self.tilts[bins] - 1) * shares
+        return np.asarray(shares)
+
+    def _within(self, bins: NDArray[Any], many: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """A whole number below `many` for each word: without tilts uniform to within many * 2^-64."""
+        if self.tilts is None:
+            return words % many
+        return np.asarray(np.minimum((self._shares(bins, words) * many).astype(np.uint64), many - np.uint64(1)))
 
     def _multiples(self, bins: NDArray[Any], words: NDArray[np.uint64]) -> NDArray[np.float64]:
         """A multiple of the step in each bin, uniform to within their number times 2^-64; the lower end of a bin that
@@ -131,7 +146,7 @@ class Column:
         ends -= multiple(ends - 1) >= edges  # the least multiple that is not below each edge
         ends[-1] += multiple(ends[-1:])[0] == edges[-1]  # the upper bound is in the last bin
         many = np.maximum(np.diff(ends), 0).astype(np.uint64)[bins]
-        drawn = multiple(ends[bins] + (words % np.maximum(many, 1)).astype(np.float64))
+        drawn = multiple(ends[bins] + self._within(bins, np.maximum(many, np.uint64(1)), words).astype(np.float64))
         return np.where(many > 0, drawn, edges[bins])
 
     def admits(self, values: pa.Array | pa.ChunkedArray) -> bool:
@@ -201,7 +216,9 @@ def _column(attribute: Attribute, form: PartFormat) -> Column:
         edges = np.append(lows, highs[-1:])
         field = pa.field(name, pa.float64(), nullable=attribute.missing_code is not None)
         step = attribute.step if isinstance(attribute.step, float) else None
-        return Column(field, size, edges=edges, step=step, missing=attribute.missing_code)
+        return Column(
+            field, size, edges=edges, step=step, tilts=_tilts(attribute, form), missing=attribute.missing_code
+        )
     kind = _type_of(attribute)
     if attribute.values is None:
         integers = attribute.bin_edges
@@ -219,7 +236,14 @@ def _column(attribute: Attribute, form: PartFormat) -> Column:
         integers = np.append(integers, integers[-1:])
         widths = None if widths is None else np.append(widths, widths[-1:])
     field = pa.field(name, kind, nullable=attribute.missing_code is not None)
-    return Column(field, size, integers=integers, widths=widths, missing=attribute.missing_code)
+    tilts = None if widths is None else _tilts(attribute, form)
+    return Column(field, size, integers=integers, widths=widths, tilts=tilts, missing=attribute.missing_code)
+
+
+def _tilts(attribute: Attribute, form: PartFormat) -> NDArray[np.float64] | None:
+    """The tilt of each code; 1 of the missing category."""
+    found = form.tilts.get(attribute.name)
+    return None if found is None else np.append(found, [UNIT] * (attribute.cardinality - len(found))) / UNIT
 
 
 def _type_of(attribute: Attribute) -> pa.DataType:

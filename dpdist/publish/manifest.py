@@ -26,6 +26,7 @@ from dpdist.errors import OutputExists, OutputUnwritable, VerificationFailed
 from dpdist.ledger.signing import sign
 from dpdist.limits import JSON_VALUES, MANIFEST_BYTES
 from dpdist.publish.part_format import FileRecord, PartFormat, PartRecord, cautions_of
+from dpdist.publish.tilts import LARGEST, can_be_tilted
 from dpdist.spec.schema import Schema
 from dpdist.spec.validation import validation_message
 from dpdist.storage.store import Store
@@ -98,6 +99,10 @@ class Manifest(BaseModel):
             self.records and self.cells is not None
         ):
             raise ValueError("cells: a release of statistics counts them, and has no records")
+        bins = {a.name: len(a.bin_edges) for a in self.table.attributes if self.format.tilts and can_be_tilted(a)}
+        for name, tilts in self.format.tilts.items():
+            if len(tilts) != bins.get(name) or not all(1 <= tilt <= LARGEST for tilt in tilts):
+                raise ValueError("format.tilts: expected one for each bin of an attribute of the table")
         if sum(part.rows for part in self.parts) != self.rows:
             raise ValueError(f"{self.counted}: the rows of the parts do not add up to it")
         if len({part.name for part in self.parts}) != len(self.parts):
@@ -123,7 +128,7 @@ class Manifest(BaseModel):
         `created` is the day of the attempt in the ledger, not of this call, so that a resumed attempt writes the same
         manifest. Raises ValueError: a field is not public, or the parts do not match; a mistake of the family.
         """
-        spec, form = plan.spec, plan.form
+        spec, form = plan.spec, attempt.form or plan.form
         numbers = [guarantee.to_json() for guarantee in plan.guarantees]
         rows = sum(part.rows for part in attempt.parts)
         records, cells = (rows, None) if form.layout == "records" else (0, rows)
@@ -172,6 +177,8 @@ class Manifest(BaseModel):
         del fields["records" if self.counted == "cells" else "cells"]
         if self.counted == "records":
             del fields["format"]["layout"], fields["format"]["non_negative"]
+        if not self.format.tilts:
+            del fields["format"]["tilts"]
         if self.not_private is None:
             del fields["not_private"]
         for name in ("files", "cautions"):

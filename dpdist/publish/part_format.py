@@ -40,7 +40,12 @@ class PartFormat(BaseModel):
     )
     bins: Literal["uniform", "label"] = Field(
         default="uniform",
-        description="A binned integer or number as one drawn uniformly in its bin, or as the bin's text.",
+        description="A binned integer or number as one drawn in its bin, or as the bin's text.",
+    )
+    tilts: dict[str, tuple[int, ...]] = Field(
+        default={},
+        description="How numbers are drawn in the bins of an attribute: uniformly, or by the tilt of each bin in "
+        "thousandths (`dpdist/publish/tilts.py`).",
     )
 
 
@@ -76,13 +81,8 @@ def write_file(store: Store, attempt: str, name: str, content: bytes) -> FileRec
 
 def read_file(store: Store, record: FileRecord) -> bytes:
     """The content of a file, after its SHA-256 was found right.
-
-    Raises
-    ------
-    VerificationFailed
-        It is not what the manifest says.
-    DataNotFound, StorageUnavailable
-        As `Store.read_bytes`.
+    Raises VerificationFailed: it is not what the manifest says; DataNotFound, StorageUnavailable: as
+    `Store.read_bytes`.
     """
     content = store.read_bytes(record.name, most=record.bytes)
     if hashlib.sha256(content).hexdigest() != record.sha256:

@@ -84,7 +84,7 @@ def decode(schema: Schema, codes: Codes, *, form: PartFormat, noise: Noise | Non
 
     A code becomes its declared value, its label or stays as it is (`PartFormat.values`). The missing category becomes
     null in columns of integers or numbers, its text in columns of text. A binned integer or number becomes
-    ``lowest..highest`` or one drawn uniformly in the bin: post-processing, from word ``start + row`` of the stream
+    ``lowest..highest`` or one drawn in the bin: post-processing, from word ``start + row`` of the stream
     ``decode/<attribute index>``. Continuous numbers stay as they are.
 
     The schema of the table is ``arrow_schema(schema, form)``. Raises ValueError: the codes do not fit the schema, or
@@ -141,20 +141,13 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 def write_part(store: Store, name: str, table: pa.Table) -> PartRecord:
     """Write one part and return its record for the manifest.
+    Raises OutputUnwritable: the place cannot be written, or the part exceeds `PART_BYTES`, or what readers decompress;
+    OutOfDisk: no space is left; StorageUnavailable: the storage does not answer.
 
     Parameters
     ----------
     name : str
         As made by `part_name`.
-
-    Raises
-    ------
-    OutputUnwritable
-        The place cannot be written, or the part exceeds `PART_BYTES`, or what readers decompress.
-    OutOfDisk
-        No space is left.
-    StorageUnavailable
-        The storage does not answer.
     """
     content = parquet_bytes(table)
     if len(content) > PART_BYTES:

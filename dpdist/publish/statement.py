@@ -13,13 +13,13 @@ from typing import Any, Final
 from dpdist.errors import AccountingError, VerificationFailed
 from dpdist.limits import EVENT_SECONDS, EVENTS, within
 from dpdist.privacy import accountant
+from dpdist.privacy.accountant import most_right
 from dpdist.privacy.deniability import SeedRecords, theorem1
 from dpdist.privacy.event import Event, from_json, number_of_events, takes_size_for_public
 from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import PML, DifferentialPrivacy, FederatedPrivacy, Guarantee, PlausibleDeniability
 from dpdist.privacy.guarantee import from_json as guarantee_from_json
 from dpdist.privacy.leakage import composed, leaking_parts, total_ratio
-from dpdist.privacy.risk import most_right
 from dpdist.publish.manifest import MANIFEST, Manifest
 
 TOLERANCE: Final = 1e-4

@@ -193,16 +193,13 @@ def part_batches(
     store: Store, manifest: Manifest, part: int, *, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """The batches of one part of a release whose manifest was read, for tasks that read a part each.
+    Raises VerificationFailed, DataNotFound, StorageUnavailable: as `verify`, for this part; values are not compared
+    with their domains.
 
     Yields
     ------
     pyarrow.RecordBatch
         At most `batch_rows` rows.
-
-    Raises
-    ------
-    VerificationFailed, DataNotFound, StorageUnavailable
-        As `verify`, for this part; values are not compared with their domains.
     """
     yield from _batches(store, manifest.parts[part], arrow_schema(manifest.table, manifest.format), batch_rows)
 

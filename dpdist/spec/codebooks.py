@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from dpdist.errors import SpecError
-from dpdist.spec import ddi, labelled, sdmx
-from dpdist.spec.calendar import DatedKind
-from dpdist.spec.described import Described, chosen, is_number, is_whole, parquet, text_of, words
+from dpdist.spec import ddi
+from dpdist.spec.described import LABELLED, Described, chosen, is_number, is_whole, labelled, parquet, text_of, words
+from dpdist.spec.groups import DatedKind
 
 FORMATS = (
     "Parquet (.parquet), Frictionless Table Schema, CSVW, NIST or Census data dictionary (.json, .csv), DDI-Codebook "
@@ -44,13 +44,13 @@ def described(source: str, *, public: bool = False, table: str | None = None) ->
     if public:
         raise SpecError(f"{path}: --public reads Parquet files: write the public table as Parquet first")
     try:
-        if kind in labelled.SUFFIXES:
-            return "Stata or SPSS file", list(labelled.variables(path))
+        if kind in LABELLED:
+            return "Stata or SPSS file", list(labelled(path))
         if kind == ".xml":
             root = ddi.tree(path)
-            if sdmx.is_structure(root):
-                return "SDMX structure", list(sdmx.variables(root, path, table=table))
-            return "DDI-Codebook", list(ddi.variables(root, path, table=table))
+            if ddi.is_structure(root):
+                return "SDMX structure", list(ddi.variables_of_structure(root, path, table=table))
+            return "DDI-Codebook", list(ddi.variables_of_codebook(root, path, table=table))
         if kind == ".csv":
             return "Census data dictionary", list(_census_csv(_text(path)))
         if kind == ".names":

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError, meant
-from dpdist.spec.calendar import number_of
+from dpdist.spec.groups import number_of
 
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes

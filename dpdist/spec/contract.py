@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from pathlib import Path
@@ -18,9 +20,8 @@ from pydantic import Field, field_validator, model_validator
 
 from dpdist.errors import ContractBroken, SpecError
 from dpdist.privacy.event import Event, takes_size_for_public
-from dpdist.spec.data import ParentTable, TableSpec
+from dpdist.spec.data import PATH, ParentTable, TableSpec, from_folder, with_paths
 from dpdist.spec.part import departures as schema_departures
-from dpdist.spec.paths import PATH, from_folder, with_paths
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict import Exact, Section
@@ -44,6 +45,9 @@ class InputSpec(TableSpec):
     own for its data set."""
     later: Annotated[tuple[str, ...], PATH] = ()
     """Patterns such as s3://bucket/????-??-??.parquet: inputs that may be added later."""
+    every: Literal["month"] | None = None
+    """A record is in the files of one month alone, and their names have it (2026-03): the caps then hold for each
+    month's records, and a release of a quarter counts for its three months."""
 
     @model_validator(mode="after")
     def _held(self) -> InputSpec:
@@ -51,8 +55,10 @@ class InputSpec(TableSpec):
             raise ValueError("data: the files (`path`), or the clients that hold them (`clients`)")
         if self.clients and self.later:
             raise ValueError("data.later: later inputs of a client are in its own contract")
-        if self.parent is not None and self.later:
-            raise ValueError("data.later: not with `parent`, whose rows would have to come later, too")
+        if self.parent is not None and (self.later or self.every):
+            raise ValueError("data.later, data.every: not with `parent`, whose rows would have to come later, too")
+        if self.clients and self.every:
+            raise ValueError("data.every: the months of a client are in its own contract")
         for path in self.parent.paths if self.parent is not None else ():
             self._findable(path)
         return self
@@ -131,6 +137,11 @@ class Contract(Section):
                 "unit: how many records are kept of each unit is private, and nobody bounds those that a unit has "
                 "with several clients, so number_of_records and data.clients do not go with it: leave them out"
             )
+        if self.data.every is not None and (self.protected is not None or self.number_of_records is not None):
+            raise ValueError(
+                "data.every: a unit may have records in several months, and a number of records is that of one input: "
+                "leave `unit` and `number_of_records` out"
+            )
         return self
 
     @property
@@ -190,7 +201,8 @@ class Contract(Section):
         unknown = sorted(name for name, key in spec.clients.items() if self.data.clients.get(name) != key)
         if unknown:
             found.append(f"federated.clients: the contract has no {', '.join(map(repr, unknown))} with that public_key")
-        largest = self.number_of_records or self.minimum_records
+        months = months_in(spec.data.paths) if self.data.every else ()
+        largest = self.number_of_records or self.minimum_records * max(len(months), 1)
         if spec.data.minimum_records > largest:
             found.append(f"data.minimum_records is above {largest}")
         for name, minima in spec.class_minima.items():
@@ -241,9 +253,20 @@ def _of_parents(part: ParentTable | None, whole: ParentTable | None, table: Sche
     return []
 
 
+_MONTH: Final = re.compile(r"(?<!\d)\d{4}-(?:0[1-9]|1[0-2])(?!\d)")
+
+
+def months_in(paths: Iterable[str]) -> tuple[str, ...]:
+    """The months that the names of files have, in order; none where a name has none, or several."""
+    found = [set(_MONTH.findall(path.rstrip("/").rpartition("/")[2])) for path in paths]
+    return tuple(sorted(set().union(*found))) if all(len(months) == 1 for months in found) else ()
+
+
 def adjacency_of(text: str | None) -> str:
     """What the account of a data set is about, from the text of its contract."""
-    return adjacency_words(None if text is None else Contract.from_text(text).protected)
+    contract = None if text is None else Contract.from_text(text)
+    words = adjacency_words(None if contract is None else contract.protected)
+    return words if contract is None or contract.data.every is None else f"{words}, for each {contract.data.every}"
 
 
 def kept_contract(text: str | None, spec: ReleaseSpec, *, name: str, event: Event | None) -> str | None:

@@ -1,20 +1,22 @@
-"""Variables of a DDI-Codebook of any version, also as NESSTAR and the IHSN write it."""
+"""Columns that XML describes.
+
+Variables of a DDI-Codebook of any version, also as NESSTAR and the IHSN write it; dimensions and attributes of an SDMX
+structure message (SDMX-ML 2.0 to 3.0), with the codes of their lists.
+"""
 
 from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html.entities import name2codepoint
 from pathlib import Path
 from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 from dpdist.errors import SpecError
-from dpdist.spec.calendar import DatedKind
-from dpdist.spec.described import Described, chosen, is_number, is_whole, words
-
-MOST_INVALID = 1_000
-"""Integers of a range of invalid values up to which each is listed."""
+from dpdist.spec.described import MOST_INVALID, Described, chosen, is_number, is_whole, words
+from dpdist.spec.groups import DatedKind
 
 MOST_BYTES = 1 << 26
 """Largest codebook that is read."""
@@ -27,24 +29,25 @@ _ENCODINGS = re.compile(
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
-def variables(root: ElementTree.Element, path: Path, *, table: str | None) -> Iterator[Described]:
+def variables_of_codebook(root: Element, path: Path, *, table: str | None) -> Iterator[Described]:
     """The variables of a codebook, of one `table` where it describes several files. Raises SpecError: there are several
     and none is chosen, or there is no variable.
     """
-    found = list(_each(root, "var"))
+    found = root.findall(".//{*}var")
     if not found:
-        name = root.tag.rpartition("}")[2]
-        raise SpecError(f"{path}: <{name}> has no `var` of DDI-Codebook; other XML, such as DDI-Lifecycle, is not read")
+        raise SpecError(
+            f"{path}: <{_name(root)}> has no `var` of DDI-Codebook; other XML, such as DDI-Lifecycle, is not read"
+        )
     files = dict.fromkeys(name for variable in found for name in variable.get("files", "").split())
     if len(files) > 1 or table is not None:
-        titles = {file.get("ID", ""): _text(next(_each(file, "fileName"), None)) for file in _each(root, "fileDscr")}
+        titles = {file.get("ID", ""): _text(file.find(".//{*}fileName")) for file in root.iterfind(".//{*}fileDscr")}
         named = {titles[name]: name for name in files if titles.get(name)} | {name: name for name in files}
         place = named.get(str(table)) or chosen(dict(zip(files, files, strict=True)), table, path, titles)
         found = [variable for variable in found if place in variable.get("files", place).split()]
     yield from map(_variable, found)
 
 
-def tree(path: Path) -> ElementTree.Element:
+def tree(path: Path) -> Element:
     """The tree of an XML file in its declared encoding. A document type is passed over: nothing outside is read, and
     names of HTML stand for their characters. Raises SpecError: the encoding is not known, or entities are declared.
     """
@@ -72,13 +75,13 @@ def tree(path: Path) -> ElementTree.Element:
 _DATED: dict[str, DatedKind] = {"date": "date", "dateTime": "datetime"}
 
 
-def _variable(variable: ElementTree.Element) -> Described:
-    codes = list(_each(variable, "catgry"))
+def _variable(variable: Element) -> Described:
+    codes = variable.findall(".//{*}catgry")
     found = [(_inside(code, "catValu"), _inside(code, "labl"), code.get("missing") == "Y") for code in codes]
     ranges, items = _values(variable, "valrng")
     invalid, invalid_items = _values(variable, "invalrng")
     listed, notes = _listed(invalid)
-    forms = list(_each(variable, "varFormat"))
+    forms = variable.findall(".//{*}varFormat")
     kinds, categories = ([form.get(name, "") for form in forms] for name in ("type", "category"))
     absent = dict.fromkeys([*(value for value, _, missing in found if missing), *invalid_items, *listed])
     kept = {value: label for value, label, _ in found if value not in absent}
@@ -126,14 +129,14 @@ def _covered(low: str, high: str, codes: dict[str, str]) -> bool:
     return last - first < len(codes) and all(str(number) in codes for number in range(first, last + 1))
 
 
-def _values(variable: ElementTree.Element, name: str) -> tuple[list[ElementTree.Element], list[str]]:
+def _values(variable: Element, name: str) -> tuple[list[Element], list[str]]:
     """The ranges and the single values of the valid or invalid ones of a variable."""
-    found = list(_each(variable, name))
-    items = [item.get("VALUE", "") for part in found for item in _each(part, "item")]
-    return [end for part in found for end in _each(part, "range")], [item for item in items if item]
+    found = variable.findall(f".//{{*}}{name}")
+    items = [item.get("VALUE", "") for part in found for item in part.iterfind(".//{*}item")]
+    return [end for part in found for end in part.iterfind(".//{*}range")], [item for item in items if item]
 
 
-def _listed(invalid: list[ElementTree.Element]) -> tuple[list[str], list[str]]:
+def _listed(invalid: list[Element]) -> tuple[list[str], list[str]]:
     """The integers of ranges of invalid values, and what to say about ranges that cannot be listed."""
     listed, notes = [], []
     for end in invalid:
@@ -146,14 +149,74 @@ def _listed(invalid: list[ElementTree.Element]) -> tuple[list[str], list[str]]:
     return listed, notes
 
 
-def _each(node: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
-    return (child for child in node.iter() if child.tag.rpartition("}")[2] == name)
+def _each(node: Iterable[Element], *names: str) -> Iterator[Element]:
+    """Those of the nodes that have one of the names, in any name space."""
+    return (one for one in node if _name(one) in names)
 
 
-def _inside(node: ElementTree.Element, name: str) -> str:
+def _name(node: Element) -> str:
+    return node.tag.rpartition("}")[2]
+
+
+def _inside(node: Element, name: str) -> str:
     """The text of a direct child."""
-    return _text(next((child for child in node if child.tag.rpartition("}")[2] == name), None))
+    return _text(node.find(f"{{*}}{name}"))
 
 
-def _text(node: ElementTree.Element | None) -> str:
+def _text(node: Element | None) -> str:
     return "" if node is None else " ".join("".join(node.itertext()).split())
+
+
+# --- SDMX -------------------------------------------------------------------------------------------------------------
+
+_COMPONENTS = ("Dimension", "TimeDimension", "Attribute", "PrimaryMeasure", "Measure")
+_NUMBERS = ("Decimal", "Double", "Float")
+_WHOLE = ("Integer", "Long", "Short", "BigInteger", "Count")
+
+
+def is_structure(root: Element) -> bool:
+    """Whether a tree is a structure message."""
+    return _name(root) == "Structure" and any("sdmx" in part.tag for part in root.iter())
+
+
+def variables_of_structure(root: Element, path: Path, *, table: str | None) -> Iterator[Described]:
+    """The components of one data structure, in their order; `table` is the id of one of several. Raises SpecError."""
+    lists = {str(one.get("id")): _codes(one) for one in _each(root.iter(), "Codelist", "CodeList")}
+    concepts = {str(one.get("id")): _titled(one) for one in root.iterfind(".//{*}Concept")}
+    found = {str(one.get("id")): one for one in _each(root.iter(), "DataStructure", "KeyFamily")}
+    for part in _each(chosen(found, table, path).iter(), *_COMPONENTS):
+        refs = {_name(one): _reference(one) for one in part.iter() if _reference(one)}
+        concept = part.get("conceptRef") or refs.get("ConceptIdentity", "")
+        if not concept:  # a dimension that an attribute goes with
+            continue
+        name = part.get("id") or concept
+        codes = lists.get(part.get("codelist") or refs.get("Enumeration", ""))
+        form = part.find(".//{*}TextFormat")
+        kind = "" if form is None else str(form.get("textType") or "")
+        yield Described(
+            name,
+            words(concepts.get(concept), "" if codes or kind else "TODO: the structure names no codes here"),
+            codes,
+            low="" if form is None else str(form.get("minValue") or ""),
+            high="" if form is None else str(form.get("maxValue") or ""),
+            integers=kind not in _NUMBERS and "Measure" not in _name(part),
+            texts=kind not in _NUMBERS + _WHOLE and "Measure" not in _name(part),
+            nullable=_name(part) == "Attribute",
+        )
+
+
+def _reference(node: Element) -> str:
+    """What a node refers to, by a `Ref` or a URN: AGENCY:LIST(1.0), or AGENCY:SCHEME(1.0).CONCEPT."""
+    by_id = [str(one.get("id")) for one in node.iterfind("{*}Ref")]
+    urn = next((text for one in (node, *node) if (text := (one.text or "").strip()).startswith("urn:sdmx")), "")
+    listed, _, item = urn.rpartition(":")[2].partition(").")
+    return by_id[0] if by_id else item or listed.partition("(")[0]
+
+
+def _codes(codelist: Element) -> dict[str, str]:
+    return {str(code.get("id") or code.get("value")): _titled(code) for code in codelist.iterfind("{*}Code")}
+
+
+def _titled(node: Element) -> str:
+    """The first name or description of an item."""
+    return next((" ".join((one.text or "").split()) for one in _each(node, "Name", "Description")), "")

@@ -9,12 +9,13 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpdist.errors import SpecError
-from dpdist.spec.calendar import DatedKind
+from dpdist.spec.groups import DatedKind
 from dpdist.storage.files import columns_of_folders, is_passed_over, storage_errors
 from dpdist.storage.s3 import filesystem
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 T = TypeVar("T")
 
@@ -239,3 +240,66 @@ def _ranged(column: Described, present: pa.ChunkedArray) -> Described:
 def _are_codes(found: list[Any], rows: int) -> bool:
     """Whether the distinct integers of a column are codes rather than a range: a few hundred of them, with gaps."""
     return len(found) <= min(MOST_CODES, rows / 10) and len(found) < 0.9 * (found[-1] - found[0] + 1 if found else 0)
+
+
+MOST_INVALID = 1_000
+"""Integers of a range of invalid values up to which each is listed."""
+
+LABELLED = (".dta", ".sav", ".zsav")
+
+_WHOLE_FORMAT = re.compile(r"F\d+(\.0)?|%\d+\.0f")
+_DATE = re.compile(r"[AES]?DATE\d+|%td.*")
+_DATETIME = re.compile(r"(YMDHMS|DATETIME)\d+.*|%t[cC].*")
+
+
+def labelled(path: Path) -> Iterator[Described]:
+    """The variables of a file. Raises SpecError: pyreadstat is not installed, or cannot read the file."""
+    try:
+        import pyreadstat  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise SpecError(f"{path}: Stata and SPSS files need pyreadstat: pip install 'dpdist[readers]'") from None
+    is_stata = path.suffix.lower() == ".dta"
+    try:
+        read = pyreadstat.read_dta if is_stata else pyreadstat.read_sav
+        _, about = read(str(path), metadataonly=True, user_missing=True)
+    except (pyreadstat.ReadstatError, OSError):
+        raise SpecError(f"{path} is no Stata or SPSS file, or is damaged: write or copy it again") from None
+    for name, label in zip(about.column_names, about.column_labels, strict=True):
+        yield _variable(name, label, about)
+
+
+def _variable(name: str, label: str | None, about: Any) -> Described:
+    kind, form = about.readstat_variable_types[name], str(about.original_variable_types[name])
+    is_text, labels = kind == "string", about.variable_value_labels.get(name, {})
+    absent, notes = [_code(value) for value in about.missing_user_values.get(name, ())], []
+    for ends in about.missing_ranges.get(name, ()):
+        low, high = ends["lo"], ends["hi"]
+        if low == high:
+            absent.append(_code(low))
+        elif not is_text and float(low).is_integer() and float(high).is_integer() and high - low < MOST_INVALID:
+            absent += map(str, range(int(low), int(high) + 1))
+        else:
+            notes.append(f"TODO: values from {low} to {high} mean missing: name them")
+    lettered = [key for key in labels if not is_text and isinstance(key, str)]  # the missing values .a to .z of Stata
+    items = {_code(key): str(text) for key, text in labels.items() if key not in lettered}
+    kept = {code: text for code, text in items.items() if code not in absent}
+    if kept and about.variable_measure.get(name) == "scale":
+        notes.append("TODO: values with labels, on a scale: list those that mean missing under `missing_values`")
+        notes.append(", ".join(f"{code} = {text}" for code, text in kept.items()))
+        kept = {}
+    return Described(
+        name,
+        words(label, *notes),
+        kept or None,
+        integers=kind.startswith("int") or _WHOLE_FORMAT.fullmatch(form) is not None,
+        texts=is_text,
+        ordered=about.variable_measure.get(name) == "ordinal",
+        dated="date" if _DATE.fullmatch(form) else "datetime" if _DATETIME.fullmatch(form) else None,
+        absent=tuple(dict.fromkeys(absent)),
+        nullable=True,
+    )
+
+
+def _code(value: Any) -> str:
+    """A value as text; whole numbers without a fraction."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

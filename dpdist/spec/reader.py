@@ -19,13 +19,13 @@ from typing import Annotated, Any, Final
 from pydantic import Field, TypeAdapter
 
 from dpdist.errors import SpecError
+from dpdist.spec.data import from_folder
 from dpdist.spec.kinds import FAMILIES
-from dpdist.spec.overrides import change, override
-from dpdist.spec.paths import from_folder
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
+from dpdist.spec.series import in_period
 from dpdist.spec.strict_yaml import load_yaml
-from dpdist.spec.validation import validated
+from dpdist.spec.validation import change, override, validated
 
 AnySpecification = str | os.PathLike[str] | Mapping[str, Any] | ReleaseSpec
 """The path of a spec file, its settings as a mapping, or a spec that was read before."""
@@ -57,6 +57,8 @@ def load(
     title: str = "the spec",
 ) -> ReleaseSpec:
     """Read a spec, apply overrides, resolve its schema and its paths, and validate it.
+    Raises SpecError: the file cannot be read, is not YAML or is not a valid spec, or the schema's path leaves the
+    folder of the spec; the message names each setting.
 
     Parameters
     ----------
@@ -71,12 +73,6 @@ def load(
         The day of ``{date:…}`` where the spec sets none (`dated`).
     title : str
         What a mapping is called in errors.
-
-    Raises
-    ------
-    SpecError
-        The file cannot be read, is not YAML or is not a valid spec, or the schema's path leaves the folder of the spec;
-        the message names each setting.
     """
     if isinstance(source, ReleaseSpec):
         return change(source, overrides) if overrides else source
@@ -89,7 +85,8 @@ def load(
     else:
         raise SpecError(f"spec: expected the path of a spec file or a mapping, got {type(source).__name__}")
     try:
-        tree = dated(override(tree, overrides or {}), day=day)
+        tree = override(tree, overrides or {})
+        tree = dated(in_period(tree, day=day) if isinstance(tree.get("series"), Mapping) else tree, day=day)
     except SpecError as error:
         raise SpecError(f"{title}: {error}") from None
     kind = tree.get("kind")
@@ -109,6 +106,7 @@ def load(
 
 def load_public(public: Mapping[str, Any], schema: Schema, settings: Mapping[str, Any] | None = None) -> ReleaseSpec:
     """The spec of a release as far as its manifest says it; where its files are is not said.
+    Raises SpecError: this version does not know the kind, or the settings.
 
     Parameters
     ----------
@@ -118,11 +116,6 @@ def load_public(public: Mapping[str, Any], schema: Schema, settings: Mapping[str
         Of the table.
     settings : mapping of str to object, optional
         What the public part does not say, by dotted path.
-
-    Raises
-    ------
-    SpecError
-        This version does not know the kind, or the settings.
     """
     elsewhere = {name: {**public.get(name, {}), "path": "unknown"} for name in ("data", "output")}
     return load({**public, **elsewhere, "schema": schema}, settings, title="the manifest's spec")
@@ -130,6 +123,7 @@ def load_public(public: Mapping[str, Any], schema: Schema, settings: Mapping[str
 
 def dated(tree: Mapping[str, Any], *, day: date | None = None) -> dict[str, Any]:
     """A spec with the fields ``{date:…}`` of `name`, `output.path` and `data.path` filled, without the setting `date`.
+    Raises SpecError: a field is not one of those above, name and paths follow different periods, or `date` is no day.
 
     Parameters
     ----------
@@ -137,11 +131,6 @@ def dated(tree: Mapping[str, Any], *, day: date | None = None) -> dict[str, Any]
         The settings of a spec; left as they are.
     day : date, optional
         The day where the settings name none; by default today, in UTC.
-
-    Raises
-    ------
-    SpecError
-        A field is not one of those above, name and paths follow different periods, or `date` is no day.
     """
     out = dict(tree)
     chosen = out.pop("date", None)

@@ -10,7 +10,8 @@ attribute have an order, the declared one, but no numbers. Regressions have a sm
     logistic regression income = '>50K' on age, sex = 'Male'
 
 An outcome or a term is an attribute with numbers, or a condition on one attribute (1 where it holds): a function of the
-code of one attribute. Values of bins are their middles. A record with a missing value of any of these attributes is
+code of one attribute. Values of bins are their middles, or what a release with tilts draws on average where it was not
+declared. A record with a missing value of any of these attributes is
 left out, as statistical packages do, unless the question says what a missing value counts as: a number (``income with
 missing as 0``), or in a condition (``sex = 1 or sex is missing``). The constant is always there. The outcome of a
 logistic regression is a condition.
@@ -20,14 +21,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
-from dpdist.spec.calendar import DatedKind, text_of
 from dpdist.spec.conditions import Condition, Mask, ends_of, everything, named, parse_condition, texts_of
+from dpdist.spec.groups import DatedKind, text_of
 from dpdist.spec.schema import Schema
 
 MISSING_AS = r"\s+with\s+missing\s+as\s+"
@@ -52,11 +55,15 @@ class Numbers:
     counted: Mask  # which codes count: all but the category for missing values, unless it was given a number
     texts: tuple[str, ...] = ()  # of an ordinal attribute of texts: its values, whose places are the numbers
     dated: DatedKind | None = None  # where the numbers are days or moments
+    means: NDArray[np.float64] | None = None  # of the bins, where they are not their middles
 
     @property
     def middles(self) -> NDArray[np.float64]:
         """The number that each code counts as."""
-        return np.asarray((self.lows + self.highs) / 2)
+        found = np.asarray((self.lows + self.highs) / 2)
+        if self.means is not None:
+            found[: len(self.means)] = self.means
+        return found
 
     @property
     def order(self) -> NDArray[np.intp]:
@@ -71,7 +78,11 @@ class Numbers:
         return self.texts[int(number)] if self.texts else float(number)
 
 
-def numbers_in(text: str, schema: Schema, *, ordered: bool = False) -> Numbers:
+Means = Mapping[str, NDArray[np.float64]]
+"""Numbers that the bins of attributes count as, by their names; of all others their middles."""
+
+
+def numbers_in(text: str, schema: Schema, *, ordered: bool = False, means: Means = MappingProxyType({})) -> Numbers:
     """Read ``NAME`` or ``NAME with missing as NUMBER``. With `ordered`, an order is enough, which texts of ordinal
     attributes have. Raises SpecError: there is no such attribute, it has no numbers (or no order), or the number for
     missing values is no number or has no use.
@@ -93,7 +104,7 @@ def numbers_in(text: str, schema: Schema, *, ordered: bool = False) -> Numbers:
     counted = (np.arange(size) < declared) | (given is not None)
     filled = [_number(given, attribute.name, is_used=size > declared)] * (size - declared)
     lows, highs = (np.append(np.asarray(end, np.float64), filled) for end in ends)
-    return Numbers(place, lows, highs, counted, texts, attribute.dated)
+    return Numbers(place, lows, highs, counted, texts, attribute.dated, means.get(attribute.name))
 
 
 def _number(given: str | None, name: str, *, is_used: bool) -> float:
@@ -160,7 +171,7 @@ def asks_for_regression(text: str) -> bool:
     return _REGRESSION.fullmatch(hidden(text)) is not None
 
 
-def parse_regression(text: str, schema: Schema) -> Regression:
+def parse_regression(text: str, schema: Schema, means: Means = MappingProxyType({})) -> Regression:
     """Read a regression. Raises SpecError: it is not of the grammar, names no attribute, or one without numbers; the
     message says what to write.
     """
@@ -174,8 +185,8 @@ def parse_regression(text: str, schema: Schema) -> Regression:
         None if start < 0 else text[start:end] for start, end in (found.span(k) for k in range(1, 5))
     )
     asked = everything() if where is None else parse_condition(where, schema)
-    terms = tuple(parse_term(part, schema) for part in listed_in(listed or ""))
-    target = parse_term(outcome or "", schema)
+    terms = tuple(parse_term(part, schema, means) for part in listed_in(listed or ""))
+    target = parse_term(outcome or "", schema, means)
     condition = asked
     for term in (target, *terms):
         condition = condition.within({term.attribute: term.counted})
@@ -190,10 +201,10 @@ def parse_regression(text: str, schema: Schema) -> Regression:
     return regression
 
 
-def parse_term(text: str, schema: Schema) -> Term:
+def parse_term(text: str, schema: Schema, means: Means = MappingProxyType({})) -> Term:
     """An attribute's numbers, or whether a condition on one holds. Raises SpecError: as `parse_regression`."""
     if text.strip().strip("`") in schema.names or _NUMBERED.search(hidden(text)):
-        numbers = numbers_in(text, schema)
+        numbers = numbers_in(text, schema, means=means)
         return Term(text, numbers.place, numbers.middles, numbers.counted)
     condition = parse_condition(text, schema)
     if len(condition.attributes) != 1:

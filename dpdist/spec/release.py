@@ -14,13 +14,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from dpdist.limits import PART_ROWS
-from dpdist.spec.data import DataSpec, StorageSpec
-from dpdist.spec.overrides import change
-from dpdist.spec.paths import PATH, without_paths
+from dpdist.spec.data import PATH, DataSpec, StorageSpec, without_paths
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict import Section
 from dpdist.spec.unit import UnitSpec, WeightSpec, protected, refuse_released
-from dpdist.spec.validation import NAME
+from dpdist.spec.validation import NAME, change
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
 
@@ -36,7 +34,7 @@ class OutputSpec(Section):
     values: Literal["values", "labels", "codes"] = "values"
     """Write the declared values, their labels, or integer codes."""
     bins: Literal["uniform", "label"] = "uniform"
-    """Binned integers as an integer drawn uniformly in the bin, or as the bin's text."""
+    """Binned numbers as one drawn in the bin (of a synthesis by its neighbours' counts), or as the bin's text."""
     rows_per_part: int = Field(default=250_000, ge=1_000, le=PART_ROWS, description="Rows in each Parquet part.")
     signing_key: Annotated[str | None, PATH] = None
     """PEM file of an Ed25519 private key; default: the identity of the data set."""

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, model_validator
 
 from dpdist.errors import SpecError
-from dpdist.spec.calendar import Every
 from dpdist.spec.conditions import Box, Mask, ends_of, equal_to, inside, missing_text, named, parse_condition, texts_of
+from dpdist.spec.groups import Every
 from dpdist.spec.strict import Frozen, OwnFields, Value
 
 if TYPE_CHECKING:

@@ -28,8 +28,21 @@ from pydantic import (
 
 from dpdist.errors import SpecError
 from dpdist.privacy.formatting import Displayed, Fact
-from dpdist.spec.calendar import DAY, DatedKind, Every, number_of, periods, text_of
-from dpdist.spec.groups import Edges, Groups, Number, Prefix, Width, group_map, level_maps
+from dpdist.spec.groups import (
+    DAY,
+    DatedKind,
+    Edges,
+    Every,
+    Groups,
+    Number,
+    Prefix,
+    Width,
+    group_map,
+    level_maps,
+    number_of,
+    periods,
+    text_of,
+)
 from dpdist.spec.rules import Rule, Rules, compiled
 from dpdist.spec.strict import Frozen, Value
 from dpdist.spec.strict_yaml import load_yaml, write_yaml
@@ -355,7 +368,7 @@ class Attribute(Frozen):
 
     @property
     def dated(self) -> DatedKind | None:
-        """Its kind, where its integers are days or moments (`dpdist.spec.calendar`)."""
+        """Its kind, where its integers are days or moments (`dpdist.spec.groups`)."""
         return self.kind if self.kind == "date" or self.kind == "datetime" else None
 
     @property

@@ -38,17 +38,13 @@ KEPT = 7 * 24 * 3600
 
 def lock(file: IO[bytes], *, wait: bool) -> None:
     """Lock an open file for this process alone.
+    Raises OSError: another process holds the lock, and `wait` is false; or the file system, or the operating system,
+    has no locks.
 
     Parameters
     ----------
-    file : file
     wait : bool
         Until the process that holds the lock drops it.
-
-    Raises
-    ------
-    OSError
-        Another process holds the lock, and `wait` is false; or the file system, or the operating system, has no locks.
     """
     if fcntl is None:
         raise OSError(errno.ENOLCK, "this system has no locks of files")

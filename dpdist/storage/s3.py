@@ -54,10 +54,7 @@ def is_s3(uri: str) -> bool:
 
 def require_plain(uri: str) -> None:
     """Refuse an S3 address of another form than s3://bucket/key: an object would have a second name.
-
-    Raises
-    ------
-    SpecError
+    Raises SpecError.
     """
     if is_s3(uri) and (not _PLAIN.match(uri) or "?versionId=" in uri):
         raise SpecError(

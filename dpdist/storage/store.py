@@ -143,15 +143,8 @@ class Store:
 
     def read_bytes(self, name: str, *, most: int | None = None) -> bytes:
         """The content of a file, by one GET; with `most` only if it is not longer, which is found out before.
-
-        Raises
-        ------
-        DataNotFound
-            There is no such file, no access to it, or it is something else, such as a pipe.
-        VerificationFailed
-            It is longer than `most`.
-        StorageUnavailable
-            The storage does not answer.
+        Raises DataNotFound: there is no such file, no access to it, or it is something else, such as a pipe;
+        VerificationFailed: it is longer than `most`; StorageUnavailable: the storage does not answer.
         """
         path = self._path(name)
         with self._reading(name):

@@ -39,9 +39,8 @@ import numpy as np
 from bench_synthesis import FILES, spec_of, table_of
 from harness import DATA, argument_parser, write
 
-from dpdist.accuracy.coefficients import linear, logistic
 from dpdist.accuracy.intervals import CellErrors
-from dpdist.accuracy.measured import Accuracy
+from dpdist.accuracy.measured import Accuracy, linear, logistic
 from dpdist.data.count import pair_counts, table_counts
 from dpdist.families.base.accuracy import ReleaseAccuracy
 from dpdist.families.base.registry import make_plan, stages_of
@@ -50,14 +49,15 @@ from dpdist.inference.answers import Answer
 from dpdist.inference.comparisons import answer, by_replicates
 from dpdist.inference.published import Published
 from dpdist.inference.replicates import Replicates, make_replicates
-from dpdist.model.account import Measurements
+from dpdist.model.files import PublishedModel
 from dpdist.model.learn import Learned
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
+from dpdist.publish.part_format import PartFormat
 from dpdist.spec.conditions import ends_of
-from dpdist.spec.overrides import change
 from dpdist.spec.regression import listed_in, parse_term
 from dpdist.spec.schema import Schema
+from dpdist.spec.validation import change
 
 TRIPLES = 150
 MEANS = 3
@@ -82,13 +82,11 @@ REGRESSIONS = {
 class Made(Published):
     """A release that was rehearsed and not written."""
 
-    def __init__(
-        self, schema: Schema, codes: Codes, accuracy: Accuracy, measurements: Measurements, public: Any = None
-    ) -> None:
-        for name, value in (("table", schema), ("attempt", "rehearsal"), ("parameters", public or {})):
-            self.__dict__.setdefault("manifest", SimpleNamespace()).__dict__[name] = value
-        self.__dict__ |= {"codes": codes, "records": accuracy.records, "measurements": measurements}
-        self.__dict__ |= {"accuracy": accuracy, "model": SimpleNamespace(measurements=measurements)}
+    def __init__(self, schema: Schema, codes: Codes, accuracy: Accuracy, model: Any, public: Any = None) -> None:
+        about = {"table": schema, "attempt": "rehearsal", "parameters": public or {}, "format": PartFormat()}
+        self.__dict__["manifest"] = SimpleNamespace(records=len(codes[0]), **about)
+        self.__dict__ |= {"codes": codes, "records": accuracy.records, "measurements": model.measurements}
+        self.__dict__ |= {"accuracy": accuracy, "model": model}
 
     @cached_property
     def errors(self) -> CellErrors:
@@ -133,9 +131,7 @@ def of_cells(codes: Codes, made: Made) -> dict[str, list[float]]:
 def of_estimates(codes: Codes, made: Made, name: str) -> dict[str, list[float]]:
     """The columns of means and regressions, for one key."""
     replicates = make_replicates(made)
-    real = Replicates(
-        Made(made.schema, codes, made.__dict__["accuracy"], made.measurements), codes, 1.0, _ones(codes), 1.0
-    )
+    real = Replicates(Made(made.schema, codes, made.__dict__["accuracy"], made.model), codes, 1.0, _ones(codes), 1.0)
     found = {}
     for kind, fit, prefix in (("linear", linear, ""), ("logistic", logistic, "logistic ")):
         answers = by_replicates(replicates, question_of(name, prefix))
@@ -247,8 +243,9 @@ def release_of(codes: Codes, plan: Any, seed: int) -> Made:
     key = key_from(Noise(np.random.default_rng([seed, 6]).bytes(32)))
     stages = [s for s in stages_of(plan) if s.name in ("model", "records", "accuracy", "regressions")]
     made = rehearse(plan, stages, codes, key=key, until=None)
-    accuracy, measurements = made.result(ReleaseAccuracy).accuracy, made.result(Learned).measurements
-    return Made(plan.spec.table, released_codes(made), accuracy, measurements, made.public)
+    accuracy, learned = made.result(ReleaseAccuracy).accuracy, made.result(Learned)
+    model = PublishedModel(learned.fitted, learned.measurements, made.drawing_key.public_hex, plan.choices.balance)
+    return Made(plan.spec.table, released_codes(made), accuracy, model, made.public)
 
 
 def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -286,10 +283,11 @@ def persons(rows: int, *, wide: bool) -> tuple[Codes, Schema]:
         if column.nunique() > 120:
             cuts = np.unique(np.quantile(column.dropna(), np.linspace(0, 1, 13))[1:-1])
             column = column.where(column.isna(), np.searchsorted(cuts, column.fillna(0)))
-        values = sorted(int(value) for value in column.dropna().unique()) + [-9999] * bool(column.isna().any())
-        places = {value: place for place, value in enumerate(values)}
-        codes.append(np.array([places[int(value)] for value in column[drawn].fillna(-9999)], np.uint8))
-        attributes.append({"name": name, "kind": "categorical", "values": values})
+        values = sorted(int(value) for value in column.dropna().unique())
+        found = np.searchsorted(values, column[drawn].fillna(2**31))  # a missing value comes last
+        codes.append(found.astype(np.uint8))
+        missing = {"missing": {"category": "missing"}} if column.isna().any() else {}
+        attributes.append({"name": name, "kind": "categorical", "values": values} | missing)
     return codes, Schema.model_validate({"attributes": attributes})
 
 

@@ -35,12 +35,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, roc_auc_sco
 from sklearn.tree import DecisionTreeClassifier
 
 from dpdist.errors import SpecError
-from dpdist.families.mixing.federated.messages import (
-    average,
-    correlated_noise,
-    local_noise,
-    noisy_steps,
-)
+from dpdist.families.mixing.federated.messages import average, correlated_noise, local_noise, noisy_steps
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer, clip_rows
 from dpdist.families.mixing.plan import plan

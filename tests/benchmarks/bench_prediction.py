@@ -7,7 +7,8 @@ without an intercept; *shifted*: the same, predicted where x3 has another mean; 
 two, by Latin hypercube or diffusion model; *mismatched-prices*: at other prices than were seen; *paper-prices* and
 *paper-tables*: its five brands, and its five tables with its columns, sizes and requirements. *linked*: how often a
 released row is nearest to the row it was mixed from. *private*: the differentially private variant beside the published
-method and plausible-deniability synthesis, also on a simulated regression of 20,000 records. Errors are against what
+method and plausible-deniability synthesis, also on a simulated regression of 20,000 records; *clients*: the same by one
+curator, by clients with masks, and by clients with noise of their own. Errors are against what
 was never used; on tables on the scale of the response. ``--only`` chooses tables. The tasks of the corrected tables
 write ``results/prediction.json``.
 """
@@ -26,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from prediction_generators import generators
 from prediction_models import FILES
 from prediction_paper_tables import mismatched_prices, paper_prices, paper_tables
-from prediction_private import private
+from prediction_private import clients, private
 from prediction_published import intercepts, published, released, shifted, sizes
 from prediction_tables import linkage
 
@@ -45,6 +46,7 @@ def main() -> None:
         "paper-tables": (paper_tables, 20),
         "linked": (linkage, 3),
         "private": (private, 3),
+        "clients": (clients, 5),
     }
     parser = argument_parser(__doc__)
     parser.add_argument("task", nargs="?", choices=[*tasks, "all"], default="all")

@@ -36,7 +36,7 @@ from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.spec.overrides import change
+from dpdist.spec.validation import change
 
 ORDERED = {
     "acs2013": ("age", "edu", "hpw"),

@@ -5,12 +5,13 @@
 *Months*: the workers in random order, an equal part each month, (1, 1e-9) for each person over all: 70 % of mu^2 for
 the month, 15 % each for the quarter and the year. With a drift that part of the records is redrawn every month, for
 good, from a population in which half of the attributes are independent of the others. Each month has the months before
-as `previous`; the last one is also released *alone*. The last quarter and the year have their months as a `sum`. *Own
-sample* is as many records drawn from the month itself. *States*: some of the smallest and largest ones, alone and with
-the release of the country as a table that they are a `part` of. Distances are those of `bench_synthesis.py`; *cells*
-are how many of the nominal 95 % intervals of one- and two-way cells above 1 % (and, *below*, of 0.1 to 1 %) cover.
-*By question*: levels of the last month, changes from the one before and sums of all, with the *length* of intervals in
-parts of those of each month's tables alone.
+as `previous`; the last one is also released *alone*. *Own sample* is as many records drawn from the month itself.
+*Roll-ups*: each quarter has its months as a `sum` and the quarters before as `previous`, the year has its months as a
+`sum` and its quarters as `larger`. *States*: some of the smallest and largest ones, alone and with the release of the
+country as a table that they are a `part` of; and the country with its states as a `sum`. Distances are those of
+`bench_synthesis.py`; *cells* are how many of the nominal 95 % intervals of one- and two-way cells above 1 % (and,
+*below*, of 0.1 to 1 %) cover. *By question*: levels of the last month, changes from the one before and sums of all,
+with the *length* of intervals in parts of those of each month's tables alone.
 Keys are seeded, **not private**.
 """
 
@@ -40,8 +41,8 @@ from dpdist.privacy.noise import Noise
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 
-EPSILON = {"month": 0.8297, "quarter": 0.3717, "year": 0.3717, "whole": 1.0}
-"""Epsilon at delta 1e-9 of 70, 15 and 15 % of the mu^2 of (1, 1e-9)."""
+EPSILON = {"month": 0.8297, "quarter": 0.3717, "year": 0.3717, "rest": 0.9180, "whole": 1.0}
+"""Epsilon at delta 1e-9 of 70, 15, 15 and 85 % of the mu^2 of (1, 1e-9)."""
 
 
 class Releases:
@@ -157,14 +158,32 @@ def months(options: argparse.Namespace, releases: Releases, codes: Codes) -> Ite
                 named = f"month {t + 1}, with the {t} before" if t else "month 1"
                 yield {**about, "release": named, **releases.figures(table, made)}
         yield from ({**about, **row} for row in over_time(tables, before, releases.schema.cardinalities))
-        for name, parts in (("quarter", 3), ("year", 12)):
-            if number < 12:
-                continue
-            whole = [np.concatenate(columns) for columns in zip(*tables[-parts:], strict=True)]
-            for share, related in (("whole", ()), (name, ()), (name, (Related("sum", tuple(before[-parts:])),))):
-                how = "all of mu^2" if share == "whole" else f"15 % of mu^2{', with its months' if related else ''}"
-                figures = releases.figures(whole, releases.release(whole, share, *related))
-                yield {**about, "release": f"{name}, {how}", **figures}
+
+
+def roll_ups(options: argparse.Namespace, releases: Releases, codes: Codes) -> Iterator[dict[str, Any]]:
+    """The last quarter and the year of a series, for several keys."""
+    order = np.random.default_rng(0).permutation(len(codes[0]))
+    size = len(order) // 12
+    tables = [[column[order[t * size : (t + 1) * size]] for column in codes] for t in range(12)]
+    before, quarters = list[Earlier](), list[Earlier]()
+    for t, table in enumerate(tables):
+        related = (Related("previous", tuple(before)),) if before else ()
+        before.append(earlier(releases.release(table, "month", *related, only_learn=True)))
+        if t % 3 == 2:
+            related = (Related("sum", tuple(before[-3:])),)
+            related += (Related("previous", tuple(quarters)),) if quarters else ()
+            whole = [np.concatenate(columns) for columns in zip(*tables[t - 2 : t + 1], strict=True)]
+            for key in range(options.keys if t == 11 else 1):
+                made = releases.release(whole, "quarter", *related, only_learn=t < 11)
+                if t == 11:
+                    named = {"release": "quarter, 15 % of mu^2, with its months and quarters before", "key": key}
+                    yield {"case": "roll-ups", **named, **releases.figures(whole, made)}
+            quarters.append(earlier(made))
+    whole = [np.concatenate(columns) for columns in zip(*tables, strict=True)]
+    related = (Related("larger", tuple(quarters)), Related("sum", tuple(before)))
+    for key in range(options.keys):
+        named = {"release": "year, 15 % of mu^2, with its quarters and months", "key": key}
+        yield {"case": "roll-ups", **named, **releases.figures(whole, releases.release(whole, "year", *related))}
 
 
 def states(options: argparse.Namespace, releases: Releases, codes: Codes) -> Iterator[dict[str, Any]]:
@@ -173,9 +192,17 @@ def states(options: argparse.Namespace, releases: Releases, codes: Codes) -> Ite
     kept = [k for k in range(len(codes)) if k != place]
     attributes = tuple(releases.schema.attributes[k] for k in kept)
     inside = Releases(Schema(attributes=attributes))
-    country = Related("part", (earlier(inside.release([codes[k] for k in kept], "whole", only_learn=True)),))
+    whole = [codes[k] for k in kept]
+    alone = inside.release(whole, "whole")
+    country = Related("part", (earlier(alone),))
     sizes = np.bincount(codes[place])
     ordered = [int(s) for s in np.argsort(sizes, kind="stable") if sizes[s]]
+    if options.country:
+        parts = [[column[codes[place] == s] for column in whole] for s in ordered]
+        made = tuple(earlier(inside.release(part, "rest", only_learn=True)) for part in parts)
+        together = inside.release(whole, "year", Related("sum", made))
+        for how, one in (("all of mu^2", alone), ("15 % of mu^2, with its states at 85 %", together)):
+            yield {"case": "states", "release": f"country, {how}", **inside.figures(whole, one)}
     chosen = [ordered[round(k * (len(ordered) - 1) / max(options.states - 1, 1))] for k in range(options.states)]
     for state in chosen if options.states else ():
         own = [codes[k][codes[place] == state] for k in kept]
@@ -188,12 +215,15 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--drift", nargs="*", type=float, default=[0.0, 0.02, 0.2])
     parser.add_argument("--months", nargs="*", type=int, default=[12, 6, 6])
+    parser.add_argument("--keys", type=int, default=3)
     parser.add_argument("--states", type=int, default=3)
+    parser.add_argument("--country", action="store_true")
+    parser.add_argument("--cases", nargs="+", default=["months", "roll_ups", "states"])
     options = parser.parse_args()
     codes, _, spec = table_of("acs2024")
     releases, rows = Releases(spec.table), list[dict[str, Any]]()
-    for case in (months, states):
-        for row in case(options, releases, codes):
+    for case in (months, roll_ups, states):
+        for row in case(options, releases, codes) if case.__name__ in options.cases else ():
             print(json.dumps(row), flush=True)
             rows.append(row)
             write(options, rows)

@@ -14,12 +14,12 @@ from dpdist.data.encode import TableEncoder, check_type
 from dpdist.data.report import check
 from dpdist.errors import DpdistError, SpecError
 from dpdist.spec.contract import Contract
-from dpdist.spec.overrides import parse_overrides
 from dpdist.spec.part import departures
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict import Exact, Section
 from dpdist.spec.strict_yaml import parse_yaml
+from dpdist.spec.validation import parse_overrides
 
 SCHEMA = {
     "attributes": [

@@ -32,7 +32,7 @@ from dpdist.inference.comparisons import answer
 from dpdist.inference.published import Published
 from dpdist.inference.records import draw_table
 from dpdist.inference.replicates import make_replicates
-from dpdist.lifecycle.preflight import refuse
+from dpdist.lifecycle.conformity import refuse
 from dpdist.limits import within
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Composed, DiscreteLaplace, Gaussian

@@ -67,7 +67,7 @@ def test_a_cluster_with_tls_runs_a_release_and_keeps_strangers_out(tmp_path: Pat
     cluster = DaskProcesses(tmp_path, certificates=certificates)
     cluster.start()
     try:
-        place: dict[str, Any] = {"mode": "address", "address": cluster.address, "timeout": 60}
+        place: dict[str, Any] = {"mode": "address", "address": cluster.address, "timeout": 180}
         spec = project(tmp_path, cluster=place | {"security": section(certificates)})
         run_release(spec, fixed_key=KEY)
         assert parts(tmp_path / "release") == parts(tmp_path / "calm")

@@ -18,9 +18,8 @@ from dask.system import CPU_COUNT
 from distributed import LocalCluster
 
 from dpdist.cluster.cluster import Cluster, translated
-from dpdist.cluster.executor import Executor, InProcess
+from dpdist.cluster.executor import DaskTasks, Executor, InProcess
 from dpdist.cluster.opening import open_cluster
-from dpdist.cluster.tasks import DaskTasks
 from dpdist.errors import ClusterUnreachable, ResourceError
 from dpdist.spec.release import ClusterSpec
 

@@ -326,11 +326,6 @@ VARIANTS = {  # what no shipped spec asks for
         ],
     ),
     "mixing, vectors": _variant("adult-mixing", mixing__release="vectors"),
-    "mixing, orders": _variant(
-        "adult-mixing",
-        mixing__order={"candidates": [4, 8]},
-        mixing__spread="mixtures",
-    ),
     "two-stage, Nystroem": _variant(
         "insurance", prediction__regression={"estimator": "nystroem", "landmarks": 50, "penalty": 1}
     ),
@@ -495,8 +490,14 @@ def recorded() -> dict[str, Any]:
 
 # --- tests ------------------------------------------------------------------------------------------------------------
 
-LONG = ("acs2024-households", "acs2024-persons", "acs2024-whole", "adult-federated", "census-100m", "demo-seeds")
-"""Cases that `processors.py` alone runs: they take more than two seconds, each beside others of its family."""
+ALIKE = (
+    *("acs2013", "acs2024", "acs2024-persons", "compose", "acs2013-paper", "adult-paper", "acs2024-whole"),
+    *("census-100m", "demo-seeds", "mnist-mixing", "census1080", "eia", "tarragona"),
+)
+"""Cases that go through the lines that others of their family go through: `processors.py` alone runs them, once."""
+
+LONG = ("acs2024-households", "adult-federated")
+"""Cases that take more than two seconds, each beside a test of its family: `processors.py` alone runs them."""
 
 
 def agree(name: str, found: dict[str, Any]) -> None:
@@ -516,7 +517,7 @@ def test_every_shipped_spec_is_a_case() -> None:
     assert set(CASES) == set(recorded())
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in LONG])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ALIKE + LONG])
 def test_a_release_is_the_recorded_one(name: str, shared_data: Find, tmp_path: Path) -> None:
     agree(name, released(name, shared_data, tmp_path))
 

@@ -22,14 +22,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cases import CASES, CLIENTS, FEDERATED, HISTOGRAM, LID, PARTIES, SYNTHESIS, Case
+from cases import (
+    CASES,
+    CLIENTS,
+    DISCOVERING,
+    DISCOVERY,
+    FEDERATED,
+    HISTOGRAM,
+    LID,
+    MIXING,
+    PARTIES,
+    SYNTHESIS,
+    Case,
+)
 from clusters import parts
 from executors import Executors, Measured, Twice, runs_use
 from jsonschema import Draft202012Validator
 from reading import readable
 from releases import KEY, SCHEMA
 
-from dpdist.api.planned import PlannedRelease
+from dpdist.api.display import PlannedRelease
 from dpdist.cluster.executor import Executor
 from dpdist.data.operators import pair_counts_operator
 from dpdist.data.records import BATCH_ROWS
@@ -96,11 +108,9 @@ def _registered() -> Iterator[None]:
 
 EVERY = [*CASES, TALLY_CASE]
 ANYWHERE = [pytest.param(case, mode, id=f"{case.name}-{mode}") for case in EVERY for mode in case.modes]
-PLACES = [
-    place for place in ANYWHERE if place.values[1] == "address" or place.values[0] in (HISTOGRAM, SYNTHESIS, FEDERATED)
-]
-"""Every family where its tasks and their results are sent over a wire, and three of them on every executor: an
-executor runs any task by the same lines."""
+PLACES = [place for place in ANYWHERE if place.values[1] == "address" or place.values[0] in (HISTOGRAM, FEDERATED)]
+"""Every family where its tasks and their results are sent over a wire, and two of them on every executor: an executor
+runs any task by the same lines."""
 LOCAL = [case for case in EVERY if "in-process" in case.modes]
 families = pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
 local = pytest.mark.parametrize("case", LOCAL, ids=lambda case: case.name)
@@ -124,13 +134,14 @@ class _Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Calm:
-    """A release where nothing goes wrong, in one process and one partition: what it holds, its stages in order, and
-    all that was logged."""
+    """A release where nothing goes wrong, in one process and one partition: what it holds, its stages in order, all
+    that was logged, and the streams drawn before its charge was in the state drawing."""
 
     spec: ReleaseSpec
     content: tuple[list[bytes], dict[str, Any]]
     stages: tuple[str, ...]
     log: str
+    early: tuple[str, ...] | None
 
 
 @pytest.fixture(scope="module")
@@ -139,13 +150,18 @@ def calm(executors: Executors, tmp_path_factory: pytest.TempPathFactory) -> Call
 
     @cache
     def made(name: str) -> Calm:
-        case, met = next(case for case in EVERY if case.name == name), dict[str, None]()
-        spec = case.project(tmp_path_factory.mktemp("calm"), cluster__partitions=1)
-        with logged() as log:
-            run(spec, executors.of(case.modes[0], spec), progress=lambda stage, *_: met.setdefault(stage))
-        return Calm(spec, content(spec), tuple(met), log.getvalue())
+        case = next(case for case in EVERY if case.name == name)
+        return released(case, tmp_path_factory.mktemp("calm"), executors)
 
     return lambda case: made(case.name)
+
+
+def released(case: Case, folder: Path, executors: Executors) -> Calm:
+    """The calm release of a case."""
+    spec, met = case.project(folder, cluster__partitions=1), dict[str, None]()
+    with logged() as log, drawn_early(spec) as early:
+        run(spec, executors.of(case.modes[0], spec), progress=lambda stage, *_: met.setdefault(stage))
+    return Calm(spec, content(spec), tuple(met), log.getvalue(), early())
 
 
 @contextmanager
@@ -234,7 +250,12 @@ def test_the_facts_of_a_plan_are_the_same_everywhere(case: Case, tmp_path: Path)
 def test_a_spec_says_all_that_its_schema_admits(case: Case, tmp_path: Path) -> None:
     spec = case.spec(tmp_path)
     assert type(spec) is FAMILIES[spec.kind].spec_class
-    Draft202012Validator(json_schema()).validate(spec.model_dump(mode="json", by_alias=True))
+    _validator().validate(spec.model_dump(mode="json", by_alias=True))
+
+
+@cache
+def _validator() -> Draft202012Validator:
+    return Draft202012Validator(json_schema())
 
 
 # --- the charge -------------------------------------------------------------------------------------------------------
@@ -244,13 +265,10 @@ BEFORE_NOISE = ("split/", "federation/agreement")
 """Streams that hide no record: the coins of random splits, and the keys by which clients agree on masks."""
 
 
-@families
-def test_the_charge_is_in_the_ledger_before_noise_is_drawn(
-    case: Case, executors: Executors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calm: Callable[[Case], Calm]
-) -> None:
-    """Also: a key of its own gives another release than the fixed one."""
-    spec = case.project(tmp_path)
-    early: list[str] = []  # what is drawn until the state is drawing; it never goes back
+@contextmanager
+def drawn_early(spec: ReleaseSpec) -> Iterator[Callable[[], tuple[str, ...] | None]]:
+    """What is drawn meanwhile until the state is drawing, which never goes back; None where it never was."""
+    early: list[str] = []
     words, begun = Noise._words, False
 
     def spied(self: Noise, address: bytes, count: int, start: int) -> Any:
@@ -260,16 +278,30 @@ def test_the_charge_is_in_the_ledger_before_noise_is_drawn(
             early.append(repr(address))
         return words(self, address, count, start)
 
-    monkeypatch.setattr(Noise, "_words", spied)
-    with runs_use(executors.of(case.modes[0], spec)):
-        run_release(spec)
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Noise, "_words", spied)
+        yield lambda: tuple(early) if begun else None
+
+
+@families
+def test_the_charge_is_in_the_ledger_before_noise_is_drawn(case: Case, calm: Callable[[Case], Calm]) -> None:
+    made = calm(case)
+    spec, early = made.spec, made.early
     (charged,) = attempts(spec)
     if charged.event is not None:  # else nothing is charged
-        assert begun
+        assert early is not None, "no charge"
         assert not [address for address in early if not any(name in address for name in BEFORE_NOISE)]
     assert charged.state == "committed"
     assert canonical_event(charged.event) == canonical_event(make_plan(spec).event)
+
+
+@pytest.mark.parametrize("case", [HISTOGRAM, SYNTHESIS, FEDERATED], ids=lambda case: case.name)
+def test_a_key_of_its_own_gives_another_release(
+    case: Case, executors: Executors, tmp_path: Path, calm: Callable[[Case], Calm]
+) -> None:
+    spec = case.project(tmp_path)
+    with runs_use(executors.of(case.modes[0], spec)):
+        run_release(spec)
     assert content(spec)[0] != calm(case).content[0]
 
 
@@ -366,7 +398,7 @@ def test_tasks_stay_within_the_memory_of_the_plan(case: Case, tmp_path: Path) ->
 # --- bytes that are no text -------------------------------------------------------------------------------------------
 
 
-@local
+@pytest.mark.parametrize("case", [HISTOGRAM, MIXING, DISCOVERING, DISCOVERY], ids=lambda case: case.name)
 def test_bytes_that_are_no_text_are_a_value_outside_the_domain(
     case: Case, executors: Executors, tmp_path: Path
 ) -> None:
@@ -437,13 +469,12 @@ def test_a_table_that_is_not_there_costs_nothing(
 
 @families
 def test_fewer_records_than_declared_are_told_by_noise_alone(
-    case: Case, executors: Executors, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    case: Case, executors: Executors, tmp_path: Path, caplog: pytest.LogCaptureFixture, calm: Callable[[Case], Calm]
 ) -> None:
-    """A release that needs the bound refuses after a noisy check and stays charged; another one goes through."""
+    """A release that needs the bound refuses after a noisy check and stays charged; another one goes on to its end."""
     spec = case.project(tmp_path, data__minimum_records=case.rows * 3)
     with suppress(CheckFailed):
-        run(spec, executors.of(case.modes[0], spec))
-        assert states(spec) == ["committed"]
+        interrupted(spec, executors.of(case.modes[0], spec), calm(case).stages[-1])
         return
     assert states(spec) == ["drawing"]
     if make_plan(spec).event is None:  # it may say why, and says it without a charge
@@ -469,7 +500,7 @@ def test_the_manifest_validates_and_holds_nothing_private(case: Case, calm: Call
     report = verify(spec.output.path)
     published = read_manifest(spec.output.path)
     text = Path(spec.output.path, "_manifest.json").read_text()
-    Draft202012Validator(manifest.json_schema()).validate(json.loads(text))
+    _of_manifests().validate(json.loads(text))
     assert report.kind == published.kind == spec.kind
     found = "discovered" in published.parameters  # the manifest has the spec and the schema with what was found
     assert (published.spec_sha256 != spec.fingerprint) == found
@@ -483,6 +514,11 @@ def test_the_manifest_validates_and_holds_nothing_private(case: Case, calm: Call
     (work,) = Path(spec.work).iterdir()
     assert not (work / "key.json").exists()
     assert json.loads((work / "run-record.json").read_text())["confidential"]
+
+
+@cache
+def _of_manifests() -> Draft202012Validator:
+    return Draft202012Validator(manifest.json_schema())
 
 
 # --- the list has power -----------------------------------------------------------------------------------------------
@@ -542,13 +578,13 @@ def test_a_family_that_breaks_a_property_is_found(
     properties: dict[str, Callable[[], None]] = {
         "plan": lambda: test_a_plan_reads_no_record(TALLY_CASE, tmp_path),
         "charge": lambda: test_the_charge_is_in_the_ledger_before_noise_is_drawn(
-            TALLY_CASE, executors, tmp_path, monkeypatch, calm
+            replace(TALLY_CASE, name="broken"), lambda case: released(case, tmp_path, executors)
         ),
         "bits": lambda: test_chunks_workers_and_resumed_runs_change_no_bit(
             TALLY_CASE, "threads", executors, tmp_path, calm
         ),
         "refusal": lambda: test_fewer_records_than_declared_are_told_by_noise_alone(
-            TALLY_CASE, executors, tmp_path, caplog
+            TALLY_CASE, executors, tmp_path, caplog, calm
         ),
     }
     with pytest.raises((AssertionError, FileNotFoundError, DataError)):

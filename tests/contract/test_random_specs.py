@@ -193,7 +193,7 @@ def mixing(rng: random.Random) -> Tree:
         value: {"minimum": some(rng, 300, 1_000, 20_000), "records": some(rng, 1, 50)} for value in label["values"]
     }
     made: Tree = {"class": label["name"], "classes": classes}
-    maybe(rng, made, "order", 1, 2, 64, {"candidates": [1, 4]})
+    maybe(rng, made, "order", 1, 2, 64)
     maybe(rng, made, "scaling", "centred", "standardised")
     maybe(rng, made, "clip", 1e-6, 1, 1e6)
     maybe(rng, made, "noise_on_labels", "paper")

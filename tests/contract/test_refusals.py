@@ -18,9 +18,9 @@ from dpdist.errors import DpdistError, OutOfDomain, SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
-from dpdist.spec.overrides import override
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.validation import override
 
 PRIVATE_CASES = [case for case in CASES if "in-process" in case.modes and case not in (LID, PARTIES, RELATIONAL)]
 """Those that a data set without a contract admits."""

@@ -42,7 +42,7 @@ DASK = Cluster()
 KEY = KeyRef.fixed("5a" * 32)
 SPLIT = Split(KEY, ("1/3", "0.5", "1/6"))
 SETTINGS = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 

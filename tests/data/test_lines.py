@@ -31,7 +31,7 @@ def records(content: bytes, cuts: list[int], block: int) -> list[bytes]:
     return result
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     LINES,
     st.sampled_from(["\n", "\r\n"]),

@@ -98,7 +98,7 @@ def values_of(attribute: Attribute) -> st.SearchStrategy[float | None]:
 TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_any_values_in_any_type_by_any_policy(data: st.DataObject) -> None:
     attribute = data.draw(attributes())
@@ -137,7 +137,7 @@ def test_halves_of_every_fractional_type() -> None:
     assert encode(large, pa.array([2**64 - 1], pa.uint64()))[1] == [0]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.one_of(
         st.text("0123456789+-.eE", max_size=8),

@@ -52,7 +52,7 @@ def brute_force(codes: list[np.ndarray], counts: PairCounts) -> None:
         assert np.array_equal(counts.pair(j, i), counts.pair(i, j).T)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=7).map(tuple),
     st.integers(0, 80),
@@ -125,12 +125,6 @@ def test_blocks_cover_every_pair_within_the_limit() -> None:
     assert len(covering_blocks(ACS)) <= 12  # instead of 55 pairs
 
 
-def test_counts_of_other_domains_are_not_added() -> None:
-    codes = draw_codes((5, 6, 7), 30)
-    with pytest.raises(ValueError, match="different domains"):
-        pair_counts(codes, (5, 6, 7)) + pair_counts(codes[:2], (5, 6))
-
-
 def test_a_table_too_large_to_count_is_refused_with_advice() -> None:
     assert pair_cells((3, 4, 5)) == 12 + 12 + 15 + 20
     assert pair_cells((65_536, *ACS)) <= MAX_PAIR_CELLS
@@ -181,7 +175,7 @@ SHAPES = st.lists(st.integers(1, 7), min_size=1, max_size=6).filter(lambda shape
 @given(
     shape=SHAPES | st.sampled_from([(300, 3), (3, 300, 2), (20, 30, 40), (2, 3, 4, 200), (17, 17, 17)]), data=st.data()
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=120)
 def test_a_marginal_is_the_sum_over_the_other_axes(shape: tuple[int, ...], data: st.DataObject) -> None:
     keep = sorted(data.draw(st.sets(st.integers(0, len(shape) - 1))))
     others = tuple(k for k in range(len(shape)) if k not in keep)

@@ -39,7 +39,7 @@ def test_acs_2013_csv(shared_data: SharedData) -> None:
     source = TableSource((str(path),))
     operator = together([gather_operator(), pair_counts_operator(schema.cardinalities)])
     results = []
-    for partitions in (1, 3, 16):
+    for partitions in (1, 16):
         table = open_table(source, schema, partitions=partitions)
         assert (len(table.partitions), table.rows) == (partitions, 100_000)
         results.append(run_pass(table, operator, split=SPLIT, label=2, batch_rows=10_000))
@@ -48,9 +48,9 @@ def test_acs_2013_csv(shared_data: SharedData) -> None:
     (codes, counts), report = results[0]
     assert report.confidential(schema) == {"rows_read": 100_000, "rows_kept": 100_000, "columns": {}}
     assert 49_000 < counts.total < 51_000
-    for (other, other_counts), _ in results[1:]:
-        assert all(map(np.array_equal, codes, other))
-        assert np.array_equal(counts.cells, other_counts.cells)
+    (other, other_counts), _ = results[1]
+    assert all(map(np.array_equal, codes, other))
+    assert np.array_equal(counts.cells, other_counts.cells)
     (everything, all_counts), _ = run_pass(table, operator)
     for i, attribute in enumerate(schema.attributes):
         values = attribute.values or attribute.bin_edges
@@ -59,7 +59,7 @@ def test_acs_2013_csv(shared_data: SharedData) -> None:
     assert {k: v for k, v in np.ndenumerate(all_counts.pair(0, 4)) if v} == seen
 
 
-@pytest.mark.parametrize("partitions", [None, 1, 5])
+@pytest.mark.parametrize("partitions", [None, 5])
 def test_adult_raw_files(shared_data: SharedData, partitions: int | None) -> None:
     paths = [shared_data(name) for name in ("adult.data", "adult.test")]
     schema = Schema.from_yaml(SCHEMAS / "adult.yaml")

@@ -491,7 +491,7 @@ def test_pages_have_deployments_where_there_is_a_place_for_them() -> None:
 
 
 def test_settings_reach_the_command_line_as_they_are() -> None:
-    from dpdist.spec.overrides import parse_overrides
+    from dpdist.spec.validation import parse_overrides
 
     given_settings = {
         "privacy": {"model": {"epsilon": 0.5, "delta": 1e-9}},
@@ -602,7 +602,7 @@ PATHS = sorted(leaves(yaml.safe_load((CHART / "values.yaml").read_text()))) + [
 ]
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     name=st.sampled_from(EXAMPLES),
     changes=st.lists(st.tuples(st.sampled_from(PATHS), leaf), min_size=1, max_size=2),

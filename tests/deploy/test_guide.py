@@ -12,8 +12,8 @@ from charts import ROOT, example, merge, need_tools, pod_specs, render
 from typer.testing import CliRunner
 
 from dpdist.cli.commands import app
-from dpdist.spec.overrides import parse_overrides
 from dpdist.spec.reader import load
+from dpdist.spec.validation import parse_overrides
 
 
 @pytest.fixture(scope="module")

@@ -42,8 +42,8 @@ from dpdist.lifecycle.run import run_release
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import open_release
-from dpdist.spec.overrides import change
 from dpdist.spec.release import ClusterSpec
+from dpdist.spec.validation import change
 from dpdist.storage.store import Store
 from tests.evaluate.conftest import Made
 

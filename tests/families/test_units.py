@@ -48,9 +48,9 @@ from dpdist.privacy.testing import Claim, audit
 from dpdist.publish.statement import check_statement
 from dpdist.publish.verify import read_manifest, verify
 from dpdist.spec.contract import Contract
-from dpdist.spec.overrides import change
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.validation import change
 
 BITS: dict[str, Any] = {"attributes": [{"name": n, "kind": "categorical", "values": [0, 1]} for n in "ab"]}
 RECORDS = list(product(range(2), repeat=2))
@@ -427,21 +427,6 @@ REFUSING = [case for case in CASES if case.name in ("plausible deniability", "fe
 def test_other_families_refuse_units(case: Any, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="protects single records only"):
         case.spec(tmp_path, unit=UNIT)
-
-
-def test_orders_that_are_tried_refuse_units(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"mixing\.order: trying orders .* protects single records only"):
-        MIXING.spec(tmp_path, unit=UNIT, mixing__order={"candidates": [4, 16]})
-
-
-def test_curves_of_several_rows_refuse_units(tmp_path: Path) -> None:
-    numbers = [{"name": name, "kind": "number", "bounds": [0, 9]} for name in ("time", "value")]
-    schema = {"attributes": [{"name": "curve", "kind": "integer", "bounds": [0, 9]}, *numbers]}
-    settings = {"long": ["curve", "time", "value"], "times": [0, 0.5, 1], "penalty": 0.1, "clip": 1}
-    with pytest.raises(SpecError, match=r"out of the curves of the layout curves\.long"):
-        spec(
-            tmp_path, {"kind": "histogram", "curves": settings, "privacy": {"epsilon": 1, "delta": 1e-6}}, schema=schema
-        )
 
 
 @pytest.mark.parametrize(

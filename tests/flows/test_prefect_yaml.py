@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import chdir, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ def give_template(folder: Path, environment: dict[str, str]) -> None:
 def registered(prefect_home: tuple[Path, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """The deployments as the server has them, by flow and name; those of the chart as ``chart/…``."""
     from prefect import get_client
+    from prefect.cli import app
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.settings import PREFECT_API_URL
 
@@ -67,14 +69,18 @@ def registered(prefect_home: tuple[Path, ...], tmp_path_factory: pytest.TempPath
     content = yaml.safe_load(chart("prefect.yaml"))
     (content["deployments"][0]["name"],) = ("chart" for one in content["deployments"] if one["name"] == "kubernetes")
     theirs.write_text(yaml.safe_dump(content))
-    environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value(), "DPDIST_HOME": str(ROOT)}
-    give_template(theirs.parent, environment)
+    give_template(theirs.parent, {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value()})
     with get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name="dpdist", type="process"))
-        for file in (FILE, theirs):
-            command = ["-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
-            done = subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
-            assert done.returncode == 0, done.stdout + done.stderr
+        with (
+            chdir(ROOT),
+            pytest.MonkeyPatch.context() as patch,
+        ):  # Prefect's command, in the process that has it already
+            patch.setenv("DPDIST_HOME", str(ROOT))
+            for file in (FILE, theirs):
+                patch.setattr(sys, "argv", ["prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)])
+                with suppress(SystemExit):
+                    app()
         yield {deployment.name: deployment for deployment in client.read_deployments()}
 
 

@@ -13,7 +13,7 @@ import pytest
 from published import ROWS, published
 from releases import KEY, SCHEMA, table
 
-from dpdist.accuracy.coefficients import linear
+from dpdist.accuracy.measured import linear
 from dpdist.errors import SpecError
 from dpdist.inference.answers import parse_quantity, ratio_range, tabulate
 from dpdist.inference.comparisons import MEASURED_NOTE, answer

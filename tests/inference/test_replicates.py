@@ -130,7 +130,7 @@ def test_a_mean_counts_the_noise_of_rare_values(opened: Published, replicates: R
     column[::500] = 19
     codes = [column if i == place else other for i, other in enumerate(replicates.codes)]
     alone, counts = replace(replicates, codes=codes), np.bincount(column, minlength=20)
-    ages = 2.0 + 5 * np.arange(20)
+    ages = opened.bin_means["age"]
     slopes = (ages - ages @ counts / counts.sum()) / opened.records
     measured, noise = opened.model.measurements.combined((place,), (20,))
     deviations = errors.half_width((place,), counts) / 1.96

@@ -56,6 +56,20 @@ def test_questions_over_time_are_answered_for_all_periods_together(folder: Path)
     assert average.estimate == pytest.approx(true / ROWS, abs=0.02)
     (trend,) = series.answer(f"trend of share where {where}")
     assert abs(float(trend.estimate)) < 1.96 * trend.deviation  # type: ignore[operator]
+    moving = series.answer(f"moving average of share where {where} over 2")
+    assert [one.question[-9:] for one in moving] == [f"[{p}]" for p in PERIODS[1:]]
+    assert moving[0].estimate == pytest.approx(average.estimate)
+    assert moving[0].deviation == pytest.approx(average.deviation)
+
+
+def test_a_plot_has_bands(folder: Path) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    axes = Series.open(folder).plot("share where region = 'north'")
+    (line,), (band,) = axes.lines, axes.collections
+    assert len(line.get_ydata()) == len(PERIODS)
+    (vertices,) = (path.vertices[:, 1] for path in band.get_paths())
+    assert vertices.min() < min(line.get_ydata()) < max(line.get_ydata()) < vertices.max()
+    pyplot.close(axes.figure)
 
 
 def test_by_command(folder: Path) -> None:
@@ -72,6 +86,8 @@ def test_by_command(folder: Path) -> None:
         ("change of count between 2026-01 and 2027-01", "no period '2027-01': the series has 2026-01, 2026-02"),
         ("change of count between 2026-02 and 2026-01", "comes after"),
         ("sum of share", "shares are not summed"),
+        ("moving average of share over 4", "over 1 to 3 periods"),
+        ("average of share over 2", "a moving average is over"),
         ("change of mean age", "ask for a count or a share"),
     ],
 )

@@ -85,12 +85,6 @@ def test_labels_do_not_count() -> None:
     assert hash(Gaussian(2.0, label="a")) == hash(Gaussian(2.0))
 
 
-def test_real_statistics_on_a_grid() -> None:
-    event = DiscreteLaplace.on_grid(scale=0.3, sensitivity=0.01, grid=2.0**-20, count=66, label="entropies")
-    assert event == DiscreteLaplace(scale=0.3 * 2**20, sensitivity=int(0.01 * 2**20) + 1, count=66)
-    assert event.label == "entropies"
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -102,7 +96,6 @@ def test_real_statistics_on_a_grid() -> None:
         lambda: DiscreteLaplace(1, 1, 1.5),
         lambda: DiscreteLaplace(1, 1, True),
         lambda: DiscreteLaplace("1"),
-        lambda: DiscreteLaplace.on_grid(scale=1, sensitivity=1, grid=0),
         lambda: Gaussian(-1),
         lambda: SubsampledGaussian(1.5, 1),
         lambda: SubsampledGaussian(0, 1),

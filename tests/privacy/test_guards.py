@@ -17,7 +17,7 @@ from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.registry import make_plan
 from dpdist.ledger.records import Account as Sums
 from dpdist.ledger.records import Price
-from dpdist.lifecycle.preflight import refuse
+from dpdist.lifecycle.conformity import refuse
 from dpdist.model.account import GaussianAccount
 from dpdist.privacy.filter import Cost, Filter, Portfolio
 from dpdist.privacy.noise import Noise

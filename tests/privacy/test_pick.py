@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpdist.lifecycle.preflight import LARGEST_EPSILON
+from dpdist.lifecycle.conformity import LARGEST_EPSILON
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import Choices
 from dpdist.model.forecast import draws_at_most

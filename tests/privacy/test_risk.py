@@ -13,12 +13,11 @@ from scipy import stats
 
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.family import SolveRequest
-from dpdist.families.base.registry import make_plan
-from dpdist.families.base.risk import solve_risk
+from dpdist.families.base.registry import make_plan, solve_risk
+from dpdist.privacy.accountant import most_right
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Event, Gaussian, SubsampledGaussian
 from dpdist.privacy.formatting import percent, risk_sentence
-from dpdist.privacy.risk import most_right
-from dpdist.spec.overrides import change
+from dpdist.spec.validation import change
 
 SPECS = {case.name: case.spec(Path("unused")) for case in (SYNTHESIS, HISTOGRAM)}
 GUESSES = (0.001, 0.01, 0.1, 0.3)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from dpdist.api.frames import to_pandas
+from dpdist.api.released import to_pandas
 from dpdist.data.encode import TableEncoder
 from dpdist.data.released import ReleaseDecoder
 from dpdist.evaluation.binning import code_labels

@@ -41,11 +41,6 @@ def states(spec: PlausibleDeniabilitySpec) -> list[str]:
         ledger.close()
 
 
-def contents(folder: Path) -> list[bytes]:
-    """The released records, byte for byte, wherever the attempt put them."""
-    return [path.read_bytes() for path in sorted((folder / "data").rglob("*.parquet"))]
-
-
 def test_a_release_is_published_charged_and_verified(tmp_path: Path) -> None:
     spec = project(tmp_path)
     outcome = run_release(spec)
@@ -109,40 +104,6 @@ def test_every_attribute_resampled_uses_no_seeds(tmp_path: Path) -> None:
     assert manifest.guarantees[0]["epsilon"] <= 2
 
 
-def test_independent_marginals_are_the_baseline(tmp_path: Path) -> None:
-    spec = project(
-        tmp_path,
-        model__structure="independent",
-        synthesis__omega="all",
-        split={"structure": 0, "parameters": 1, "seeds": 0},
-    )
-    run_release(spec)
-    assert verify(spec.output.path).records == 2_500
-
-
-@pytest.mark.parametrize("partitions", [1, 3, 16])
-def test_same_key_same_bytes_for_any_partitioning(tmp_path: Path, partitions: int) -> None:
-    first = project(tmp_path)
-    run_release(first, fixed_key=KEY)
-    again = project(tmp_path, name="again", output__path=str(tmp_path / "again"), cluster__partitions=partitions)
-    run_release(again, fixed_key=KEY)
-    assert contents(tmp_path / "release") == contents(tmp_path / "again")
-
-
-def test_worker_processes_give_the_bytes_of_threads(tmp_path: Path) -> None:
-    run_release(project(tmp_path), fixed_key=KEY)
-    cluster = {"mode": "embedded", "workers": 2, "partitions": 5}
-    again = project(tmp_path, name="again", output__path=str(tmp_path / "again"), cluster=cluster)
-    run_release(again, fixed_key=KEY)
-    assert contents(tmp_path / "release") == contents(tmp_path / "again")
-
-
-def test_another_key_other_records(tmp_path: Path) -> None:
-    run_release(project(tmp_path), fixed_key=KEY)
-    run_release(project(tmp_path, name="b", output__path=str(tmp_path / "b")), fixed_key="ff" * 32)
-    assert contents(tmp_path / "release") != contents(tmp_path / "b")
-
-
 def test_a_fixed_key_is_declared_first(tmp_path: Path) -> None:
     run_release(project(tmp_path), fixed_key=KEY)
     lines = (tmp_path / "release" / "_manifest.json").read_text().splitlines()
@@ -151,32 +112,6 @@ def test_a_fixed_key_is_declared_first(tmp_path: Path) -> None:
 
 class Crash(Exception):
     """Stands for a power cut: not an error dpdist raises or handles."""
-
-
-STAGES = ["reading", "counting", "learning parameters", "indexing seeds", "synthesising", "writing", "publishing"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_crash_in_any_stage_is_resumed_to_the_same_bytes_at_no_charge(tmp_path: Path, stage: str) -> None:
-    calm = project(tmp_path, name="calm", output__path=str(tmp_path / "calm"))
-    run_release(calm, fixed_key=KEY)
-
-    def progress(name: str, done: int, total: int) -> None:
-        if name == stage:
-            raise Crash
-
-    spec = project(tmp_path)
-    with pytest.raises(Crash):
-        run_release(spec, fixed_key=KEY, progress=progress)
-    with pytest.raises(errors.DataNotFound):
-        verify(spec.output.path)
-    with pytest.raises(errors.ReleaseConflict):
-        run_release(spec, fixed_key=KEY)
-    run_release(spec, fixed_key=KEY, attempt="resume")
-    assert contents(tmp_path / "release") == contents(tmp_path / "calm")
-    assert states(spec) == ["committed", "committed"]
-    verify(spec.output.path)
 
 
 def test_a_crash_between_commit_and_manifest_is_finished_by_resume(
@@ -345,15 +280,6 @@ def refused(spec: PlausibleDeniabilitySpec, error: type[Exception], text: str) -
     assert states(spec) in ([], ["void"])
 
 
-def test_fewer_records_than_declared(tmp_path: Path) -> None:
-    spec = project(tmp_path, data__minimum_records=60_000)
-    with pytest.raises(errors.CheckFailed, match="minimum_records") as caught:
-        run_release(spec)
-    assert "30" not in readable(str(caught.value)).replace("300", "")
-    assert not (tmp_path / "release" / "_manifest.json").exists()
-    assert states(spec) == ["drawing"]  # the check itself is spent
-
-
 def test_k_above_the_seeds(tmp_path: Path) -> None:
     refused(project(tmp_path, privacy__deniability__k=9_000), errors.SpecError, "privacy.deniability.k")
 
@@ -398,27 +324,6 @@ def test_what_is_the_matter_with_a_ledger_is_told_with_the_plan(tmp_path: Path) 
         ({"ledger": f"sqlite:///{tmp_path}/table.parquet"}, "the file is no SQLite database"),
     ):
         assert text in account_facts(make_plan(plan.spec.model_copy(update=change)))[0].sentence
-
-
-def test_budget_exceeded_before_a_record_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = project(tmp_path, epsilon="0.5")
-
-    def read(*_: Any, **__: Any) -> None:
-        raise Crash
-
-    monkeypatch.setattr("dpdist.families.base.passes.Passes.run", read)
-    refused(spec, errors.BudgetExceeded, "people")
-
-
-def test_unknown_data_set(tmp_path: Path) -> None:
-    spec = project(tmp_path)
-    with pytest.raises(errors.DatasetUnknown):
-        run_release(project(tmp_path, dataset="nobody"))
-    assert states(spec) == []
-
-
-def test_one_record(tmp_path: Path) -> None:
-    assert run_release(project(tmp_path, synthesis__records=1)).records == 1
 
 
 @pytest.mark.parametrize(("output", "work"), [("a", "a/work"), ("a", "a"), ("a/b", "a")])

@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from dpdist.errors import SpecError
-from dpdist.spec.calendar import Every, number_of, periods, text_of
 from dpdist.spec.conditions import parse_condition
+from dpdist.spec.groups import Every, number_of, periods, text_of
 from dpdist.spec.schema import Attribute, Schema
 
 

@@ -11,8 +11,8 @@ import yaml
 from releases import SCHEMA, project
 
 from dpdist.errors import SpecError
-from dpdist.spec.overrides import parse_overrides
 from dpdist.spec.reader import dated, json_schema, load
+from dpdist.spec.validation import parse_overrides
 
 MARCH = date(2026, 3, 1)
 

@@ -9,7 +9,7 @@ import yaml
 
 from dpdist.families.base.registry import FAMILIES
 from dpdist.spec.contract import Contract
-from dpdist.spec.paths import path_settings
+from dpdist.spec.data import path_settings
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 

@@ -16,8 +16,8 @@ from dpdist.errors import SpecError
 from dpdist.families.base.registry import FAMILIES
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.spec import reader
-from dpdist.spec.overrides import override, parse_overrides
 from dpdist.spec.reader import load
+from dpdist.spec.validation import override, parse_overrides
 
 RELEASES = Path(__file__).parents[2] / "deploy" / "releases"
 SPECS = sorted(path.name for path in RELEASES.glob("*.yaml"))

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from dpdist.errors import SpecError
 from dpdist.spec.contract import Contract
-from dpdist.spec.overrides import parse_overrides
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict_yaml import load_yaml, parse_yaml, write_yaml
+from dpdist.spec.validation import parse_overrides
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "deploy" / "releases").rglob("*.yaml"))

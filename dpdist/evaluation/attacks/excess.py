@@ -22,8 +22,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.evaluation.attacks.intervals import Estimate
-from dpdist.evaluation.attacks.tables import EXCESS, AttackTables, Excess, leak_state
+from dpdist.evaluation.attacks.intervals import EXCESS, AttackTables, Estimate, Excess, leak_state
 from dpdist.evaluation.page.sections import Cell, PageSection, PageTable, does_not_apply
 from dpdist.evaluation.records import (
     Agreement,

@@ -11,8 +11,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpdist.evaluation.attacks.intervals import Estimate, area_under_curve, difference, proportion
-from dpdist.evaluation.attacks.tables import AttackTables, Hits, leak_state
+from dpdist.evaluation.attacks.intervals import (
+    AttackTables,
+    Estimate,
+    Hits,
+    area_under_curve,
+    difference,
+    leak_state,
+    proportion,
+)
 from dpdist.evaluation.page.sections import PageSection, PageTable, State, does_not_apply
 from dpdist.evaluation.records import Agreement, drawn, independent, size, stacked
 from dpdist.evaluation.utility.models import Maker, estimator

@@ -30,9 +30,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpdist.errors import DpdistError
-from dpdist.evaluation.attacks.intervals import Estimate, OperatingPoint, area_under_curve, operating_point, roc_curve
+from dpdist.evaluation.attacks.intervals import (
+    AttackTables,
+    Estimate,
+    OperatingPoint,
+    area_under_curve,
+    operating_point,
+    roc_curve,
+)
 from dpdist.evaluation.attacks.shadow import Generator, Profile, log_profiles, shadow_classifier
-from dpdist.evaluation.attacks.tables import AttackTables
 from dpdist.evaluation.page.plots import roc_plot
 from dpdist.evaluation.page.sections import PageSection, PageTable, State, does_not_apply
 from dpdist.evaluation.records import Agreement, Gower, coarse, drawn, halves, size, stacked, take

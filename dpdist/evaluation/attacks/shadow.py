@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
-from dpdist.evaluation.attacks.tables import AttackTables
+from dpdist.evaluation.attacks.intervals import AttackTables
 from dpdist.evaluation.records import Agreement, coarse, drawn, size, stacked, take
 from dpdist.families.base.plan import Plan
 from dpdist.families.base.registry import family_of, stages_of

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import PairCounts, pair_counts
-from dpdist.evaluation.attacks.intervals import Estimate, proportion
+from dpdist.evaluation.attacks.intervals import Estimate, Sizes, proportion
 from dpdist.evaluation.attacks.membership import ALLOWED, Attack, judged
-from dpdist.evaluation.attacks.tables import Sizes
 from dpdist.evaluation.binning import view_of
 from dpdist.evaluation.linked.parents import ParentRecords
 from dpdist.evaluation.page.plots import roc_plot
@@ -64,13 +63,6 @@ class AttackResult:
     def to_json(self) -> dict[str, object]:
         """The attack as a JSON object."""
         return self.attack.to_json() | {"guess": self.guess.to_json()}
-
-
-def rare_size(parents: ParentRecords) -> int:
-    """The least number of members that at most a share `RARE` of the parents reaches."""
-    counts = np.bincount(parents.sizes, minlength=parents.linked.unit.at_most + 2)
-    above = np.cumsum(counts[::-1])[::-1] / max(len(parents), 1)
-    return int(np.flatnonzero(above <= RARE)[0])
 
 
 def attacked(
@@ -143,7 +135,10 @@ def section(
     if holdout is None or min(len(released), len(training), len(holdout) // 2) < sizes.least:
         return does_not_apply(NAME, TITLE, why)
     groups = {"all": attacked(released, training, holdout, seed=seed, sizes=sizes)}
-    large = rare_size(training)
+    # The least number of members that at most a share `RARE` of the parents reaches
+    counts = np.bincount(training.sizes, minlength=training.linked.unit.at_most + 2)
+    above = np.cumsum(counts[::-1])[::-1] / max(len(training), 1)
+    large = int(np.flatnonzero(above <= RARE)[0])
     if 1 < large <= training.linked.unit.at_most:
         groups[f"{large} members and more"] = attacked(
             released, training, holdout, at_least=large, seed=seed, sizes=sizes

@@ -10,8 +10,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.cluster.executor import Executor
-from dpdist.cluster.tasks import Deferred
+from dpdist.cluster.executor import Deferred, Executor
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.data.operators import gather_operator, through, together
 from dpdist.data.records import Located

@@ -13,8 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from dpdist.cluster.executor import Executor
-from dpdist.cluster.tasks import Deferred
+from dpdist.cluster.executor import Deferred, Executor
 from dpdist.data.records import Located, Opened, Records
 from dpdist.data.weighted import WeightedRecords
 from dpdist.families.base.bounding import bounded
@@ -65,7 +64,7 @@ class Attempt(Generic[SpecT, PlanT]):
     work: Store  # confidential
     output: Store  # the release
     progress: Progress
-    before_noise: Callable[[], None]  # tells the ledger that records are read or noise is drawn: the charge stays
+    before_noise: Callable[[], object]  # tells the ledger that records are read or noise is drawn: the charge stays
     operator: dict[str, Any] = field(default_factory=dict)  # what only the operator may see; ends in the run record
     # public facts found on the way, such as the outcomes of noisy checks; they end in the manifest's parameters
     public: dict[str, Any] = field(default_factory=dict)
@@ -76,6 +75,7 @@ class Attempt(Generic[SpecT, PlanT]):
     # digests of the contract of the data set, which the spec is a part of, and of the public tables that are read
     contract: str | None = None
     public_tables: str | None = None
+    form: PartFormat | None = None  # of the records, where it follows from what was measured; else the plan's
     open: Callable[[Schema], Opened] | None = None  # opens the table to read it by another schema
     _results: dict[type, object] = field(default_factory=dict)
 
@@ -191,7 +191,7 @@ def write_records(attempt: Attempt[Any, Any]) -> None:
     with attempt.stage("writing") as progress:
         task = executor.tasks("write")
         key, finish = released.key or attempt.key, released.finish
-        how = task.constant("how", (plan.released, plan.form, attempt.output, attempt.id, key, finish))
+        how = task.constant("how", (plan.released, attempt.form or plan.form, attempt.output, attempt.id, key, finish))
         parts = [task("part", _write, how, part, index, index * rows) for index, part in enumerate(released.parts)]
         attempt.parts = tuple(executor.compute(parts, progress=progress))
 

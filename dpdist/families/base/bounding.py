@@ -17,8 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.cluster.executor import Executor
-from dpdist.cluster.tasks import Deferred, Tasks
+from dpdist.cluster.executor import Deferred, Executor, Tasks
 from dpdist.data.inputs import Join
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.data.records import Batches, HeldRecords, Located, Records, RecordsInMemory

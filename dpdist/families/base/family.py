@@ -19,11 +19,11 @@ from dpdist.families.base.plan import Plan
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.testing import Canaries, Claim
 from dpdist.spec.conditions import Mask
-from dpdist.spec.overrides import override, parse_overrides
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.spec.strict_yaml import load_yaml, write_yaml
 from dpdist.spec.unit import UnitSpec
+from dpdist.spec.validation import override, parse_overrides
 
 if TYPE_CHECKING:
     import pyarrow as pa

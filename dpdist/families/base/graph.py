@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.cluster.executor import Executor, InProcess
-from dpdist.cluster.tasks import Deferred
+from dpdist.cluster.executor import Deferred, Executor, InProcess
 from dpdist.data.operators import Operator, Split, split_labels
 from dpdist.data.records import BATCH_ROWS, Batches, EncodedBatch, HeldRecords, Records, RecordsInMemory
 from dpdist.data.report import RowReport

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from math import prod
 from typing import Any, ClassVar
 
@@ -29,11 +28,7 @@ def strides(counts: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Network(Stored):
-    """A Bayesian network over coded attributes (PD section 3.2, eq. 4-6).
-
-    Raises ValueError where the parts do not form a network: wrong lengths, shapes or dtypes, a cycle, an order that is
-    not topological, decreasing thresholds.
-    """
+    """A Bayesian network over coded attributes (PD section 3.2, eq. 4-6)."""
 
     FILE: ClassVar[str] = "network.bin"
 
@@ -45,26 +40,6 @@ class Network(Stored):
     # uint64[configurations, cardinality - 1]: row c of attribute i holds ``T_v = floor(2^64 · CDF(v))`` given parent
     # configuration c. Value v has probability exactly ``(T_v - T_{v-1}) / 2^64``, with T_{-1} = 0 and T_last = 2^64
     thresholds: tuple[NDArray[np.uint64], ...]
-
-    def __post_init__(self) -> None:
-        count = len(self.cardinalities)
-        parts = (self.bucket_maps, self.bucket_counts, self.parents, self.order, self.thresholds)
-        if count == 0 or any(len(part) != count for part in parts):
-            raise ValueError("every part of a network has one entry per attribute, at least one")
-        check_order(self.parents, self.order)
-        for i in range(count):
-            cardinality, buckets, table = self.cardinalities[i], self.bucket_maps[i], self.thresholds[i]
-            if buckets.shape != (cardinality,) or buckets.dtype.kind not in "iu" or buckets.min() < 0:
-                raise ValueError(f"attribute {i}: the bucket map has one bucket code per code")
-            if int(buckets.max()) >= self.bucket_counts[i]:
-                raise ValueError(f"attribute {i}: a bucket code is not below the number of buckets")
-            if table.dtype != np.uint64 or table.shape != (self.configurations(i), cardinality - 1):
-                raise ValueError(f"attribute {i}: thresholds are uint64 of shape (configurations, codes - 1)")
-            if (table[:, 1:] < table[:, :-1]).any():
-                raise ValueError(f"attribute {i}: thresholds decrease within a row")
-        for name in ("bucket_maps", "thresholds"):
-            frozen = tuple(_read_only(array) for array in getattr(self, name))
-            object.__setattr__(self, name, frozen)
 
     def __len__(self) -> int:
         return len(self.cardinalities)
@@ -123,29 +98,6 @@ class Network(Stored):
             log[width[:, -1] == 0, -1] = 0.0  # 2^64 wrapped to zero: the last value is certain
             result.append(log)
         return tuple(result)
-
-
-def check_order(parents: Sequence[Sequence[int]], order: Sequence[int]) -> None:
-    """Check that `order` lists every attribute once, each after its parents (so that there is no cycle). Raises
-    ValueError: it does not, or a parent list is not strictly ascending.
-    """
-    count = len(parents)
-    if sorted(order) != list(range(count)):
-        raise ValueError("the order lists every attribute exactly once")
-    place = {attribute: at for at, attribute in enumerate(order)}
-    for i, ps in enumerate(parents):
-        if any(p not in place for p in ps) or any(a >= b for a, b in pairwise(ps)):
-            raise ValueError(f"attribute {i}: parents are attribute indexes in ascending order")
-        if any(place[p] >= place[i] for p in ps):
-            raise ValueError(f"attribute {i}: a parent does not come before it, or is in a cycle")
-
-
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    result = np.ascontiguousarray(array)
-    if result is array or result.base is not None:
-        result = result.copy()
-    result.setflags(write=False)
-    return result
 
 
 _BLOCK = 1 << 14

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
-from dpdist.cluster.tasks import Deferred
+from dpdist.cluster.executor import Deferred
 from dpdist.data.operators import Operator, Split
 from dpdist.data.records import HeldRecords, Records
 from dpdist.data.report import RowReport, check, check_weights

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 from dpdist.data.records import BATCH_ROWS
 from dpdist.privacy import accountant
+from dpdist.privacy.accountant import most_right
 from dpdist.privacy.event import Event
 from dpdist.privacy.formatting import Fact, lines_of, mebibytes, number_of, upwards
 from dpdist.privacy.guarantee import DifferentialPrivacy, Guarantee, explained
-from dpdist.privacy.risk import most_right
 from dpdist.publish.part_format import PartFormat
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema

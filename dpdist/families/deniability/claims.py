@@ -52,8 +52,8 @@ from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.deniability import SeedRecords, pass_probability
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim
-from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
+from dpdist.spec.validation import change
 
 _PASSING = 3  # seeds beyond k, in scales of the threshold noise: nearly all of them pass
 _RECORDS, _SEED_DELTA = 5, 0.05  # of the small release that audits the test of a plan

@@ -27,13 +27,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
-from math import isfinite, log
+from math import log
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.errors import CheckFailed, SpecError
+from dpdist.errors import CheckFailed
 from dpdist.families.base.network import Network
 from dpdist.families.deniability.prefixes import PrefixCode, SeedIndex
 from dpdist.families.deniability.spec import DeniabilitySpec
@@ -92,17 +92,13 @@ class SeedSynthesis(ABC):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SeedSynthesizer(SeedSynthesis):
-    """The seed-based synthesis of PD, Section 3: a network, and how many attributes are resampled. Raises SpecError: a
-    number is repeated or not between 1 and the number of attributes.
-    """
+    """The seed-based synthesis of PD, Section 3: a network, and how many attributes are resampled."""
 
     network: Network
     omegas: tuple[int, ...]  # numbers of resampled attributes; each candidate takes one of them at random
 
     def __post_init__(self) -> None:
         m = len(self.network)
-        if not self.omegas or len(set(self.omegas)) < len(self.omegas) or not set(self.omegas) <= set(range(1, m + 1)):
-            raise SpecError(f"synthesis.omega: expected distinct numbers of attributes between 1 and {m}")
         self._keeps(self.network.order, self.network.cardinalities, sorted(m - omega for omega in self.omegas))
 
     def propose(self, noise: Noise, prefix: Sequence[NDArray[Any]], start: int, stop: int) -> CandidateRecords:
@@ -151,20 +147,12 @@ _NARROWER = 1 - 2.0**-30  # exponent of gamma in the width of a bucket
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyTest:
-    """PD's privacy test. Raises SpecError: a parameter is out of range."""
+    """PD's privacy test."""
 
     k: int  # plausible seeds that a released record needs, at least 1
     gamma: float  # ratio of the edges of a bucket of probabilities, above 1
     # parameter of the threshold noise, P(z) ~ exp(-epsilon0 |z|) (Test 2); None for the fixed threshold (Test 1)
     epsilon0: float | None
-
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise SpecError("privacy.deniability.k: expected a number of seeds, at least 1")
-        if not (isfinite(self.gamma) and self.gamma > 1):
-            raise SpecError("privacy.deniability.gamma: expected a finite ratio above 1")
-        if self.epsilon0 is not None and not (isfinite(self.epsilon0) and self.epsilon0 > 0):
-            raise SpecError("privacy.deniability.epsilon0: expected a finite number above 0")
 
     @classmethod
     def of(cls, settings: DeniabilitySpec) -> PrivacyTest:

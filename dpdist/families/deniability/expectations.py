@@ -28,8 +28,8 @@ from dpdist.families.deniability.spec import PlausibleDeniabilitySpec, Shares
 from dpdist.families.deniability.splits import plan_model
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.deniability import pass_probability
-from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
+from dpdist.spec.validation import change
 
 _MOST_CELLS = 1 << 18
 _MOST_ROWS = 1 << 22

@@ -42,8 +42,7 @@ from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Counts
 
 if TYPE_CHECKING:
-    from dpdist.cluster.executor import Executor
-    from dpdist.cluster.tasks import Deferred
+    from dpdist.cluster.executor import Deferred, Executor
 
 # where the rows of a part are: (place of the batch, first row, row after the last) in the batch's passing records
 Slices: TypeAlias = list[tuple[int, int, int]]
@@ -87,10 +86,8 @@ def candidate_batches(
 ) -> list[Deferred]:
     """Graphs of the candidates that pass, a `Passed` for each batch: batch b holds candidates ``b · batch_size`` to
     ``(b + 1) · batch_size - 1``. `seeds` are one index of all seeds, or those of their ranges in order; none when every
-    attribute is resampled (else ValueError). The synthesizer is sent once and shared by the tasks.
+    attribute is resampled. The synthesizer is sent once and shared by the tasks.
     """
-    if bool(seeds) != synthesizer.uses_seeds:
-        raise ValueError("seeds are given if and only if candidates keep values of theirs")
     task = executor.tasks("candidates")
     model = task.constant("model", synthesizer)
     sizes = seed_sizes(executor, seeds) if len(seeds) > 1 else []
@@ -158,11 +155,9 @@ def first_passing(
 
 def part_slices(counts: Sequence[int], *, records: int, rows_per_part: int) -> list[Slices]:
     """Cut the first `records` passing candidates into parts of `rows_per_part` rows; the last may be shorter. `counts`
-    are the passing candidates of batches 0, 1, 2, ... Raises ValueError: fewer candidates passed.
+    are the passing candidates of batches 0, 1, 2, ...
     """
     stops = np.cumsum([0, *counts])
-    if stops[-1] < records:
-        raise ValueError("fewer candidates passed than there are records to release: make more batches")
     parts = []
     for low in range(0, records, rows_per_part):
         high = min(low + rows_per_part, records)

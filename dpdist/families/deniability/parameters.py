@@ -112,9 +112,7 @@ class ParameterPlan:
     event: Event  # the charge, for any division of the total
 
     def scales(self, cells: Sequence[int]) -> tuple[float, ...]:
-        """Laplace scale or Gaussian deviation of each table. Raises ValueError: not a positive number of cells each."""
-        if len(cells) != self.tables or min(cells) < 1:
-            raise ValueError(f"expected a positive number of cells for each of {self.tables} tables")
+        """Laplace scale or Gaussian deviation of each table."""
         weights = np.array(cells, np.float64) ** _ALLOCATION[self.noise]
         shares = weights / weights.sum()
         rates = self.total * (shares if self.noise == "laplace" else np.sqrt(shares))

@@ -34,7 +34,7 @@ from dpdist.privacy.deniability import theorem1
 from dpdist.privacy.event import Event
 from dpdist.privacy.formatting import Fact
 from dpdist.privacy.guarantee import Covers, DifferentialPrivacy, Guarantee, PlausibleDeniability
-from dpdist.spec.overrides import change
+from dpdist.spec.validation import change
 
 SMALLEST_BATCH = 1 << 12  # candidates in a batch, at least
 MEMORY_FOR_SEEDS = 0.1  # share of a worker's memory for the index of the seeds; larger ones are cut into ranges

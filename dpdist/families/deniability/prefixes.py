@@ -36,20 +36,11 @@ _NONE = np.iinfo(np.int64).max  # above every code
 
 @dataclass(frozen=True)
 class PrefixCode:
-    """What the key of a seed is made of, and which prefix lengths are counted. Raises ValueError: the lengths are not
-    ascending or do not end at L, or L is 0.
-    """
+    """What the key of a seed is made of, and which prefix lengths are counted."""
 
     attributes: tuple[int, ...]  # the first L attributes in sigma order, at least one
     cardinalities: tuple[int, ...]  # number of codes of each of these
     lengths: tuple[int, ...]  # the prefix lengths that are counted, ascending; the last is L
-
-    def __post_init__(self) -> None:
-        ascending = all(a < b for a, b in pairwise((-1, *self.lengths)))
-        if not self.attributes or not ascending or self.lengths[-1:] != (len(self.attributes),):
-            raise ValueError("prefix lengths ascend and end at the number of attributes, which is at least one")
-        if len(self.cardinalities) != len(self.attributes):
-            raise ValueError("every attribute of a prefix has a cardinality")
 
     @cached_property
     def groups(self) -> tuple[range, ...]:

@@ -275,7 +275,7 @@ def _add_best_edges(
 
 
 def topological_order(parents: Sequence[Sequence[int]], priority: Sequence[Any]) -> tuple[int, ...]:
-    """The attributes, parents first, else by least (priority, index). Raises ValueError: the parents form a cycle."""
+    """The attributes, parents first, else by least (priority, index)."""
     missing = [len(chosen) for chosen in parents]
     children: list[list[int]] = [[] for _ in parents]
     for i, chosen in enumerate(parents):
@@ -291,8 +291,6 @@ def topological_order(parents: Sequence[Sequence[int]], priority: Sequence[Any])
             missing[child] -= 1
             if missing[child] == 0:
                 heapq.heappush(free, (priority[child], child))
-    if len(order) != len(parents):
-        raise ValueError("the parents form a cycle")
     return tuple(order)
 
 

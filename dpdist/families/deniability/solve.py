@@ -28,7 +28,7 @@ from dpdist.families.deniability.splits import combined, lighter_seeds, plan_mod
 from dpdist.privacy import accountant
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import Gaussian
-from dpdist.spec.overrides import change
+from dpdist.spec.validation import change
 
 _SEED_SHARES = (Fraction(1, 5), Fraction(3, 10), Fraction(2, 5), Fraction(1, 2), Fraction(3, 5))
 _STRUCTURE_SHARES = (Fraction(1, 20), Fraction(1, 10), Fraction(1, 5), Fraction(3, 10))
@@ -197,12 +197,13 @@ class _Solver:
             other = self.search.seeds(seeds.kept, shares[2], stage * scale)
             if other is not None:
                 others.append(self._alternative(other, shares, stage * scale))
+        rest = 1 if shares == ALL_RECORDS else shares[0] + shares[1]
         baseline = Alternative(
             kept=(),
             epsilon=self.target,
             minimum_pass_rate=1.0,
             expected_pass_rate=1.0,
-            expected_error=self.expected.error(None, self._without_seeds(shares), None),
+            expected_error=self.expected.error(None, Shares(shares[0] / rest, shares[1] / rest, Fraction(0)), None),
             settings={},
         )
         return SeedSolution(plan=made, picked=picked, alternatives=(baseline, *others), reference=self.reference.source)
@@ -215,10 +216,6 @@ class _Solver:
         for seeds in _SEED_SHARES:
             for part in _STRUCTURE_SHARES if learned else (Fraction(0),):
                 yield Shares((1 - seeds) * part, (1 - seeds) * (1 - part), seeds)
-
-    def _without_seeds(self, shares: Shares) -> Shares:
-        rest = 1 if shares == ALL_RECORDS else shares[0] + shares[1]
-        return Shares(shares[0] / rest, shares[1] / rest, Fraction(0))
 
     def _best_shares(self) -> Shares:
         """Shares of the least expected error, by the guesses of the module's notes: no accounting."""

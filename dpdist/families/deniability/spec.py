@@ -208,7 +208,14 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
         if self.model.structure == "learned" and self.split.shares.structure == 0:
             raise ValueError("split.structure: must be above 0 when the structure is learned")
         if self.model.structure == "synthesis":
-            self._pooled()
+            # Check what a model of kind synthesis needs
+            if len(self.omegas) > 1 or not self.uses_seeds:
+                raise ValueError(
+                    "synthesis.omega: with model.structure=synthesis, one number of attributes below all of them is "
+                    "resampled; kind: synthesis resamples all"
+                )
+            if self.split.records == "disjoint" and self.split.structure:
+                raise ValueError("split.structure: expected 0 with model.structure=synthesis, which has one stage")
         if self.model.regression:
             if self.model.structure != "learned":
                 raise ValueError("model.regression: regresses on learned parents: goes with model.structure=learned")
@@ -216,16 +223,6 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
                 raise ValueError("model.regression: a regression is not sampled: goes with model.estimate=mean")
             check_regressed(self.model.regression, self.table)
         return self
-
-    def _pooled(self) -> None:
-        """Check what a model of kind synthesis needs."""
-        if len(self.omegas) > 1 or not self.uses_seeds:
-            raise ValueError(
-                "synthesis.omega: with model.structure=synthesis, one number of attributes below all of them is "
-                "resampled; kind: synthesis resamples all"
-            )
-        if self.split.records == "disjoint" and self.split.structure:
-            raise ValueError("split.structure: expected 0 with model.structure=synthesis, which has one stage")
 
     def _own_model(self) -> None:
         """Check what a model of the user's own needs."""

@@ -41,7 +41,7 @@ from dpdist.families.deniability.structure import (
 from dpdist.privacy.checks import CountCheck, PassCheck
 
 if TYPE_CHECKING:
-    from dpdist.cluster.tasks import Deferred
+    from dpdist.cluster.executor import Deferred
 
 DeniabilityAttempt = Attempt[PlausibleDeniabilitySpec, PlausibleDeniabilityPlan]
 

@@ -19,7 +19,6 @@ import numpy as np
 
 from dpdist.data.count import PairCounts
 from dpdist.errors import SpecError
-from dpdist.families.base.network import check_order
 from dpdist.families.deniability.search import (
     cfs_parents,
     dependence_parents,
@@ -154,9 +153,6 @@ class Structure:
     parents: tuple[tuple[int, ...], ...]  # parents of each attribute, ascending
     order: tuple[int, ...]  # sigma: every attribute after its parents
     regressed: tuple[int, ...] = ()  # attributes whose conditional is a regression on their parents
-
-    def __post_init__(self) -> None:
-        check_order(self.parents, self.order)
 
     @property
     def counted(self) -> tuple[tuple[int, ...], ...]:

@@ -16,14 +16,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.errors import SpecError
 from dpdist.families.base.calibration import add_noise
 from dpdist.families.histogram.binning import FAN_OUT, BinningPlan, noisy_levels
 from dpdist.families.histogram.counts import CountPlan, histograms
 from dpdist.families.histogram.curves import CurvePlan, CurveSums, release_mean, sum_curves
 from dpdist.families.histogram.entropy import EntropyPlan, release_entropies
 from dpdist.families.histogram.plan import HistogramPlan
-from dpdist.federated.plan import NOT_AUDITED
+from dpdist.federated.plan import require_one_curator
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.guarantee import Adjacency
@@ -117,17 +116,6 @@ def canaries(plan: HistogramPlan) -> tuple[Canaries, ...]:
     return (Canaries(name=name, scores=scores, count=cells[number], epsilon=epsilon, delta=plan.delta),)
 
 
-def entropies_claim(plan: EntropyPlan, *, delta: float) -> Claim:
-    """The noisy entropies of a table of the fewest records, each of a unit's alone in its bin or with the others."""
-    n, own = plan.records, plan.unit
-    alone = np.array([n - own] + [1] * own, np.int64)
-    without = np.array([n - own if plan.adjacency == "add/remove" else n] + [0] * own, np.int64)
-    absent, present = (partial(_noisy_entropies, table, plan) for table in (without, alone))
-    epsilon = accountant.epsilon(plan.event, delta=delta)
-    name = f"{len(plan.orders)} entropies ({plan.mechanism}, {plan.adjacency})"
-    return Claim(name=name, absent=absent, present=present, epsilon=epsilon, delta=delta)
-
-
 def _noisy_entropies(table: NDArray[np.int64], plan: EntropyPlan, noise: Noise) -> Floats:
     return release_entropies([table] * len(plan.orders), plan, noise=noise, name="histogram/entropy")
 
@@ -159,15 +147,21 @@ def _noisy_mean(sums: CurveSums, plan: CurvePlan, axes: Floats, noise: Noise) ->
 
 def claims(plan: HistogramPlan) -> tuple[Claim, ...]:
     """Each mechanism of a plan, with its noise, on a small table made to contradict it."""
-    if plan.spec.federated is not None:
-        raise SpecError(NOT_AUDITED)
+    require_one_curator(plan)
     made = []
     if plan.counts is not None and not plan.is_exact:
         made.append(counts_claim(plan))
     if plan.binning is not None:
         made.append(bins_claim(plan.binning, adjacency=plan.spec.privacy.adjacency, delta=plan.delta))
     if plan.entropies is not None:
-        made.append(entropies_claim(plan.entropies, delta=plan.delta))
+        # The noisy entropies of a table of the fewest records, each of a unit's alone in its bin or with the others
+        n, own = plan.entropies.records, plan.entropies.unit
+        alone = np.array([n - own] + [1] * own, np.int64)
+        without = np.array([n - own if plan.entropies.adjacency == "add/remove" else n] + [0] * own, np.int64)
+        absent, present = (partial(_noisy_entropies, table, plan.entropies) for table in (without, alone))
+        epsilon = accountant.epsilon(plan.entropies.event, delta=plan.delta)
+        name = f"{len(plan.entropies.orders)} entropies ({plan.entropies.mechanism}, {plan.entropies.adjacency})"
+        made.append(Claim(name=name, absent=absent, present=present, epsilon=epsilon, delta=plan.delta))
     if plan.curves is not None:
         made.append(curves_claim(plan.curves, delta=plan.delta))
     return tuple(made)

@@ -20,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 
-from dpdist.errors import AccountingError, SpecError
+from dpdist.errors import AccountingError
 from dpdist.families.base.calibration import GaussianPlan, Mechanism, deviation
 from dpdist.families.histogram.postprocess import largest_remainder
 from dpdist.privacy import accountant
@@ -86,8 +86,8 @@ def plan_measurement(
     """The least noise for tables of this many cells each, within (epsilon, delta) for all together.
 
     The mechanism ``auto`` has the smaller total expected squared error. At ``delta = 0`` noise is Laplace. Shares are
-    `resolve_shares`'. `unit` is the most records of a unit. Raises SpecError: shares that do not fit; AccountingError:
-    the budget is not valid, or smaller than what the sampler costs.
+    `resolve_shares`'. `unit` is the most records of a unit. Raises
+    AccountingError: the budget is not valid, or smaller than what the sampler costs.
     """
     if mechanism == "auto":
         return _of_least_error(cells, epsilon=epsilon, delta=delta, adjacency=adjacency, shares=shares, unit=unit)
@@ -177,23 +177,14 @@ def resolve_shares(shares: Shares, cells: Sequence[int], *, mechanism: Mechanism
     ``optimal`` minimises the total expected squared error: for Laplace noise ``sum cells / epsilon_i^2`` at a given sum
     of epsilon_i, hence shares as the cube root of the cells; for Gaussian noise ``sum cells sigma_i^2`` at a given sum
     of ``1 / sigma_i^2``, hence as the square root.
-
-    Raises SpecError: no table, or shares that are not one per table, positive, with the sum one.
     """
-    if not cells or min(cells) < 1:
-        raise SpecError("a histogram release needs at least one histogram, of at least one cell")
     if isinstance(shares, str):
         if shares == "equal":
             return (Fraction(1, len(cells)),) * len(cells)
         weights = np.asarray(cells, np.float64) ** (1 / 3 if mechanism == "laplace" else 1 / 2)
         units = 1 + largest_remainder(weights, total=_SHARE_UNIT * len(cells))
         return tuple(Fraction(int(unit), int(units.sum())) for unit in units)
-    exact = tuple(Fraction(share) for share in shares)
-    if len(exact) != len(cells):
-        raise SpecError(f"expected {len(cells)} shares, one per histogram, got {len(exact)}")
-    if min(exact) <= 0 or sum(exact) != 1:
-        raise SpecError(f"the shares of the histograms must be positive and sum to 1, got {float(sum(exact)):g}")
-    return exact
+    return tuple(Fraction(share) for share in shares)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -285,7 +285,15 @@ def plan(spec: HistogramSpec) -> HistogramPlan:
 
 def _plan(spec: HistogramSpec) -> HistogramPlan:
     privacy = spec.privacy
-    _refuse_private_number(spec)
+    # Refuse policies that drop records where the number of records is taken for public
+    dropping = spec.table.dropping
+    exact = spec.privacy.adjacency == "replacement" and (spec.entropies is not None or spec.curves is not None)
+    if exact and dropping:
+        raise SpecError(
+            "privacy.adjacency: under replacement the number of records is public, and the policy `drop` of "
+            f"{', '.join(map(repr, dropping))} would make it depend on private values: choose add/remove, or other "
+            "policies, or leave such records out of the table before"
+        )
     if spec.curves is not None:
         return HistogramPlan(spec=spec, curves=_plan_curves(spec))
     names, attributes = spec.table.names, spec.table.attributes
@@ -326,18 +334,6 @@ def _chain(counts: CountPlan, chain: Sequence[int]) -> tuple[tuple[int, int], ..
         fewest = int(np.bincount(places, minlength=counts.table_cells[coarse]).min())
         out.append((coarse, max(fewest, 1)))  # every bin has the assumed probability, also one without finer cells
     return tuple(out)
-
-
-def _refuse_private_number(spec: HistogramSpec) -> None:
-    """Refuse policies that drop records where the number of records is taken for public."""
-    dropping = spec.table.dropping
-    exact = spec.privacy.adjacency == "replacement" and (spec.entropies is not None or spec.curves is not None)
-    if exact and dropping:
-        raise SpecError(
-            "privacy.adjacency: under replacement the number of records is public, and the policy `drop` of "
-            f"{', '.join(map(repr, dropping))} would make it depend on private values: choose add/remove, or other "
-            "policies, or leave such records out of the table before"
-        )
 
 
 def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:

@@ -21,12 +21,9 @@ _DRAWS = 1 << 20  # records sampled at a time
 def largest_remainder(values: ArrayLike, *, total: int) -> NDArray[np.int64]:
     """Integers nearest to shares of a total, which they have exactly: int64 of the same shape.
 
-    The cells with the largest remainders (the first of equal ones) are rounded up. Raises SpecError: a value is
-    negative or not finite, the total is negative, or there is no cell to hold it.
+    The cells with the largest remainders (the first of equal ones) are rounded up.
     """
     weights = np.asarray(values, np.float64)
-    if total < 0 or (total and not weights.size) or not np.isfinite(weights).all() or (weights < 0).any():
-        raise SpecError("rounding to a total needs non-negative finite values and a total that is not negative")
     weights = weights / (weights.max(initial=0.0) or 1.0)  # the largest is 1: no overflow
     mass = weights.sum()
     exact = weights / mass * total if mass > 0 else np.full(weights.shape, total / max(weights.size, 1))
@@ -69,15 +66,10 @@ def fit_hierarchy(
     for any tree and any noise).
 
     `levels` go from the finest to the coarsest; `parents` gives for each level but the last the place of each node's
-    parent in the next one. Raises SpecError: the parts do not form a hierarchy.
+    parent in the next one.
     """
     counts = [np.asarray(level, np.float64) for level in levels]
     links = [np.asarray(link, np.intp) for link in parents]
-    if len(links) != len(counts) - 1 or len(variances) != len(counts) or not all(v > 0 for v in variances):
-        raise SpecError("a hierarchy has parents for each level but the last, and a positive variance for each level")
-    for below, above, link in zip(counts, counts[1:], links, strict=False):
-        if link.shape != below.shape or not np.array_equal(np.unique(link), np.arange(above.size)):
-            raise SpecError("each node of a hierarchy has one parent, and each parent at least one child")
     estimates, spreads = [counts[0]], [np.full(counts[0].shape, float(variances[0]))]
     for own, link, variance in zip(counts[1:], links, variances[1:], strict=True):
         children = np.bincount(link, estimates[-1], own.size)

@@ -109,18 +109,15 @@ class KernelSpec(Section):
 
 
 class CurvesSpec(Section):
-    """A function-valued mean. Every record is a curve (wide), or every run of records with one id is (long).
+    """A function-valued mean; every record is a curve.
 
     `data.minimum_records` counts curves: a lower bound of their number (add/remove), or their public number
     (replacement).
     """
 
-    columns: tuple[str, ...] | None = Field(default=None, min_length=2)
-    """Wide: the columns of the values, in the order of the times."""
-    long: tuple[str, str, str] | None = None
-    """Long: the columns of id, time and value; the records of a curve stand together."""
+    columns: tuple[str, ...] = Field(min_length=2, description="Columns of the values, in the order of the times.")
     times: tuple[float, ...] | None = Field(default=None, min_length=2)
-    """Times of the values; wide: by default equidistant over the domain."""
+    """Times of the values; by default equidistant over the domain."""
     domain: tuple[float, float] = (0.0, 1.0)
     """First and last time; mapped to [0, 1]."""
     kernel: KernelSpec = KernelSpec()
@@ -129,15 +126,10 @@ class CurvesSpec(Section):
     terms: int | None = Field(default=None, ge=1, description="Terms of the expansion; default: all on the grid.")
 
     @model_validator(mode="after")
-    def _one_layout(self) -> CurvesSpec:
-        if (self.columns is None) == (self.long is None):
-            raise ValueError("curves are wide (`columns`) or long (`long`), one of the two")
-        if self.long is not None and self.times is None:
-            raise ValueError("long curves need their `times`")
-        names = self.columns or self.long or ()
-        if len(set(names)) < len(names):
+    def _timed(self) -> CurvesSpec:
+        if len(set(self.columns)) < len(self.columns):
             raise ValueError("curves name a column twice")
-        if self.columns is not None and self.times is not None and len(self.columns) != len(self.times):
+        if self.times is not None and len(self.columns) != len(self.times):
             raise ValueError("curves.times has one time per column")
         if not self.domain[0] < self.domain[1]:
             raise ValueError("curves.domain goes from a smaller to a larger time")
@@ -149,7 +141,7 @@ class CurvesSpec(Section):
         low, high = self.domain
         if self.times is not None:
             return tuple((time - low) / (high - low) for time in self.times)
-        last = len(self.columns or ()) - 1
+        last = len(self.columns) - 1
         return tuple(i / last for i in range(last + 1))
 
 
@@ -186,7 +178,7 @@ class HistogramSpec(SummedRelease):
             raise ValueError("a release has `histograms` or `curves`, one of the two")
         wanted = {name for query in self.queries for name in query.columns}
         if self.curves is not None:
-            wanted = set(self.curves.columns or self.curves.long or ())
+            wanted = set(self.curves.columns)
             if self.privacy.mechanism not in ("auto", "gaussian") or not self.privacy.delta:
                 raise ValueError("curves take Gaussian noise: privacy.delta above 0, mechanism auto or gaussian")
             if self.entropies is not None:
@@ -247,18 +239,12 @@ class HistogramSpec(SummedRelease):
                 f"{named}: statistics under add/remove protect it; adjacency replacement and `mechanism: pml` protect "
                 "single records only: leave them out"
             )
-        if self.curves is not None and self.curves.long is not None:
-            raise ValueError(
-                f"{named}: no record can be left out of the curves of the layout curves.long: write one row for "
-                "each curve and name its columns (curves.columns)"
-            )
 
     def _check_kinds(self) -> None:
         """Histograms count codes, curves add up numbers."""
         continuous = set(self.table.continuous)
         if self.curves is not None:
-            numbers = self.curves.columns or (self.curves.long or ())[1:]
-            if wrong := [name for name in numbers if name not in continuous]:
+            if wrong := [name for name in self.curves.columns if name not in continuous]:
                 raise ValueError(
                     f"curves take the values of columns of kind `number` without bins, and not of "
                     f"{', '.join(map(repr, wrong))}: declare them as numbers with bounds"
@@ -313,16 +299,6 @@ class HistogramSpec(SummedRelease):
     def least_probabilities(self) -> dict[tuple[str, ...], float]:
         """The assumption of pointwise maximal leakage."""
         return {} if self.privacy.alpha is None else {query.columns: self.privacy.alpha for query in self.queries}
-
-    @property
-    def asks_of_table(self) -> str | None:
-        """Long curves: each declared time of each id once."""
-        if self.curves is None or self.curves.long is None:
-            return None
-        return (
-            "curves.long: that each curve has each declared time is no part of a schema; write one row for each curve "
-            "and name its columns (curves.columns)"
-        )
 
     @property
     def queries(self) -> tuple[HistogramQuerySpec, ...]:

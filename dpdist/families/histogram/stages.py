@@ -22,7 +22,6 @@ from dpdist.families.histogram.counts import CountPlan, histogram_operator
 from dpdist.families.histogram.curves import (
     confirm_number,
     curve_operator,
-    long_curve_operator,
     release_mean,
     value_unit,
 )
@@ -145,11 +144,8 @@ def operator_of(spec: HistogramSpec, plan: HistogramPlan) -> Operator:
         return histogram_operator(plan.counts)
     if spec.curves is None or plan.curves is None:
         raise ValueError("a histogram release has histograms or curves")
-    names, basis, clip = spec.table.names, plan.curves.basis, spec.curves.clip
-    if spec.curves.long is None:
-        return curve_operator(basis, clip=clip, columns=[names.index(name) for name in spec.curves.columns or ()])
-    person, time, value = (names.index(name) for name in spec.curves.long)
-    return long_curve_operator(basis, clip=clip, columns=(person, time, value), times=spec.curves.times or ())
+    columns = [spec.table.names.index(name) for name in spec.curves.columns]
+    return curve_operator(plan.curves.basis, clip=spec.curves.clip, columns=columns)
 
 
 def _noisy_mean(attempt: HistogramAttempt, summary: Any) -> NoisyStatistics:

@@ -1,8 +1,4 @@
-"""How the budget of a release is divided, the noise that fills it, and the order of the mixtures.
-
-The order `auto` is chosen from public numbers alone; orders that are tried on the table are charged
-(`dpdist.families.mixing.selection`).
-"""
+"""How the budget of a release is divided, the noise that fills it, and the order that public numbers choose."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from dpdist.families.mixing.scaling import Encoding, MomentPlan, declared_encodi
 from dpdist.families.mixing.spec import SCALING_SHARE, MixingSpec
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.mixtures import ClassMixtures, noise_of_units
-from dpdist.spec.overrides import change
+from dpdist.spec.validation import change
 
 ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # orders that are compared unless others are given
 
@@ -79,7 +75,7 @@ def _check(spec: MixingSpec, value: str, minimum: int) -> CountCheck:
     several = min(unit, len(spec.mixing.classes))  # classes that a unit may be in
     budget: dict[str, Any] = {"epsilon": privacy.epsilon * share, "delta": privacy.delta * share / several}
     try:
-        return count_check(records=minimum, share=float(spec.mixed_share), unit=unit, **budget)
+        return count_check(records=minimum, unit=unit, **budget)
     except AccountingError:
         raise AccountingError(
             f"mixing.classes: {minimum} records of class {value!r} are too few to be confirmed by a count with epsilon "

@@ -1,7 +1,7 @@
 """What the mixing family states, mechanism by mechanism, on small classes made to contradict it.
 
-The stages of a release (`dpdist.families.base.rehearsal`) make the mixtures. Checks, moments and the choice of an
-order come from the functions that the stages call, with streams of the same names.
+The stages of a release (`dpdist.families.base.rehearsal`) make the mixtures. Checks and moments
+come from the functions that the stages call, with streams of the same names.
 
 *Mixtures*: a class of rows that all coincide, at the clipping norm, and a canary (or a unit of canaries) opposite to
 them: there one mixture is the pair of the accounting itself, of a unit nearly. The class is as small as a few mixtures
@@ -17,16 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from dpdist.errors import SpecError
 from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.families.mixing.budget import ClassPlan
 from dpdist.families.mixing.classes import Mixtures, confirmed_classes
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import clip_rows
 from dpdist.families.mixing.scaling import Encoding, MomentPlan, declared_encoding, moment_sums, noisy_moments
-from dpdist.families.mixing.selection import OrderSelection, SelectionPlan
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.families.mixing.stages import stages
+from dpdist.federated.plan import require_one_curator
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.checks import CountCheck
@@ -125,24 +124,6 @@ def _confirmed(plan: MixingPlan, size: int, noise: Noise) -> Floats:
     return np.array(confirmed_classes(noise, plan, [size]).outcomes, np.float64)
 
 
-def choice_claim(choice: OrderSelection, candidates: int) -> Claim:
-    """The choice among orders, where only the first of them classifies a held-out record correctly."""
-    scores = ([0] * candidates, [1] + [0] * (candidates - 1))
-    absent, present = (partial(_chosen, choice, one) for one in scores)
-    event = choice.event
-    return Claim(
-        name=f"choice among {candidates} orders",
-        absent=absent,
-        present=present,
-        epsilon=accountant.epsilon(event, delta=event.delta),
-        delta=event.delta,
-    )
-
-
-def _chosen(choice: OrderSelection, scores: list[int], noise: Noise) -> Floats:
-    return np.array([float(choice.choose(noise, scores) == 0)])
-
-
 def moments_claim(encoding: Encoding, plan: MomentPlan, *, delta: float, unit: int = 1) -> Claim:
     """The noisy moments, with and without a record (or a unit's) at the upper end of every attribute."""
     many = max(2, round(_NOISES * plan.sigma))
@@ -168,21 +149,15 @@ def _noisy_moments(encoding: Encoding, plan: MomentPlan, records: int, sums: lis
 
 def claims(plan: MixingPlan) -> tuple[Claim, ...]:
     """Each mechanism of a plan, on a small class made to contradict it. Raises SpecError: the release is federated."""
-    if plan.spec.federated is not None:
-        raise SpecError(
-            "federated releases are not audited from their spec; leave out `federated` to audit a central one"
-        )
+    require_one_curator(plan)
     made: dict[object, Claim] = {}
-    for one in plan.candidates if isinstance(plan, SelectionPlan) else (plan,):
-        for part in one.classes:
-            small = _small_class(part.mixtures, one.sigma_over_clip)
-            if small not in made:
-                made[small] = mixtures_claim(small, one.sigma_over_clip, name=f"class {part.value}")
+    for part in plan.classes:
+        small = _small_class(part.mixtures, plan.sigma_over_clip)
+        if small not in made:
+            made[small] = mixtures_claim(small, plan.sigma_over_clip, name=f"class {part.value}")
     for part in plan.classes:
         made.setdefault(part.check, confirmation_claim(plan, part))
     found = list(made.values())
-    if isinstance(plan, SelectionPlan):
-        found.append(choice_claim(plan.choice, len(plan.candidates)))
     if plan.moments is not None:
         unit = plan.spec.records_of_a_unit
         found.append(moments_claim(plan.encoding, plan.moments, delta=plan.delta, unit=unit))

@@ -13,9 +13,8 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from dpdist.cluster.executor import Executor
-from dpdist.cluster.tasks import Deferred
-from dpdist.data.operators import Operator, Split
+from dpdist.cluster.executor import Deferred, Executor
+from dpdist.data.operators import Operator
 from dpdist.errors import DataError
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.passes import Passes
@@ -81,7 +80,6 @@ class Classes:
     """The records of each class, where they were gathered; confidential."""
 
     codes: Deferred
-    held_out: Deferred | None  # the records on which orders are compared
     sizes: tuple[int, ...]  # records of each class in `codes`
     sums: tuple[Counts, ...]  # `moment_sums` of each attribute but the class; empty if they are not needed
 
@@ -103,15 +101,6 @@ class ScaledClasses:
     confirmed: tuple[bool, ...]
     encoding: Encoding  # by the declared domains, or by noisy moments
     clip: float  # largest norm of a record's vector
-
-
-@dataclass(frozen=True)
-class ChosenOrder(Stored):
-    """The number of the candidate that is released, where orders are tried: drawn once, stored, read back."""
-
-    FILE: ClassVar[str] = "order.json"
-
-    number: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,19 +136,15 @@ MixingPlanT = TypeVar("MixingPlanT", bound=MixingPlan)
 
 
 def gather(attempt: Attempt[MixingSpec, MixingPlanT]) -> Classes:
-    """The records of each class, and those held out where orders are tried. Raises DataError: a policy is broken."""
+    """The records of each class. Raises DataError: a policy is broken."""
     spec, plan, executor = attempt.spec, attempt.plan, attempt.executor
-    apart = spec.mixed_share < 1
-    split = Split(attempt.key, (spec.mixed_share, 1 - spec.mixed_share)) if apart else None
-    passes = Passes(attempt, split=split, repeated=apart)
     label, bounded = spec.table.names.index(spec.mixing.label), spec.unit is not None
     by_class = class_operator(label, spec.class_codes, by_value=bounded)  # no order of bounded records is their own
-    codes = passes.held(by_class, stage="gathering classes", label=0 if apart else None)
-    held_out = passes.held(by_class, stage="gathering held-out records", label=1) if apart else None
+    codes = Passes(attempt).held(by_class, stage="gathering classes")
     summed = None if plan.moments is None else plan.encoding
     sizes, sums = executor.compute([executor.tasks("classes")("count", _statistics, codes, summed)])[0]
     attempt.operator["class_sizes"] = dict(zip((part.value for part in plan.classes), sizes, strict=True))
-    return Classes(codes, held_out, sizes, sums)
+    return Classes(codes, sizes, sums)
 
 
 def confirm(attempt: Attempt[MixingSpec, MixingPlanT], sizes: Sequence[int]) -> Confirmed:

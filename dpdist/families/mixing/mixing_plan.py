@@ -16,7 +16,7 @@ from dpdist.errors import AccountingError
 from dpdist.families.base.plan import Needs, Plan, core_seconds
 from dpdist.families.mixing.budget import ClassPlan, common_noise, divide_budget
 from dpdist.families.mixing.mixture import BLOCK_BYTES, SHARD_BYTES
-from dpdist.families.mixing.scaling import Encoding, MomentPlan, vector_reach, vector_schema
+from dpdist.families.mixing.scaling import LEAST_DEVIATION, Encoding, MomentPlan, vector_schema
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import least_scale
@@ -25,8 +25,8 @@ from dpdist.privacy.events import ApproximateDP, Composed, Parallel
 from dpdist.privacy.formatting import Fact
 from dpdist.privacy.mixtures import event_of_units
 from dpdist.privacy.noise import SAMPLER_DELTA
-from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
+from dpdist.spec.validation import change
 
 MARGIN = 5e-4  # of epsilon, left unspent: the pair of several classes is found on a lattice
 
@@ -99,7 +99,9 @@ class MixingPlan(Plan):
         """The attributes of the released records: those of the table, or the coordinates of the vectors."""
         if self.spec.mixing.release == "records":
             return self.spec.table
-        reach = vector_reach(self.encoding, clip=self.clip, order=self.order, sigma_over_clip=self.sigma_over_clip)
+        # Bound of released coordinates, far beyond the noise; `clip` is None where it follows from noisy moments
+        norm = self.encoding.largest_norm / LEAST_DEVIATION if self.clip is None else self.clip
+        reach = 2.0 ** math.ceil(math.log2(norm * math.sqrt(self.order) * (2 + 40 * self.sigma_over_clip)))
         return vector_schema(self.encoding, self.spec.label, reach=reach)
 
     @property
@@ -156,7 +158,8 @@ class MixingPlan(Plan):
         block = BLOCK_BYTES // coordinates
         vectors = coordinates * max(part.mixtures.minimum for part in self.classes)
         mixed = coordinates * max(part.mixtures.records for part in self.classes)
-        covariances = 8 * self.encoding.width**2 * 9 if self.spec.takes_covariances else 0  # eight are added at a time
+        restored = self.spec.mixing.spread == "restored"  # which needs covariances; eight are added at a time
+        covariances = 8 * self.encoding.width**2 * 9 if restored else 0
         return self.bounding(
             Needs(
                 partitions=self.partitions,

@@ -14,8 +14,7 @@ from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.restore import LARGEST_WIDTH
 from dpdist.families.mixing.scaling import Encoding
-from dpdist.families.mixing.selection import plan_selection
-from dpdist.families.mixing.spec import MixingSpec, OrderSearchSpec
+from dpdist.families.mixing.spec import MixingSpec
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.mixtures import ClassMixtures
 
@@ -27,17 +26,12 @@ def plan(spec: MixingSpec) -> MixingPlan:
     """Plan a mixing release. Raises SpecError: settings contradict each other; AccountingError: no valid guarantee."""
     mixing, divided = spec.mixing, divide_budget(spec)
     width = divided.encoding.width
-    if width > LARGEST_WIDTH and spec.takes_covariances:
+    if width > LARGEST_WIDTH and mixing.spread == "restored":
         raise SpecError(
             f"mixing.spread: {width:,} coordinates are too many for their covariance (at most {LARGEST_WIDTH:,}): "
-            "declare fewer values, or bins, or set spread to mixtures and give one order"
+            "declare fewer values, or bins, or set spread to mixtures"
         )
-    order = mixing.order
-    if isinstance(order, OrderSearchSpec):
-        drafts = [planned(spec, order=one, sigma_over_clip=1.0) for one in order.candidates]
-        return plan_selection(drafts, divided)
-    if order == "auto":
-        order = best_order(divided)
+    order = best_order(divided) if mixing.order == "auto" else mixing.order
     return planned(spec, order=order, sigma_over_clip=1.0).filled(common_noise(divided, order))
 
 

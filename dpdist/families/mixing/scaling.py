@@ -252,12 +252,6 @@ def _with_squares(attribute: Attribute, table: Floats) -> Floats:
     return table if attribute.kind == "categorical" else np.column_stack([table, table[:, 0] ** 2])
 
 
-def vector_reach(encoding: Encoding, *, clip: float | None, order: int, sigma_over_clip: float) -> float:
-    """Bound of released coordinates, far beyond the noise; `clip` is None where it follows from noisy moments."""
-    norm = encoding.largest_norm / LEAST_DEVIATION if clip is None else clip
-    return 2.0 ** math.ceil(math.log2(norm * math.sqrt(order) * (2 + 40 * sigma_over_clip)))
-
-
 def vector_schema(encoding: Encoding, label: Attribute, *, reach: float) -> Schema:
     """A number for each coordinate, and the class. Raises SpecError: two coordinates have the same name."""
     numbers = [{"name": name, "kind": "number", "bounds": (-reach, reach)} for name in encoding.names]

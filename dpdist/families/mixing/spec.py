@@ -14,8 +14,6 @@ from dpdist.spec.release import PrivacyLimit
 from dpdist.spec.schema import Attribute, Category
 from dpdist.spec.strict import MOST_RECORDS, Exact, Section, Value
 
-MOST_CANDIDATES = 8  # orders that are tried on a table, at most
-HELD_OUT = Fraction(1, 10)  # share of the records on which orders are compared
 SCALING_SHARE = 0.05  # share of the budget of the noisy means and deviations of the scaling
 
 
@@ -39,20 +37,6 @@ class ClassSpec(Section):
     """Mixtures to release; absent where mixing.records shares them out."""
 
 
-class OrderSearchSpec(Section):
-    """Try orders on the table itself, which is charged: each gets its share of the budget."""
-
-    candidates: tuple[int, ...] = Field(min_length=2, max_length=MOST_CANDIDATES, description="Orders to try.")
-
-    @model_validator(mode="after")
-    def _bounded(self) -> OrderSearchSpec:
-        if len(set(self.candidates)) < len(self.candidates):
-            raise ValueError("mixing.order.candidates: an order is there twice")
-        if not all(1 <= order <= LARGEST_ORDER for order in self.candidates):
-            raise ValueError(f"mixing.order.candidates: from 1 to {LARGEST_ORDER}")
-        return self
-
-
 class MixturesSpec(Section):
     """How records are mixed, and what is released of the mixtures."""
 
@@ -62,9 +46,8 @@ class MixturesSpec(Section):
     records: int | None = Field(default=None, ge=1, le=MOST_RECORDS, exclude=True)
     """Mixtures of all classes together, instead of a number for each: every class gets the same, rounded down
     (balanced, as published)."""
-    order: int | Literal["auto"] | OrderSearchSpec = "auto"
-    """Records in a mixture; auto takes the one with the least noise for the spread that it leaves, by public numbers;
-    candidates are tried on the table, with a share of the budget each."""
+    order: int | Literal["auto"] = "auto"
+    """Records in a mixture; auto takes the one with the least noise for the spread that it leaves, which is public."""
     scaling: Literal["bounds", "centred", "standardised"] = "bounds"
     """Scale ordered attributes by their declared bounds; centre everything at noisy means, too; or divide ordered
     attributes by noisy deviations as well (means and deviations are charged)."""
@@ -99,9 +82,7 @@ class MixturesSpec(Section):
     @classmethod
     def _no_other_word(cls, order: Any) -> Any:
         if isinstance(order, (str, list)) and order != "auto":
-            raise ValueError(
-                f"give a number from 1 to {LARGEST_ORDER}, auto, or orders to try: {{candidates: [4, 16]}}"
-            )
+            raise ValueError(f"give a number from 1 to {LARGEST_ORDER}, or auto")
         return order
 
     @model_validator(mode="after")
@@ -153,18 +134,6 @@ class MixingSpec(FederatedRelease):
             raise ValueError("federated.mailbox: mixtures are sent by Dask workers alone: leave it out")
         if self.federated is not None and self.mixing.scaling != "bounds":
             raise ValueError("mixing.scaling: clients scale by the declared bounds; set it to bounds")
-        if self.federated is not None and isinstance(self.mixing.order, OrderSearchSpec):
-            raise ValueError("mixing.order: clients do not try orders; give one, or auto")
-        return self
-
-    @model_validator(mode="after")
-    def _protects(self) -> MixingSpec:
-        """What a unit's several records have no charge for."""
-        if self.unit is not None and isinstance(self.mixing.order, OrderSearchSpec):
-            raise ValueError(
-                "mixing.order: trying orders on the table protects single records only, because each record is mixed "
-                "or held out by itself; with `unit` give one order, or auto"
-            )
         return self
 
     @property
@@ -181,17 +150,6 @@ class MixingSpec(FederatedRelease):
     def class_minima(self) -> dict[str, dict[str, int]]:
         """The minima of the classes."""
         return {self.mixing.label: {str(value): one.minimum for value, one in self.mixing.classes.items()}}
-
-    @property
-    def mixed_share(self) -> Fraction:
-        """Share of the records that is mixed: all but those on which orders are compared."""
-        order = self.mixing.order
-        return 1 - HELD_OUT if isinstance(order, OrderSearchSpec) else Fraction(1)
-
-    @property
-    def takes_covariances(self) -> bool:
-        """Whether the covariances of the mixtures are needed."""
-        return self.mixing.spread == "restored" or isinstance(self.mixing.order, OrderSearchSpec)
 
     @property
     def class_codes(self) -> tuple[int, ...]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from dpdist.cluster.tasks import Deferred, Tasks
+import numpy as np
+
+from dpdist.cluster.executor import Deferred, Tasks
+from dpdist.data.records import slices
 from dpdist.errors import CheckFailed
-from dpdist.families.base.attempt import Attempt, write_records
+from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.family import Stage
 from dpdist.families.mixing.classes import (
-    ChosenOrder,
     ClassCodes,
     Classes,
     MixedClass,
+    MixingPlanT,
     Mixtures,
     Restorations,
     ScaledClasses,
@@ -26,12 +30,12 @@ from dpdist.families.mixing.classes import (
 from dpdist.families.mixing.federated.stages import begin_round, collect
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer, Rows, block_of, piece_of
-from dpdist.families.mixing.output import finish
-from dpdist.families.mixing.restore import MixtureSums, join_sums, piece_sums, restoration, total_sums
+from dpdist.families.mixing.restore import MixtureSums, Restoration, join_sums, piece_sums, restoration, total_sums
 from dpdist.families.mixing.scaling import Encoding, MomentPlan, Moments, noisy_moments
-from dpdist.families.mixing.selection import Discriminant, SelectionPlan, discriminant, parameters_of, score
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger.keys import KeyRef, load_noise
+from dpdist.privacy.arrays import Codes
+from dpdist.privacy.noise import Noise
 
 MixingAttempt = Attempt[MixingSpec, MixingPlan]
 
@@ -74,41 +78,29 @@ def _draw_moments(attempt: MixingAttempt, moments: MomentPlan, classes: Classes)
 def mix(attempt: MixingAttempt) -> Mixtures:
     """The noisy mixtures of every confirmed class, in the workers' memory, and how to restore their spread."""
     spec, plan, found = attempt.spec, attempt.plan, attempt.result(ScaledClasses)
-    made: dict[int, MixtureSums] | None = None
     attempt.before_noise()
-    if isinstance(plan, SelectionPlan):
-        tried = [_mixed(attempt, found, one, order=one.order) for one in plan.candidates]
-        sums = [_sums(attempt, classes, found.encoding) for classes in tried]
-        number = attempt.stored(ChosenOrder, partial(_choose, attempt, plan, found, sums)).number
-        plan, classes, made = plan.candidates[number], tried[number], sums[number]
-        attempt.public.update(parameters_of(plan))
-    else:
-        classes = _mixed(attempt, found, plan)
+    classes = _mixed(attempt, found)
 
     def restore() -> Restorations:
-        sigma = plan.sigma_over_clip * found.clip
-        known = _sums(attempt, classes, found.encoding) if made is None else made
+        sigma, sums = plan.sigma_over_clip * found.clip, _sums(attempt, classes, found.encoding)
         return Restorations(
-            {k: restoration(one, found.encoding, order=plan.order, sigma=sigma) for k, one in known.items()}
+            {k: restoration(one, found.encoding, order=plan.order, sigma=sigma) for k, one in sums.items()}
         )
 
     restorations = attempt.stored(Restorations, restore) if spec.mixing.spread == "restored" else Restorations({})
     return Mixtures(classes, found.encoding, restorations, plan.label_sigma)
 
 
-def _mixed(
-    attempt: MixingAttempt, found: ScaledClasses, plan: MixingPlan, *, order: int | None = None
-) -> tuple[MixedClass, ...]:
-    """The mixtures of each confirmed class; `order` is given where several are tried."""
-    name, tried = ("mixing", "") if order is None else (f"mixing/order-{order}", f", order {order}")
-    mixed = []
+def _mixed(attempt: MixingAttempt, found: ScaledClasses) -> tuple[MixedClass, ...]:
+    """The mixtures of each confirmed class."""
+    plan, mixed = attempt.plan, []
     for place, part in enumerate(plan.classes):
         if not found.confirmed[place]:
             continue
         sigma = plan.sigma_over_clip * found.clip
-        mixer = Mixer(order=plan.order, clip=found.clip, sigma=sigma, name=f"{name}/{part.code}")
+        mixer = Mixer(order=plan.order, clip=found.clip, sigma=sigma, name=f"mixing/{part.code}")
         block = block_of(part.mixtures.records, width=plan.encoding.width, slots=attempt.executor.slots)
-        stage = f"mixing {plan.spec.mixing.label} {place + 1} of {len(plan.classes)}{tried}"
+        stage = f"mixing {plan.spec.mixing.label} {place + 1} of {len(plan.classes)}"
         with attempt.stage(stage) as progress:
             task = attempt.executor.tasks("mixing")
             how = task.constant("how", (found.encoding, mixer, attempt.key))
@@ -137,23 +129,96 @@ def sums_of_mixtures(task: Tasks, blocks: Sequence[Deferred], *, block: int, pie
     return task("total", total_sums, task.tree("add", join_sums, sums))
 
 
-def _choose(
-    attempt: MixingAttempt, plan: SelectionPlan, found: ScaledClasses, sums: Sequence[Mapping[int, MixtureSums]]
-) -> ChosenOrder:
-    """The candidate that is released, by noisy scores on the records that were held out."""
-    learned = [
-        discriminant(made, order=one.order, sigma=one.sigma_over_clip * found.clip)
-        for made, one in zip(sums, plan.candidates, strict=True)
+LABEL_GRID = 2.0**-20  # grid of the published noise on labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finishing:
+    """What becomes of the mixtures of one class."""
+
+    encoding: Encoding
+    restoration: Restoration | None  # None releases mixtures as they are
+    decode: bool  # whether to decode vectors into records
+    classes: tuple[int, ...]  # codes of all released classes
+    place: int  # which of them this is
+    label_sigma: float  # deviation of the published noise on labels; 0 for none
+    name: str  # address of the class's noise
+
+
+def finish(attempt: Attempt[MixingSpec, MixingPlanT]) -> ReleasedRecords:
+    """Restore the spread, decode the mixtures or keep their vectors, and cut parts: central and federated alike."""
+    spec, plan, mixtures = attempt.spec, attempt.plan, attempt.result(Mixtures)
+    executor, decode = mixtures.executor or attempt.executor, spec.mixing.release == "records"
+    task = executor.tasks("release")
+    codes = tuple(plan.classes[one.place].code for one in mixtures.classes)
+    released: list[Deferred] = []
+    rows: list[int] = []
+    for number, one in enumerate(mixtures.classes):
+        part = plan.classes[one.place]
+        finishing = Finishing(
+            encoding=mixtures.encoding,
+            restoration=mixtures.restorations.by_class.get(one.place),
+            decode=decode,
+            classes=codes,
+            place=number,
+            label_sigma=mixtures.label_sigma,
+            name=f"mixing/{part.code}",
+        )
+        how = task.constant("how", (finishing, attempt.key))
+        starts = range(0, part.mixtures.records, one.block)
+        released += [task("block", finish_block, how, block, at) for block, at in zip(one.blocks, starts, strict=True)]
+        rows += [min(one.block, part.mixtures.records - start) for start in starts]
+    task = executor.tasks("parts")
+    parts = [
+        task("part", assemble, [released[number] for number, _, _ in pieces], [(a, b) for _, a, b in pieces])
+        for pieces in slices(rows, spec.output.rows_per_part)
     ]
-    task = attempt.executor.tasks("scores")
-    with attempt.stage("comparing orders") as progress:
-        how = task.constant("how", (found.encoding, found.clip))
-        scored = [task("score", _score, how, found.classes.held_out, one) for one in learned]
-        scores = attempt.executor.compute(scored, progress=progress)
-    attempt.operator["scores"] = dict(zip((one.order for one in plan.candidates), scores, strict=True))
-    return ChosenOrder(plan.choice.choose(attempt.noise, scores))
+    if decode:
+        label = spec.table.names.index(spec.mixing.label)
+        return ReleasedRecords([task("codes", _records, part, label, spec.label.dtype) for part in parts], executor)
+    reach = (plan.released.attributes[0].bounds or (0, 0))[1]
+    return ReleasedRecords([task("vectors", _vectors, part, reach, spec.label.dtype) for part in parts], executor)
 
 
-def _score(how: tuple[Encoding, float], codes: ClassCodes, learned: Discriminant) -> int:
-    encoding, clip = how
-    return score(codes, encoding, clip, learned)
+def finish_block(how: tuple[Finishing, KeyRef], mixtures: Rows, start: int) -> Codes:
+    """What is released of mixtures from `start` on: codes of the classes, then vectors, or codes of the others.
+
+    It is made piece by piece to bound the memory.
+    """
+    finishing, noise, piece = how[0], load_noise(how[1]), piece_of(mixtures.shape[1])
+    pieces = [_finished(finishing, mixtures[a : a + piece], noise, start + a) for a in range(0, len(mixtures), piece)]
+    return assemble(pieces, [(0, piece)] * len(pieces))
+
+
+def _finished(finishing: Finishing, mixtures: Rows, noise: Noise, start: int) -> Codes:
+    vectors, classes = mixtures, finishing.classes
+    if finishing.restoration is not None:
+        vectors = finishing.restoration.apply(mixtures, noise, name=f"{finishing.name}/fill", start=start)
+    one_hot = np.zeros((len(mixtures), len(classes)))
+    one_hot[:, finishing.place] = 1.0
+    if finishing.label_sigma:
+        name, sigma, first = f"{finishing.name}/label", finishing.label_sigma, start * len(classes)
+        drawn = noise.grid_gaussian(name, one_hot.size, sigma=sigma, grid=LABEL_GRID, start=first)
+        one_hot += drawn.reshape(one_hot.shape)
+    labels = np.array(classes, np.int64)[one_hot.argmax(axis=1)]
+    return [labels, *(finishing.encoding.decode(vectors) if finishing.decode else [vectors])]
+
+
+def assemble(blocks: Sequence[Codes], spans: Sequence[tuple[int, int]]) -> Codes:
+    """The rows of some spans of blocks, in order."""
+    pieces = [[column[a:b] for column in block] for block, (a, b) in zip(blocks, spans, strict=True)]
+    return [np.concatenate(columns) for columns in zip(*pieces, strict=True)]
+
+
+def _records(part: Codes, label: int, dtype: np.dtype[Any]) -> Codes:
+    """Codes of all attributes, the class in its place in the schema."""
+    labels, *codes = part
+    codes.insert(label, labels.astype(dtype))
+    return codes
+
+
+def _vectors(part: Codes, reach: float, dtype: np.dtype[Any]) -> Codes:
+    """Vectors as columns of numbers, and the class."""
+    labels, vectors = part
+    numbers = np.clip(vectors.T.astype(np.float64), -reach, reach)
+    return [*(np.ascontiguousarray(column) for column in numbers), labels.astype(dtype)]

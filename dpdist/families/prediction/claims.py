@@ -26,6 +26,7 @@ from dpdist.families.prediction.private.statistics import (
     rank_operator,
     ridge_operator,
 )
+from dpdist.federated.plan import require_one_curator
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
@@ -37,7 +38,10 @@ MECHANISMS = ("marginals", "correlations", "products", "cross products")
 
 
 def claims(plan: TwoStagePlan) -> tuple[Claim, ...]:
-    """Each mechanism of a plan, and all together. Raises SpecError: the release is not differentially private."""
+    """Each mechanism of a plan, and all together. Raises SpecError: the release is not differentially private, or
+    federated.
+    """
+    require_one_curator(plan)
     if not isinstance(plan, PrivatePlan):
         raise SpecError("privacy.guarantee: a lid release states no differential privacy, so there is nothing to audit")
     events = {event.label: event for event in plan.event.events if event.label in MECHANISMS}

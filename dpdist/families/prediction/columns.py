@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """One column. Raises ValueError: bounds are not in order, or no logarithmic scale fits them."""
+    """One column. Raises ValueError: no logarithmic scale fits its bounds."""
 
     name: str
     low: float  # low, high: smallest and largest value; of a category, code 0 and the last code
@@ -34,10 +34,6 @@ class Scale:
     log: float = 0.0  # unit of a logarithmic scale, which is about linear below it; 0 for a linear scale
 
     def __post_init__(self) -> None:
-        if not self.low <= self.high or (self.low == self.high and not self.discrete):
-            raise ValueError(f"column {self.name!r}: the lower bound must be below the upper bound")
-        if self.nominal and (self.log or not self.discrete):
-            raise ValueError(f"column {self.name!r}: a category is discrete and has no logarithmic scale")
         if self.log:
             with np.errstate(over="ignore"):
                 low, high = self._ends

@@ -7,7 +7,7 @@ cross-validation stays possible at any size. Cells are 1/4096 of the scale; a di
 its values, and categories are not smoothed.
 
 First stages are exchangeable: an entry of `FIRST_STAGES`, or a function of the user's
-(`dpdist.families.prediction.lid.hooks`).
+(`dpdist.families.prediction.lid.regression`).
 """
 
 from __future__ import annotations
@@ -128,9 +128,7 @@ def pooled_deviation(marginals: Sequence[Marginal], records: Sequence[int]) -> f
 
 
 def marginal_of_masses(masses: Floats, *, discrete: bool, bandwidth: float = 0.0) -> Marginal:
-    """The marginal with these masses of its cells. Raises ValueError: one is negative or not finite, or all are 0."""
-    if not np.all(np.isfinite(masses)) or masses.min() < 0 or not masses.sum() > 0:
-        raise ValueError("masses of cells are finite, not negative and not all zero")
+    """The marginal with these masses of its cells."""
     cumulative = np.concatenate([[0.0], np.cumsum(masses)])
     return Marginal(cumulative / cumulative[-1], discrete, bandwidth)
 
@@ -288,7 +286,9 @@ def latin_hypercube(target: Target, rows: int, rng: np.random.Generator) -> Floa
     uniforms = qmc.LatinHypercube(d=width, rng=rng).random(rows)
     scores = ndtri(np.clip(uniforms, _EDGE, 1 - _EDGE))
     if rows > 4 * width:
-        scores = solve_lower(cholesky(nearest_correlation(_sample_correlation(scores))), scores.T).T
+        centred = scores - scores.mean(axis=0)
+        centred /= np.sqrt((centred * centred).sum(axis=0))
+        scores = solve_lower(cholesky(nearest_correlation(matmul(centred.T, centred))), scores.T).T
     return target.rows(matmul(scores, _factor(target).T))
 
 
@@ -327,12 +327,6 @@ FIRST_STAGES: dict[str, Draw] = {
 def standard_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
     """Independent standard normal draws, the same on every processor: quantiles of uniforms."""
     return ndtri(np.clip(rng.random(shape), _EDGE, 1 - _EDGE))
-
-
-def _sample_correlation(scores: Floats) -> Floats:
-    centred = scores - scores.mean(axis=0)
-    centred /= np.sqrt((centred * centred).sum(axis=0))
-    return matmul(centred.T, centred)
 
 
 def _factor(target: Target) -> Floats:

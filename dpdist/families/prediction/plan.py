@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 from dpdist.families.base.plan import Needs, Plan, core_seconds
 from dpdist.families.prediction.first_stage import FOLDS, cell_count
-from dpdist.families.prediction.lid.hooks import rehearse_hooks
 from dpdist.families.prediction.lid.inputs import NEIGHBOURS
 from dpdist.families.prediction.lid.method import BLOCK_ROWS, MATCHED_ROWS, Disclosure, Method
+from dpdist.families.prediction.lid.regression import rehearse_hooks
 from dpdist.families.prediction.private.mechanisms import (
     Deviations,
     PrivateColumn,
@@ -22,10 +22,13 @@ from dpdist.families.prediction.private.mechanisms import (
 from dpdist.families.prediction.private.statistics import CHUNK_ROWS
 from dpdist.families.prediction.second_stage import DISTRIBUTED_ROWS, EXACT_ROWS, FREQUENCIES, WIDTH
 from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.federated.messages import LEAST_SIGMA
+from dpdist.federated.plan import SummedPlan
+from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.events import Composed
 from dpdist.privacy.formatting import Fact
 from dpdist.privacy.guarantee import LID, Guarantee
-from dpdist.spec.overrides import change
+from dpdist.spec.validation import change
 
 
 def plan(spec: TwoStageSpec) -> TwoStagePlan:
@@ -238,6 +241,15 @@ class PrivatePlan(TwoStagePlan):
         """The deviation of a count of a marginal."""
         return plan_private(change(self.spec, {"unit.at_most": at_most})).charge.marginal
 
+    def noise_over(self, clients: int) -> Deviations:
+        """The noise in what is released, where this many clients draw it: here, one curator does."""
+        return self.charge
+
+    @property
+    def noise(self) -> Deviations:
+        """The noise in what is released."""
+        return self.noise_over(len(self.spec.clients))
+
     @property
     def measured(self) -> bool:
         """Whether the second moments of the features are measured with noise."""
@@ -250,10 +262,10 @@ class PrivatePlan(TwoStagePlan):
             "cells": {column.scale.name: column.cells for column in self.columns},
             "features": {"frequencies": FREQUENCIES, "width": WIDTH, "products": made.products},
             "noise": {
-                "marginal": self.charge.marginal,
-                "correlation": self.charge.correlation,
-                "product": self.charge.product,
-                "cross_product": self.charge.cross,
+                "marginal": self.noise.marginal,
+                "correlation": self.noise.correlation,
+                "product": self.noise.product,
+                "cross_product": self.noise.cross,
             },
         }
 
@@ -273,12 +285,12 @@ class PrivatePlan(TwoStagePlan):
 
     def errors(self) -> list[Fact]:
         """How far off the marginals are."""
-        text = f"about +-{self.charge.marginal:.4g} a count of a marginal"
-        return [Fact("Error", text, {"deviation": self.charge.marginal})]
+        deviation = self.noise.marginal
+        return [Fact("Error", f"about +-{deviation:.4g} a count of a marginal", {"deviation": deviation})]
 
     def details(self) -> list[Fact]:
         """The noise of each statistic."""
-        noise, made = self.charge, self.spec.prediction
+        noise, made = self.noise, self.spec.prediction
         cells = ", ".join(f"{column.scale.name} ({column.cells})" for column in self.columns)
         ranks = f"noise {noise.correlation:.4g} on the sum of products of each pair of columns"
         regression = (
@@ -295,6 +307,29 @@ class PrivatePlan(TwoStagePlan):
         ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class FederatedPrivatePlan(SummedPlan, PrivatePlan):
+    """A `PrivatePlan` whose statistics are noisy sums over clients."""
+
+    spec: TwoStageSpec
+
+    @property
+    def own_charge(self) -> Deviations:
+        """The noise of each client: that of the honest ones together is what is charged."""
+        return self.noise_over(1)
+
+    def noise_over(self, clients: int) -> Deviations:
+        """See `PrivatePlan.noise_over`."""
+        own = self.charge.times(ABOVE / math.sqrt(self.spec.honest))
+        least = LEAST_SIGMA if self.spec.is_masked else 0.0
+        return replace(own, marginal=max(own.marginal, least)).times(math.sqrt(clients))
+
+    @property
+    def wider(self) -> float:
+        """See `SummedPlan.wider`: clients draw some noise at least."""
+        return self.noise.marginal / self.charge.marginal
+
+
 def plan_private(spec: TwoStageSpec) -> PrivatePlan:
     """Plan a release of the differentially private variant. Raises AccountingError: the budget is not valid, or too
     small.
@@ -304,14 +339,18 @@ def plan_private(spec: TwoStageSpec) -> PrivatePlan:
         raise ValueError("guarantee dp has a budget")
     measured = made.features.products == "measured"
     width = 1 + sum(scale.count or 1 if scale.nominal else 1 for scale in spec.inputs) + 2 * FREQUENCIES
+    draws = 4096 * (inputs + 1) + inputs**2 + width + (width * width if measured else 0)
     noise = charge(
         inputs=inputs,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
         measured=measured,
-        draws=4096 * (inputs + 1) + inputs**2 + width + (width * width if measured else 0),
+        draws=draws * max(1, len(spec.clients)),  # of each client
         unit=spec.records_of_a_unit,
     )
-    cells = cells_for(spec.data.minimum_records, noise=noise.marginal)
-    columns = tuple(private_column(scale, cells=cells) for scale in (*spec.inputs, spec.response))
-    return PrivatePlan(spec=spec, charge=noise, columns=columns)
+    kind = PrivatePlan if spec.federated is None else FederatedPrivatePlan
+    planned = kind(spec=spec, charge=noise, columns=())
+    cells = cells_for(spec.data.minimum_records, noise=planned.noise.marginal)
+    return replace(
+        planned, columns=tuple(private_column(scale, cells=cells) for scale in (*spec.inputs, spec.response))
+    )

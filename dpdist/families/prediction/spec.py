@@ -12,8 +12,9 @@ from pydantic import Field, model_validator
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid.method import largest_alpha
 from dpdist.families.prediction.second_stage import MOST_PARTIES, FeatureSpec, PartySpec, RegressionSpec
+from dpdist.federated.spec import HeldDataSpec, SummedRelease
 from dpdist.spec.kinds import HOOK
-from dpdist.spec.release import PrivacyLimit, ReleaseSpec
+from dpdist.spec.release import PrivacyLimit
 from dpdist.spec.schema import Attribute
 from dpdist.spec.strict import MOST_RECORDS, Section
 
@@ -104,13 +105,14 @@ class PredictionSpec(Section):
         return self
 
 
-class TwoStageSpec(ReleaseSpec):
+class TwoStageSpec(SummedRelease):
     """Synthetic inputs mixed with original ones and responses from kernel ridge regression, or the DP variant."""
 
     papers: ClassVar[tuple[str, ...]] = ("Liu, Lin, Fan, Zhou: Two-stage data synthesization (LK-2SS)",)
     protects_units: ClassVar[bool] = True  # under guarantee dp
 
     kind: Literal["two-stage"]
+    data: HeldDataSpec
     privacy: TwoStagePrivacySpec
     prediction: PredictionSpec
 
@@ -142,6 +144,8 @@ class TwoStageSpec(ReleaseSpec):
                 raise ValueError(f"prediction.log: {scale.name!r} has no order")
         if self.unit is not None and self.privacy.guarantee != "dp":
             raise ValueError("unit: guarantee lid protects single records only: leave the release out")
+        if self.federated is not None and self.privacy.guarantee != "dp":
+            raise ValueError("federated: clients send noisy sums, which guarantee dp has: leave it out")
         if self.privacy.guarantee == "dp":
             self._private()
         else:

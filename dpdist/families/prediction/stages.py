@@ -38,15 +38,16 @@ from dpdist.families.prediction.lid.method import (
 from dpdist.families.prediction.lid.method import codes as party_codes
 from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning, average
-from dpdist.families.prediction.plan import LidPlan, PrivatePlan, TwoStagePlan
+from dpdist.families.prediction.plan import FederatedPrivatePlan, LidPlan, PrivatePlan, TwoStagePlan
 from dpdist.families.prediction.private import stages as private
+from dpdist.families.prediction.private.together import measure_together
 from dpdist.families.prediction.second_stage import TUNING_ROWS
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Counts, Floats
 
 if TYPE_CHECKING:
-    from dpdist.cluster.tasks import Deferred
+    from dpdist.cluster.executor import Deferred
 
 LidAttempt = Attempt[TwoStageSpec, LidPlan]
 
@@ -323,6 +324,8 @@ def _part(
 
 def stages(plan: TwoStagePlan) -> Sequence[Stage[Any, Any]]:
     """The stages of a release, in order."""
+    if isinstance(plan, FederatedPrivatePlan):
+        return (Stage("measure", measure_together), *private.STAGES[1:])
     if isinstance(plan, PrivatePlan):
         return private.STAGES
     return (

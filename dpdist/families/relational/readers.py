@@ -25,7 +25,13 @@ def linked(manifest: Manifest, spec: RelationalSpec | None) -> LinkedRows:
     """
     found = _respecified(manifest)
     if spec is not None:
-        found = _like(spec, found)
+        # The spec, whose schema says what orders the members; everything else is as in the manifest
+        alike = spec.kind == found.kind and spec.members == found.members and spec.unit == found.unit
+        order = found.members.order
+        tables = [[a for a in one.table.attributes if a.name != order] for one in (spec, found)]
+        if not alike or tables[0] != tables[1] or spec.parent_attributes != found.parent_attributes:
+            raise SpecError("--spec: expected the spec of this release: its schema, unit, parent and members differ")
+        found = spec
     layout, unit = found.layout, found.parents
     kinds = layout.kinds
     named = [] if kinds is None else [(n, kinds.attribute, m) for n, m in zip(kinds.names, kinds.masks, strict=False)]
@@ -45,16 +51,6 @@ def _respecified(manifest: Manifest) -> RelationalSpec:
     spec = load_public(manifest.spec, schema, {"parent.attributes": attributes})
     if not isinstance(spec, RelationalSpec):
         raise SpecError(f"the manifest is of kind {spec.kind}, and has no parents with members")
-    return spec
-
-
-def _like(spec: RelationalSpec, found: RelationalSpec) -> RelationalSpec:
-    """The spec, whose schema says what orders the members; everything else is as in the manifest."""
-    alike = spec.kind == found.kind and spec.members == found.members and spec.unit == found.unit
-    order = found.members.order
-    tables = [[a for a in one.table.attributes if a.name != order] for one in (spec, found)]
-    if not alike or tables[0] != tables[1] or spec.parent_attributes != found.parent_attributes:
-        raise SpecError("--spec: expected the spec of this release: its schema, unit, parent and members differ")
     return spec
 
 

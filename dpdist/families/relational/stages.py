@@ -15,8 +15,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dpdist.cluster.executor import Executor
-from dpdist.cluster.tasks import Deferred
+from dpdist.cluster.executor import Deferred, Executor
 from dpdist.data.count import PairCounts
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.data.operators import pair_counts_operator

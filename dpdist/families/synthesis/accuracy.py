@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from dpdist.errors import SpecError
 from dpdist.families.base.family import SolveRequest
 from dpdist.families.synthesis.plan import SynthesisPlan, plan
+from dpdist.families.synthesis.series import best_shares, errors_of
 from dpdist.families.synthesis.spec import PrivacySpec, WholeSynthesisSpec
 from dpdist.model.forecast import Expected
-from dpdist.spec.overrides import change
+from dpdist.spec.series import SeriesSpec, epsilon_of, step_of
+from dpdist.spec.validation import change
 
 _LARGEST = 20.0
 _STEP = 1.25
@@ -57,12 +60,43 @@ class AccuracySolution:
         )
 
 
-def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution:
+@dataclass(frozen=True)
+class SharesSolution:
+    """The shares of a series for its priorities."""
+
+    plan: SynthesisPlan  # of one period, with the shares that were found
+    shares: dict[str, Fraction]
+    errors: dict[str, float]  # expected, of two-way tables
+
+    def to_json(self) -> dict[str, Any]:
+        """The solution as a JSON object."""
+        shares = {step: float(share) for step, share in self.shares.items()}
+        return {"shares": shares, "errors": self.errors, "plan": self.plan.to_json()}
+
+    def explain(self) -> str:
+        """The solution for people."""
+        found = [f"{step} {float(of):.3g} (two-way within {self.errors[step]:.4f})" for step, of in self.shares.items()]
+        return f"Shares      {'; '.join(found)}\n\n{self.plan.explain()}"
+
+
+def solve_shares(spec: WholeSynthesisSpec, series: SeriesSpec, request: SolveRequest) -> SharesSolution:
+    """The shares of a series by its priorities."""
+    shares = best_shares(series)
+    named = {step: str(share) for step, share in shares.items()}
+    request.completed(spec, {"series.shares": named}, title="Shares found by `dpdist plan --solve`.")
+    epsilon = epsilon_of(series.epsilon or 1.0, spec.privacy.delta, shares[step_of(series.period or series.first)])
+    made = plan(change(spec, {"series.shares": named, "privacy.epsilon": epsilon}))
+    return SharesSolution(made, shares, errors_of(spec, series, shares, lambda one: plan(one).expected.error))
+
+
+def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution | SharesSolution:
     """The least epsilon, to three digits, at which two-way tables are expected to be within an accuracy. Raises
     SpecError: no accuracy is given, or no epsilon up to `privacy.limit`, or 20, reaches it.
     """
     request.refuse("epsilon", "pass_rate", "public_table", go_with="kind: plausible-deniability")
     accuracy = request.accuracy
+    if accuracy is None and spec.series is not None:
+        return solve_shares(spec, spec.series, request)
     if accuracy is None:
         raise SpecError("plan --solve: of a synthesis, --accuracy 0.01 finds the epsilon; all else has good defaults")
     if not 0 < accuracy < 1:

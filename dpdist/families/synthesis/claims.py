@@ -16,22 +16,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpdist.accuracy.measured import Accuracy
-from dpdist.errors import SpecError
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.base.values import canary_counts
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.families.synthesis.regression_steps import scores_operator
 from dpdist.families.synthesis.regressions import Regressions, measure_regressions
 from dpdist.families.synthesis.stages import stages as stages_of
-from dpdist.federated.plan import NOT_AUDITED
+from dpdist.federated.plan import require_one_curator
 from dpdist.model.account import Measurements
 from dpdist.model.claims import OTHERS, model_claim, of_accuracy, with_canary
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
 from dpdist.publish.parts import read_parquet
-from dpdist.spec.overrides import change
 from dpdist.spec.regression import Regression
+from dpdist.spec.validation import change
 
 _FOR_EACH = 100  # made-up records for each coefficient
 _ANY = 0.1  # part of them with any values; the others have no attribute's last one, which the canary has
@@ -42,8 +41,7 @@ _RECORDS = 1e9
 
 def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
     """All that is measured, and the folder that is published with what fitting and drawing make of it."""
-    if plan.spec.federated is not None:
-        raise SpecError(NOT_AUDITED)
+    require_one_curator(plan)
     if plan.discovery is not None:
         spec = change(plan.spec, {"schema": plan.spec.presumed.model_dump(mode="json"), "discover": None})
         return (_found_claim(plan), *claims(replace(plan, spec=spec, discovery=None)))

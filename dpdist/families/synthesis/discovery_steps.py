@@ -24,9 +24,9 @@ from dpdist.families.base.values import named_values, noisy_counts
 from dpdist.families.synthesis.discovery import CELLS, Discovery
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy.arrays import Counts, Floats
-from dpdist.spec.overrides import change
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.spec.undeclared import MISSING, UNBOUNDED
+from dpdist.spec.validation import change
 from dpdist.storage.stored import Stored, tree_of
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dpdist.accuracy.coefficients import DEPENDENT, check_rank, newton
+from dpdist.accuracy.measured import DEPENDENT, check_rank, newton
 from dpdist.data.operators import Operator
 from dpdist.errors import SpecError
 from dpdist.model.forecast import ROUNDED

@@ -11,11 +11,11 @@ from dpdist.errors import SpecError
 from dpdist.families.synthesis.regressions import MOST_COEFFICIENTS
 from dpdist.federated.spec import HeldDataSpec, SummedRelease
 from dpdist.model.choices import MOST_ROUNDS
-from dpdist.spec.data import FilesSpec
-from dpdist.spec.paths import PATH
+from dpdist.spec.data import PATH, FilesSpec
 from dpdist.spec.regression import Regression, parse_regression
 from dpdist.spec.release import Delta, Epsilon, OutputSpec, PrivacyLimit
 from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.series import SeriesSpec, epsilon_of, step_of
 from dpdist.spec.strict import MOST_RECORDS, Section
 
 """Of balancing."""
@@ -33,11 +33,11 @@ class PrivacySpec(PrivacyLimit):
 
 
 class PrioritySpec(Section):
-    """A pair of attributes that matters more than others, or less."""
+    """Pairs of attributes that matter more than others, or less."""
 
-    attributes: tuple[str, str]
-    """Names of the two attributes."""
-    weight: float = Field(gt=0, le=100, allow_inf_nan=False, description="Weight of the pair; others have 1.")
+    attributes: tuple[str, ...] = Field(min_length=1, max_length=3)
+    """Two attributes; three, for each two of them; or one, for everything by it: all its pairs."""
+    weight: float = Field(gt=0, le=100, allow_inf_nan=False, description="Weight of the pairs; others have 1.")
 
 
 class PriorSpec(FilesSpec):
@@ -65,13 +65,15 @@ class EvidenceSpec(Section):
     """Folders of releases of the same population at earlier times, in order."""
     sum: Annotated[tuple[str, ...], PATH] = ()
     """Folders of releases of disjoint tables that make up this one: months of a quarter, regions of a country."""
+    larger: Annotated[tuple[str, ...], PATH] = ()
+    """Folders of releases of larger disjoint tables that make up this one as well: quarters, beside months as `sum`."""
     part: Annotated[tuple[str, ...], PATH] = ()
     """Folders of releases of tables that this one is a part of."""
 
     @property
     def paths(self) -> tuple[str, ...]:
         """All folders."""
-        return (*self.part, *self.sum, *self.previous)
+        return (*self.part, *self.larger, *self.sum, *self.previous)
 
 
 class ModelSpec(Section):
@@ -139,6 +141,8 @@ class WholeSynthesisSpec(SummedRelease):
     privacy: PrivacySpec
     model: ModelSpec = ModelSpec()
     synthesis: SynthesisSpec = SynthesisSpec()
+    series: SeriesSpec | None = None
+    """A release of every month, and of what months make up, from one spec."""
     regressions: tuple[str, ...] = Field(default=(), max_length=32)
     """Regressions whose coefficients are measured, as questions of `dpdist infer`, such as "regression wage on age, sex
     = 1" or "logistic regression income = 2 on age, sex = 1 where state = 8"."""
@@ -153,10 +157,12 @@ class WholeSynthesisSpec(SummedRelease):
         for name in sorted(named | {self.model.target or self.table.names[0]}):
             if name not in self.table.names:
                 raise ValueError(f"model: no attribute is called {name!r}; name attributes of the schema")
-        if any(len(set(priority.attributes)) < 2 for priority in self.model.priorities):
-            raise ValueError("model.priorities: name two different attributes")
+        if any(len(set(priority.attributes)) < len(priority.attributes) for priority in self.model.priorities):
+            raise ValueError("model.priorities: name different attributes")
         if self.model.prior and self.earlier_releases:
             raise ValueError("model: name a prior or evidence; the records of a public release can be a prior")
+        if self.series is not None:
+            self._check_series(self.series)
         self._check_regressions()
         if self.discover is not None:
             self._check_discovery(self.discover)
@@ -169,6 +175,19 @@ class WholeSynthesisSpec(SummedRelease):
         if self.federated is not None and (given := [name for name, value in beside.items() if value]):
             raise ValueError(f"{given[0]}: clients are asked for sums of tables alone: leave it out, or `federated`")
         return self
+
+    def _check_series(self, series: SeriesSpec) -> None:
+        if series.period is None or series.epsilon is None:
+            raise ValueError("series: it is read from a file, or a mapping, of which one period is chosen")
+        share = series.shares[step_of(series.period)]
+        if self.privacy.epsilon > epsilon_of(series.epsilon, self.privacy.delta, share):
+            raise ValueError("series: the period has a larger epsilon than its share of the whole")
+        if self.unit is not None or self.federated is not None:
+            raise ValueError("series: a unit may have records in several months, so leave `unit`, `federated` out")
+
+    def decisive(self) -> dict[str, Any]:
+        """The settings that decide the released bytes: a series only decides others."""
+        return {name: value for name, value in super().decisive().items() if name != "series"}
 
     def _check_discovery(self, discover: DiscoverSpec) -> None:
         for name in discover.columns:
@@ -225,8 +244,9 @@ class WholeSynthesisSpec(SummedRelease):
     def public(self) -> dict[str, Any]:
         """The public settings, for the manifest."""
         tree = super().public()
-        if self.discover is None:
-            del tree["discover"]
+        for name in ("discover", "series"):
+            if getattr(self, name) is None:
+                del tree[name]
         if not self.earlier_releases:
             del tree["model"]["evidence"]
         return tree

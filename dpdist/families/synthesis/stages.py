@@ -34,7 +34,7 @@ from dpdist.federated.session import ClientAttempt
 from dpdist.federated.sums import SummingSession
 from dpdist.federated.together import Together
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.model.account import GaussianAccount
+from dpdist.model.account import GaussianAccount, Measurements
 from dpdist.model.choices import is_wide
 from dpdist.model.coding import SingleCounts, single_counts_operator
 from dpdist.model.draw import draw_records
@@ -45,6 +45,7 @@ from dpdist.model.learn import Known, Learned, learn
 from dpdist.model.sums import AskedCounts
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.publish.part_format import write_file
+from dpdist.publish.tilts import UNIT, can_be_tilted, tilts_of
 from dpdist.spec.regression import Regression
 from dpdist.spec.schema import Schema
 
@@ -96,7 +97,7 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
             named = attempt.spec.model.prior
             known = replace(known, prior=prior.counts, rows=prior.rows if named and named.records else None)
         if evidence is not None:
-            known = replace(known, evidence=Evidence(evidence.related, cards))
+            known = replace(known, evidence=Evidence(evidence.related, cards), apart=attempt.plan.apart)
         account = GaussianAccount(choices.mu, attempt.noise)
         with attempt.stage("fitting") as progress:
             learned = learn(
@@ -194,13 +195,25 @@ class _Source:
 def draw(attempt: SynthesisAttempt) -> ReleasedRecords:
     """The records of each part, each a function of the model, the public drawing key and its number."""
     attempt.before_noise()
-    fitted = attempt.result(Learned).fitted
-    executor = executor_here(attempt) if attempt.spec.federated else attempt.executor
+    fitted, measurements = attempt.result(Learned).fitted, attempt.result(Learned).measurements
+    attempt.form = attempt.plan.form.model_copy(update={"tilts": _tilts(attempt.plan.released, measurements)})
+    executor = executor_here(attempt)
     task = executor.tasks("records")
     rounds, schema, pool = attempt.plan.choices.balance, attempt.spec.table, _held_pool(attempt)
     source = task.constant("model", _Source(fitted, attempt.drawing_key, rounds, schema, pool))
     parts = [task("part", _part, source, part, rows) for part, rows in enumerate(attempt.plan.parts)]
     return ReleasedRecords(parts, executor, key=attempt.drawing_key)
+
+
+def _tilts(schema: Schema, measurements: Measurements) -> dict[str, tuple[int, ...]]:
+    """How numbers lie within bins, from the noisy one-way tables."""
+    found: dict[str, tuple[int, ...]] = {}
+    for place, attribute in enumerate(schema.attributes):
+        known = measurements.combined((place,), (attribute.cardinality,)) if can_be_tilted(attribute) else None
+        if known is not None:
+            tilts = tilts_of(attribute, *(column[: len(attribute.bin_edges)] for column in known))
+            found |= {attribute.name: tilts} if set(tilts) != {UNIT} else {}
+    return found
 
 
 def _held_pool(attempt: SynthesisAttempt) -> list[Codes] | None:

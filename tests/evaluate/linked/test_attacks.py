@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpdist.evaluation.attacks.tables import Sizes
+from dpdist.evaluation.attacks.intervals import Sizes
 from dpdist.evaluation.linked import attacks
 from dpdist.evaluation.linked.attacks import (
     ATTACKS,

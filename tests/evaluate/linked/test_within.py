@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from dpdist.evaluation.linked.parents import ParentRecords
-from dpdist.evaluation.linked.within import statistics, within_section
+from dpdist.evaluation.linked.sections import statistics, within_section
 
 Households = Callable[..., ParentRecords]
 

@@ -233,24 +233,6 @@ def test_slices_cover_the_first_records_in_order(counts: list[int], rows: int, s
     assert all(begin < end for part in parts for _, begin, end in part)
 
 
-def test_too_few_passing_candidates_are_refused_without_their_number() -> None:
-    with pytest.raises(ValueError, match="more batches") as caught:
-        part_slices([17, 4], records=22, rows_per_part=5)
-    assert "21" not in str(caught.value)
-    with pytest.raises(ValueError, match="more batches"):
-        released_parts(DASK, [], [], records=1, rows_per_part=5)
-
-
-def test_seeds_are_given_exactly_when_they_are_used(
-    synthesizer: SeedSynthesizer, random_network: RandomNetwork, seeds: Codes
-) -> None:
-    with pytest.raises(ValueError, match="seeds"):
-        candidate_batches(DASK, synthesizer, TEST, [], KEY, [0], batch_size=10)
-    indexes = sharded_seeds(DASK, in_memory(seeds, 1), synthesizer.prefix_code, shards=1)
-    with pytest.raises(ValueError, match="seeds"):
-        candidate_batches(DASK, SeedSynthesizer(random_network(6, SIZES), (4,)), TEST, indexes, KEY, [0], batch_size=10)
-
-
 def test_shards_follow_the_memory_of_a_worker(synthesizer: SeedSynthesizer) -> None:
     code = synthesizer.prefix_code
     size = code.index_bytes(10**6)

@@ -38,8 +38,8 @@ from dpdist.privacy.deniability import SeedRecords
 from dpdist.privacy.events import ApproximateDP, Composed, RandomSplit
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_release, verify
-from dpdist.spec.overrides import change
 from dpdist.spec.schema import Schema
+from dpdist.spec.validation import change
 
 NOISE = Noise(bytes(range(32)))
 SIZES = (2, 3)
@@ -177,8 +177,9 @@ def test_records_that_a_seed_cannot_give_are_never_plausible() -> None:
     assert not made.counts(index, odd)[0][impossible].any()  # not even seeds that cannot give it either
 
 
-@pytest.mark.parametrize("executor", [Cluster(), InProcess()])
-@pytest.mark.parametrize(("partitions", "shards", "batch"), [(1, 1, 500), (5, 3, 200), (9, 7, 333)])
+@pytest.mark.parametrize(
+    ("executor", "partitions", "shards", "batch"), [(InProcess(), 1, 1, 500), (Cluster(), 9, 7, 333)]
+)
 def test_the_release_is_that_of_numpy(executor: Any, partitions: int, shards: int, batch: int) -> None:
     rng = np.random.default_rng(2)
     seeds = [rng.integers(0, size, 200).astype(np.uint8) for size in SIZES]

@@ -64,7 +64,7 @@ def test_the_plan_picks_the_smaller_noise_within_its_budget(attributes, epsilon,
     assert equal.variances[0] ** 0.5 == pytest.approx(plan.standard_deviation, rel=1e-5)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(st.integers(1, 10**7), min_size=1, max_size=30), st.floats(1e-3, 20), st.sampled_from([0.0, 1e-9]))
 def test_scales_never_spend_more_than_the_total_and_favour_large_tables(cells, epsilon, delta):
     plan = parameter_plan(_schema([2] * len(cells), [1] * len(cells)), epsilon=epsilon, delta=delta)
@@ -78,13 +78,6 @@ def test_scales_never_spend_more_than_the_total_and_favour_large_tables(cells, e
     if plan.noise == "laplace":  # the mechanism itself composes to the charge
         composed = events.Composed(tuple(events.DiscreteLaplace(scale=scale) for scale in scales))
         assert accountant.epsilon(composed, delta=0.0) <= accountant.epsilon(plan.event, delta=0.0)
-
-
-def test_scales_need_one_size_for_each_table():
-    plan = parameter_plan(SCHEMA, epsilon=1.0, delta=1e-9)
-    for cells in ([1, 2], [1, 2, 0]):
-        with pytest.raises(ValueError, match="each of 3 tables"):
-            plan.scales(cells)
 
 
 def test_invalid_budgets_are_refused():

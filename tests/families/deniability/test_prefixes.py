@@ -184,17 +184,6 @@ def test_too_many_keys_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         SeedIndex(code, seed_keys(code, [np.arange(3, dtype=np.uint8)]))
 
 
-@pytest.mark.parametrize(
-    ("attributes", "sizes", "lengths"),
-    [((), (), (0,)), ((0, 1), (2, 2), (1,)), ((0, 1), (2, 2), (2, 1, 2)), ((0,), (2,), ()), ((0,), (2, 2), (1,))],
-)
-def test_a_key_without_attributes_or_with_other_lengths_is_refused(
-    attributes: tuple[int, ...], sizes: tuple[int, ...], lengths: tuple[int, ...]
-) -> None:
-    with pytest.raises(ValueError, match="prefix"):
-        PrefixCode(attributes, sizes, lengths)
-
-
 def test_the_histogram_has_a_public_size() -> None:
     code = PrefixCode((0, 1), (50_000, 50_000), (2,))
     empty = seed_keys(code, [np.zeros(0, np.uint16)] * 2)

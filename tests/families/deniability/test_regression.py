@@ -151,7 +151,7 @@ def test_no_record_costs_more_than_the_total_and_one_costs_it(delta, power):
     assert min(costs) < 0.9 * max(costs)  # a code in the middle costs less
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.floats(1e-3, 1e7), st.integers(1, 12), st.integers(1, 65_535), st.sampled_from(["laplace", "gaussian"]))
 def test_counts_and_sums_never_cost_more_than_a_table(scale, parents, reach, noise):
     made = replace(parameter_plan(TABLE, epsilon=1.0, delta=1e-9, regressed=True), noise=noise)
@@ -288,7 +288,7 @@ def test_sums_of_noise_alone_give_no_dependence():
 finite = st.floats(-1e9, 1e9, allow_nan=False)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data(), st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(2, 30))
 def test_the_fit_never_fails(data, sizes, codes):
     """Whatever the noise made of the statistics, whichever configurations occur: weights that make a network."""

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdist.data.count import pair_counts
-from dpdist.families.base.network import check_order
 from dpdist.families.deniability.search import (
     _Paths,
     cfs_parents,
@@ -197,7 +196,7 @@ def test_ties_go_to_the_first_attribute():
     assert parents == [[2], [0], []]  # 1 takes 0; 0 takes 2, as 1 would close a cycle
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 7), st.integers(1, 200), st.booleans())
 def test_searches_keep_their_limits_and_make_no_cycle(seed, m, limit, cfs):
     random = np.random.default_rng(seed)
@@ -223,7 +222,8 @@ def test_searches_keep_their_limits_and_make_no_cycle(seed, m, limit, cfs):
     random = np.random.default_rng(seed + 1)
     parents = search()
     order = topological_order(parents, sizes)
-    check_order(parents, order)
+    assert sorted(order) == list(range(len(parents)))
+    assert all(order.index(p) < order.index(i) for i, chosen in enumerate(parents) for p in chosen)
     assert all(admissible(i, chosen) for i, chosen in enumerate(parents))
     random = np.random.default_rng(seed + 1)
     assert search() == parents
@@ -335,8 +335,3 @@ def test_topological_order_takes_the_least_priority_among_the_free():
     assert topological_order(parents, [1, 5, 9, 2]) == (1, 3, 2, 0)
     assert topological_order(parents, range(4)) == (1, 2, 0, 3)
     assert topological_order([[], [], []], [3, 3, 1]) == (2, 0, 1)
-
-
-def test_a_cycle_has_no_order():
-    with pytest.raises(ValueError, match="cycle"):
-        topological_order([[1], [0]], [0, 0])

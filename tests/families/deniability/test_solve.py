@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -213,26 +212,6 @@ def test_shipped_specs_stay_within_their_epsilon(name: str, limit: float) -> Non
     assert made.kind == "dp"
     assert made.epsilon < limit
     assert made.delta == 1e-9
-
-
-def test_ten_thousand_records_of_acs_2024(shared_data: Callable[[str], Path], tmp_path: Path) -> None:
-    settings = {
-        "data.path": str(shared_data("acs2024_workers.parquet")),
-        "output.path": str(tmp_path / "release"),
-        "ledger": f"sqlite:///{tmp_path}/ledger.db",
-        "work": str(tmp_path / "work"),
-        "cluster.mode": "threads",
-    }
-    spec = load(RELEASES / "acs2024-whole.yaml", settings)
-    ledger = Books.open(spec.ledger)
-    ledger.create_dataset("acs", epsilon="2", delta="1e-9", guarantees=("dp",))
-    ledger.close()
-    run_release(spec)
-    assert verify(spec.output.path).records == 10_000
-    epsilon, states = spent(spec)
-    assert states == ["committed"]
-    assert epsilon <= 2
-    assert read_manifest(spec.output.path).guarantees[0]["epsilon"] == pytest.approx(epsilon, rel=1e-6)
 
 
 @pytest.mark.parametrize("score", ["cfs", "mutual-information", "total-variation"])

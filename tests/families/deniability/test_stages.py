@@ -29,7 +29,7 @@ from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import audit
 from dpdist.publish.verify import read_release
-from dpdist.spec.overrides import change
+from dpdist.spec.validation import change
 
 SIZES = (2, 3, 3)
 NOISE = Noise(bytes(range(32)))

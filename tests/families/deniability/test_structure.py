@@ -14,7 +14,6 @@ from dpdist.families.deniability.search import entropies, entropy_columns, pair_
 from dpdist.families.deniability.structure import (
     MAX_CELLS,
     RECORDS_PER_CELL,
-    Structure,
     StructureStatistics,
     independent_structure,
     learn_structure,
@@ -170,8 +169,3 @@ def test_the_baseline_has_no_parents():
     assert structure.order == (4, 3, 1, 2, 0)  # small domains first
     assert structure.cells == SIZES
     assert independent_structure(SCHEMA, order="learned").order == (0, 1, 2, 3, 4)
-
-
-def test_a_structure_with_a_cycle_is_refused():
-    with pytest.raises(ValueError, match="cycle"):
-        Structure(cardinalities=(2, 2), bucket_counts=(2, 2), parents=((1,), (0,)), order=(0, 1))

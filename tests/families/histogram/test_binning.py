@@ -102,7 +102,7 @@ MASSES = st.lists(st.one_of(st.just(0.0), st.floats(0, 100), st.just(1e4)), min_
 
 @given(masses=MASSES, data=st.data())
 @example(masses=[0.0] * 30, data=None)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_there_are_as_many_bins_as_asked_for(masses: list[float], data: Any) -> None:
     counts = range(2, len(masses)) if data is None else [data.draw(st.integers(2, len(masses) - 1))]
     for count in counts:
@@ -120,7 +120,7 @@ def heaviest(masses: np.ndarray, starts: tuple[int, ...] | np.ndarray) -> float:
 
 
 @given(masses=st.lists(st.integers(0, 30), min_size=4, max_size=9), count=st.integers(2, 5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_bins_are_nearly_as_even_as_the_best(masses: list[int], count: int) -> None:
     """By brute force over all cuts: what bins of several codes hold is at most the best and two codes more."""
     values, count = np.array(masses, float), min(count, len(masses) - 1)

@@ -1,4 +1,4 @@
-"""The operators of a pass: any cut of the records gives the bits of NumPy, and long curves are checked."""
+"""The operators of a pass: any cut of the records gives the bits of NumPy."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdist.cluster.cluster import Cluster
 from dpdist.data.operators import Operator
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
-from dpdist.errors import OutOfDomain
 from dpdist.families.base.graph import table_pass
 from dpdist.families.histogram.counts import CountPlan, Query, histogram_operator, histograms
-from dpdist.families.histogram.curves import curve_operator, long_curve_operator, sum_curves
+from dpdist.families.histogram.curves import curve_operator, sum_curves
 from dpdist.families.histogram.kernels import eigenbasis
 from dpdist.families.histogram.spec import KernelSpec
 from dpdist.spec.schema import Attribute, Schema
@@ -50,15 +49,6 @@ def curves(count: int) -> np.ndarray:
     return np.random.default_rng(count).normal(0, 2, (count, len(TIMES)))
 
 
-def long_table(table: np.ndarray, *, shuffle: int = 0) -> list[np.ndarray]:
-    ids = np.repeat(np.arange(len(table)) * 7.0, len(TIMES))
-    moments, values = np.tile(TIMES, len(table)), table.ravel()
-    order = np.arange(len(values)).reshape(len(table), len(TIMES))
-    rng = np.random.default_rng(shuffle)
-    order = np.concatenate([rng.permutation(row) for row in order]) if len(table) else order.ravel()
-    return [values[order], ids[order], moments[order]]
-
-
 class TestOperators:
     @given(st.integers(0, 50), st.lists(st.integers(0, 50), max_size=4))
     def test_histograms(self, rows: int, cuts: list[int]) -> None:
@@ -81,47 +71,6 @@ class TestOperators:
         expected = sum_curves(table, BASIS, clip=1.0)
         assert sums.count == count  # type: ignore[attr-defined]
         np.testing.assert_array_equal(sums.totals, expected.totals)  # type: ignore[attr-defined]
-
-    @settings(max_examples=200)
-    @given(st.integers(0, 6), st.lists(st.integers(0, 24), max_size=8), st.integers(0, 100))
-    def test_long_curves(self, count: int, cuts: list[int], seed: int) -> None:
-        columns = long_table(curves(count), shuffle=seed)
-        operator = long_curve_operator(BASIS, clip=1.0, columns=(1, 2, 0), times=TIMES)
-        expected = sum_curves(curves(count), BASIS, clip=1.0)
-        bounded = [min(c, len(columns[0])) for c in cuts]
-        for sums in (run(operator, columns, bounded), nested(operator, columns, bounded)):
-            assert sums.count == count  # type: ignore[attr-defined]
-            np.testing.assert_array_equal(sums.totals, expected.totals)  # type: ignore[attr-defined]
-
-    @given(st.lists(st.integers(0, 24), max_size=6), st.integers(0, 15), st.booleans())
-    def test_long_curves_with_a_missing_or_double_time_are_refused(
-        self, cuts: list[int], place: int, double: bool
-    ) -> None:
-        columns = long_table(curves(4))
-        if double:
-            columns[2][place] = TIMES[(TIMES.index(columns[2][place]) + 1) % len(TIMES)]
-        else:
-            columns = [np.delete(column, place) for column in columns]
-        operator = long_curve_operator(BASIS, clip=1.0, columns=(1, 2, 0), times=TIMES)
-        with pytest.raises(OutOfDomain, match="each declared time exactly once"):
-            run(operator, columns, [min(c, len(columns[0])) for c in cuts])
-
-    @given(st.lists(st.integers(0, 8), max_size=4))
-    def test_one_id_counts_once(self, cuts: list[int]) -> None:
-        """Two curves under one id would move the sum twice as far: refused, wherever they are cut."""
-        columns = long_table(curves(2))
-        columns[1][:] = 5.0
-        operator = long_curve_operator(BASIS, clip=1.0, columns=(1, 2, 0), times=TIMES)
-        with pytest.raises(OutOfDomain, match="each declared time exactly once"):
-            run(operator, columns, cuts)
-
-    def test_undeclared_time(self) -> None:
-        columns = long_table(curves(2))
-        columns[2][3] = 0.3
-        operator = long_curve_operator(BASIS, clip=1.0, columns=(1, 2, 0), times=TIMES)
-        with pytest.raises(OutOfDomain, match="time that is not declared") as caught:
-            run(operator, columns, [])
-        assert "0.3" not in str(caught.value)
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def ran(
     spec = federation(
         folder,
         data__extra_columns="ignore",
-        cluster={"mode": "address", "address": processes.address, "timeout": 60},
+        cluster={"mode": "address", "address": processes.address, "timeout": 180},
         mixing__classes={"low": {"minimum": 1_200, "records": 60_000}, "high": {"minimum": 800, "records": 40_000}},
         privacy__epsilon=12,
         federated__clients=clients,

@@ -47,7 +47,7 @@ def spec_on(tmp_path: Path, cluster: ClientProcesses) -> Callable[..., MixingSpe
     """A spec that runs on the cluster."""
 
     def make(**changes: Any) -> MixingSpec:
-        on = {"mode": "address", "address": cluster.address, "timeout": 60}
+        on = {"mode": "address", "address": cluster.address, "timeout": 180}
         return federation(tmp_path, cluster=on, **changes)
 
     return make
@@ -58,7 +58,7 @@ def calm(clients: ClientProcesses, tmp_path_factory: pytest.TempPathFactory) -> 
     """The release where nothing goes wrong."""
     folder = tmp_path_factory.mktemp("calm")
     clients.start()
-    spec = federation(folder, cluster={"mode": "address", "address": clients.address, "timeout": 60})
+    spec = federation(folder, cluster={"mode": "address", "address": clients.address, "timeout": 180})
     run_release(spec, fixed_key=KEY)
     assert verify(spec.output.path).records == 2_000
     assert states(spec) == COMMITTED

@@ -28,8 +28,7 @@ from dpdist.federated.messages import (
 )
 from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import FederatedPrivacy, from_json
-from dpdist.spec.overrides import override
-from dpdist.spec.validation import validated
+from dpdist.spec.validation import override, validated
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,6 @@ def clients_with(tree: dict[str, Any], **change: Any) -> list[dict[str, Any]]:
     [
         ({"data__path": "people.parquet"}, "or in a federated release the path of each client"),
         ({"mixing__scaling": "standardised"}, "scale by the declared bounds"),
-        ({"mixing__order": {"candidates": [2, 4]}}, "clients do not try orders"),
         ({"cluster__mode": "threads"}, "worker processes of their own"),
         ({"federated__colluding": 3}, "fewer than two honest ones"),
         ({"federated__at_least": 1}, "two honest clients"),

@@ -25,7 +25,7 @@ from dpdist.privacy.noise import Noise
 NOISE = Noise(bytes(range(32)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 60), st.floats(1e-6, 1e6), st.floats(1e-3, 1e3), st.integers(0, 2**32 - 1))
 def test_clipped_rows_are_on_the_grid_and_within_the_norm_exactly(n, d, clip, spread, seed):
     rng = np.random.default_rng(seed)

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 
-import numpy as np
 import pytest
 from families.mixing.test_release import spec
 
 from dpdist.errors import AccountingError
 from dpdist.families.mixing.budget import best_order, common_noise, divide_budget, order_choices
-from dpdist.families.mixing.selection import OrderSelection
 from dpdist.privacy.mixtures import ClassMixtures
-from dpdist.privacy.noise import Noise
 
 DIVIDED = divide_budget(
     spec(classes={"low": {"minimum": 2100, "records": 500}, "high": {"minimum": 600, "records": 500}})
@@ -44,34 +40,3 @@ def test_all_classes_have_the_noise_of_the_dearest():
 def test_orders_that_no_class_can_fill_are_refused():
     with pytest.raises(AccountingError, match="lower it"):
         next(order_choices(DIVIDED, (600,)))
-
-
-def test_the_choice_is_private_by_enumeration():
-    """Exact probabilities of every choice on all neighbouring scores: within exp(epsilon), and that is attained."""
-    epsilon, reach = 0.8, 40
-    values = np.arange(-reach, reach + 1)
-    mass = np.exp(-epsilon * np.abs(values))
-    mass /= mass.sum()
-
-    def law(scores: tuple[int, ...]) -> np.ndarray:
-        noisy = np.stack(np.meshgrid(*[values + s for s in scores], indexing="ij"))
-        weights = np.prod(np.stack(np.meshgrid(*[mass] * len(scores), indexing="ij")), axis=0)
-        return np.bincount(noisy.argmax(axis=0).ravel(), weights=weights.ravel(), minlength=len(scores))
-
-    worst = 0.0
-    for scores in [(0, 0, 0), (3, 0, 1), (0, 5, 5), (9, 2, 0)]:
-        before = law(scores)
-        for change in product((0, 1), repeat=3):
-            after = law(tuple(s + c for s, c in zip(scores, change, strict=True)))
-            worst = max(worst, float(np.abs(np.log(after / before)).max()))
-    assert 0.75 * epsilon < worst <= epsilon + 1e-9
-    assert OrderSelection(epsilon=epsilon).event.epsilon == epsilon
-
-
-def test_the_choice_finds_a_clear_winner_and_is_keyed():
-    noise = Noise(bytes(range(32)))
-    selection = OrderSelection(epsilon=0.5)
-    assert selection.choose(noise, [100, 900, 300]) == 1
-    close = [selection.choose(noise, [100, 100, 100], name=f"order/{i}") for i in range(60)]
-    assert set(close) == {0, 1, 2}
-    assert close == [selection.choose(noise, [100, 100, 100], name=f"order/{i}") for i in range(60)]

@@ -118,8 +118,8 @@ def released(made: Attempt[Any, Any]) -> pa.Table:
     return pa.concat_tables([pq.read_table(made.output.uri + "/" + part.name) for part in made.parts])
 
 
-EXECUTORS: list[tuple[Executor, int]] = [(InProcess(), 1), (Cluster(), 1), (Cluster(), 4)]
-"""In process, and on Dask for one and for several partitions."""
+EXECUTORS: list[tuple[Executor, int]] = [(InProcess(), 1), (Cluster(), 4)]
+"""In process, and on Dask for several partitions."""
 
 
 @pytest.mark.parametrize("estimator", ["exact", "distributed", "nystroem"])
@@ -499,24 +499,3 @@ def test_no_columns_to_look_at_is_said() -> None:
     assert planned.method.disclosure == Disclosure(lid=0.1, eta=0.01, columns=())
     assert "looked at in none" in planned.explain()
     assert "not bounded: no column is looked at" in planned.guarantees[0].sentence()
-
-
-class _Stopped(Exception):
-    pass
-
-
-@pytest.mark.parametrize("dp", [False, True])
-def test_an_interrupted_release_is_resumed(tmp_path: Path, dp: bool) -> None:
-    made = run_spec(tmp_path, dp=dp)
-
-    def stop(stage: str, done: int, total: int) -> None:
-        if stage == "writing":
-            raise _Stopped
-
-    with pytest.raises(_Stopped):
-        run_release(made, progress=stop)
-    outcome = run_release(made, attempt="resume")
-    assert outcome.records == (700 if dp else ROWS)
-    ledger = Books.open(made.ledger, create=False)
-    assert [attempt.state for attempt in ledger.show("d").attempts] == ["committed"]
-    ledger.close()

@@ -5,26 +5,26 @@ from __future__ import annotations
 import math
 from functools import reduce
 from itertools import product
-from operator import add
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dpdist.data.operators import Operator
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.plan import PrivatePlan, plan
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP
-from dpdist.families.prediction.private.stages import design, input_model, measured
+from dpdist.families.prediction.private.stages import Statistic, answered, asked, design, input_model
 from dpdist.families.prediction.private.statistics import (
     NoisyCorrelations,
     NoisyMarginals,
     NoisyRegression,
+    NoisySums,
     marginal_operator,
     rank_operator,
     ridge_operator,
 )
 from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.federated.sums import added
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Gaussian
 from dpdist.privacy.noise import Noise
@@ -124,30 +124,33 @@ def test_statistics_of_parties_add_up_to_those_of_one_table_bit_for_bit(products
     whole, nobody = codes(made, rows), codes(made, [])
     parties = [codes(made, rows[:450]), codes(made, rows[450:451]), codes(made, rows[451:]), nobody]
     noises = [Noise(bytes([i]) * 32) for i in range(len(parties))]
-    asked: list[list[tuple[type[Any], bytes]]] = []
+    seen: list[list[tuple[type[Any], bytes]]] = []
 
-    def of_parties(kind: type[Any], work: Operator, stage: str) -> Any:
+    def of_parties(statistic: Statistic) -> NoisySums:
+        kind, work, _ = statistic
         sums = [work.chunk(party) for party in parties]
         exact = reduce(work.combine, sums)
         for ours, central in zip(listed(exact), listed(work.chunk(whole)), strict=True):
             assert ours.dtype == central.dtype == np.int64
             assert np.array_equal(ours, central)
         messages = [kind.draw(one, charge=made.charge, noise=own) for one, own in zip(sums, noises, strict=True)]
-        return noted(reduce(add, messages))
+        return noted(messages[0].filled(added([message.flat for message in messages])))
 
-    def of_one_table(kind: type[Any], work: Operator, stage: str) -> Any:
-        drawn = [kind.draw(work.chunk(nobody), charge=made.charge, noise=own) for own in noises[1:]]
-        return noted(reduce(add, drawn, kind.draw(work.chunk(whole), charge=made.charge, noise=noises[0])))
+    def of_one_table(statistic: Statistic) -> NoisySums:
+        kind, work, _ = statistic
+        tables = [whole, *[nobody] * 3]
+        drawn = [kind.draw(work.chunk(t), charge=made.charge, noise=n) for t, n in zip(tables, noises, strict=True)]
+        return noted(drawn[0].filled(sum(one.flat for one in drawn)))
 
     def noted(found: Any) -> Any:
-        asked[-1].append((type(found), found.to_bytes()))
+        seen[-1].append((type(found), found.to_bytes()))
         return found
 
-    for ask in (of_parties, of_one_table):
-        asked.append([])
-        measured(made, ask, noises[0])
-    assert asked[0] == asked[1]
-    assert [kind for kind, _ in asked[0]] == [NoisyMarginals, NoisyCorrelations, NoisyRegression]
+    for answer in (of_parties, of_one_table):
+        seen.append([])
+        answered(asked(made, noises[0]), answer)
+    assert seen[0] == seen[1]
+    assert [kind for kind, _ in seen[0]] == [NoisyMarginals, NoisyCorrelations, NoisyRegression]
 
 
 def listed(sums: Any) -> list[Any]:

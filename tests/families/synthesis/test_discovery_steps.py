@@ -102,11 +102,8 @@ def measured(
     return found, attempt.plan.discovery
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_one_record_moves_all_histograms_by_what_is_charged(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = np.random.default_rng(seed)
+def test_one_record_moves_all_histograms_by_what_is_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
     kinds = list(product(*VALUES.values()))
     records = [kinds[i] for i in rng.integers(0, len(kinds), 40)]
     outcome: dict[str, Any] = {}

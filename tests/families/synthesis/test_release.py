@@ -30,8 +30,10 @@ from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.model import account as accounts
 from dpdist.model import draw as drawing
+from dpdist.model.choices import choose
 from dpdist.model.draw import parts_of
 from dpdist.model.fitted import Fitted
+from dpdist.model.forecast import pair_deviation, usable_group
 from dpdist.model.learn import Learned
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
@@ -109,12 +111,31 @@ def test_a_target_and_priorities_are_weights_of_pairs(tmp_path: Path) -> None:
     priorities = [
         {"attributes": [names[2], names[0]], "weight": 5},
         {"attributes": [names[1], names[3]], "weight": 0.5},
+        {"attributes": [names[4]], "weight": 3},
+        {"attributes": [names[2], names[3], names[4]], "weight": 7},
     ]
     plan = planned(tmp_path, model={"target": names[0], "priorities": priorities})
     found = {(i, j): weight for i, j, weight in plan.choices.priorities}
-    assert found == {(0, j): 2.0 for j in range(1, len(names))} | {(0, 2): 5.0, (1, 3): 0.5}
+    expected = (
+        {(0, j): 2.0 for j in range(1, len(names))}
+        | {(0, 4): 3.0, (1, 4): 3.0}
+        | dict.fromkeys([(2, 3), (2, 4), (3, 4)], 7.0)
+    )
+    assert found == expected | {(0, 2): 5.0, (1, 3): 0.5}
     assert f"{len(found)} pairs have a weight" in " ".join(plan.explain().split())
     assert plan.public_parameters()["choices"]["priorities"][0] == [0, 1, 2.0]
+
+
+def test_the_plan_says_which_groups_have_usable_means(tmp_path: Path) -> None:
+    cards = (226, 20, 9, 5)
+    choices = choose(cards, records=60_000, mu=0.18)
+    size, codes = usable_group(choices, cards), np.arange(20) - 9.5
+    counts = size / 20 + np.random.default_rng(0).normal(0, pair_deviation(choices, 4), (4_000, 20))
+    errors = counts @ codes / counts.sum(1) / codes.std()
+    assert np.sqrt(np.mean(errors**2)) == pytest.approx(0.2, rel=0.15)
+    assert usable_group(choose(cards, records=60_000, mu=0.36), cards) < 0.6 * size
+    assert usable_group(choose(cards, records=100, mu=1e-3), cards) is None
+    assert "means of numbers in groups of about" in " ".join(planned(tmp_path).explain().split())
 
 
 @pytest.mark.parametrize(
@@ -122,7 +143,7 @@ def test_a_target_and_priorities_are_weights_of_pairs(tmp_path: Path) -> None:
     [
         ({"model": {"target": "salary"}}, "no attribute is called 'salary'"),
         ({"model": {"priorities": [{"attributes": ["score", "salary"], "weight": 2}]}}, "'salary'"),
-        ({"model": {"priorities": [{"attributes": ["score", "score"], "weight": 2}]}}, "two different"),
+        ({"model": {"priorities": [{"attributes": ["score", "score"], "weight": 2}]}}, "different"),
         ({"model": {"shares": {"one_way": 0.5}}}, "model.shares: there is no such setting"),
         ({"privacy": {"epsilon": 0, "delta": 1e-7}}, "epsilon"),
         ({"synthesis": {"records": 0}}, "records"),
@@ -182,22 +203,18 @@ def test_the_same_bits_for_any_partitions_and_executor(
     if shares is not None:
         choose_instead(monkeypatch, shares)
     spec = project(tmp_path, **(MODEL if shares is None else PLENTY))
-    attempts = [
-        run_stages(attempt_of(spec, tmp_path / f"p{partitions}", partitions=partitions)) for partitions in (1, 16)
-    ]
-    attempts.append(run_stages(attempt_of(spec, tmp_path / "dask", executor=Cluster(), partitions=3)))
-    first = attempts[0]
+    first = run_stages(attempt_of(spec, tmp_path / "one", partitions=1))
+    other = run_stages(attempt_of(spec, tmp_path / "dask", executor=Cluster(), partitions=16))
     report = first.result(Learned).report
     assert report["raked"] is (shares is not None)
     assert ("triples" in report) is (shares is WITH_TRIPLES)
     measured_at = [table.step for table in first.result(Learned).measurements.tables]
     assert measured_at.count("triples") == len(report.get("triples", []))
     assert [part.rows for part in first.parts] == [2_000, 2_000, 1_000]
-    for other in attempts[1:]:
-        assert [part.sha256 for part in other.parts] == [part.sha256 for part in first.parts]
-        assert other.result(Learned).to_bytes() == first.result(Learned).to_bytes()
-        assert other.public == first.public
-        assert other.result(ReleaseAccuracy) == first.result(ReleaseAccuracy)
+    assert [part.sha256 for part in other.parts] == [part.sha256 for part in first.parts]
+    assert other.result(Learned).to_bytes() == first.result(Learned).to_bytes()
+    assert other.public == first.public
+    assert other.result(ReleaseAccuracy) == first.result(ReleaseAccuracy)
 
 
 def test_the_accuracy_is_measured_within_the_account(tmp_path: Path) -> None:

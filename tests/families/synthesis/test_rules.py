@@ -306,12 +306,11 @@ def test_the_same_bits_for_any_partitions_and_executor(
     if raked:
         choose_instead(monkeypatch, RAKED)
     spec = load(tree(tmp_path, model=model, privacy={"epsilon": 20 if raked else 0.5, "delta": 1e-7}))
-    attempts = [run_stages(attempt_of(spec, tmp_path / f"p{n}", partitions=n)) for n in (1, 5)]
-    attempts.append(run_stages(attempt_of(spec, tmp_path / "dask", executor=Cluster(), partitions=3)))
-    assert attempts[0].result(Learned).report["raked"] is raked
-    for other in attempts[1:]:
-        assert [part.sha256 for part in other.parts] == [part.sha256 for part in attempts[0].parts]
-        assert other.result(Learned).to_bytes() == attempts[0].result(Learned).to_bytes()
+    first = run_stages(attempt_of(spec, tmp_path / "one", partitions=1))
+    other = run_stages(attempt_of(spec, tmp_path / "dask", executor=Cluster(), partitions=5))
+    assert first.result(Learned).report["raked"] is raked
+    assert [part.sha256 for part in other.parts] == [part.sha256 for part in first.parts]
+    assert other.result(Learned).to_bytes() == first.result(Learned).to_bytes()
 
 
 def impossible(row: dict[str, Any]) -> bool:

@@ -25,8 +25,8 @@ from dpdist.errors import CheckFailed
 from dpdist.families.prediction import first_stage
 from dpdist.families.prediction.columns import snapped
 from dpdist.families.prediction.first_stage import FOLDS, Marginal, Target
-from dpdist.families.prediction.lid.hooks import own_rows
 from dpdist.families.prediction.lid.method import MATCHED_ROWS, Block, Method, codes, rows_of_parties
+from dpdist.families.prediction.lid.regression import own_rows
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import squared_distances
@@ -90,14 +90,10 @@ def match(
     compared.
 
     The method is one of `ASSIGNMENTS`, or ``independent``: whichever row stands at the same place, so that the
-    synthetic row says nothing about the original one. Raises ValueError: the shapes differ, or the method is unknown.
+    synthetic row says nothing about the original one.
     """
-    if original.shape != synthetic.shape:
-        raise ValueError("as many synthetic rows as original ones are matched, with the same columns")
     if method == "independent" or not original.shape[1]:
         return np.arange(len(original), dtype=np.int64)
-    if method not in ASSIGNMENTS:
-        raise ValueError(f"unknown way of matching {method!r}: {', '.join(ASSIGNMENTS)} or independent")
     if len(original) <= exact_rows:
         return ASSIGNMENTS[method](original, synthetic)
     return match_blockwise(original, synthetic, method=method, block_rows=block_rows)
@@ -105,8 +101,6 @@ def match(
 
 def mix(original: Floats, synthetic: Floats, *, alpha: float, mixed: NDArray[np.bool_] | None = None) -> Floats:
     """``alpha * original + (1 - alpha) * synthetic``; columns not `mixed` stay synthetic, unless alpha is 1."""
-    if not 0 <= alpha <= 1:
-        raise ValueError("alpha is from 0 to 1")
     out = alpha * original + (1 - alpha) * synthetic
     if mixed is not None and alpha < 1:
         out[:, ~mixed] = synthetic[:, ~mixed]
@@ -206,25 +200,21 @@ def synthetic_rows(method: Method, inputs: InputDistribution, key: KeyRef, block
     out = np.empty_like(original)
     for rows, party in zip(rows_of_parties(method, block), inputs.parties, strict=True):
         if len(mine := original[rows]):
-            out[rows] = _party_rows(method, party, mine, rng)
+            # A synthetic row for each of a party's records in a block
+            if method.first_stage in first_stage.FIRST_STAGES:
+                synthetic = first_stage.FIRST_STAGES[method.first_stage](party.target(method), len(mine), rng)
+            else:
+                synthetic = own_rows(method.first_stage, mine, rng)
+            compared = [place for place, scale in enumerate(method.made_scales) if not scale.nominal]
+            weights = 1 / deviations_of([party])[[method.made[place] for place in compared]]
+            places = match(
+                mine[:, compared] * weights,
+                synthetic[:, compared] * weights,
+                method=method.matching,
+                exact_rows=method.exact_rows,
+            )
+            out[rows] = synthetic[places]
     return out
-
-
-def _party_rows(method: Method, party: Distribution, original: Floats, rng: np.random.Generator) -> Floats:
-    """A synthetic row for each of a party's records in a block."""
-    if method.first_stage in first_stage.FIRST_STAGES:
-        synthetic = first_stage.FIRST_STAGES[method.first_stage](party.target(method), len(original), rng)
-    else:
-        synthetic = own_rows(method.first_stage, original, rng)
-    compared = [place for place, scale in enumerate(method.made_scales) if not scale.nominal]
-    weights = 1 / deviations_of([party])[[method.made[place] for place in compared]]
-    places = match(
-        original[:, compared] * weights,
-        synthetic[:, compared] * weights,
-        method=method.matching,
-        exact_rows=method.exact_rows,
-    )
-    return synthetic[places]
 
 
 def near_counts(method: Method, block: Block, synthetic: Floats) -> Counts:

@@ -35,8 +35,6 @@ ALPHAS = tuple(i / 100 for i in range(101))
 
 def largest_alpha(lid: float, *, eta: float, columns: int) -> float | None:
     """The alpha at which the closed form bounds the disclosure by `lid`; None where even alpha = 0 discloses more."""
-    if not 0 < lid <= 1 or not eta > 0 or columns < 1:
-        raise ValueError("expected a LID in (0, 1], a positive eta and at least one column")
     alpha = 1 - 2 * eta * shown(-1 / math.expm1(math.log1p(-lid) / columns)) if lid < 1 else 1.0
     return alpha if alpha >= 0 else None
 

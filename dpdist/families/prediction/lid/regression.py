@@ -6,8 +6,10 @@ wins; the first of equal ones), or by a classifier of the user's.
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from dpdist.errors import SpecError
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid import ridge
-from dpdist.families.prediction.lid.method import Block, joined
+from dpdist.families.prediction.lid.method import Block, Method, joined
 from dpdist.families.prediction.lid.ridge import KernelRidge, NystroemSums, RadialKernel, Tuning
 from dpdist.families.prediction.second_stage import TUNING_ROWS, RegressionSpec
 from dpdist.ledger.keys import KeyRef, load_noise
@@ -155,3 +157,57 @@ def predicted(model: Any, features: Features, inputs: Floats) -> Floats:
     if responses.shape != (len(inputs),) or not np.all(np.isfinite(responses)):
         raise SpecError("prediction.regression: it must predict one finite number for each record")
     return responses
+
+
+FIRST_STAGE, REGRESSION = "prediction.first_stage", "prediction.regression.hook"
+
+_ROWS = 40  # made up
+
+
+def own_rows(hook: str, original: Floats, rng: np.random.Generator) -> Floats:
+    """Synthetic rows of a user's first stage. Raises SpecError: they have another shape, or are not finite."""
+    return checked_rows(load_hook(hook, setting=FIRST_STAGE)(original.copy(), rng), original, setting=FIRST_STAGE)
+
+
+def checked_rows(rows: object, like: Floats, *, setting: str) -> Floats:
+    """What a user's first stage returned, on the unit cube. Raises SpecError: another shape, or not finite."""
+    out = np.asarray(rows, np.float64)
+    if out.shape != like.shape or not np.all(np.isfinite(out)):
+        raise SpecError(f"{setting}: it must return finite rows of the shape it was given")
+    return np.clip(out, 0.0, 1.0)
+
+
+def rehearse_hooks(method: Method) -> None:
+    """Call the user's own stages on made-up rows. Raises SpecError: one is not found, takes other arguments, fails, or
+    returns something else.
+    """
+    rng, own = np.random.default_rng(0), ":" in method.first_stage
+    block: Block = rng.random((_ROWS, len(method.scales))), rng.random(_ROWS)
+    if own:
+        _takes(load_hook(method.first_stage, setting=FIRST_STAGE), FIRST_STAGE, "original, rng")
+        with _failing(FIRST_STAGE):
+            own_rows(method.first_stage, block[0][:, list(method.made)], rng)
+    if method.regression.hook is not None:
+        _takes(load_hook(method.regression.hook, setting=REGRESSION), REGRESSION, "")
+        features = Features(method.scales, np.ones(len(method.scales)), method.classes)
+        with _failing(REGRESSION):
+            predicted(fit_hook(method.regression.hook, features, [block]), features, block[0])
+
+
+def _takes(hook: Callable[..., Any], setting: str, arguments: str) -> None:
+    try:
+        inspect.signature(hook).bind(*filter(None, arguments.split(", ")))
+    except TypeError:
+        raise SpecError(f"{setting}: it must be callable as {hook.__name__}({arguments})") from None
+    except ValueError:  # compiled code states no signature
+        return
+
+
+@contextmanager
+def _failing(setting: str) -> Iterator[None]:
+    try:
+        yield
+    except SpecError:
+        raise
+    except Exception as error:
+        raise SpecError(f"{setting}: on {_ROWS} made-up rows it failed with {type(error).__name__}: {error}") from error

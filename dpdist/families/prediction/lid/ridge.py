@@ -84,12 +84,6 @@ class RadialKernel:
     correlation: float = 1.0  # rho: of the regressions of two parties
     intercept: bool = True  # whether a constant, which is not penalised, is added to the kernel's functions
 
-    def __post_init__(self) -> None:
-        if self.name not in PROFILES or not 0 < self.width < math.inf:
-            raise ValueError(f"a kernel is one of {', '.join(PROFILES)}, with a positive width")
-        if not 0 <= self.correlation <= 1:
-            raise ValueError("the correlation of parties is from 0 to 1")
-
     def __call__(self, a: Floats, b: Floats) -> Floats:
         """Kernel of every row of a, float64[n, p], with every row of b, float64[m, p]: float64[n, m]."""
         near, far = self.places(a), self.places(b)
@@ -175,12 +169,12 @@ def tune(
 
     One eigendecomposition serves all penalties and folds of a width and a correlation. The kernel is one of
     `dpdist.families.prediction.lid.ridge.PROFILES`; a width is taken as it is, by default one of `WIDTHS`. Where there
-    are parties, the last column of the inputs is a row's party. Raises ValueError: there are fewer rows than folds.
+    are parties, the last column of the inputs is a row's party.
     """
-    if len(inputs) < _FOLDS:
-        raise ValueError(f"cross-validation needs at least {_FOLDS} rows")
     places = inputs[:, :-1] if parties else inputs
-    unit = _median_distance(places) * reach(kernel, places.shape[1])
+    distances = np.sqrt(squared_distances(places[:500], places[:500]))
+    positive = distances[np.triu(distances, 1) > 0]
+    unit = (float(np.median(positive)) if positive.size else 1.0) * reach(kernel, places.shape[1])
     widths = [width] if width is not None else [factor * unit for factor in WIDTHS]
     best, least = None, math.inf
     for one in widths:
@@ -247,12 +241,6 @@ def _offsets(form: RadialKernel, rows: NDArray[np.int64], totals: Floats) -> Flo
     return out
 
 
-def _median_distance(inputs: Floats) -> float:
-    distances = np.sqrt(squared_distances(inputs[:500], inputs[:500]))
-    positive = distances[np.triu(distances, 1) > 0]
-    return float(np.median(positive)) if positive.size else 1.0
-
-
 def _solve(system: Floats, right: Floats, penalty: float) -> Floats:
     """Solution of ``(system + penalty I) a = right``; the penalty grows where rounding makes that indefinite."""
     if not np.isfinite(system).all():
@@ -280,10 +268,8 @@ def fit_group(inputs: Floats, responses: Floats, *, rows: int, kernel: RadialKer
 
 
 def average(groups: Sequence[Sequence[KernelRidge]]) -> KernelRidge:
-    """The mean of groups of estimators. Raises ValueError: none exists, or their kernels differ."""
+    """The mean of groups of estimators of one kernel."""
     parts = [part for group in groups for part in group]
-    if not parts or any(part.kernel != parts[0].kernel for part in parts):
-        raise ValueError("estimators of one kernel are averaged, at least one")
     offset = np.apply_along_axis(math.fsum, 0, np.stack([part.offset for part in parts])) / len(parts)
     return KernelRidge(
         parts[0].kernel,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -140,6 +140,11 @@ class Deviations:
     product: float
     cross: float  # deviation of the noise on each cross product
     event: Composed  # what is charged, the samplers' losses included
+
+    def times(self, factor: float) -> Deviations:
+        """The noise, wider or narrower."""
+        names = ("marginal", "correlation", "product", "cross")
+        return replace(self, **{name: getattr(self, name) * factor for name in names})
 
 
 MARGINAL_SHARE, CORRELATION_SHARE, PRODUCT_SHARE = 0.35, 0.15, 0.25

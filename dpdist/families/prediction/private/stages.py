@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, PrivateC
 from dpdist.families.prediction.private.statistics import CHUNK_ROWS
 from dpdist.families.prediction.second_stage import FREQUENCIES, WIDTH
 from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.federated.rounds import executor_here
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
@@ -97,48 +99,64 @@ class FittedInputs:
     known: InputModel  # marginals of inputs and response
     target: Target  # marginals and correlation of the inputs
     design: statistics.Design  # how the regression sees records
+    clients: int = 1  # whose sums were added
 
 
-Ask = Callable[[type[Any], Operator, str], Any]
-"""Gives a noisy statistic of a type, whose exact sums an operator has, in a stage of this name."""
+Statistic = tuple[type[statistics.NoisySums], Operator, str]
+"""The type of a noisy statistic, the operator that has its exact sums, and the name of its stage."""
 
 
 def measure(attempt: PrivateAttempt) -> FittedInputs:
     """Draw and store each noisy statistic once. Raises DataError: the table breaks its declared policies."""
-    plan, passes = attempt.plan, Passes(attempt, repeated=True)
+    passes = Passes(attempt, repeated=True)
 
-    def ask(kind: type[Any], work: Operator, stage: str) -> Any:
-        def drawn() -> Any:
-            return kind.draw(passes.run(work, stage=stage), charge=plan.charge, noise=attempt.noise)
+    def drawn(kind: type[statistics.NoisySums], work: Operator, stage: str) -> statistics.NoisySums:
+        return kind.draw(passes.run(work, stage=stage), charge=attempt.plan.charge, noise=attempt.noise)
 
-        return attempt.stored(kind, drawn)
+    return answered(
+        asked(attempt.plan, attempt.noise), lambda statistic: attempt.stored(statistic[0], partial(drawn, *statistic))
+    )
 
-    return measured(plan, ask, attempt.noise)
+
+Asked = Generator[Statistic, Any, FittedInputs]
+"""Statistics in turn: sent each with its noise, it returns what follows from all."""
 
 
-def measured(plan: PrivatePlan, ask: Ask, noise: Noise) -> FittedInputs:
-    """What follows from the noisy statistics, each asked for once, in an order that no record decides.
+def answered(steps: Asked, answer: Callable[[Statistic], statistics.NoisySums]) -> FittedInputs:
+    """What follows from the statistics that `answer` gives."""
+    try:
+        statistic = next(steps)
+        while True:
+            statistic = steps.send(answer(statistic))
+    except StopIteration as end:
+        found: FittedInputs = end.value
+        return found
+
+
+def asked(plan: PrivatePlan, noise: Noise) -> Asked:
+    """Ask for each noisy statistic once, in an order that no record decides, and return what follows from them.
 
     Each is a sum over records. Those of parties with disjoint records add up to that of one table with all of them
-    (`NoisySums`), so `ask` may answer with the sum of what each party draws by itself. `noise` gives the directions of
-    the features, which are no secret.
+    (`NoisySums`). `noise` gives the directions of the features, which are no secret.
     """
     columns, private = columns_of(plan.spec), plan.columns
     known = input_model(
-        private, ask(statistics.NoisyMarginals, statistics.marginal_operator(columns, private), "counting")
+        private, (yield statistics.NoisyMarginals, statistics.marginal_operator(columns, private), "counting")
     )
     ranks = statistics.rank_operator(columns, private, known.tables)
-    target = known.target(ask(statistics.NoisyCorrelations, ranks, "correlating") if plan.charge.correlation else None)
+    correlated = plan.charge.correlation > 0
+    target = known.target((yield statistics.NoisyCorrelations, ranks, "correlating") if correlated else None)
     seen = design(private, known, noise)
     ridge = statistics.ridge_operator(columns, private, seen, products=plan.measured)
-    ask(statistics.NoisyRegression, ridge, "regressing")
+    yield statistics.NoisyRegression, ridge, "regressing"
     return FittedInputs(known, target, seen)
 
 
 def fit(attempt: PrivateAttempt) -> PrivateModel:
     """The model that follows from the noisy statistics."""
     plan, measured, noisy = attempt.plan, attempt.result(FittedInputs), attempt.result(statistics.NoisyRegression)
-    inputs, charge, known, seen = plan.columns[:-1], plan.charge, measured.known, measured.design
+    inputs, known, seen = plan.columns[:-1], measured.known, measured.design
+    charge = plan.noise_over(measured.clients)
     with attempt.stage("fitting"):
         if len(noisy.products):
             second = positive_part(np.asarray(noisy.products * FEATURE_STEP**2, np.float64))
@@ -160,14 +178,16 @@ def fit(attempt: PrivateAttempt) -> PrivateModel:
 
 def draw(attempt: PrivateAttempt) -> ReleasedRecords:
     """Records of the model, part by part."""
-    spec, task = attempt.spec, attempt.executor.tasks("release")
+    spec, executor = attempt.spec, executor_here(attempt)
+    task = executor.tasks("release")
     records, rows = spec.prediction.records or 0, spec.output.rows_per_part
     how = task.constant("how", (attempt.result(PrivateModel), columns_of(spec), spec.prediction.first_stage))
     return ReleasedRecords(
         [
             task("part", _part, how, attempt.key, min(rows, records - start), number)
             for number, start in enumerate(range(0, records, rows))
-        ]
+        ],
+        executor,
     )
 
 

@@ -211,11 +211,40 @@ def _add(a: list[Counts], b: list[Counts]) -> list[Counts]:
 
 
 class NoisySums(Stored):
-    """Sums over records with noise: those of two parties with disjoint records are added field by field."""
+    """Sums over records with noise: those of parties with disjoint records are added cell by cell."""
 
-    def __add__(self, other: Self) -> Self:
-        pairs = ((getattr(self, field.name), getattr(other, field.name)) for field in fields(self))  # type: ignore[arg-type]
-        return type(self)(*(_add(a, b) if isinstance(a, list) else a + b for a, b in pairs))
+    @classmethod
+    def of(cls, sums: Any) -> Self:
+        """What an operator summed, as it is."""
+        return cls(sums)  # type: ignore[call-arg]
+
+    @classmethod
+    def draw(cls, sums: Any, *, charge: Deviations, noise: Noise) -> Self:
+        """Add the noise to what an operator summed."""
+        raise NotImplementedError
+
+    @property
+    def _fields(self) -> list[Any]:
+        return [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
+
+    @property
+    def flat(self) -> Counts:
+        """All cells, int64[cells]."""
+        parts = [a for value in self._fields for a in (value if isinstance(value, list) else [value])]
+        return np.concatenate([part.ravel() for part in parts])
+
+    def filled(self, cells: Counts) -> Self:
+        """A statistic of the same shape with these cells, as `flat` has them. Raises ValueError: they do not fit."""
+        if cells.shape != self.flat.shape:
+            raise ValueError("a statistic of another shape")
+        values, start = list[Any](), 0
+        for value in self._fields:
+            filled = []
+            for part in value if isinstance(value, list) else [value]:
+                filled.append(cells[start : start + part.size].reshape(part.shape))
+                start += part.size
+            values.append(filled if isinstance(value, list) else filled[0])
+        return type(self)(*values)
 
 
 def marginal_operator(columns: Columns, private: Sequence[PrivateColumn]) -> Operator:
@@ -237,12 +266,12 @@ class NoisyMarginals(NoisySums):
     counts: list[Counts]  # list of int64[cells]: of the inputs, then of the response
 
     @classmethod
-    def draw(cls, counts: Sequence[Counts], *, charge: Deviations, noise: Noise) -> NoisyMarginals:
+    def draw(cls, sums: Sequence[Counts], *, charge: Deviations, noise: Noise) -> NoisyMarginals:
         """Add the noise to exact histograms."""
         return cls(
             [
                 column + noise.gaussian_integers(f"prediction/marginal/{i}", len(column), sigma=charge.marginal)
-                for i, column in enumerate(counts)
+                for i, column in enumerate(sums)
             ]
         )
 
@@ -266,10 +295,10 @@ class NoisyCorrelations(NoisySums):
     products: Counts  # int64[pairs of inputs]: in steps of ``RANK_STEP**2``
 
     @classmethod
-    def draw(cls, products: Counts, *, charge: Deviations, noise: Noise) -> NoisyCorrelations:
+    def draw(cls, sums: Counts, *, charge: Deviations, noise: Noise) -> NoisyCorrelations:
         """Add the noise to exact products."""
         sigma = charge.correlation / RANK_STEP**2
-        return cls(products + noise.gaussian_integers("prediction/correlation", len(products), sigma=sigma))
+        return cls(sums + noise.gaussian_integers("prediction/correlation", len(sums), sigma=sigma))
 
 
 def ridge_operator(columns: Columns, private: Sequence[PrivateColumn], design: Design, *, products: bool) -> Operator:
@@ -302,6 +331,11 @@ class NoisyRegression(NoisySums):
 
     products: Counts  # int64[features, features]: symmetric; int64[0, 0] where they are not measured
     cross: Counts  # int64[features]
+
+    @classmethod
+    def of(cls, sums: list[Counts]) -> NoisyRegression:
+        """See `NoisySums.of`."""
+        return cls(*sums)
 
     @classmethod
     def draw(cls, sums: Sequence[Counts], *, charge: Deviations, noise: Noise) -> NoisyRegression:

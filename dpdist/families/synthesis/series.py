@@ -1,0 +1,89 @@
+"""What a series is expected to give over a year, and the shares of its budget for stated priorities.
+
+A table that is measured with a share s of mu^2 has noise of variance 1/s, in parts of that of a whole release. The sum
+of k tables, each measured with a share s, has the variance k/s: it is worth a share s/k of a release of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from itertools import product
+from typing import Any
+
+from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.privacy.formatting import Fact
+from dpdist.spec.series import SeriesSpec, Steps, epsilon_of
+from dpdist.spec.validation import change
+
+_GRID = 50  # parts of the budget of which shares are made
+Shares = Mapping[Any, Fraction]
+
+
+def worth(shares: Shares) -> dict[str, Fraction]:
+    """The share of mu^2 that a release of a month, a quarter and a year is worth with its months."""
+    found = {"month": shares["month"]}
+    for step in ("quarter", "year"):
+        if step in shares:
+            found[step] = shares[step] + shares["month"] / Steps[step]
+    return found
+
+
+def errors_of(
+    spec: WholeSynthesisSpec, series: SeriesSpec, shares: Shares, error_of: Callable[[WholeSynthesisSpec], float]
+) -> dict[str, float]:
+    """The expected error of two-way tables of a month, a quarter and a year, with the months of these as evidence;
+    `error_of` gives that of a spec.
+    """
+    months = len(spec.data.paths)
+    found = {}
+    for step, share in worth(shares).items():
+        records = {"data.minimum_records": spec.data.minimum_records // months * Steps[step]}
+        if spec.synthesis.records:
+            records["synthesis.records"] = spec.synthesis.records // months * Steps[step]
+        alone: dict[str, Any] = {"series": None, "model.evidence": {}, "privacy.limit": None}
+        alone["privacy.epsilon"] = epsilon_of(series.epsilon or 1.0, spec.privacy.delta, share)
+        found[step] = error_of(change(spec, alone | records))
+    return found
+
+
+def facts_of(
+    spec: WholeSynthesisSpec, series: SeriesSpec, error_of: Callable[[WholeSynthesisSpec], float]
+) -> list[Fact]:
+    """The year: what is charged together, errors of each kind of period, and what other divisions give."""
+    shares = ", ".join(f"{step} {float(share):.3g}" for step, share in series.shares.items())
+    together = (
+        f"{series.period}; a record is in one period of each kind ({shares} of mu^2), so all its releases together are "
+        f"({series.epsilon:g}, {spec.privacy.delta:g})-DP; a corrected version comes on top"
+    )
+    errors = errors_of(spec, series, series.shares, error_of)
+    said = [f"a {step} {'alone' if step == 'month' else 'with its months'} {e:.4f}" for step, e in errors.items()]
+    said.append(f"a change from one month to the next {2**0.5 * errors['month']:.4f}")
+    numbers = {**errors, "change": 2**0.5 * errors["month"]}
+    facts = [Fact("Series", together), Fact("Year", f"two-way tables within: {'; '.join(said)}", numbers)]
+    for month in (Fraction(1, 2), Fraction(9, 10)) if series.roll_up else ():
+        other = errors_of(spec, series, _divided(series, month), error_of)
+        given = ", ".join(f"{step} {error:.4f}" for step, error in other.items())
+        facts.append(Fact("Division", f"with a share of {float(month):g} for the month: {given}", detail=True))
+    return facts
+
+
+def _divided(series: SeriesSpec, month: Fraction) -> dict[str, Fraction]:
+    """The shares with another one for the month, and the rest as before."""
+    rest = (1 - month) / (1 - series.shares["month"])
+    return {step: month if step == "month" else share * rest for step, share in series.shares.items()}
+
+
+def best_shares(series: SeriesSpec) -> dict[str, Fraction]:
+    """The shares with the least sum of variances, each in parts of that of a whole release, by the priorities."""
+
+    def cost(shares: Shares) -> float:
+        weights = {str(step): weight for step, weight in series.priorities.items()}
+        return sum(weights.get(step, 1.0) / float(share) for step, share in worth(shares).items())
+
+    tried: list[dict[str, Fraction]] = []
+    for rest in product(range(1, _GRID), repeat=len(series.roll_up)):
+        if sum(rest) < _GRID:
+            parts = (_GRID - sum(rest), *rest)
+            tried.append({step: Fraction(part, _GRID) for step, part in zip(series.steps, parts, strict=True)})
+    return min(tried, key=cost)

@@ -1,0 +1,99 @@
+"""Where numbers lie within wide bins: a tilt for each bin, which its neighbours' published counts give.
+
+With the tilt c, a record lies at the share ``w / (c - (c - 1) w)`` of its bin's width, w uniform: the density falls
+from c at the lower end to 1/c at the upper one (a Pareto law if c is their ratio), and c = 1 is uniform. The density
+where two bins meet is the weighted harmonic mean of theirs, as in monotone splines [1]_; c is the root of the ratio
+of those at a bin's ends. The first and the last bin go on as they come from their neighbour, the first half as steeply.
+A last bin that is wider than the one before is an open end: a Pareto tail with the index that the counts of both give.
+Bins of one value are points, which have no density. The more of the counts is noise, the nearer is a tilt to 1.
+
+.. [1] Fritsch, F. N., and Butland, J. (1984). A method for constructing local monotone piecewise cubic interpolants.
+   SIAM Journal on Scientific and Statistical Computing 5, 300-304.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from dpdist.privacy.arrays import Floats
+from dpdist.privacy.portable import exp, log
+from dpdist.spec.schema import Attribute
+
+UNIT: Final = 1000
+"""Tilts are written as multiples of 1 / UNIT."""
+
+LARGEST: Final = 100_000
+_STEEPEST = 8.0  # of a bin that is no open end
+_OPEN = 1.2  # how much wider than the one before a last bin is that has an open end
+_FAR = 10_000.0  # times the lower end of a bin to which a Pareto tail goes at most
+_NOISE = 4.0
+
+
+def can_be_tilted(attribute: Attribute) -> bool:
+    """Whether numbers are drawn within bins that have a density."""
+    return attribute.is_binned and attribute.kind in ("integer", "number")
+
+
+def means_of(attribute: Attribute, tilts: Sequence[int]) -> Floats:
+    """The mean of the numbers that are drawn in each bin."""
+    lows, highs = (np.asarray(ends, np.float64) for ends in attribute.bin_ends(shown=True))
+    share = _mean(log(np.asarray(tilts, np.float64) / UNIT))
+    return np.clip(lows + (highs - lows + attribute.is_whole) * share - attribute.is_whole / 2, lows, highs)
+
+
+def _mean(logs: Floats) -> Floats:
+    near = np.abs(logs) < 1e-3
+    g = np.where(near, 1.0, logs)
+    c = exp(g)
+    return np.asarray(np.where(near, 0.5 - logs / 6, (c * g / (c - 1) - 1) / (c - 1)))
+
+
+def tilts_of(attribute: Attribute, counts: Floats, deviations: Floats) -> tuple[int, ...]:
+    """The tilts of an attribute's bins, from noisy counts of its codes and the deviations of their noise."""
+    lows, highs = (np.asarray(ends, np.float64) for ends in attribute.bin_ends())
+    widths = highs - lows + attribute.is_whole
+    dense = np.flatnonzero(widths > (1 if attribute.is_whole else 1e-9 * (highs[-1] - lows[0])))
+    found = np.zeros(len(lows))
+    if len(dense) > 1:
+        known = np.isfinite(deviations[dense]) & (deviations[dense] > 0)
+        noise = np.where(known, deviations[dense], 1.0)
+        mass = np.maximum(counts[dense], noise)
+        sure = np.where(known, _NOISE * (noise / mass) ** 2, np.inf)
+        padded = np.pad(sure, 1, mode="edge")
+        found[dense] = _logs(lows[dense], widths[dense], mass) / (1 + (padded[:-2] + padded[1:-1] + padded[2:]) / 3)
+    return tuple(map(int, np.clip(np.rint(UNIT * exp(found)), 1, LARGEST).tolist()))
+
+
+def _logs(lows: Floats, widths: Floats, mass: Floats) -> Floats:
+    """The logarithms of the tilts without noise."""
+    density, before, after = mass / widths, widths[:-1], widths[1:]
+    left, right = 2 * after + before, after + 2 * before
+    meeting = log((left + right) / (left / density[:-1] + right / density[1:]))
+    own = log(density)
+    found = np.concatenate([
+        (own[:1] - meeting[:1]) / 2, (meeting[:-1] - meeting[1:]) / 2, meeting[-1:] - own[-1:]
+    ])  # fmt: skip
+    found = np.clip(found, -log(np.array([_STEEPEST])), log(np.array([_STEEPEST])))
+    high = lows[-1] + widths[-1]
+    if widths[-1] > _OPEN * widths[-2] and 0 < high < _FAR * lows[-1] < _FAR**2 * lows[-2]:
+        index = log((mass[-2:-1] + mass[-1:]) / mass[-1:]) / log(lows[-1:] / lows[-2:-1])
+        found[-1:] = _pareto(index, high / lows[-1:])
+    return np.asarray(found)
+
+
+def _pareto(index: Floats, ratio: Floats) -> Floats:
+    """The logarithm of the tilt with the mean of a Pareto law of an index, cut at `ratio` times its least value."""
+
+    def integral(power: Floats) -> Floats:
+        near = np.abs(power) < 1e-9
+        return np.where(near, log(ratio), (exp(power * log(ratio)) - 1) / np.where(near, 1.0, power))
+
+    mean = (integral(1 - index) / integral(-index) - 1) / (ratio - 1)
+    low, high = np.array([-1.0]), log(np.array([LARGEST / UNIT]))
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = np.where(_mean(middle) > mean, middle, low), np.where(_mean(middle) > mean, high, middle)
+    return (low + high) / 2

@@ -1,0 +1,188 @@
+"""A series: one spec for the releases of every month, and of the quarters and years that these make up.
+
+The spec's epsilon is what a record may lose over all: it is in one month, one quarter and one year, each of which
+measures it with a share of mu^2, and Gaussian charges add up in mu^2. A part of delta is kept for what the draws of all
+three may miss. A period is read as a spec of its own: name, files, epsilon and evidence follow from its label, such as
+``2026-03``, ``2026-q1``, ``2026-year``, or ``2026-03-v2`` after a correction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime
+from fractions import Fraction
+from functools import lru_cache
+from math import floor, log10
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, model_validator
+
+from dpdist.errors import SpecError
+from dpdist.spec.strict import Exact, Section
+from dpdist.spec.validation import validated
+
+Step = Literal["month", "quarter", "year"]
+Steps: Final[dict[str, int]] = {"month": 1, "quarter": 3, "year": 12}
+KEPT: Final = Fraction(1, 64)  # of delta, for draws: a third of it for the release of each period
+_MONTH: Final = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])")
+_LABEL: Final = re.compile(rf"{_MONTH.pattern}|\d{{4}}-(?:q[1-4]|year)")
+EARLIER: Final = {"month": "????-[01][0-9]*", "quarter": "????-q[1-4]*", "year": "????-year*"}
+"""Patterns of the folders of earlier periods of each kind."""
+
+Month = Annotated[str, Field(pattern=f"^{_MONTH.pattern}$")]
+Label = Annotated[str, Field(pattern=f"^(?:{_LABEL.pattern})$")]
+
+
+class SeriesSpec(Section):
+    """Releases of every month, and of quarters and years from them; `privacy.epsilon` is that of a record over all."""
+
+    every: Literal["month"]
+    """A release of each month; `data.path` has it as {date:%Y-%m}, and `data.minimum_records` is that of a month."""
+    first: Month
+    """The first month, such as 2026-01."""
+    roll_up: tuple[Literal["quarter", "year"], ...] = ()
+    """Longer periods that are released, too, with their months as evidence."""
+    shares: dict[Step, Exact]
+    """Share of the budget (of mu^2) of the month, the quarter and the year; they sum to 1."""
+    skip: tuple[Month, ...] = ()
+    """Months that never come: their quarter and their year are made without them."""
+    versions: dict[Label, Annotated[int, Field(ge=2, le=99)]] = Field(default_factory=dict)
+    """Periods whose table was corrected: the number of the version, a release with a charge of its own."""
+    priorities: dict[Step, Annotated[float, Field(gt=0, le=100)]] = Field(default_factory=dict)
+    """Weights of months, quarters and years, by which `dpdist plan --solve` finds the shares; others have 1."""
+    period: Label | None = None
+    """The period to release; default: the last month that has ended."""
+    epsilon: Annotated[float | None, Field(gt=0)] = None
+    """Epsilon of a record over all, once a period is chosen."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SeriesSpec:
+        if set(self.shares) != {"month", *self.roll_up} or sum(self.shares.values()) != 1:
+            raise ValueError(f"shares: one for {', '.join(self.steps)}, with the sum 1")
+        if min(self.shares.values()) <= 0:
+            raise ValueError("shares: each is above 0")
+        return self
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The kinds of periods, the shortest first."""
+        return ("month", *(step for step in ("quarter", "year") if step in self.roll_up))
+
+    def ended(self, day: date) -> Iterator[str]:
+        """The periods that ended before a day, in order: a month, then what it is the last month of."""
+        month = self.first
+        while (after := _next(month)) <= f"{day:%Y-%m}":
+            if month not in self.skip:
+                yield month
+            yield from (p for p in periods_of(month) if months_of(p)[-1] == month and self.covers(p) and self.parts(p))
+            month = after
+
+    def covers(self, period: str) -> bool:
+        """Whether periods of this kind are released."""
+        return step_of(period) in self.steps
+
+    def parts(self, period: str) -> tuple[str, ...]:
+        """The months that a period is made of."""
+        return tuple(month for month in months_of(period) if month >= self.first and month not in self.skip)
+
+    def named(self, period: str) -> str:
+        """The label of the newest version of a period."""
+        version = self.versions.get(period)
+        return period if version is None else f"{period}-v{version}"
+
+
+def step_of(period: str) -> Step:
+    """The kind of a period."""
+    return "year" if period.endswith("year") else "quarter" if "q" in period else "month"
+
+
+def months_of(period: str) -> tuple[str, ...]:
+    """All months of a period."""
+    year, _, part = period.partition("-")
+    length = Steps[step_of(period)]
+    last = 12 if part == "year" else length * int(part.lstrip("q"))
+    return tuple(f"{year}-{month:02d}" for month in range(last - length + 1, last + 1))
+
+
+def periods_of(month: str) -> tuple[str, str]:
+    """The quarter and the year that a month is in."""
+    year, number = month[:4], int(month[5:])
+    return f"{year}-q{(number + 2) // 3}", f"{year}-year"
+
+
+def _next(month: str) -> str:
+    year, number = int(month[:4]), int(month[5:])
+    return f"{year + number // 12}-{number % 12 + 1:02d}"
+
+
+@lru_cache(maxsize=64)
+def epsilon_of(epsilon: float, delta: float, share: Fraction) -> float:
+    """Epsilon, at the same delta, of a share of the mu^2 of a budget, rounded down to six digits."""
+    from dpdist.privacy.gdp import largest_mu_squared, least_epsilon
+
+    whole = largest_mu_squared(epsilon=Fraction(repr(epsilon)), delta=Fraction(repr(delta)) * (1 - KEPT))
+    found = least_epsilon(mu_squared=whole * share, delta=Fraction(repr(delta)))
+    step = 10.0 ** (floor(log10(found)) - 5)
+    return round(floor(found / step) * step, 12)
+
+
+def is_whole(tree: Any, settings: Mapping[str, Any]) -> bool:
+    """Whether the settings of a spec are those of a series, and choose no period of it."""
+    series = tree.get("series") if isinstance(tree, Mapping) else None
+    return isinstance(series, Mapping) and not (series.get("period") or settings.get("series.period"))
+
+
+def in_period(tree: Mapping[str, Any], *, day: date | None) -> dict[str, Any]:
+    """The settings of the release of one period, from those of a series. Raises SpecError: a setting of the series is
+    not valid, or its period is not one of its own.
+    """
+    series = validated(SeriesSpec, tree["series"], "series", what="section")
+    if series.epsilon is not None:
+        return dict(tree)  # a period was chosen
+    out = {name: dict(part) if isinstance(part, Mapping) else part for name, part in tree.items()}
+    day = day_of(out.pop("date", None)) or day or datetime.now(UTC).date()
+    ended = [period for period in series.ended(day) if step_of(period) == "month"]
+    period = series.period or (ended or [series.first])[-1]
+    months, place = series.parts(period), str(out.get("output", {}).get("path", "")).rstrip("/")
+    if not series.covers(period) or not months:
+        raise SpecError(f"series.period: {period} is no period of the series: see `first`, `skip` and `roll_up`")
+    data, privacy, model = (out.setdefault(name, {}) for name in ("data", "privacy", "model"))
+    if "evidence" in model:
+        raise SpecError("model.evidence: a series names its own earlier releases: leave it out")
+    paths = [data.get("path")] if isinstance(data.get("path"), str) else data.get("path", ())
+    if any(len({_filled(path, month) for month in ("2025-01", "2026-01", "2026-02")}) < 3 for path in paths):
+        raise SpecError("data.path: of a series, write the month as {date:%Y-%m}")
+    data["path"] = [_filled(path, month) for month in months for path in paths]
+    for section, name in ((data, "minimum_records"), (out.get("synthesis") or {}, "records")):
+        if isinstance(section.get(name), int):
+            section[name] *= len(months)
+    whole, delta = privacy.get("epsilon"), privacy.get("delta")
+    if not isinstance(whole, int | float) or not isinstance(delta, int | float):
+        raise SpecError("privacy: of a series, expected `epsilon` and `delta` of a record over all")
+    privacy["epsilon"] = epsilon_of(float(whole), float(delta), series.shares[step_of(period)])
+    before = f"{place}/{EARLIER[step_of(period)]}"
+    quarters = dict.fromkeys(periods_of(month)[0] for month in months)
+    larger = [
+        f"{place}/{series.named(quarter)}"
+        for quarter in quarters
+        if step_of(period) == "year" and series.covers(quarter)
+    ]
+    sums = [f"{place}/{series.named(month)}" for month in months if step_of(period) != "month"]
+    model["evidence"] = {"previous": [before], "sum": sums, "larger": larger}
+    label = series.named(period)
+    out["series"] = {**tree["series"], "period": period, "epsilon": whole}
+    return out | {"name": f"{out.get('name')}-{label}", "output": {**out.get("output", {}), "path": f"{place}/{label}"}}
+
+
+def day_of(text: Any) -> date | None:
+    """The day that the setting `date` of a series has; None without one. Raises SpecError: it is none."""
+    try:
+        return None if text is None else date.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise SpecError("date: expected a day such as 2026-03-01 (in YAML in quotes)") from None
+
+
+def _filled(path: Any, month: str) -> Any:
+    first = date.fromisoformat(f"{month}-01")
+    return re.sub(r"\{date:([^{}]*)\}", lambda match: first.strftime(match[1]), path) if isinstance(path, str) else path

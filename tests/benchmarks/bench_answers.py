@@ -1,0 +1,157 @@
+"""How often intervals of quantiles, means, differences and regressions cover, in all records and in groups.
+
+    python tests/benchmarks/bench_answers.py --json bench/answers.json [--tables wide] [--epsilon 1] [--keys 20]
+
+For each table of `QUESTIONS` and epsilon (delta 1e-9) the table is synthesised with the defaults. The questions are
+quantiles .1, .5 and .9 and means of its numbers, over all records and in each group; differences of means between a
+group and the one before; and regressions over all records and in the first groups. Missing values are left out. Groups
+are *large* from 5 % of the table on, *rare* below 0.5 %. Shown is, in percent, how many nominal 95 % intervals hold the
+private table's answer: on average over the keys, and for the worst one; and the median half width (of quantiles: in
+points of the distribution function of the private table). Keys are seeded, **not private**.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from bench_coverage import Made, persons, release_of
+from bench_synthesis import spec_of, table_of
+from harness import argument_parser, write
+
+from dpdist.errors import SpecError
+from dpdist.families.base.registry import make_plan
+from dpdist.inference.answers import infer, parse_quantity
+from dpdist.inference.comparisons import by_replicates
+from dpdist.inference.replicates import Replicates, make_replicates
+from dpdist.privacy.arrays import Codes
+from dpdist.spec.conditions import parse_condition
+from dpdist.spec.schema import Schema
+
+SIZES = {"large": 0.05, "small": 0.005, "rare": 0.0}
+LEAST = 30
+LEVELS = (0.1, 0.5, 0.9)
+QUESTIONS: dict[str, tuple[list[str], list[str], list[str]]] = {
+    "wide": (
+        ["AGEP", "SCHL", "WKHP", "PINCP"],
+        ["SEX", "HICOV", "RAC1P", "MAR", "CIT", "ESR", "COW", "SEX, RAC1P"],
+        ["PINCP on AGEP, SEX = 1, DIS = 1", "WKHP on AGEP, SCHL, MAR = 1", "HICOV = 2 on AGEP, CIT = 5, DIS = 1"],
+    ),
+    "adult": (
+        ["age", "education-num", "hours-per-week", "capital-gain"],
+        ["sex", "income", "race", "workclass", "relationship", "native-country", "sex, race"],
+        ["`hours-per-week` on age, sex = 'Male', `education-num`", "age on `education-num`, race = 'White'",
+         "income = '>50K' on age, `hours-per-week`, `marital-status` = 'Married-civ-spouse'"],
+    ),
+    "acs2013": (
+        ["age", "edu", "hpw"],
+        ["sex", "ms", "race", "wc", "occ", "waob", "sex, race"],
+        ["hpw on age, sex = 1, edu", "age on edu, race = 5, sex = 1", "incc = 2 on age, hpw, ms = 1"],
+    ),
+}  # fmt: skip
+"""Numbers, attributes whose values (with at least `LEAST` records) are groups, and regressions."""
+
+
+def answers_of(codes: Codes, made: Made, name: str) -> Iterator[tuple[str, bool, float]]:
+    """For each question: its kind, whether its interval covers, and its width."""
+    numbers, grouping, regressions = QUESTIONS[name]
+    replicates = make_replicates(made)
+    made.law.__dict__["marginal"] = cache(made.law.marginal)
+    real = Replicates(made, codes, 1.0, np.ones((len(codes[0]), 0), np.float32), 1.0)
+    groups = {"": "all"} | dict(_groups(codes, made.schema, grouping))
+    for number in (f"`{text}`" for text in numbers):
+        before = ""
+        for where, of in groups.items():
+            for level in LEVELS:
+                yield f"quantiles, {of}", *_quantile(codes, made, f"quantile {level} {number}{where}")
+            yield f"means, {of}", *_replicated(real, replicates, f"mean {number}{where}")[0]
+            if before:
+                question = f"mean {number}{where} minus mean {number}{before}"
+                yield f"differences, {of}", *_replicated(real, replicates, question)[0]
+            before = where
+    for text in regressions:
+        for where, of in [*groups.items()][:12]:
+            with suppress(SpecError):  # the outcome, or a term, is the same in the group
+                for one in _replicated(real, replicates, f"regression {text}{where}")[1:]:
+                    yield f"regressions, {of}", *one
+
+
+def _groups(codes: Codes, schema: Schema, grouping: list[str]) -> Iterator[tuple[str, str]]:
+    """A condition for each group of the real table, and how large it is."""
+    for names in (listed.split(", ") for listed in grouping):
+        attributes = [schema.attributes[schema.names.index(name)] for name in names]
+        for values in product(*(a.values or () for a in attributes)):
+            text = " and ".join(f"`{name}` = {value!r}" for name, value in zip(names, values, strict=True))
+            number = int(parse_condition(text, schema).holds(codes).sum())
+            if number >= LEAST:
+                yield f" where {text}", next(of for of, least in SIZES.items() if number >= least * len(codes[0]))
+
+
+def _replicated(real: Replicates, replicates: Replicates, question: str) -> list[tuple[bool, float]]:
+    found = []
+    for truth, ours in zip(by_replicates(real, question), by_replicates(replicates, question), strict=True):
+        if isinstance(ours.low, float) and isinstance(ours.high, float):
+            found.append((ours.low <= truth.estimate <= ours.high, (ours.high - ours.low) / 2))
+    return found or [(True, np.nan)]
+
+
+def _quantile(codes: Codes, made: Made, question: str) -> tuple[bool, float]:
+    asked, ours = parse_quantity(question, made.schema), infer(made, question)
+    counted = asked.condition.holds(codes) & asked.values.counted[codes[asked.values.place]]
+    values = np.sort(asked.values.middles[codes[asked.values.place][counted]])
+    truth = values[int(np.ceil(asked.level * len(values))) - 1]
+    ends = np.searchsorted(values, ours.low, "left"), np.searchsorted(values, ours.high, "right")
+    return ours.low <= truth <= ours.high, 100 * (ends[1] - ends[0]) / len(values) / 2
+
+
+def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One row for each epsilon and kind of question."""
+    codes, schema = table(name)
+    for epsilon in options.epsilon:
+        plan = make_plan(spec_of(SimpleNamespace(table=schema), "synthesis", epsilon=epsilon, records=len(codes[0])))
+        runs = [list(answers_of(codes, release_of(codes, plan, seed), name)) for seed in range(options.keys)]
+        for kind in dict.fromkeys(of for of, *_ in runs[0]):
+            covered = [[inside for of, inside, _ in run if of == kind] for run in runs]
+            shares = [100 * float(np.mean(of_key)) for of_key in covered]
+            width = np.nanmedian([width for run in runs for of, _, width in run if of == kind])
+            found = {"coverage": round(np.mean(shares), 1), "least": round(min(shares), 1), "half_width": float(width)}
+            yield {
+                "table": name,
+                "epsilon": epsilon,
+                "of": kind,
+                "number": len(covered[0]),
+                "keys": options.keys,
+            } | found
+
+
+def table(name: str) -> tuple[Codes, Schema]:
+    """The codes of a table, and its schema."""
+    if name == "wide":
+        return persons(8_000, wide=True)
+    codes, _, shipped = table_of(name)
+    return codes, shipped.table
+
+
+def main() -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--tables", nargs="*", choices=list(QUESTIONS), default=list(QUESTIONS))
+    parser.add_argument("--epsilon", nargs="*", type=float, default=[0.25, 1, 4])
+    parser.add_argument("--keys", type=int, default=5)
+    options = parser.parse_args()
+    rows = []
+    for name in options.tables:
+        for row in measure(name, options):
+            print(json.dumps(row), flush=True)
+            rows.append(row)
+    write(options, rows)
+
+
+if __name__ == "__main__":
+    main()

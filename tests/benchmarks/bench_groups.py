@@ -1,0 +1,108 @@
+"""Means within groups of a synthesis: by the size of the group, with and without a declared workload.
+
+    python tests/benchmarks/bench_groups.py [--epsilon 0.25 1 4] [--keys 2] [--keep]
+
+60,000 persons of the ACS 2024 with 14 attributes, PUMA (226 areas) among them. For each PUMA, race and citizenship the
+means of age, schooling and hours in the release are compared with the table's: the root of the mean square of the
+differences, in deviations of the number, for groups by their size; missing values are left out. *Sampling* is the error
+of a simple random sample of the group's size. The workload says that everything by PUMA matters eight times as much
+(`model.priorities`). Keys are seeded, **not private**.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from bench_coverage import PERSONS
+from bench_synthesis import spec_of
+from harness import DATA, argument_parser, keep
+
+from dpdist.families.base.registry import make_plan, stages_of
+from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
+from dpdist.privacy.arrays import Codes
+from dpdist.privacy.noise import Noise
+from dpdist.spec.schema import Schema
+from dpdist.spec.validation import change
+
+ROWS = 60_000
+GROUPS, NUMBERS = ("PUMA", "RAC1P", "CIT"), ("AGEP", "SCHL", "WKHP")
+SIZES = (100, 300, 1_000, 5_000, ROWS)
+WORKLOAD = [{"attributes": ["PUMA"], "weight": 8}]
+
+
+def table() -> tuple[Codes, Schema, list[np.ndarray]]:
+    """Codes, schema, and the number of each code (NaN where it is missing)."""
+    names = ["PUMA", *PERSONS]
+    drawn = pd.read_parquet(DATA / "acs2024_persons.parquet", columns=names).sample(ROWS, random_state=2)
+    codes, attributes, numbers = [], [], []
+    for name in names:
+        values = sorted(map(int, drawn[name].dropna().unique()))
+        missing = {"missing": {"category": "missing"}} if drawn[name].isna().any() else {}
+        codes.append(np.searchsorted(values, drawn[name].fillna(2**31)).astype(np.uint8))
+        attributes.append({"name": name, "kind": "categorical", "values": values} | missing)
+        numbers.append(np.array([*values, *[np.nan] * len(missing)], np.float64))
+    return codes, Schema.model_validate({"attributes": attributes}), numbers
+
+
+def errors(codes: Codes, released: Codes, schema: Schema, numbers: list[np.ndarray]) -> list[tuple[int, float, float]]:
+    """For each group and number: its size, the error of its mean, and that of a sample."""
+    found, place = [], schema.names.index
+    for group in map(place, GROUPS):
+        for number in map(place, NUMBERS):
+            sums = []
+            for of in (codes, released):
+                values = numbers[number][of[number]]
+                known = ~np.isnan(values)
+                size = len(schema.attributes[group].values or ())
+                counts = np.bincount(of[group][known], minlength=size)
+                sums.append((counts, np.bincount(of[group][known], weights=values[known], minlength=size)))
+            (n, total), (ours, sum_of_ours) = sums
+            deviation = float(np.nanstd(numbers[number][codes[number]]))
+            overall = float(sum_of_ours.sum() / ours.sum())
+            mean = np.divide(sum_of_ours, ours, out=np.full(len(ours), overall), where=ours > 0)
+            for k in np.flatnonzero(n >= SIZES[0]):
+                found.append((int(n[k]), (mean[k] - total[k] / n[k]) / deviation, 1 / np.sqrt(n[k])))
+    return found
+
+
+def main() -> None:
+    options = argument_parser(__doc__)
+    options.add_argument("--epsilon", nargs="*", type=float, default=[0.25, 1, 4])
+    options.add_argument("--keys", type=int, default=2)
+    options.add_argument("--keep", action="store_true", help="write results/groups.json")
+    asked = options.parse_args()
+    codes, schema, numbers = table()
+    rows: list[dict[str, Any]] = []
+    for epsilon in asked.epsilon:
+        spec = spec_of(SimpleNamespace(table=schema), "synthesis", epsilon=epsilon, records=ROWS)
+        for name, priorities in (("default", []), ("workload", WORKLOAD)):
+            plan, found = make_plan(change(spec, {"model.priorities": priorities})), []
+            for seed in range(asked.keys):
+                key = key_from(Noise(np.random.default_rng([seed, 9]).bytes(32)))
+                found += errors(codes, released_codes(rehearse(plan, stages_of(plan), codes, key=key)), schema, numbers)
+            size, error, sample = np.array(found).T
+            for low, high in pairwise(SIZES):
+                some = (size >= low) & (size < high)
+                square = {"error": np.sqrt(np.mean(error[some] ** 2)), "sampling": np.sqrt(np.mean(sample[some] ** 2))}
+                rows.append({"epsilon": epsilon, "of": name, "least": low, "most": high} | square)
+                print(json.dumps(rows[-1]), flush=True)
+    if asked.keep:
+        by = {(row["epsilon"], row["of"], row["least"]): row for row in rows}
+        shown = [
+            [f"{low:,} to {high:,}", f"{by[asked.epsilon[0], 'default', low]['sampling']:.3f}"]
+            + [f"{by[epsilon, of, low]['error']:.3f}" for epsilon in asked.epsilon for of in ("default", "workload")]
+            for low, high in pairwise(SIZES)
+        ]
+        columns = ["records of the group", "sampling"]
+        columns += [f"ε = {epsilon:g}{of}" for epsilon in asked.epsilon for of in ("", ", workload")]
+        about = {"title": "Means within groups", "note": "Root of the mean square error, in deviations of the number."}
+        keep("groups", "means", about, columns, shown)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""A private two-stage release of clients' records: each statistic is asked for once, and released as by a curator."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from federations import NAMES, SCHEMA, create_ledger, identity, member, states
+
+from dpdist.cluster.worker_groups import Lost
+from dpdist.errors import RoundFailed, SpecError
+from dpdist.families.base.registry import make_plan
+from dpdist.families.prediction.private import together
+from dpdist.families.prediction.private.together import PredictionSession, contribute
+from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.federated import mailbox, rounds
+from dpdist.federated.client import ClientAnswer
+from dpdist.federated.mailbox import MailboxClient
+from dpdist.federated.sums import added
+from dpdist.lifecycle.run import Run
+from dpdist.privacy.arrays import Counts
+from dpdist.publish.manifest import Manifest
+from dpdist.publish.verify import verify
+from dpdist.spec.reader import load
+from dpdist.spec.validation import override
+
+KEY = "5a" * 32
+
+
+def federation(folder: Path, **changes: Any) -> TwoStageSpec:
+    """A private two-stage spec of clients below `folder`."""
+    if not (folder / "ledger.db").exists():
+        create_ledger(folder, "people")
+    clients = [member(folder, name, seed=number, high=0.2 + 0.3 * number) for number, name in enumerate(NAMES)]
+    tree = {
+        "kind": "two-stage",
+        "name": "together",
+        "dataset": "people",
+        "schema": SCHEMA,
+        "data": {"minimum_records": 8_000},
+        "output": {"path": str(folder / "release"), "rows_per_part": 1_000},
+        "ledger": f"sqlite:///{folder}/ledger.db",
+        "work": str(folder / "work"),
+        "cluster": {"mode": "in-process"},
+        "privacy": {"guarantee": "dp", "epsilon": 2, "delta": 1e-6},
+        "prediction": {"response": "age", "records": 2_000},
+        "federated": {"trust": "correlated", "clients": clients},
+    }
+    spec = load(override(tree, {name.replace("__", "."): value for name, value in changes.items()}))
+    assert isinstance(spec, TwoStageSpec)
+    return spec
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Counts]]:
+    """What each client sends, in order; west is lost at what stands under ``lost``."""
+    found: dict[str, list[Counts]] = {name: [] for name in NAMES} | {"lost": []}
+    plain = rounds.OneProcess.call
+
+    def call(self: Any, what: str, function: Any, arguments: Any) -> dict[str, Any]:
+        answers = plain(self, what, function, arguments)
+        if what == "client-contribute":
+            for name, answer in answers.items():
+                found[name].append(answer.value.steps)
+            if len(found["west"]) in found["lost"]:
+                answers["west"] = Lost("it has no worker any more")
+        return answers
+
+    monkeypatch.setattr(rounds.OneProcess, "call", call)
+    return found
+
+
+def test_clients_release_what_a_curator_would(tmp_path: Path, sent: dict[str, list[Counts]]) -> None:
+    spec = federation(tmp_path)
+    with Run(spec) as run:
+        run.finish()
+    assert states(spec) == {name: ["committed"] for name in ("", *NAMES)}
+    assert verify(spec.output.path).records == 2_000
+    manifest = Manifest.from_bytes((tmp_path / "release" / "_manifest.json").read_bytes())
+    assert manifest.parameters["clients"] == 3
+    assert [one["kind"] for one in manifest.guarantees] == ["differential-privacy", "federated-differential-privacy"]
+    tables = [pq.read_table(tmp_path / name / "people.parquet") for name in NAMES]
+    made = pq.read_table(sorted((tmp_path / "release").rglob("*.parquet")))
+    for label in ("high", "low"):
+        ages = np.concatenate([t["age"].to_numpy()[np.array(t["class"].to_pylist()) == label] for t in tables])
+        found = made["age"].to_numpy()[np.array(made["class"].to_pylist()) == label]
+        assert abs(found.mean() - ages.mean()) < 2.5
+    assert [len(sent[name]) for name in NAMES] == [3, 3, 3]
+    # the sum of the masked marginals is that of the exact ones and noise of the plan's size; no message alone is
+    plan = make_plan(spec)
+    cells = added([sent[name][0] for name in NAMES])
+    assert cells.size == sum(column.cells for column in plan.columns)
+    assert abs(float(cells.sum()) - 3 * 9_000) < 6 * plan.noise.marginal * np.sqrt(cells.size)
+    for name in NAMES:
+        assert np.abs(sent[name][0].astype(float)).min() > 1e9
+
+
+def test_a_lost_client_is_waited_for_and_sends_the_same(tmp_path: Path, sent: dict[str, list[Counts]]) -> None:
+    spec = federation(tmp_path)
+    sent["lost"] = [2]  # type: ignore[list-item]
+    with pytest.raises(RoundFailed, match=r"'west' \(it has no worker any more\) dropped out"), Run(spec) as run:
+        run.finish()
+    assert states(spec) == {name: ["drawing"] for name in ("", *NAMES)}
+    with Run(spec, attempt="resume") as run:
+        run.finish()
+    assert states(spec) == {name: ["committed"] for name in ("", *NAMES)}
+    for name in NAMES:
+        _, second, again, _ = sent[name]
+        assert np.array_equal(second, again)
+
+
+def test_a_client_answers_each_statistic_of_its_plan_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, told = federation(tmp_path), []
+    plain = rounds.ClientCalls.each
+
+    def each(self: Any, stage: str, task: Any, names: Any, *args: Any, fault: str) -> dict[str, Any]:
+        if task is contribute:
+            told.append((self.told("north"), *args))
+        return plain(self, stage, task, names, *args, fault=fault)
+
+    monkeypatch.setattr(rounds.ClientCalls, "each", each)
+    monkeypatch.setattr(together, "agree", lambda *_: (_ for _ in ()).throw(RoundFailed("stopped")))
+    with pytest.raises(RoundFailed, match="stopped"), Run(spec) as run:
+        run.finish()
+    session, known, members = told[-1]
+    assert isinstance(session, PredictionSession)
+    right: ClientAnswer = contribute(session, known, members)
+    assert not right.error
+    assert np.array_equal(contribute(session, known, members).value.steps, right.value.steps)
+    other = (known[0] + 1, *known[1:])
+    too_many = (*known, right.value.steps)
+    for asked in (other, too_many, (known[0][1:], *known[1:])):
+        answer = contribute(session, asked, members)
+        assert answer.error.startswith("RoundFailed")
+        assert answer.value is None
+    assert contribute(session, known, {"north": members["north"]}).error.startswith("RoundFailed")
+
+
+def test_by_mailbox_as_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "_POLL", 0.01)
+    (tmp_path / "box").mkdir()
+    given = {"mailbox": str(tmp_path / "box"), "identity": str(tmp_path / "identity.pem")}
+    given["public_key"] = identity(tmp_path)
+    spec = federation(tmp_path, **{f"federated__{name}": value for name, value in given.items()}, cluster__timeout=20)
+    clients = [MailboxClient(spec, name, PredictionSession) for name in NAMES]
+    with ThreadPoolExecutor(len(NAMES)) as threads:
+        attended = [threads.submit(one.attend, patience=20) for one in clients]
+        with Run(spec) as run:
+            run.finish()
+        assert all(one.result() for one in attended)
+    assert states(spec) == {name: ["committed"] for name in ("", *NAMES)}
+    assert verify(spec.output.path).records == 2_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"privacy": {"guarantee": "lid", "disclosure": {"lid": 0.1}}}, "federated: clients send noisy sums"),
+        ({"unit": {"by": "patient", "at_most": 2}}, "unit: a federated release protects single records only"),
+    ],
+)
+def test_what_clients_cannot_do_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=message):
+        federation(tmp_path, **changes)
+
+
+def test_the_noise_of_the_honest_clients_is_what_is_charged(tmp_path: Path) -> None:
+    small = {"privacy__epsilon": 0.5}  # no client draws its least noise
+    central = make_plan(federation(tmp_path, federated=None, data__path=str(tmp_path / "north"), **small))
+    for colluding, honest in ((0, 3), (1, 2)):
+        plan = make_plan(federation(tmp_path, federated__colluding=colluding, **small))
+        own, noise = plan.own_charge, plan.noise
+        for name in ("marginal", "correlation", "product", "cross"):
+            charged = getattr(plan.charge, name)
+            assert charged <= getattr(own, name) * honest**0.5 <= charged * (1 + 1e-9)
+            assert getattr(noise, name) == pytest.approx(getattr(own, name) * 3**0.5)
+            assert charged == pytest.approx(getattr(central.charge, name), rel=1e-3)

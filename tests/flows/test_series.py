@@ -1,0 +1,139 @@
+"""A series by its schedule: a clock that the test moves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpdist.errors import BudgetExceeded
+from dpdist.families.base.attempt import Attempt
+from dpdist.inference.records import recompute
+from dpdist.inference.series import Series
+from dpdist.ledger import Books
+from dpdist.lifecycle.conformity import admit, check_input
+from dpdist.publish.account import verify_with_account
+from dpdist.publish.verify import read_manifest
+from dpdist.spec.contract import Contract
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+SCHEMA = {"attributes": [{"name": name, "kind": "categorical", "values": [1, 2, 3]} for name in ("a", "b")]}
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+class Registry:
+    """Who brings the tables of months, keeps the contract, and runs the flow on its schedule."""
+
+    def __init__(self, folder: Path, flow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self._flow, self._patch = folder, flow, monkeypatch
+        (folder / "made").mkdir()
+        contract: dict[str, Any] = {
+            "schema": SCHEMA,
+            "data": {"path": f"{folder}/2026-10.parquet", "later": [f"{folder}/????-??.parquet"], "every": "month"},
+            "minimum_records": 500,
+            "epsilon": 1.45,
+            "delta": "2e-6",
+            "public_tables": [f"{folder}/made/*"],
+            "period": {"per": "year", "epsilon": 1.45},
+        }
+        self.ledger = Books.open(f"sqlite:///{folder}/ledger.db")
+        self.ledger.create_from_contract("births", Contract.model_validate(contract))
+        self.series: dict[str, Any] = {
+            "every": "month",
+            "first": "2026-09",
+            "roll_up": ["quarter", "year"],
+            "shares": {"month": 0.7, "quarter": 0.15, "year": 0.15},
+        }
+
+    def bring(self, *months: str, rows: int = 600) -> None:
+        contract = Contract.from_text(self.ledger.dataset("births").contract or "")
+        for month in months:
+            rng, path = np.random.default_rng(rows), f"{self.folder}/{month}.parquet"
+            pq.write_table(pa.table({name: rng.integers(1, 4, rows) for name in ("a", "b")}), path)
+            admit(self.ledger, "births", contract, check_input(contract, [path]))
+
+    def run(self, day: str) -> list[str]:
+        """The periods that the flow released on a day."""
+        import flows.release
+
+        self._patch.setattr(flows.release, "_day", lambda: date.fromisoformat(day))
+        self._patch.setattr("dpdist.ledger.book.now", lambda: f"{day}T12:00:00.000+00:00")
+        spec = {
+            "kind": "synthesis",
+            "name": "births",
+            "dataset": "births",
+            "schema": SCHEMA,
+            "data": {"path": f"{self.folder}/{{date:%Y-%m}}.parquet", "minimum_records": 500},
+            "output": {"path": f"{self.folder}/made"},
+            "ledger": f"sqlite:///{self.folder}/ledger.db",
+            "work": f"{self.folder}/work",
+            "cluster": {"mode": "in-process"},
+            "privacy": {"epsilon": 1, "delta": 1e-6, "accuracy_share": 0},
+            "model": {"balance": 0, "rounds": 0},
+            "series": self.series,
+        }
+        released = str(self._flow(spec))
+        return [uri.rpartition("/")[2] for uri in released.split(", ") if uri]
+
+    def charges(self) -> Counter[tuple[str, str]]:
+        return Counter((one.release, one.state) for one in self.ledger.show("births").attempts)
+
+
+def test_the_months_of_a_year(tmp_path: Path, prefect_home: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """September never comes, October is corrected, November is late, and in December the process ends midway."""
+    import flows.release
+
+    monkeypatch.setattr(flows.release, "DELAYS", ())
+    registry = Registry(tmp_path, flows.release.release, monkeypatch)
+    registry.bring("2026-10")
+    assert registry.run("2026-11-02") == ["2026-10"]
+    registry.bring("2026-10", rows=700)
+    registry.bring("2026-12")
+    plain = Attempt.stored
+    with monkeypatch.context() as broken:
+
+        def killed(self: Attempt[Any, Any], kind: Any, make: Any) -> Any:
+            plain(self, kind, make)
+            raise Killed
+
+        broken.setattr(Attempt, "stored", killed)
+        with pytest.raises(Killed):
+            registry.run("2027-01-02")
+    assert registry.charges() == {("births-2026-10", "committed"): 1, ("births-2026-12", "drawing"): 1}
+    registry.bring("2026-11")
+    registry.series |= {"versions": {"2026-10": 2}}  # only now is the correction released, and charged
+    assert registry.run("2027-01-04") == [
+        "2026-12",
+        "2026-10-v2",
+        "2026-11",
+        "2026-q4",
+    ]  # what was interrupted goes first
+    registry.series |= {"skip": ["2026-09"]}
+    assert registry.run("2027-01-05") == ["2026-year"]
+    periods = ("10", "10-v2", "11", "12", "q4", "year")
+    assert registry.charges() == {(f"births-2026-{period}", "committed"): 1 for period in periods}
+    for period in periods:
+        verify_with_account(registry.ledger, f"{tmp_path}/made/2026-{period}")
+        assert not recompute(f"{tmp_path}/made/2026-{period}").missing
+    learned: Any = read_manifest(str(tmp_path / "made" / "2026-year")).parameters["learned"]
+    named = {kind: [one["release"][12:] for one in of] for kind, of in learned["evidence"].items()}
+    assert named == {"larger": ["q4"], "sum": ["10-v2", "11", "12"]}
+    spent = [registry.ledger.remaining("births", months=[f"2026-{m}"]).epsilon_spent for m in (11, 10)]
+    assert 0.9 < float(spent[0] or 0) < 1.02 < 1.3 < float(spent[1] or 0) < 1.45  # by the ledger's filters
+    registry.series |= {"versions": {"2026-10": 3}}
+    with pytest.raises(BudgetExceeded):
+        registry.run("2027-01-06")
+    assert Series.open(tmp_path / "made").periods == ("2026-10-v2", "2026-11", "2026-12")

@@ -1,0 +1,110 @@
+"""Specs of series: which periods there are, and what each of them is."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from datetime import date
+from typing import Any
+
+import pytest
+from releases import SCHEMA
+
+from dpdist.errors import SpecError
+from dpdist.families.base.registry import make_plan
+from dpdist.privacy import accountant
+from dpdist.privacy.events import Composed
+from dpdist.spec.reader import load, load_public
+
+SERIES: dict[str, Any] = {
+    "every": "month",
+    "first": "2026-02",
+    "roll_up": ["quarter", "year"],
+    "shares": {"month": 0.7, "quarter": 0.15, "year": 0.15},
+    "skip": ["2026-05"],
+    "versions": {"2026-04": 2, "2026-q1": 3},
+}
+
+
+def births(**changes: Any) -> dict[str, Any]:
+    return {
+        "kind": "synthesis",
+        "name": "births",
+        "dataset": "births",
+        "schema": SCHEMA,
+        "data": {"path": "births/{date:%Y-%m}.csv", "minimum_records": 2_000},
+        "output": {"path": "made"},
+        "privacy": {"epsilon": 1, "delta": 1e-9},
+        "series": deepcopy(SERIES | changes),
+    }
+
+
+def of(period: str, **changes: Any) -> Any:
+    return load(births(**changes), {"series.period": period})
+
+
+def test_the_periods_that_have_ended() -> None:
+    spec = load(births(), day=date(2026, 6, 30))
+    assert (spec.name, spec.series.period) == ("births-2026-04-v2", "2026-04")  # type: ignore[attr-defined]
+    ended = list(spec.series.ended(date(2027, 1, 1)))  # type: ignore[attr-defined]
+    months = [f"2026-{month:02d}" for month in range(2, 13) if month != 5]
+    assert [period for period in ended if period in months] == months
+    after = {period: ended[k - 1] for k, period in enumerate(ended) if period not in months}
+    assert after == {f"2026-q{q}": f"2026-{3 * q:02d}" for q in range(1, 5)} | {"2026-year": "2026-q4"}
+    assert load(births(skip=[]), {"date": "2026-02-01"}).name == "births-2026-02"  # none has ended: the first
+
+
+def test_a_period_is_a_spec_of_its_own() -> None:
+    month, quarter, year = of("2026-06"), of("2026-q2"), of("2026-year")
+    assert [one.output.path for one in (month, quarter, year)] == ["made/2026-06", "made/2026-q2", "made/2026-year"]
+    assert quarter.data.path == ("births/2026-04.csv", "births/2026-06.csv")
+    assert (month.records, quarter.data.minimum_records, len(year.data.paths)) == (2_000, 4_000, 10)
+    assert month.model.evidence.paths == ("made/????-[01][0-9]*",)
+    assert quarter.model.evidence.sum == ("made/2026-04-v2", "made/2026-06")
+    assert year.model.evidence.larger == ("made/2026-q1-v3", "made/2026-q2", "made/2026-q3", "made/2026-q4")
+    again = load_public(month.public(), month.table)
+    assert (again.name, again.privacy) == (month.name, month.privacy)
+    other = of("2026-06", skip=[], versions={})  # what is said of other periods changes no attempt of this one
+    assert other.fingerprint == month.fingerprint != of("2026-07").fingerprint
+
+
+def test_what_is_charged_for_a_record_over_all() -> None:
+    """In its month, quarter and year it loses what the spec says, and no less by much."""
+    events = [make_plan(of(period)).event for period in ("2026-03", "2026-q1", "2026-year")]
+    together = accountant.epsilon(Composed(tuple(event for event in events if event is not None)), delta=1e-9)
+    assert 0.998 < together <= 1
+
+
+def test_the_plan_shows_the_year_and_finds_shares() -> None:
+    plan = make_plan(of("2026-03"))
+    (year,) = (fact for fact in plan.errors() if fact.title == "Year")
+    assert year.numbers["year"] < year.numbers["quarter"] < year.numbers["month"] < year.numbers["change"]
+    from dpdist.families.synthesis.series import best_shares, worth
+
+    for priorities, dear in (({}, None), ({"year": 50}, "year"), ({"month": 50}, "month")):
+        shares = best_shares(of("2026-03", priorities=priorities).series)
+        assert sum(shares.values()) == 1
+        assert dear is None or shares[dear] > 0.7
+    assert worth(shares)["quarter"] == shares["quarter"] + shares["month"] / 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"series.shares": {"month": 0.7, "quarter": 0.3}}, "one for month, quarter, year, with the sum 1"),
+        ({"series.shares.month": 0.8}, "with the sum 1"),
+        ({"series.period": "2026-05"}, "no period of the series"),
+        ({"series.period": "2026-13"}, "series"),
+        ({"data.path": ["{date:%Y-%m}.csv", "births.csv"]}, "write the month as"),
+        ({"data.path": "{date:%m}.csv"}, "write the month as"),
+        ({"model.evidence.previous": ["made/x"]}, "names its own earlier releases"),
+        ({"privacy.epsilon": "much"}, "expected `epsilon` and `delta`"),
+        ({"date": "yesterday"}, "expected a day"),
+        ({"unit": {"by": "id", "at_most": 2}}, "a unit may have records in several months"),
+    ],
+)
+def test_series_that_are_none(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        load(births(), changes)
+    resolved = of("2026-06").model_dump(mode="json", by_alias=True, exclude_none=True)
+    with pytest.raises(SpecError, match="a larger epsilon than its share"):
+        load(resolved, {"privacy.epsilon": 0.9})
