@@ -151,7 +151,7 @@ def attack_sections(inputs: Inputs, samples: Mapping[str, Codes]) -> list[PageSe
     advice = (
         " The one that was given is not used."
         if inputs.holdout is not None
-        else " Give records like the real ones that the release was not made from with --holdout."
+        else " Give a hold-out: records like the real ones that the release was not made from."
     )
     return [replace(s, verdict=s.verdict + advice) if s.figures.get("applies") is False else s for s in sections]
 

@@ -92,7 +92,7 @@ class Request:
         try:
             made = TypeAdapter(cls).validate_python(tree)
         except ValidationError as error:
-            raise SpecError(f"{source}: {validation_message(error, cls.settings())}") from None
+            raise SpecError(f"{source}: {validation_message(error, dict.fromkeys(cls.settings(), ''))}") from None
         found = {name: getattr(made, name) for name in cls.settings()} | objects
         if isinstance(made.spec, str | Path):
             found["spec"] = load(made.spec)

@@ -96,8 +96,10 @@ def _texts(field: pa.Field, attribute: Attribute | None) -> tuple[str, str]:
     """Title and description of a column."""
     if attribute is None:
         return field.name, _STATISTICS.get(field.name, "")
-    unit = f"In {attribute.unit}." if attribute.unit else ""
-    return attribute.label or field.name, " ".join(filter(None, (attribute.description, unit)))
+    text = attribute.description or ""
+    if attribute.unit:
+        text = f"{text.rstrip('. ')}. In {attribute.unit}.".removeprefix(". ")
+    return attribute.label or field.name, text
 
 
 def _categories(attribute: Attribute | None) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -70,17 +70,17 @@ def _plain(value: Any) -> str:
     return f"{int(value):,}" if isinstance(value, int | float) else str(value)
 
 
-def setting_names(kind: type[BaseModel]) -> list[str]:
-    """Names of all settings of a file, whatever section they stand in."""
-    names, sections = set[str](), {kind}
-    left = [kind]
-    while left:
-        for name, field in left.pop().model_fields.items():
-            names.add(field.alias or name)
+def setting_places(kind: type[BaseModel]) -> dict[str, str]:
+    """All settings of a file by their names, whatever section they stand in: the first place of each."""
+    places, sections, left = dict[str, str](), {kind}, [(kind, "")]
+    for section, place in left:
+        for name, field in section.model_fields.items():
+            where = f"{place}{field.alias or name}"
+            places.setdefault(field.alias or name, where)
             inner = {one for one in kinds_in(field.annotation) if isinstance(one, type) and issubclass(one, BaseModel)}
-            left += inner - sections
+            left += [(one, f"{where}.") for one in sorted(inner - sections, key=lambda one: one.__name__)]
             sections |= inner
-    return sorted(names)
+    return places
 
 
 def validated(
@@ -90,11 +90,13 @@ def validated(
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise SpecError(f"{source} is not a valid {what}:\n{validation_message(error, setting_names(kind))}") from None
+        raise SpecError(f"{source} is not a valid {what}:\n{validation_message(error, setting_places(kind))}") from None
 
 
-def validation_message(error: ValidationError, settings: Collection[str] = ()) -> str:
-    """The problems of a pydantic error as one text, a line each; a misspelt setting may mean one of `settings`."""
+def validation_message(error: ValidationError, settings: Mapping[str, str] | None = None) -> str:
+    """The problems of a pydantic error as one text, a line each; a setting that is misspelt, or at the wrong place, may
+    mean one of `settings`, which have places.
+    """
     told: dict[str, list[str]] = {}
     items = error.errors(include_url=False, include_input=False)
     for item in _meant(items):
@@ -109,7 +111,9 @@ def validation_message(error: ValidationError, settings: Collection[str] = ()) -
         if item["type"] == "string_pattern_mismatch" and item.get("ctx", {}).get("pattern") == NAME:
             message = "expected letters, digits, '.', '_' and '-', at most 100, the first a letter or a digit"
         if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            message = f"there is no such setting here{meant(str(loc[-1]), settings, cutoff=0.75, otherwise='')}"
+            place = (settings or {}).get(str(loc[-1]))
+            near = f"; there is {place}" if place else meant(str(loc[-1]), settings or {}, cutoff=0.75, otherwise="")
+            message = f"there is no such setting here{near}"
         where = ".".join(str(part) for part in loc if not _member(part))
         told.setdefault(where, []).append(message)
     return "\n".join(f"{where}: {text}" if where else text for where, found in told.items() for text in _joined(found))

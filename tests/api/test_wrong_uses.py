@@ -142,6 +142,11 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[Place], Any]]] = {
     "no spec file": (errors.SpecError, "nowhere.yaml", lambda p: p.release(spec=Path("nowhere.yaml"))),
     "a spec that is not one": (errors.SpecError, "got int", lambda p: p.release(spec=7)),
     "a setting that is not one": (errors.SpecError, "epsilonn", lambda p: p.release(settings={"privacy.epsilonn": 1})),
+    "a setting of another section": (
+        errors.SpecError,
+        "title: there is no such setting here; there is schema.about.title",
+        lambda p: p.release(settings={"title": "People"}),
+    ),
     "a setting cut short": (
         errors.SpecError,
         "did you mean 'epsilon'",
