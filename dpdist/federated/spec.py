@@ -174,8 +174,8 @@ class FederatedRelease(ReleaseSpec):
     def _check_units(self, federated: FederatedSpec) -> None:
         if self.unit is not None or federated.unit_at is not None:
             raise ValueError(
-                "unit: a federated release of this kind protects single records only, because nobody bounds the "
-                "records that one unit has with several clients: leave it out"
+                "unit: a federated release protects single records only, because nobody bounds the records that one "
+                "unit has with several clients: leave it out"
             )
 
     @property

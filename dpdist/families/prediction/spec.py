@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid.method import largest_alpha
 from dpdist.families.prediction.second_stage import MOST_PARTIES, FeatureSpec, PartySpec, RegressionSpec
-from dpdist.federated.spec import HeldDataSpec, SummedRelease
+from dpdist.federated.spec import FederatedRelease, FederatedSpec, HeldDataSpec, SummedRelease
 from dpdist.spec.kinds import HOOK
 from dpdist.spec.release import PrivacyLimit
 from dpdist.spec.schema import Attribute
@@ -121,6 +121,9 @@ class TwoStageSpec(SummedRelease):
         """A first stage and a regression of the user's own."""
         named = (self.prediction.first_stage, self.prediction.regression.hook or "")
         return frozenset(name for name in named if ":" in name)
+
+    def _check_units(self, federated: FederatedSpec) -> None:
+        FederatedRelease._check_units(self, federated)
 
     @model_validator(mode="after")
     def _consistent(self) -> TwoStageSpec:
