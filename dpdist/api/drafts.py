@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdist.errors import SpecError, meant
 from dpdist.spec.draft import draft, drafted
+from dpdist.spec.undeclared import bounds_in
 
 if TYPE_CHECKING:
     from dpdist.publish.manifest import Manifest
 
 _KINDS = ("text", "integer", "number")
-_NUMBER = r"[-+]?\d+(?:\.\d+)?"
 
 
 def draft_of(
@@ -85,9 +84,8 @@ def _column(text: str) -> tuple[str, Any]:
     name, sign, kind = text.rpartition("=")
     if not sign:
         return text, "text"
-    if found := re.fullmatch(rf"({_NUMBER})\.\.({_NUMBER})", kind):
-        low, high = (float(end) if "." in end else int(end) for end in found.groups())
-        return name, [low, high]
+    if bounds := bounds_in(kind):
+        return name, list(bounds)
     if kind not in _KINDS:
         near = meant(kind, _KINDS, otherwise="")
         raise SpecError(f"--column {text}: expected {', '.join(_KINDS)} or bounds such as 0..99 after the sign{near}")

@@ -18,15 +18,13 @@ from dpdist.api.containers import is_partitioned, paths_of, to_arrow
 from dpdist.errors import ColumnMismatch, SpecError, meant
 from dpdist.spec.groups import number_of
 from dpdist.spec.schema import Attribute, Schema
-from dpdist.spec.undeclared import MISSING, undeclared
+from dpdist.spec.undeclared import MISSING, MOST_INTEGERS, undeclared
 
 KINDS = ("text", "integer", "number")
 """What may be said of a column without its values or bounds."""
 
-COARSE = 64
-"""Bins between public bounds from which finer ones are found."""
-
-_SMALL = 128  # integers of a range that need no bins
+_COARSE = 64  # bins between public bounds from which finer ones are found
+_SMALL = 32  # integers of a range that need no bins
 _IDENTIFIES = re.compile(
     r"\b(ids?|u?uid|guid|ssn|nin|mrn|iban|e?mail|phone|telephone|mobile|fax|address|street|names?|surname|forename|"
     r"(first|last|full|user|nick)name|login|passport|licen[cs]e|url|ip)\b"
@@ -89,11 +87,14 @@ class Framed:
         if self.pandas is None:
             return made
         frame = made.to_pandas()
-        known = {attribute.name: attribute.values for attribute in self.schema.attributes}
+        known = {a.name: a.values or () for a in self.schema.attributes if a.name not in self.undeclared}
         for name, kind in self.pandas.items():
             if getattr(kind, "name", "") == "category":
-                values = [value for value in known[name] or () if value != MISSING]  # public ones, in their order
                 frame[name] = frame[name].astype("category")
+                values = [value for value in known.get(name, ()) if value != MISSING]  # public ones, in their order
+                if kind.ordered and not values:
+                    held = frame[name].cat.categories.tolist()
+                    values = sorted(held, key=[*kind.categories, *held].index)
                 if values:
                     frame[name] = frame[name].cat.set_categories(values, ordered=bool(kind.ordered))
             elif not (isinstance(kind, np.dtype) and frame[name].isna().any() and kind.kind in "iub"):
@@ -218,7 +219,8 @@ def _attribute(field: pa.Field, said: Any) -> tuple[Attribute, bool]:
                 tree: dict[str, Any] = {"kind": "integer", "bounds": said, "out_of_domain": "clip", **elsewhere}
                 return Attribute.model_validate({"name": name, **tree}), False
             ends = [int(end) if whole else float(end) for end in said]
-            return Attribute.model_validate(undeclared(name, ends, bins=COARSE)), True
+            bins = int(ends[1] - ends[0] + whole) if ends[1] - ends[0] < MOST_INTEGERS else _COARSE
+            return Attribute.model_validate(undeclared(name, ends, bins=max(bins, _COARSE // 2))), True
     except ValueError as error:
         text = str(error).partition("Value error, ")[2].partition(" [type")[0] or str(error)
         raise SpecError(f"public: {name}: {text}") from None

@@ -195,12 +195,10 @@ def json_schema_of(kind: str) -> dict[str, Any]:
     return {**head, **tree, "title": f"dpdist {kind}"}
 
 
-_PACKAGE = Path(__file__).parents[1]
-
-
-def _folder() -> Path:
-    """Where the examples are: in the wheel, or in the clone."""
-    return next(place for place in (_PACKAGE / "examples", _PACKAGE.parent / "deploy/releases") if place.is_dir())
+def _examples() -> Path:
+    """The folder of the examples: in the wheel, or in the clone."""
+    package = Path(__file__).parents[1]
+    return next(place for place in (package / "examples", package.parent / "deploy/releases") if place.is_dir())
 
 
 def examples(
@@ -208,7 +206,7 @@ def examples(
     to: Annotated[Path, typer.Option(help="Folder to copy it to.")] = Path(),
 ) -> None:
     """List example specs, or copy one with its schema."""
-    found = {path.stem: path.read_text(encoding="utf-8") for path in sorted(_folder().glob("*.yaml"))}
+    found = {path.stem: path.read_text(encoding="utf-8") for path in sorted(_examples().glob("*.yaml"))}
     if name is None:
         width = max(map(len, found))
         for one, text in found.items():
@@ -223,7 +221,7 @@ def examples(
         if target.exists():
             raise OutputExists(f"{target} exists: choose another --to")
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes((_folder() / file).read_bytes())
+        target.write_bytes((_examples() / file).read_bytes())
         say(str(target))
 
 
@@ -273,10 +271,11 @@ def synthesize(
 def _public(text: str) -> tuple[str, Any]:
     """What an option says of a column."""
     from dpdist.api.framed import KINDS
+    from dpdist.spec.undeclared import bounds_in
 
     name, sign, what = text.partition("=")
     if not sign or not what:
         raise SpecError(f"--public {text}: expected a column and what is public of it, such as age=0..110")
-    if bounds := re.fullmatch(r"([-+]?\d+(?:\.\d+)?)\.\.([-+]?\d+(?:\.\d+)?)", what):
-        return name, tuple(float(end) if "." in end else int(end) for end in bounds.groups())
+    if bounds := bounds_in(what):
+        return name, bounds
     return name, what if what in KINDS else what.split(",")

@@ -329,6 +329,9 @@ class Asking:
     ) -> tuple[list[Counts], dict[str, str]]:
         """What the clients that are left send, and why others send nothing that fits."""
         calls, members, left_out, found = self._calls, self.members, dict[str, str](), list[Counts]()
+        spec = calls.attempt.spec
+        if spec.is_masked and not spec.hides(members):  # who answers, answers among these alone
+            calls.attempt.work.write_exclusive(_seen(question.number), json.dumps(list(members)).encode())
         with calls.attempt.stage(f"asking for {question.step}"):
             answers = calls.ask(task, members, question, members)
         round = round_of(calls.attempt.id, question, members)

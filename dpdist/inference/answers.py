@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from dpdist.accuracy.intervals import at_least
 from dpdist.errors import SpecError, printable
@@ -264,22 +265,31 @@ class _Table:
 
     def total(self, mask: Mask) -> tuple[float, tuple[float, float] | None]:
         """The estimate of the sum of some cells, and how far its interval reaches below and above it."""
-        estimate = float(self.counts[mask].sum())
+        estimates, reaches = self.totals(self.sums(mask, np.zeros(len(mask), np.int64), 1))
+        return float(estimates[0]), None if reaches is None else (float(reaches[0, 0]), float(reaches[1, 0]))
+
+    def sums(self, mask: Mask, groups: NDArray[np.integer], number: int) -> Floats:
+        """What `totals` needs of the sums of some cells in each of so many groups; it can be added up."""
+        columns = [self.counts, self.possible]
+        if self.errors is not None:
+            columns += [*self._halves**2]
+        if self.errors is not None and self.measured is not None:
+            columns += [self.measured[0], self.measured[1] ** 2]
+        inside = np.flatnonzero(mask)
+        return np.stack([np.bincount(groups[inside], column[inside], minlength=number) for column in columns])
+
+    def totals(self, sums: Floats) -> tuple[Floats, Floats | None]:
+        """The estimates of sums of cells, and how far their intervals reach below and above them."""
+        estimates = sums[0]
         if self.errors is None:
-            return estimate, None
-        if not self.possible[mask].any():
-            return 0.0, (0.0, 0.0)
-        together, each = self.halves_of(np.array([estimate]))[:, 0], np.sqrt((self._halves[:, mask] ** 2).sum(1))
-        below, above, most = np.maximum(together, each).tolist()
+            return estimates, None
+        below, above, most = np.maximum(self.halves_of(estimates), np.sqrt(sums[2:5]))
         if self.measured is not None:
-            noisy, deviations = self.measured
-            known = NORMAL_95 * math.sqrt(float((deviations[mask] ** 2).sum()))
-            if known < most:
-                return float(noisy[mask].sum()), (known, known)
-            if known < math.inf:
-                least = known * math.sqrt(0.5)
-                below, above = max(below, least), max(above, least)
-        return estimate, (below, above)
+            known = NORMAL_95 * np.sqrt(sums[6])
+            better = known < most
+            below, above = (np.where(better, known, at_least(reach, known)) for reach in (below, above))
+            estimates = np.where(better, sums[5], estimates)
+        return np.where(sums[1], estimates, 0.0), np.where(sums[1], [below, above], 0.0)
 
 
 def _count(release: Published, asked: Quantity) -> Answer:
@@ -308,8 +318,7 @@ def _of_values(release: Published, asked: Quantity) -> Answer:
     table = _Table(release, attributes)
     cells = asked.condition.cells(attributes, table.shape).reshape(table.shape)
     axis = attributes.index(numbers.place)
-    others = tuple(k for k in range(len(attributes)) if k != axis)
-    order = numbers.order
+    order, others = numbers.order, tuple(k for k in range(len(attributes)) if k != axis)
     counts = np.where(cells, table.counts.reshape(table.shape), 0.0).sum(others)[order]
     total = float(counts.sum())
     if total <= 0:
@@ -317,30 +326,26 @@ def _of_values(release: Published, asked: Quantity) -> Answer:
     if asked.kind == "mean":
         mean = float((counts * numbers.middles[order]).sum()) / total
         return Answer(asked.text, mean, None, None, None, NO_ACCURACY)
-    rank = np.full(table.shape[axis], -1)
+    rank = np.zeros(table.shape[axis], np.int64)
     rank[order] = np.arange(len(order))
-    cells &= _only(table.shape, axis, rank >= 0)
+    cells &= _only(table.shape, axis, numbers.counted)
+    of_values = table.sums(cells.ravel(), _only(table.shape, axis, rank).ravel(), len(order))
+    up_to, from_here = np.cumsum(of_values, axis=1), np.cumsum(of_values[:, ::-1], axis=1)[:, ::-1]
+    (under, around_it), (over, beyond) = table.totals(up_to[:, :-1]), table.totals(from_here[:, 1:])
     # records up to each value beyond the level's share: (1 - level) of them, less level of the others
-    excess, below, above = np.zeros((3, len(order) + 1))
-    excess[0], excess[-1] = -np.inf, np.inf
-    for k in range(1, len(order)):
-        up_to = _only(table.shape, axis, rank < k)
-        for mask, weight in ((cells & up_to, 1 - asked.level), (cells & ~up_to, -asked.level)):
-            estimated, away = table.total(mask.ravel())
-            reaches = (away or (0.0, 0.0))[:: 1 if weight > 0 else -1]
-            excess[k] += weight * estimated
-            below[k] += abs(weight) * reaches[0]  # errors of both may be as large, in either direction
-            above[k] += abs(weight) * reaches[1]
+    excess = np.concatenate([[-np.inf], (1 - asked.level) * under - asked.level * over, [np.inf]])
     at = int(np.argmax(excess[1:] >= 0))
     estimate = numbers.shown(numbers.middles[order[at]])
-    if table.errors is None:
+    if around_it is None or beyond is None:
         return Answer(asked.text, estimate, None, None, None, table.why)
+    # errors of both may be as large at once, in either direction
+    below, above = np.pad((1 - asked.level) * around_it + asked.level * beyond[::-1], ((0, 0), (1, 1)))
     possible = ((excess + above)[1:] >= 0) & ((excess - below)[:-1] <= 0) & asked.admitted[order]
     possible[at] = True
-    codes = order[possible]
-    low, high = (numbers.shown(end) for end in (numbers.lows[codes].min(), numbers.highs[codes].max()))
+    ends = numbers.lows[order[possible]].min(), numbers.highs[order[possible]].max()
+    low, high = map(numbers.shown, ends)
     return Answer(asked.text, estimate, None, low, high, "the interval is that of the distribution function, inverted")
 
 
-def _only(shape: tuple[int, ...], axis: int, mask: Mask) -> Mask:
-    return np.broadcast_to(mask.reshape([-1 if k == axis else 1 for k in range(len(shape))]), shape)
+def _only(shape: tuple[int, ...], axis: int, values: NDArray[Any]) -> NDArray[Any]:
+    return np.broadcast_to(values.reshape([-1 if k == axis else 1 for k in range(len(shape))]), shape)

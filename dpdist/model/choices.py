@@ -23,6 +23,7 @@ MOST_TRIPLES = 20  # triples that are measured at most: their noise grows with t
 MOST_ROUNDS = 5000  # rounds of balancing at most
 TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
 
+_ROUNDS = 4  # of them: each is a message of every client
 GRIDS = 0.12  # share of the small tables of all pairs that pairs are picked from, where no distance may be seen
 
 # shares of the triples' tables and of their picks, where there are any; raking's tables have so much less
@@ -39,6 +40,7 @@ _ONE_WAY_ONLY: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks"), 0.0) |
 _ONE_WAY_ONLY |= {"one_way": 0.3, "one_way_again": 0.7}
 
 _WORTH_WHILE, _AGAIN = 10, 0.01  # with earlier releases: fewest triples, and share of the second one-way tables
+_MANY = 300  # pairs of attributes beyond which the fits take most of the time: fewer rounds, and no raking
 _RESOLVED = 10_000  # triples are measured where the records are this many deviations of the noise in their tables
 
 
@@ -61,12 +63,17 @@ class Choices:
     triples: float = 0.0
     triple_picks: float = 0.0
     triple_tables: int = 0  # most triples
-    rounds: int = 5  # rounds, per_round: further rounds, and pairs measured in each at most
+    rounds: int = 8  # rounds, per_round: further rounds, and pairs measured in each at most
     per_round: int = 5
     merge_below: float = 1.5  # values with noisy counts under this many deviations are merged
     coarse: tuple[tuple[int, int], ...] = ((24, 20),)  # from so large attributes on, groups of their coarse copies
     cells: int = 150_000  # most cells of all cliques
-    iterations: tuple[int, ...] = (24, 32, 40, 60)  # of the fit after the tree and each round; the last number repeats
+    iterations: tuple[int, ...] = (
+        24,
+        32,
+        *[40] * 6,
+        60,
+    )  # of the fit after the tree and each round; the last number repeats
     penalty: float = 0.5  # part of the expected error of a pair's table that its score is reduced by
     priorities: tuple[tuple[int, int, float], ...] = ()  # pairs of attributes, and their weights; others have 1
     # pool_parts, pool_rows: parts of the pool of model records whose weights are raked, and rows of each
@@ -110,19 +117,22 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
     found = Choices(
         mu=mu,
         per_round=per_round,
-        cells=int(min(max(6 * records, 150_000), 600_000)),
+        cells=int(min(max((6 if number > _MANY else 16) * records, 150_000), 600_000)),
         balance=0 if number > 1000 or is_wide(cardinalities) else 150,  # it holds tables of all pairs of values
     )
     rows, parts = int(min(max(4 * records, 200_000), 1_000_000)), min(max(parts, 1), 8)  # whole parts use it in turn
     found = replace(found, pool_parts=parts, pool_rows=rows // parts)
+    if number > _MANY:
+        found = replace(found, rounds=5)
     found = _with_shares(found, cardinalities, records=records)
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
-    if raking and found.rounds and noise < 0.06 and number <= 300:
+    if raking and found.rounds and noise < 0.06 and number <= _MANY:
         found = replace(found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546)
         if rows < _BALANCED_PART * records:
             found = replace(found, balance=0)
         # the weights of the pool make up for what the model misses; further fits, without a pool, take longer
-        found = replace(found, rounds=4, iterations=(12, 24, 30, 45, 45, 90))
+        cells = min(found.cells, int(max(6 * records, 150_000)))
+        found = replace(found, rounds=4, iterations=(12, 24, 30, 45, 45, 90), cells=cells)
         found = _with_triples(found, cardinalities, records=records)
     return found
 
@@ -153,7 +163,7 @@ def with_evidence(choices: Choices, attributes: int) -> Choices:
         again = min(choices.one_way_again, _AGAIN)
         freed = choices.tree + choices.pairs + choices.picks + choices.misfit + choices.one_way_again - again
         changes: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks", "misfit"), 0.0) | {"one_way_again": again}
-        changes |= {"rounds": 0, "sweeps": 2 * choices.sweeps, "prior_cells": choices.cells // 2}
+        changes |= {"rounds": 0, "prior_cells": choices.cells // 2}
         return replace(choices, rake=choices.rake + freed, **changes)
     of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1)) * bool(choices.tree)
     return replace(
@@ -177,7 +187,7 @@ def with_sums(choices: Choices) -> Choices:
     kept = (1 - GRIDS) / (1 - choices.picks)
     shares = ("one_way", "one_way_again", "tree", "pairs")
     scaled: dict[str, Any] = {name: getattr(choices, name) * kept for name in shares}
-    return replace(choices, grids=GRIDS, picks=0.0, **scaled)
+    return replace(choices, grids=GRIDS, picks=0.0, rounds=min(choices.rounds, _ROUNDS), **scaled)
 
 
 def with_prior(choices: Choices, attributes: int) -> Choices:

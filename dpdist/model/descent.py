@@ -8,36 +8,44 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.model.choices import EMPTY
 from dpdist.model.coding import with_zeros
 from dpdist.model.inference import Inference
 from dpdist.model.junction import JunctionTree, Set
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.portable import LN2, exp, inner, log2
+from dpdist.privacy.portable import LN2, exp, inner, log2, matmul, solve
+
+_EDGE = 0.5  # of the largest square of a singular value that noise alone has: half of what is as large is kept
+_CLEAR = 2.0**16  # a dependence so many times larger than that has no noise to speak of
 
 
-def with_evidence(share: Floats, known: Floats, weight: float) -> Floats:
-    """A noisy pair table (shares), its dependence shrunk towards what was `known`; `weight` is one over a cell's
-    variance.
+def denoised(share: Floats, known: Floats, weight: float) -> Floats:
+    """A noisy pair table (shares), without what of its change from what was `known` looks like noise; `weight` is one
+    over a cell's variance.
 
-    The margins of the change are kept. Of the rest the part ``signal / (signal + noise)`` is kept, with the energy
-    beyond that of the noise as signal (James and Stein); a cell that expects less than its noise cannot miss more.
+    The margins of the change are kept. Of the rest, its dependence, noise of deviation s alone has singular values up
+    to ``(sqrt(m) + sqrt(n)) s`` [1]_, whatever it hides has few and larger ones: one of square h, in units of a part of
+    the square of that edge, keeps ``h^2 / (1 + h^2)``.
+
+    .. [1] Gavish and Donoho, Optimal shrinkage of singular values, IEEE Trans. Inf. Theory 63, 2017, section II.
     """
     change = share - known
     dependence = change - change.mean(1, keepdims=True)
     dependence -= dependence.mean(0, keepdims=True)
-    free = (share.shape[0] - 1) * (share.shape[1] - 1)
-    if not free:
+    wide = dependence if share.shape[0] <= share.shape[1] else dependence.T
+    rows, columns = wide.shape[0] - 1, wide.shape[1] - 1
+    if not rows:
         return share
-    flat = dependence.ravel()
-    signal = max(weight * inner(flat, flat) - max(free - 2, 1), 0.0)
-    felt = np.minimum(known.ravel() * math.sqrt(weight) + EMPTY, 1.0)
-    noise = inner(felt, felt) * free / share.size
-    return np.asarray(share - noise / (signal + noise) * dependence)
+    edge = _EDGE * (math.sqrt(rows) + math.sqrt(columns)) ** 2 / weight
+    squares = matmul(wide, wide.T) / edge
+    if np.trace(squares) > _CLEAR:
+        return share
+    noise = solve(matmul(squares, squares) + np.eye(len(wide)), wide)
+    return share - (noise if wide is dependence else noise.T)
 
 
 GROWTH = 1.05  # growth of the step length after each step
@@ -55,7 +63,12 @@ class TableMeasurement:
     attributes: Set
     share: Floats  # noisy counts over the number of records
     weight: float  # ``(records / sigma)^2``
-    known: Floats | None = None  # what a model expected of a pair before; the fit shrinks the table towards it
+    known: Floats | None = None  # what a model expected of a pair before, where that was picked for the first time
+
+    @cached_property
+    def target(self) -> Floats:
+        """What the fit comes close to."""
+        return self.share if self.known is None else denoised(self.share, self.known, self.weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +154,8 @@ def fit(
     for m in measurements:
         if m.known is not None:
             share, weight = measured[m.attributes]
-            measured[m.attributes] = with_evidence(share, m.known, weight), weight
+            alone = weight == m.weight
+            measured[m.attributes] = m.target if alone else denoised(share, m.known, weight), weight
     objective = _Objective(tree, measured, links)
     old = start.potentials if start else {}
     anew = [_first(measured[s][0]).ravel() for s in objective.sets]

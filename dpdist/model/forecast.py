@@ -146,7 +146,7 @@ def usable_group(choices: Choices, cardinalities: Sequence[int]) -> int | None:
         return None
     codes = min(max(cardinalities), choices.coarse[0][1])
     found = pair_deviation(choices, len(cardinalities)) * math.sqrt(codes) / USABLE
-    step = 10 ** max(math.floor(math.log10(found)) - 1, 0)
+    step = int(10 ** max(math.floor(math.log10(found)) - 1, 0))
     return math.ceil(found / step) * step
 
 

@@ -73,7 +73,7 @@ def measure(
     """All steps that read exact counts, but for one-way tables that are measured already; `progress` is called with
     (done, total). Raises AccountingError: too dear.
     """
-    prior, rules, levels = known.prior, known.rules, known.levels
+    prior, rules = known.prior, known.rules
     if one_way is None:
         one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
     if prior is not None:
@@ -84,14 +84,7 @@ def measure(
     in_rounds = None if evidence is not None and evidence.is_far else evidence
     if evidence is not in_rounds:
         choices = known.apart or choices
-    if isinstance(counts, SingleCounts):
-        coding, tables = counts.coded(one_way, choices, rules, levels)
-    elif in_rounds and not in_rounds.of_all_values:
-        coding = in_rounds.coding(one_way)
-        tables = recode(counts, coding)
-    else:
-        coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse, rules=rules, levels=levels)
-        tables = recode(counts, coding)
+    coding, tables = _coded(counts, one_way, choices, known, in_rounds)
     learner = Learner(tables, coding, one_way, account, choices, rules)
     if choices.pairs_first and isinstance(counts, AskedCounts):
         all_pairs = _all_pairs(counts, choices, account)
@@ -128,6 +121,24 @@ def measure(
         learner.measure_again(counts, share)
         learner.refit(choices.iterations[-1])
     return Measured(learner, None)
+
+
+def _coded(
+    counts: PairCounts | SingleCounts | AskedCounts,
+    one_way: OneWay,
+    choices: Choices,
+    known: Known,
+    evidence: Evidence | None,
+) -> tuple[Coding, PairTables]:
+    """The coding of a model, and the exact tables on it."""
+    if isinstance(counts, SingleCounts):
+        return counts.coded(one_way, choices, known.rules, known.levels)
+    if evidence and not evidence.of_all_values:
+        coding = evidence.coding(one_way)
+    else:
+        rules, levels = known.rules, known.levels
+        coding = coding_of(one_way, merge_below=choices.merge_below, coarse=choices.coarse, rules=rules, levels=levels)
+    return coding, recode(counts, coding)
 
 
 def _begin(learner: Learner, prior: PairCounts | None, evidence: Evidence | None) -> None:

@@ -8,12 +8,12 @@ three may miss. A period is read as a spec of its own: name, files, epsilon and 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from fractions import Fraction
 from functools import lru_cache
-from math import floor, log10
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
@@ -123,8 +123,8 @@ def epsilon_of(epsilon: float, delta: float, share: Fraction) -> float:
 
     whole = largest_mu_squared(epsilon=Fraction(repr(epsilon)), delta=Fraction(repr(delta)) * (1 - KEPT))
     found = least_epsilon(mu_squared=whole * share, delta=Fraction(repr(delta)))
-    step = 10.0 ** (floor(log10(found)) - 5)
-    return round(floor(found / step) * step, 12)
+    step = 10.0 ** (math.floor(math.log10(max(found, 1e-12))) - 5)
+    return round(math.floor(found / step) * step, 12)
 
 
 def is_whole(tree: Any, settings: Mapping[str, Any]) -> bool:
@@ -157,8 +157,8 @@ def in_period(tree: Mapping[str, Any], *, day: date | None) -> dict[str, Any]:
     for section, name in ((data, "minimum_records"), (out.get("synthesis") or {}, "records")):
         if isinstance(section.get(name), int):
             section[name] *= len(months)
-    whole, delta = privacy.get("epsilon"), privacy.get("delta")
-    if not isinstance(whole, int | float) or not isinstance(delta, int | float):
+    whole, delta = (privacy.get(name, 0) for name in ("epsilon", "delta"))
+    if not all(isinstance(number, int | float) and 0 < number < math.inf for number in (whole, delta)):
         raise SpecError("privacy: of a series, expected `epsilon` and `delta` of a record over all")
     privacy["epsilon"] = epsilon_of(float(whole), float(delta), series.shares[step_of(period)])
     before = f"{place}/{EARLIER[step_of(period)]}"
@@ -176,7 +176,7 @@ def in_period(tree: Mapping[str, Any], *, day: date | None) -> dict[str, Any]:
 
 
 def day_of(text: Any) -> date | None:
-    """The day that the setting `date` of a series has; None without one. Raises SpecError: it is none."""
+    """The day that the setting `date` has; None where it is not set. Raises SpecError: it is no day."""
     try:
         return None if text is None else date.fromisoformat(text)
     except (TypeError, ValueError):

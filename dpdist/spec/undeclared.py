@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 MISSING = "missing"
@@ -10,11 +11,20 @@ MISSING = "missing"
 PRESENT = "present"
 """What all values of a column of texts are read as."""
 
+MOST_INTEGERS = 128
+"""Integers of a range up to which each can be a value."""
+
 _EXPONENT = 62
 _SMALLEST = -10  # numbers nearer to 0 than 2 to the power of it are in the bins beside 0
 
 UNBOUNDED = 2.0**61
 """Numbers of this size are bounds that nobody has declared."""
+
+
+def bounds_in(text: str) -> tuple[float, ...] | None:
+    """Bounds such as ``0..99``; None where a text is something else."""
+    found = re.fullmatch(r"([-+]?\d+(?:\.\d+)?)\.\.([-+]?\d+(?:\.\d+)?)", text)
+    return found and tuple(float(end) if "." in end else int(end) for end in found.groups())
 
 
 def undeclared(name: str, kind: Any, *, bins: int = 1) -> dict[str, Any]:

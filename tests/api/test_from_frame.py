@@ -70,6 +70,7 @@ def test_three_lines_charge_once_and_give_the_types_of_the_frame(made: dpdist.Sy
     assert len(dpdist.Ledger().show("frame").attempts) == 1
     report = dpdist.verify(made.release_, ledger=dpdist.Ledger())
     assert (report.epsilon, report.verdict) == (1, "verified")
+    assert abs((sample["plan"] == "a").mean() - 0.5) < 0.05
     assert abs((sample["income"] == 0).mean() - 0.3) < 0.05
     assert abs(sample["children"].isna().mean() - 0.2) < 0.05
     assert set(sample["children"].dropna() % 1) == {0.0}
@@ -201,6 +202,19 @@ def test_a_wrong_use_is_one_clear_error_and_costs_nothing(use: str, made: dpdist
     assert "planted-value" not in str(caught.value)
     assert dpdist.Ledger().show("frame").attempts == before
     assert not dpdist.Ledger("others.db").show("others").attempts
+
+
+def test_zeros_within_public_bounds_are_released_as_zeros(folder: Path) -> None:
+    rng = np.random.default_rng(2)
+    frame = pd.DataFrame({"gain": np.where(rng.random(ROWS) < 0.9, 0, rng.integers(1, 100_000, ROWS))})
+    frame["size"] = pd.Categorical(rng.choice(["large", "small"], ROWS), ["small", "large"], ordered=True)
+    frame["rent"] = np.where(frame["gain"] > 0, 0.0, rng.lognormal(6, 1, ROWS))
+    given = {"public": {"gain": (0, 99_999), "rent": (0, 100_000)}, "drop": [], "ledger": dpdist.Ledger("zeros.db")}
+    drawn = asked(frame, **given).fit(frame, test_key=KEY).sample(3_000)
+    assert abs((drawn["gain"] == 0).mean() - 0.9) < 0.05
+    assert abs((drawn["rent"] == 0).mean() - 0.1) < 0.05
+    assert (drawn["size"] == "small").mean() > 0.4
+    assert drawn["size"].min() == "small"
 
 
 def test_days_have_public_bounds(made: dpdist.Synthesizer) -> None:

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+from deniability_claims import release_claim, tables_canaries
 from harness import Clock, argument_parser, write
 
 from dpdist.families.base.registry import make_plan
@@ -18,10 +19,8 @@ from dpdist.families.deniability.claims import (
     alike,
     even_network,
     records_claim,
-    release_claim,
     stacked,
     structure_claim,
-    tables_canaries,
     tables_claim,
 )
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesizer

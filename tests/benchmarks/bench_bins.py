@@ -1,6 +1,6 @@
 """Means of numbers that are released in bins: drawn uniformly in them, and as the counts of their neighbours say.
 
-    python tests/benchmarks/bench_bins.py [--tables adult] [--epsilon 1] [--keys 5] [--keep]
+    python tests/benchmarks/bench_bins.py --json bench/bins.json [--tables adult] [--epsilon 1] [--keys 5]
 
 Each table is synthesised with the defaults (delta 1e-9) and as many records as it has. Shown is by how much the mean
 of a number in the release differs from that in the table, in percent of it: of the codes alone (as if the mean of each
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from bench_synthesis import FILES, spec_of
-from harness import DATA, ROOT, argument_parser, keep
+from harness import DATA, ROOT, argument_parser, write
 
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
@@ -33,6 +33,7 @@ from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import decode
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.schema import Schema
 
 ROWS = 60_000
 HOUSEHOLDS = {
@@ -45,50 +46,28 @@ HOUSEHOLDS = {
 
 def table_of(name: str) -> tuple[Codes, pd.DataFrame, ReleaseSpec]:
     """Codes and numbers of a table, and a spec with its schema."""
-    if name == "adult":
-        settings: dict[str, Any] = {"data.path": [str(DATA / file) for file in FILES[name]]}
-        spec = load(ROOT / "deploy/releases/adult.yaml", settings)
-        frames = [
-            pd.read_csv(DATA / file, names=spec.table.names, skipinitialspace=True, comment="|") for file in FILES[name]
-        ]
-        return _read(spec), pd.concat(frames, ignore_index=True), spec
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.parquet"
-        frame = pd.read_parquet(DATA / f"acs2024_{name}.parquet").sample(ROWS, random_state=0)
-        if name == "persons":
+        if name == "adult":
+            spec = load(ROOT / "deploy/releases/adult.yaml", {"data.path": [str(DATA / file) for file in FILES[name]]})
+            about: dict[str, Any] = {"names": spec.table.names, "skipinitialspace": True, "comment": "|"}
+            frame = pd.concat([pd.read_csv(DATA / file, **about) for file in FILES[name]], ignore_index=True)
+        else:
+            frame = pd.read_parquet(DATA / f"acs2024_{name}.parquet").sample(ROWS, random_state=0)
             frame.to_parquet(path, index=False)
             spec = load(ROOT / "deploy/releases/acs2024-persons.yaml", {"data.path": str(path)})
-            return _read(spec), frame, spec
-        frame = frame[[*HOUSEHOLDS, "STATE", "NP", "TEN", "BLD"]]
-        frame.to_parquet(path, index=False)
-        attributes: list[dict[str, Any]] = [
-            {
-                "name": column,
-                "kind": "integer",
-                "bounds": [ends[0], ends[-1]],
-                "bins": {"edges": ends[:-1]},
-                "missing": {"category": "none"},
-            }
-            for column, ends in HOUSEHOLDS.items()
-        ]
-        attributes += [
-            {
-                "name": column,
-                "kind": "categorical",
-                "values": sorted(map(int, frame[column].dropna().unique())),
-                "missing": {"category": "none"},
-            }
-            for column in frame.columns[len(HOUSEHOLDS) :]
-        ]
-        tree = {"kind": "synthesis", "name": "bench", "dataset": "bench", "schema": {"attributes": attributes}}
-        tree |= {"data": {"path": str(path), "minimum_records": 1}, "output": {"path": "unused"}}
-        spec = load(tree | {"privacy": {"epsilon": 1, "delta": 1e-9}, "synthesis": {"records": 1}})
-        return _read(spec), frame, spec
-
-
-def _read(spec: ReleaseSpec) -> Codes:
-    codes: Codes = run_pass(open_table(table_source(spec), spec.table), gather_operator())[0]
-    return codes
+        if name == "households":
+            none = {"missing": {"category": "none"}}
+            attributes: list[dict[str, Any]] = [
+                {"name": column, "kind": "integer", "bounds": [ends[0], ends[-1]], "bins": {"edges": ends[:-1]}} | none
+                for column, ends in HOUSEHOLDS.items()
+            ]
+            for column in ("STATE", "NP", "TEN", "BLD"):
+                values = sorted(map(int, frame[column].dropna().unique()))
+                attributes.append({"name": column, "kind": "categorical", "values": values} | none)
+            spec = spec.model_copy(update={"table": Schema.model_validate({"attributes": attributes})})
+        codes: Codes = run_pass(open_table(table_source(spec), spec.table), gather_operator())[0]
+        return codes, frame, spec
 
 
 def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -123,41 +102,17 @@ def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argument_parser(__doc__)
-    parser.add_argument(
-        "--tables", nargs="*", choices=["adult", "persons", "households"], default=["adult", "persons", "households"]
-    )
+    parser, every = argument_parser(__doc__), ["adult", "persons", "households"]
+    parser.add_argument("--tables", nargs="*", choices=every, default=every)
     parser.add_argument("--epsilon", nargs="*", type=float, default=[1])
     parser.add_argument("--keys", type=int, default=5)
-    parser.add_argument("--keep", action="store_true", help="write results/bins.json")
     options = parser.parse_args()
     rows = []
     for name in options.tables:
         for row in measure(name, options):
             print(json.dumps(row), flush=True)
             rows.append(row)
-    if options.keep:
-        shown = [
-            [
-                row["table"],
-                f"{row['rows']:,}",
-                f"{row['epsilon']:g}",
-                row["number"],
-                *(f"{row[of]:+.1f}" for of in ("codes", "uniform", "tilted")),
-            ]
-            for row in rows
-        ]
-        about = {
-            "title": "Means of numbers in bins",
-            "note": "Percent by which a released mean is above the table's; δ = 10⁻⁹.",
-        }
-        keep(
-            "bins",
-            "means",
-            about,
-            ["table", "records", "ε", "number", "codes alone", "drawn uniformly", "by tilts"],
-            shown,
-        )
+    write(options, rows)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Means within groups of a synthesis: by the size of the group, with and without a declared workload.
 
-    python tests/benchmarks/bench_groups.py [--epsilon 0.25 1 4] [--keys 2] [--keep]
+    python tests/benchmarks/bench_groups.py --json bench/groups.json [--epsilon 0.25 1 4] [--keys 2]
 
 60,000 persons of the ACS 2024 with 14 attributes, PUMA (226 areas) among them. For each PUMA, race and citizenship the
 means of age, schooling and hours in the release are compared with the table's: the root of the mean square of the
@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from bench_coverage import PERSONS
 from bench_synthesis import spec_of
-from harness import DATA, argument_parser, keep
+from harness import DATA, argument_parser, write
 
 from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
@@ -74,7 +74,6 @@ def main() -> None:
     options = argument_parser(__doc__)
     options.add_argument("--epsilon", nargs="*", type=float, default=[0.25, 1, 4])
     options.add_argument("--keys", type=int, default=2)
-    options.add_argument("--keep", action="store_true", help="write results/groups.json")
     asked = options.parse_args()
     codes, schema, numbers = table()
     rows: list[dict[str, Any]] = []
@@ -91,17 +90,7 @@ def main() -> None:
                 square = {"error": np.sqrt(np.mean(error[some] ** 2)), "sampling": np.sqrt(np.mean(sample[some] ** 2))}
                 rows.append({"epsilon": epsilon, "of": name, "least": low, "most": high} | square)
                 print(json.dumps(rows[-1]), flush=True)
-    if asked.keep:
-        by = {(row["epsilon"], row["of"], row["least"]): row for row in rows}
-        shown = [
-            [f"{low:,} to {high:,}", f"{by[asked.epsilon[0], 'default', low]['sampling']:.3f}"]
-            + [f"{by[epsilon, of, low]['error']:.3f}" for epsilon in asked.epsilon for of in ("default", "workload")]
-            for low, high in pairwise(SIZES)
-        ]
-        columns = ["records of the group", "sampling"]
-        columns += [f"ε = {epsilon:g}{of}" for epsilon in asked.epsilon for of in ("", ", workload")]
-        about = {"title": "Means within groups", "note": "Root of the mean square error, in deviations of the number."}
-        keep("groups", "means", about, columns, shown)
+    write(asked, rows)
 
 
 if __name__ == "__main__":

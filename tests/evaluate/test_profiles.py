@@ -58,6 +58,16 @@ def test_a_broken_dependence_is_named_and_nothing_is_good() -> None:
     assert f"only in {right:.1%}".replace("%", "\u00a0%") in section.verdict
 
 
+def test_a_dependence_of_five_attributes_alone_is_not_good() -> None:
+    rng = np.random.default_rng(4)
+    real, released = (np.append(bits, bits.sum(0, keepdims=True) % 2, 0) for bits in rng.integers(0, 2, (2, 4, 9_000)))
+    released[4] = rng.integers(0, 2, 9_000)
+    parts = {"real": list(real.astype(np.uint8)), "released": list(released.astype(np.uint8))}
+    section = wide_section(parts, view((2,) * 5), seed=0)
+    assert section.state == "bad"
+    assert "five attributes" in section.verdict
+
+
 def test_wide_marginals_are_those_of_a_dictionary() -> None:
     real, released = table(5_000, kept=1, seed=1), table(3_000, kept=1, seed=2)
     released[4] = np.random.default_rng(3).integers(0, 2, 3_000)  # as right in pairs and triples, wrong in fours

@@ -14,7 +14,7 @@ from federations import attended, posted_federation, released, states, summing_f
 from dpdist.cluster.worker_groups import Lost
 from dpdist.errors import RoundFailed
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
-from dpdist.federated import mailbox, rounds
+from dpdist.federated import mailbox, rounds, sums
 from dpdist.federated.mailbox import Call, MailboxClient, Reply, mailbox_of
 from dpdist.publish.manifest import Manifest
 
@@ -147,3 +147,27 @@ def test_a_client_is_lost(step: str, by_mailbox: bool, tmp_path: Path, monkeypat
     account = dict(map(tuple, manifest.parameters["learned"]["account"]))
     assert sum(account.values()) <= 1
     assert len(account) + (step == "answer 2") == spent["north"]  # there the accuracy is measured, too
+
+
+def test_a_coordinator_that_dies_after_a_loss_goes_on_with_the_same_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded, lost = Recorded(), list[str]()
+    small = {"model__rounds": 0, "model__balance": 0, "privacy__epsilon": 0.5, "privacy__accuracy_share": 0.0}
+    spec = summing_federation(tmp_path, CLIENTS, federated__at_least=3, **small)
+    lose("answer 1", recorded, monkeypatch, lost)
+    plain = sums.added
+
+    def dies(parts: Any) -> Any:
+        if lost == ["west"]:
+            lost[:] = ["back"]
+            raise RoundFailed("the coordinator dies")
+        return plain(parts)
+
+    monkeypatch.setattr(sums, "added", dies)
+    with pytest.raises(RoundFailed, match="dies"):
+        released(spec)
+    released(spec, attempt="resume")
+    recorded.check(least=3)
+    assert states(spec)["west"] == ["drawing"]
+    assert states(spec)["north"] == ["committed"]

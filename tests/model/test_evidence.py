@@ -173,10 +173,20 @@ def test_a_release_begins_without_evidence_that_drifts_too_far(is_far: bool) -> 
 
 
 def test_where_all_pairs_are_measured_they_have_what_evidence_makes_needless() -> None:
-    made = choose((9, 12, 8, 24, 5, 25, 5, 2, 30, 2, 2), records=2_000_000, mu=0.05)
-    found = with_evidence(made, 11)
-    assert (made.rake > 0.4, found.rake > 0.8, found.rounds) == (True, True, 0)
-    assert found.spends == pytest.approx(made.spends)
+    """Pairs have weights by the model of earlier releases, and verification finds the same drift."""
+    made = replace(choose(CARDS, records=10**7, mu=0.06), pool_parts=1, pool_rows=20_000, balance=0)
+    choices = with_evidence(replace(made, iterations=(12,)), len(CARDS))
+    assert (made.rake > 0.4, choices.rake > 0.8, choices.rounds) == (True, True, 0)
+    assert choices.spends == pytest.approx(made.spends)
+    releases = tuple(Earlier(one.measurements, one.report["records"]) for one in (learned(0, ()), learned(1, ())))
+    related = (Related("sum", releases),)
+    table = [np.concatenate(columns) for columns in zip(records(ROWS, 0), records(ROWS, 1), strict=True)]
+    known, noise = Evidence(related, CARDS), Noise(bytes(31) + bytes([8]))
+    found = learn(pair_counts(table, CARDS), choices=choices, noise=noise, drawing=KEY, evidence=known)
+    assert {step for step, _ in found.report["account"]} == {"one-way", "one-way/again", "all pairs"}
+    cells = {t.attributes: t.deviation for t in found.measurements.tables if t.step == "all pairs"}
+    assert cells[2, 3] < cells[0, 1]
+    assert Evidence(related, CARDS).repeated(found.measurements) == found.report["drift"]
 
 
 def test_tables_of_other_codes_are_used_as_far_as_they_are_finer() -> None:

@@ -98,6 +98,8 @@ def test_the_plan_shows_the_year_and_finds_shares() -> None:
         ({"data.path": "{date:%m}.csv"}, "write the month as"),
         ({"model.evidence.previous": ["made/x"]}, "names its own earlier releases"),
         ({"privacy.epsilon": "much"}, "expected `epsilon` and `delta`"),
+        ({"privacy.delta": float("nan")}, "expected `epsilon` and `delta`"),
+        ({"privacy.epsilon": 1e-6, "privacy.delta": 0.09}, "epsilon"),  # nothing is left of a share
         ({"date": "yesterday"}, "expected a day"),
         ({"unit": {"by": "id", "at_most": 2}}, "a unit may have records in several months"),
     ],

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.deniability_claims import release_claim, tables_canaries
 from releases import KEY, project, table
 from scipy.stats import binom
 
@@ -29,10 +30,8 @@ from dpdist.families.deniability.claims import (
     even_network,
     records_claim,
     regressed_structure,
-    release_claim,
     stacked,
     structure_claim,
-    tables_canaries,
     tables_claim,
 )
 from dpdist.families.deniability.deniability import CandidateRecords, Passed, PrivacyTest, SeedSynthesizer

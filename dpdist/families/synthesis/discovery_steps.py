@@ -7,7 +7,7 @@ Which columns get fine histograms depends on what coarse ones released; the mode
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -25,7 +25,7 @@ from dpdist.families.synthesis.discovery import CELLS, Discovery
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.spec.schema import Attribute, Schema
-from dpdist.spec.undeclared import MISSING, UNBOUNDED
+from dpdist.spec.undeclared import MISSING, MOST_INTEGERS, UNBOUNDED
 from dpdist.spec.validation import change
 from dpdist.storage.stored import Stored, tree_of
 
@@ -40,9 +40,12 @@ MOST_VALUES = 100
 
 _MOST_BINS = 40  # in addition to heaps
 _LEAST_CELLS = 8
+_ZERO = 1 << 24  # parts of a range of any numbers, the first of which are taken for 0
 _SEEN = 2.5  # deviations from which on cells at an end have records
-_MOST_INTEGERS = 128  # of a range up to which each integer is a value
 _CLEAR = 4.0  # deviations from which on a coarse bin has records
+_RESOLVED = 3.0  # deviations of the records of a coarse bin between public bounds, on average
+_FEW = 40.0  # deviations of all records up to which coarse bins are powers of four
+_BESIDE = 2.0  # the same for a bin beside one that has
 _FILLED = 6.0  # deviations of the records of a bin, at least
 # what numbers may be multiples of, and their texts; no text is among two, so a record counts once
 _STEPS = ((1.0, r"^-?\d+(\.0*)?$"), (0.01, r"^-?\d+\.(0[1-9]|[1-9]\d?)$"))
@@ -96,13 +99,17 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
     made = {name: _text(name, i, named, lacking[i], noise) for i, name in enumerate(texts)}
     wide: list[_Range] = []
     if numbers:
-        coarse = noisy("bins", _counts(attempt, spec.table, numbers))
+        exact = _split(spec.table, numbers, _counts(attempt, spec.table, numbers))
+        groups = [_groups(spec.attribute(name), rows / noise.cells) for name in numbers]
+        grouped = [np.add.reduceat(own, [*first, len(own) - 1]) for own, first in zip(exact, groups, strict=True)]
+        coarse = np.split(noisy("bins", np.concatenate(grouped)), np.cumsum([len(own) for own in grouped])[:-1])
         steps = dict[str, Counts]()
         if stepped:
             counts = noisy("steps", _multiples(attempt, stepped).ravel()).reshape(-1, len(_STEPS))
             steps = dict(zip(stepped, counts, strict=True))
-        for name, cells in zip(numbers, _split(spec.table, numbers, coarse), strict=True):
-            found = _Range.of(spec.attribute(name), cells, steps.get(name, np.zeros(1, np.int64)), rows, noise)
+        for name, first, cells in zip(numbers, groups, coarse, strict=True):
+            own = steps.get(name, np.zeros(1, np.int64))
+            found = _Range.of(spec.attribute(name), first, cells, own, rows=rows, noise=noise)
             if found.is_wide:
                 wide.append(found)
             made[name] = found.attribute()
@@ -133,6 +140,21 @@ def _counts(attempt: DiscoveringAttempt, schema: Schema, names: Sequence[str]) -
 def _split(schema: Schema, names: Sequence[str], counts: Counts) -> list[Counts]:
     sizes = [schema.attributes[schema.names.index(name)].cardinality for name in names]
     return np.split(counts, np.cumsum(sizes)[:-1])
+
+
+def _groups(given: Attribute, records: float) -> Counts:
+    """The first bin of each group of bins that gets a count of its own, where there are so many deviations of records.
+
+    Bins of public bounds are so many that records stand out of the noise on average; powers of two become powers of
+    four where records are few.
+    """
+    lows = given.bin_ends()[0]
+    if given.bounds is None or given.bounds[1] < UNBOUNDED:
+        number = min(max(int(records / _RESOLVED), _LEAST_CELLS // 2), len(lows))
+        return np.arange(number) * len(lows) // number
+    beside = np.arange(len(lows)) - int(np.searchsorted(lows, 0))
+    kept = (beside == 0) | (beside % 2 == (beside > 0)) | (records > _FEW)
+    return np.unique(np.append(np.flatnonzero(kept), 0))
 
 
 def _multiples(attempt: DiscoveringAttempt, names: Sequence[str]) -> Counts:
@@ -186,15 +208,20 @@ class _Range:
         return self.given.name
 
     @classmethod
-    def of(cls, given: Attribute, cells: Counts, steps: Counts, rows: int, noise: Discovery) -> _Range:
-        """From the noisy counts of the bins, of the multiples and of all records."""
+    def of(cls, given: Attribute, bins: Counts, cells: Counts, steps: Counts, *, rows: int, noise: Discovery) -> _Range:
+        """From the noisy counts of groups of bins, of the multiples and of all records."""
         lows, highs = given.bin_ends()
+        lows, highs = lows[bins], np.append(lows[bins[1:]], highs[-1])
         whole = given.kind == "integer"
         edges = np.append(lows, highs[-1] + whole).astype(np.float64)
         first, last = 0, len(lows) - 1
         if highs[-1] >= UNBOUNDED:
             clear, zero = np.flatnonzero(cells[:-1] >= _CLEAR * noise.cells), int(np.searchsorted(lows, 0))
             first, last = (int(clear[0]), int(clear[-1])) if len(clear) else (zero, zero)
+            while first > 0 and cells[first - 1] >= _BESIDE * noise.cells:
+                first -= 1
+            while last < len(lows) - 1 and cells[last + 1] >= _BESIDE * noise.cells:
+                last += 1
             if 0 < lows[first] ** 2 <= edges[last + 1]:
                 first = zero  # a range that begins far below its end has a 0
         held = cells[first : last + 1]
@@ -211,16 +238,24 @@ class _Range:
         return self.given.kind == "integer" or self.step == 1
 
     @property
+    def has_each(self) -> bool:
+        """Whether each integer is a value: they are few, or records are enough for all."""
+        most = min(max(float(self.masses.sum()) / (_FILLED * self.deviation), _LEAST_CELLS), MOST_INTEGERS)
+        return self.is_of_integers and math.ceil(self.edges[-1]) - math.ceil(self.edges[0]) <= most
+
+    @property
     def is_wide(self) -> bool:
-        """Whether it has more values than a small domain."""
-        return not self.is_of_integers or float(self.edges[-1] - self.edges[0]) > _MOST_INTEGERS
+        """Whether fine bins are to be counted: coarse ones are more than an integer each."""
+        return not self.has_each and not (self.is_of_integers and float(np.diff(self.edges).max()) <= 1)
 
     def refined(self) -> Attribute:
         """The attribute with fine bins: most where most records are."""
-        return self._with([*self._fine()], out_of_domain={"category": MISSING}, missing={"category": MISSING})
+        return self._with(self._fine(), out_of_domain={"category": MISSING}, missing={"category": MISSING})
 
-    def _fine(self) -> Iterator[float]:
-        """Lower ends of fine bins: the more records a coarse bin seems to have, the more cells it is cut into."""
+    def _fine(self) -> list[float]:
+        """Lower ends of fine bins: the more records a coarse bin seems to have, the more cells it is cut into, and 0
+        has one of its own.
+        """
         lows, highs = self.edges[:-1], self.edges[1:]
         if self.is_of_integers:
             lows, highs = np.ceil(lows), np.ceil(highs)
@@ -229,18 +264,29 @@ class _Range:
         cells = np.maximum(np.rint(number * divisible / max(float(divisible.sum()), 1.0)), 1)
         if self.is_of_integers:
             cells = np.minimum(cells, highs - lows)
-        for low, high, number in zip(lows.tolist(), highs.tolist(), cells.astype(int).tolist(), strict=True):
-            ends = (low + i * (high - low) / number for i in range(number))
-            yield from map(math.ceil, ends) if self.is_of_integers else ends
+        ends = [
+            low + i * (high - low) / number
+            for low, high, number in zip(lows.tolist(), highs.tolist(), cells.astype(int).tolist(), strict=True)
+            for i in range(number)
+        ]
+        if self.is_of_integers:
+            ends = [*map(math.ceil, ends)]
+        unit = self.step or (1 if self.is_of_integers else (self.edges[-1] - self.edges[0]) / _ZERO)
+        return sorted({*ends, *(end for end in (0, unit) if ends[0] <= end < self.edges[-1])})
 
     def attribute(self, cells: Counts | None = None) -> Attribute:
-        """The attribute as it is found; where the range is wide, with bins of about equally many records."""
-        if cells is None:
-            lows = [*self._fine()] if self.is_wide else [*range(math.ceil(self.edges[0]), math.ceil(self.edges[-1]))]
-            return self._with(lows)
-        lows, total = [*self._fine()], max(float(self.masses.sum()), 1.0)
-        first, last = self._held(cells, np.array(lows))
-        masses = project(cells[first:last], total=total)
+        """The attribute as it is found: where not each integer is a value, with bins of about equally many records, by
+        the counts of fine ones if the range is wide.
+        """
+        if self.has_each:
+            return self._with(range(math.ceil(self.edges[0]), math.ceil(self.edges[-1])))
+        lows, masses, first = self.edges[:-1].tolist(), self.masses, 0
+        total = max(float(masses.sum()), 1.0)
+        if cells is not None:
+            lows = self._fine()
+            first, last = self._held(cells, np.array(lows))
+            masses = project(cells[first:last], total=total)
+        last = first + len(masses)
         around = np.lib.stride_tricks.sliding_window_view(np.pad(masses, 4, "edge"), 9)
         stands_out = (masses >= _FILLED * self.deviation) & (masses >= 4 * np.median(around, axis=1))
         heaps = (masses >= max(total / _MOST_BINS, _FILLED * self.deviation)) | stands_out

@@ -184,7 +184,7 @@ class SynthesisPlan(EventPlan):
                 f"means of numbers in groups of about {size:,} records are off by a fifth of the number's deviation, "
                 "in larger ones by less, where the pair with the group is measured. In smaller groups, and where it is "
                 "not, they are closer to the mean of all records than they should be: `model.priorities` puts all "
-                "pairs of a group first, and declared regressions are measured themselves"
+                "pairs of a group first, at the cost of others, and declared regressions are measured themselves"
             )
             facts.append(Fact("Groups", text, {"records": size}))
         if self.accuracy_mu:

@@ -12,11 +12,11 @@ from itertools import product
 from typing import Any
 
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
-from dpdist.privacy.formatting import Fact
+from dpdist.privacy.formatting import Fact, upwards
 from dpdist.spec.series import SeriesSpec, Steps, epsilon_of
 from dpdist.spec.validation import change
 
-_GRID = 50  # parts of the budget of which shares are made
+_GRID = 50  # shares are multiples of this part of the budget
 Shares = Mapping[Any, Fraction]
 
 
@@ -54,7 +54,7 @@ def facts_of(
     shares = ", ".join(f"{step} {float(share):.3g}" for step, share in series.shares.items())
     together = (
         f"{series.period}; a record is in one period of each kind ({shares} of mu^2), so all its releases together are "
-        f"({series.epsilon:g}, {spec.privacy.delta:g})-DP; a corrected version comes on top"
+        f"({series.epsilon:g}, {upwards(spec.privacy.delta)})-DP; a corrected version comes on top"
     )
     errors = errors_of(spec, series, series.shares, error_of)
     said = [f"a {step} {'alone' if step == 'month' else 'with its months'} {e:.4f}" for step, e in errors.items()]

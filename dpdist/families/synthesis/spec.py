@@ -178,7 +178,7 @@ class WholeSynthesisSpec(SummedRelease):
 
     def _check_series(self, series: SeriesSpec) -> None:
         if series.period is None or series.epsilon is None:
-            raise ValueError("series: it is read from a file, or a mapping, of which one period is chosen")
+            raise ValueError("series: read the spec from its file or mapping, which chooses one period")
         share = series.shares[step_of(series.period)]
         if self.privacy.epsilon > epsilon_of(series.epsilon, self.privacy.delta, share):
             raise ValueError("series: the period has a larger epsilon than its share of the whole")

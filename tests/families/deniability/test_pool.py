@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.deniability_claims import release_claim
 from releases import KEY, project, table
 
 from dpdist.data.count import pair_counts
@@ -16,7 +17,7 @@ from dpdist.errors import SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability import pool as module
-from dpdist.families.deniability.claims import claims, release_claim
+from dpdist.families.deniability.claims import claims
 from dpdist.families.deniability.deniability import plausible_seeds
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan, plan
 from dpdist.families.deniability.pool import PoolPlan, PoolSynthesizer, RecordPool, learn_pool

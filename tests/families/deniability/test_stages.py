@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from benchmarks.deniability_claims import release_claim
 from releases import KEY, project
 
 from dpdist.errors import CheckFailed
@@ -17,7 +18,7 @@ from dpdist.families.base.attempt import ReleasedRecords
 from dpdist.families.base.network import Network
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.deniability import estimation, stages
-from dpdist.families.deniability.claims import alike, release_claim
+from dpdist.families.deniability.claims import alike
 from dpdist.families.deniability.deniability import PrivacyTest
 from dpdist.families.deniability.parameters import NoisyTables, measure_tables, split_tables
 from dpdist.families.deniability.plan import plan
