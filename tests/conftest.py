@@ -91,10 +91,16 @@ SLOW = ("statistical", "faults")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, and mark what is slow."""
     for item in items:
-        if item.path.relative_to(TESTS).parts[0] in SLOW:
+        if _room(item.path) in SLOW:
             item.add_marker(pytest.mark.slow)
     order = {name: number for number, name in enumerate((*TOGETHER, *LONG))}
-    items.sort(key=lambda item: order.get(item.path.relative_to(TESTS).parts[0], len(order)))
+    items.sort(key=lambda item: order.get(_room(item.path), len(order)))
+
+
+@functools.cache
+def _room(path: Path) -> str:
+    """The folder of tests that a file is in."""
+    return path.relative_to(TESTS).parts[0]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -29,9 +29,9 @@ def prefect_home() -> Iterator[tuple[Path, ...]]:
 
     with ExitStack() as stack:
         try:
-            stack.enter_context(prefect_test_harness(server_startup_timeout=250))
+            stack.enter_context(prefect_test_harness(server_startup_timeout=400))
         except Exception:  # another process took the port that it had chosen, or it was slow to answer
-            stack.enter_context(prefect_test_harness(server_startup_timeout=250))
+            stack.enter_context(prefect_test_harness(server_startup_timeout=150))
         database = Path(PREFECT_API_DATABASE_CONNECTION_URL.value().split(":///", 1)[1])
         yield Path(_HOME), database.parent
     shutil.rmtree(_HOME, ignore_errors=True)

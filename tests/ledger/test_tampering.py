@@ -123,7 +123,7 @@ def tampered(history: Path) -> Books:
 
 
 @given(data=st.data())
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, suppress_health_check=list(HealthCheck))
 def test_whatever_is_changed_is_found(history: Path, tampered: Books, data: st.DataObject) -> None:
     file = tampered.database.file
     assert file is not None
