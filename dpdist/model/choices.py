@@ -163,7 +163,7 @@ def with_evidence(choices: Choices, attributes: int) -> Choices:
         again = min(choices.one_way_again, _AGAIN)
         freed = choices.tree + choices.pairs + choices.picks + choices.misfit + choices.one_way_again - again
         changes: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks", "misfit"), 0.0) | {"one_way_again": again}
-        changes |= {"rounds": 0, "prior_cells": choices.cells // 2}
+        changes |= {"rounds": 0, "sweeps": 2 * choices.sweeps, "prior_cells": choices.cells // 2}
         return replace(choices, rake=choices.rake + freed, **changes)
     of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1)) * bool(choices.tree)
     return replace(
