@@ -20,7 +20,7 @@ import ctypes
 import functools
 import gc
 import io
-import multiprocessing
+import multiprocessing.forkserver
 import subprocess
 import sys
 from collections import Counter
@@ -29,6 +29,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import distributed.utils
 import forkserver
@@ -52,11 +53,19 @@ unsynced.apply()
 
 multiprocessing.get_context("forkserver").set_forkserver_preload(list(forkserver.PRELOADED))
 distributed.utils._forkserver_preload_set = True
-_nanny = Nanny.__init__
+_nanny, _environment = Nanny.__init__, dict(os.environ)
+
+
+@functools.cache
+def _start_forks() -> None:
+    """Start the server of worker processes with an environment that no test has changed."""
+    with mock.patch.dict(os.environ, _environment, clear=True):
+        multiprocessing.forkserver.ensure_running()
 
 
 def _with_environment(self: Nanny, *args: Any, env: dict[str, str] | None = None, **settings: Any) -> None:
     """A nanny whose worker has the environment of the moment, as a process that is spawned has."""
+    _start_forks()
     _nanny(self, *args, env={**os.environ, **(env or {})}, **settings)
 
 
