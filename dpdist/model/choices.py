@@ -187,7 +187,9 @@ def with_sums(choices: Choices) -> Choices:
     kept = (1 - GRIDS) / (1 - choices.picks)
     shares = ("one_way", "one_way_again", "tree", "pairs")
     scaled: dict[str, Any] = {name: getattr(choices, name) * kept for name in shares}
-    return replace(choices, grids=GRIDS, picks=0.0, rounds=min(choices.rounds, _ROUNDS), **scaled)
+    rounds = min(choices.rounds, _ROUNDS)
+    per_round = -(-choices.per_round * choices.rounds // rounds) if rounds else choices.per_round
+    return replace(choices, grids=GRIDS, picks=0.0, rounds=rounds, per_round=per_round, **scaled)
 
 
 def with_prior(choices: Choices, attributes: int) -> Choices:
