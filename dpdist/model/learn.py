@@ -107,7 +107,9 @@ def measure(
         progress(r + 2, steps)
         carried += choices.pairs / choices.rounds
         learner.cells = least + (choices.cells - least) * (r + 1) // choices.rounds  # more than in the round before
-        if carried and learner.round(f"round/{r}", share=carried, pick_share=picks, most=choices.per_round):
+        outside = bool(choices.balance and not choices.rake) and r >= choices.rounds - _OUTSIDE
+        how: dict[str, Any] = {"share": carried, "pick_share": picks, "most": choices.per_round, "outside": outside}
+        if carried and learner.round(f"round/{r}", **how):
             learner.refit(choices.iterations[min(r + 1, len(choices.iterations) - 1)])
             carried = 0.0
     if learner.model is None:
@@ -205,6 +207,7 @@ def _more_rounds(learner: Learner, choices: Choices, carried: float) -> None:
 
 
 _SMOOTHING = 0.05
+_OUTSIDE = 3  # last rounds in which pairs are measured for which the tree has no room, too
 _MU = 30.0  # the noise of a public table: less than a record a cell
 _KEY = bytes(32)  # what is drawn with it is public
 

@@ -103,6 +103,7 @@ class Learner:
     zeros: dict[int, tuple[Set, Floats]] = field(default_factory=dict)  # by their numbers, rules that fit the model
     evidence: Evidence | None = None
     outside: list[Pair] = field(default_factory=list)  # pairs whose tables would make the tree too large
+    told: dict[Pair, Estimate] = field(default_factory=dict)  # what this release measured of them
     picked: list[Pair] = field(default_factory=list)  # that this release measured, in order
 
     def __post_init__(self) -> None:
@@ -193,8 +194,11 @@ class Learner:
         """The public model's counts of all pairs, rounded."""
         return np.rint(self.one_way.records * self._public).astype(np.int64)
 
-    def round(self, name: str, *, share: float, pick_share: float, most: int, tree: bool = False) -> int:
-        """One round; the number of pairs that it measured. With `tree` it joins components instead of adding any pairs.
+    def round(
+        self, name: str, *, share: float, pick_share: float, most: int, tree: bool = False, outside: bool = False
+    ) -> int:
+        """One round; the number of pairs that it measured. With `tree` it joins components instead of adding any pairs,
+        with `outside` also pairs for which the tree has no room.
 
         A pair's score is the L1 distance of its table to the model, less a part of the error that measuring it would
         leave, times its priority. The root of that error is a table's weight in the share.
@@ -204,7 +208,7 @@ class Learner:
         error = np.minimum(L1_OF_NOISE * sigma, expected + EMPTY * sigma)
         errors = np.add.reduceat(error, self.tables.starts)
         noise = np.rint(self.choices.penalty * errors).astype(np.int64)
-        valid: Valid[Pair] = self._joining if tree else self._fitting if self.evidence is None else _any
+        valid: Valid[Pair] = self._joining if tree else _any if outside or self.evidence is not None else self._fitting
         if self.grids is not None:
             distances, seen = self.missed(self.grids, expected)
             scores = np.rint((distances - noise) * self._weights / LARGEST_WEIGHT).astype(np.int64)
@@ -285,9 +289,21 @@ class Learner:
             self._take(self.evidence, [pair for pair in picked if pair not in measured and pair not in self.outside])
             return
         for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
+            if pair in self.told or (pair not in self.edges and not self._fitting([])(pair)):
+                self._tell(pair, table, sigma**2)
+                continue
             known = None if pair in measured else self.marginals[pair]
             self.measurements.append(TableMeasurement(pair, table / records, (records / sigma) ** 2, known))
-        self.edges += [pair for pair in picked if pair not in self.edges]
+            self.edges += [] if pair in self.edges else [pair]
+
+    def _tell(self, pair: Pair, table: NDArray[Any], variance: float) -> None:
+        """Remember a table of a pair outside of the tree, averaged with earlier ones."""
+        counts, spread = table.astype(np.float64), np.full(table.shape, variance)
+        if pair in self.told:
+            before, known = self.told[pair]
+            part = known / (known + spread)
+            counts, spread = before + part * (counts - before), part * spread
+        self.told[pair] = (counts, spread)
 
     def _take(self, evidence: Evidence, pairs: list[Pair]) -> None:
         """Weigh all tables again, with those of further pairs: in the tree as far as they fit, outside of it else."""
@@ -349,8 +365,10 @@ class Learner:
             factors |= with_zeros(factors, self.zeros.values())
         self.model = fit(tree, self.measurements, factors, iterations=iterations, start=start)
         marginals = PairMarginals(tree, self.model.beliefs).all()
-        if self.evidence is not None and self.outside:
-            estimates = {pair: self.evidence.estimate(pair) for pair in self.outside}
+        estimates = dict(self.told)
+        if self.evidence is not None:
+            estimates |= {pair: self.evidence.estimate(pair) for pair in self.outside}
+        if estimates:
             marginals = with_outside(marginals, estimates, self.coding, self.one_way.records)
         self._predict(marginals)
         return self.model

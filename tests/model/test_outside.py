@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dpdist.data.count import pair_counts
+from dpdist.model.account import GaussianAccount
+from dpdist.model.choices import choose
 from dpdist.model.coding import Coding, coding_of
 from dpdist.model.drift import Estimate
+from dpdist.model.learn import Known, measure
 from dpdist.model.one_way import OneWay
 from dpdist.model.outside import with_outside
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.noise import Noise
 
 ROWS, CARDS = 40_000, (30, 6, 4)
 
@@ -57,3 +63,31 @@ def test_a_table_of_noise_moves_nothing() -> None:
     noise = np.random.default_rng(3).normal(0, 300, model[pair].shape)
     found = with_outside(model, {pair: (model[pair] * ROWS + noise, np.full(noise.shape, 9e4))}, coding, ROWS)
     assert np.abs(found[pair] - model[pair]).sum() < 0.4 * np.abs(noise).sum() / ROWS
+
+
+def test_pairs_for_which_the_tree_has_no_room_are_measured_and_kept_by_the_records() -> None:
+    rng, n, cards = np.random.default_rng(0), 60_000, (12,) * 4
+    first = rng.integers(0, 12, n)
+    second = np.where(rng.random(n) < 0.7, first, rng.integers(0, 12, n))
+    third = np.where(rng.random(n) < 0.7, second, rng.integers(0, 12, n))
+    fourth = np.where(rng.random(n) < 0.5, third, np.where(rng.random(n) < 0.6, first, rng.integers(0, 12, n)))
+    codes = [column.astype(np.uint8) for column in (first, second, third, fourth)]
+    choices = replace(choose(cards, records=n, mu=0.5, raking=False), cells=500)  # three pairs, no more
+    found = {}
+    for balance in (0, choices.balance):
+        account = GaussianAccount(0.5, Noise(bytes(range(32))))
+        learner = measure(
+            pair_counts(codes, cards), account, choices=replace(choices, balance=balance), known=Known()
+        ).learner
+        apart = [float(np.abs(learner.marginals[a, b] - share_of(codes, a, b)).sum() / 2) for a, b in PAIRS_OF_FOUR]
+        found[bool(balance)] = max(apart)
+        assert bool(learner.told) == bool(balance)
+    assert found[True] < 0.06 < 0.1 < found[False]
+
+
+PAIRS_OF_FOUR = [(a, b) for a in range(4) for b in range(a + 1, 4)]
+
+
+def share_of(codes: list[np.ndarray], a: int, b: int) -> np.ndarray:
+    """The shares of the pairs of values of two attributes of 12."""
+    return np.bincount(codes[a].astype(np.int64) * 12 + codes[b], minlength=144).reshape(12, 12) / len(codes[0])
