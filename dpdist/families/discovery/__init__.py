@@ -2,4 +2,4 @@
 
 from dpdist.families.base.family import family_in
 
-FAMILY = family_in(__name__, "discovery", "spec:DiscoverySpec", described="described:described")
+FAMILY = family_in(__name__, "discovery", "spec:DiscoverySpec", described="stages:described")
