@@ -57,7 +57,7 @@ def test_the_wheel_brings_flows_and_examples(tmp_path: Path) -> None:
     assert all("://" in link for link in links), "a package index shows the README, too"
     assert {name.split("/")[0] for name in names} == {"dpdist", f"dpdist-{dpdist.__version__}.dist-info"}
     shutil.unpack_archive(wheel, tmp_path / "there", "zip")
-    seen = "import dpdist.flows, dpdist.cli.schema as e, sys; print(e._folder(), dpdist.flows.__path__)"
+    seen = "import dpdist.flows, dpdist.cli.schema as e, sys; print(e._examples(), dpdist.flows.__path__)"
     done = subprocess.run(
         [sys.executable, "-c", seen], cwd=tmp_path / "there", capture_output=True, text=True, check=True
     )

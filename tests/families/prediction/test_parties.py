@@ -56,12 +56,6 @@ def test_the_kernel_is_the_product_of_two(correlation: float) -> None:
     assert np.linalg.eigvalsh(gram).min() > -1e-10
 
 
-def test_correlations_are_from_none_to_whole() -> None:
-    for wrong in (-0.1, 1.1, float("nan")):
-        with pytest.raises(ValueError, match="from 0 to 1"):
-            RadialKernel(name="compact", width=1.0, parties=2, correlation=wrong)
-
-
 def test_without_correlation_each_party_is_fitted_by_itself_and_with_all_of_it_all_together() -> None:
     (x, y), (grid, _) = simulated(90, 1), simulated(50, 2)
     penalty, plain = 0.1, RadialKernel(name="matern", width=1.0)
