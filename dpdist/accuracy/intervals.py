@@ -178,9 +178,12 @@ class CellErrors:
         released, noise = self.accuracy.released, self.accuracy.pairs_deviation**2
         expected = np.array([self._errors[2].at(table / released).sum() for table in tables.values()])
         away = np.array(self.accuracy.pairs) - expected
-        spread = max(float((away**2).mean() - noise) / float((expected**2).mean()), _LEAST_SPREAD) * expected**2
+        total, size = float((away**2).mean()), float((expected**2).mean())
+        spread = max((total - noise) / size, _LEAST_SPREAD) * expected**2
+        # the variance between pairs may be larger than it was found by so much
+        most = max((total * (1 + math.sqrt(2 / len(away))) - noise) / size, _LEAST_SPREAD) * expected**2
         factors = np.clip(1 + spread / (spread + noise) * away / expected, *_FACTORS)
-        unsure = np.sqrt(spread * noise / (spread + noise)) / expected
+        unsure = np.sqrt(most * noise / (most + noise)) / expected
         self._factors = dict(zip(tables, factors.tolist(), strict=True))
         self._unsure = dict(zip(tables, unsure.tolist(), strict=True))
 

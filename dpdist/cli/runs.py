@@ -122,5 +122,8 @@ def join(
     if accept != read.fingerprint:
         raise SpecError("--accept: the spec is not the one that was shown; look at it again without --accept")
     if not member.attend(patience=patience, told=say):
-        raise RoundFailed("the coordinator gave the round up; nothing of this client was published")
+        raise RoundFailed(
+            "the round ended without this client: the coordinator gave it up, or went on once it was lost. Sums "
+            "with what it answered before may be published: its charge stays"
+        )
     say("committed")

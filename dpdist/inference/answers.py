@@ -6,7 +6,8 @@ A cell that a rule over attributes of the table forbids is 0, without an error. 
 one to three attributes has the larger of two half widths: that of one cell with the same share, and the root of the sum
 of the squares of the cells' own, because errors of cells that were fitted together are correlated in either direction.
 Where the cells were themselves measured and their noise adds up to less, the sum of the measurements is the estimate.
-A quantile is between the values at which the interval of the distribution function holds its level (Woodruff 1952).
+A quantile is between the values at which the interval of the distribution function holds its level (Woodruff 1952); in
+a group, the records up to a value and those above it both have errors, in whatever direction.
 Intervals of means are those of `dpdist.inference.comparisons`. Means and quantiles leave missing values out, unless the
 question gives them a number (`dpdist.spec.regression`). Of four attributes or more nothing was measured.
 """
@@ -269,11 +270,9 @@ class _Table:
         return float(estimates[0]), None if reaches is None else (float(reaches[0, 0]), float(reaches[1, 0]))
 
     def sums(self, mask: Mask, groups: NDArray[np.integer], number: int) -> Floats:
-        """What `totals` needs of the sums of some cells in each of so many groups; it can be added up."""
-        columns = [self.counts, self.possible]
-        if self.errors is not None:
-            columns += [*self._halves**2]
-        if self.errors is not None and self.measured is not None:
+        """What `totals` needs to know of some cells, by group: sums, which can be added up."""
+        columns = [self.counts, self.possible, *(self._halves**2 if self.errors is not None else ())]
+        if self.measured is not None:
             columns += [self.measured[0], self.measured[1] ** 2]
         inside = np.flatnonzero(mask)
         return np.stack([np.bincount(groups[inside], column[inside], minlength=number) for column in columns])

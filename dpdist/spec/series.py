@@ -141,6 +141,8 @@ def in_period(tree: Mapping[str, Any], *, day: date | None) -> dict[str, Any]:
     if series.epsilon is not None:
         return dict(tree)  # a period was chosen
     out = {name: dict(part) if isinstance(part, Mapping) else part for name, part in tree.items()}
+    if not all(isinstance(out.get(name, {}), dict) for name in ("data", "output", "privacy", "model", "synthesis")):
+        raise SpecError("expected the settings of `data`, `output` and `privacy` as sections")
     day = day_of(out.pop("date", None)) or day or datetime.now(UTC).date()
     ended = [period for period in series.ended(day) if step_of(period) == "month"]
     period = series.period or (ended or [series.first])[-1]
@@ -150,11 +152,11 @@ def in_period(tree: Mapping[str, Any], *, day: date | None) -> dict[str, Any]:
     data, privacy, model = (out.setdefault(name, {}) for name in ("data", "privacy", "model"))
     if "evidence" in model:
         raise SpecError("model.evidence: a series names its own earlier releases: leave it out")
-    paths = [data.get("path")] if isinstance(data.get("path"), str) else data.get("path", ())
+    paths = [data.get("path")] if isinstance(data.get("path"), str) else data.get("path") or ()
     if any(len({_filled(path, month) for month in ("2025-01", "2026-01", "2026-02")}) < 3 for path in paths):
         raise SpecError("data.path: of a series, write the month as {date:%Y-%m}")
     data["path"] = [_filled(path, month) for month in months for path in paths]
-    for section, name in ((data, "minimum_records"), (out.get("synthesis") or {}, "records")):
+    for section, name in ((data, "minimum_records"), (out.get("synthesis", {}), "records")):
         if isinstance(section.get(name), int):
             section[name] *= len(months)
     whole, delta = (privacy.get(name, 0) for name in ("epsilon", "delta"))

@@ -216,6 +216,29 @@ def test_a_sum_that_its_noise_hides_gives_an_upper_bound() -> None:
     assert stated(99) > 1.3 * stated(101)  # two deviations
 
 
+@pytest.mark.parametrize("noise", [0.05, 0.6])
+def test_a_pair_is_no_farther_than_its_upper_bound(noise: float) -> None:
+    """Distances of pairs differ by more than their mean; noise hides by how much."""
+    counts, pairs, bounded, expected = np.full(36, 200), list(combinations(range(10), 2)), [], []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        distances = 1000 * np.exp(0.3 * rng.normal(size=45))
+        order = Order(
+            2,
+            45,
+            (0,) * 5 + (round(distances.sum()),) + (0,) * 3,
+            100.0,
+            (0,) * 5 + (36 * 45,) + (0,) * 3,
+            (0,) * 5 + (7200 * 45,) + (0,) * 3,
+        )
+        noisy = tuple(np.rint(distances + rng.normal(0, 1000 * noise, 45)).astype(int).tolist())
+        errors = CellErrors(Accuracy(7200, 7200, (order,), noisy, 1000 * noise), dict.fromkeys(pairs, counts))
+        bounded.append([errors.distance(pair, counts) >= d for pair, d in zip(pairs, distances, strict=True)])
+        expected.append([errors.mean_error(pair, counts).sum() >= d for pair, d in zip(pairs, distances, strict=True)])
+    assert np.mean(expected) < 0.7
+    assert 0.9 < np.mean(bounded) < 0.995
+
+
 def test_a_measured_cell_has_the_interval_of_its_noise() -> None:
     table, released, cards = made_up(0.5)
     exact, published = tables(table, cards), tables(released, cards)

@@ -95,6 +95,7 @@ def test_the_plan_shows_the_year_and_finds_shares() -> None:
         ({"series.period": "2026-05"}, "no period of the series"),
         ({"series.period": "2026-13"}, "series"),
         ({"data.path": ["{date:%Y-%m}.csv", "births.csv"]}, "write the month as"),
+        ({"data": "births.csv"}, "as sections"),
         ({"data.path": "{date:%m}.csv"}, "write the month as"),
         ({"model.evidence.previous": ["made/x"]}, "names its own earlier releases"),
         ({"privacy.epsilon": "much"}, "expected `epsilon` and `delta`"),

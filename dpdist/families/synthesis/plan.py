@@ -167,6 +167,18 @@ class SynthesisPlan(EventPlan):
         text = f"{charge.sentence}: one Gaussian mechanism, mu {mu:.4g}"
         return [replace(charge, sentence=text, numbers={**charge.numbers, "mu": mu})]
 
+    def _groups(self, cards: Sequence[int]) -> list[Fact]:
+        size = usable_group(self.choices, cards)
+        if size is None:
+            return []
+        text = (
+            f"means of numbers in groups of about {size:,} records are off by a fifth of the number's deviation, in "
+            "larger ones by less, where the pair with the group is measured. In smaller groups, and where it is not, "
+            "they are closer to the mean of all records than they should be: `model.priorities` puts all pairs of a "
+            "group first, at the cost of others, and declared regressions are measured themselves"
+        )
+        return [Fact("Groups", text, {"records": size})]
+
     def details(self) -> list[Fact]:
         """What is chosen and why, and what else the spec asks for."""
         spec, cards = self.spec, self.spec.presumed.cardinalities
@@ -179,14 +191,7 @@ class SynthesisPlan(EventPlan):
                 f"each is taken to have {PRESUMED_VALUES} values"
             )
             facts.insert(0, Fact("Discovery", text, {"named_from": self.discovery.named_from}))
-        if size := usable_group(self.choices, cards):
-            text = (
-                f"means of numbers in groups of about {size:,} records are off by a fifth of the number's deviation, "
-                "in larger ones by less, where the pair with the group is measured. In smaller groups, and where it is "
-                "not, they are closer to the mean of all records than they should be: `model.priorities` puts all "
-                "pairs of a group first, at the cost of others, and declared regressions are measured themselves"
-            )
-            facts.append(Fact("Groups", text, {"records": size}))
+        facts += self._groups(cards)
         if self.accuracy_mu:
             text = (
                 f"measured after the records are drawn, with {100 * spec.accuracy_share:.3g} % of mu^2: "
