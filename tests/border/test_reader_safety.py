@@ -441,6 +441,7 @@ ESCAPES = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"
 
 def escapes(place: Path, tree: Tree) -> None:
     attributes = tree["table"]["attributes"]
+    tree["format"].pop("tilts", None)  # which names its attributes
     attributes[0]["values"][0] = attributes[1]["name"] = tree["name"] = ESCAPES
     tree["table"]["attributes"][4]["values"] = ["yes\nforged", "no"]
 
