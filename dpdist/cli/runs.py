@@ -21,9 +21,7 @@ from dpdist.cli.shared import (
     storage_options,
 )
 from dpdist.errors import RoundFailed, SpecError
-from dpdist.lifecycle.history import find_attempt, list_runs, opened, run_record, sweep_output
 from dpdist.privacy.formatting import folded, number_of
-from dpdist.storage.store import Store
 
 runs_app = typer.Typer(help="Runs of releases, finished or not.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -38,6 +36,8 @@ def runs_list(
     as_json: AsJson = False,
 ) -> None:
     """List all attempts with their state and what they stored."""
+    from dpdist.lifecycle.history import list_runs, opened
+
     with opened(ledger, work, storage_options(endpoint_url)) as (found, folder):
         runs = list_runs(found, folder)
     if as_json:
@@ -67,8 +67,9 @@ def runs_clean(
 
     Probes, unfinished files, claims, parts and keys of attempts that were given up.
     """
-    from dpdist.lifecycle.history import sweep_store
+    from dpdist.lifecycle.history import opened, sweep_output, sweep_store
     from dpdist.storage.local import sweep_reports
+    from dpdist.storage.store import Store
 
     with opened(ledger, work, storage_options(endpoint_url)) as (found, folder):
         swept = sweep_store(folder)
@@ -89,6 +90,8 @@ def runs_show(
     endpoint_url: Endpoint = None,
 ) -> None:
     """Print the run record of an attempt. Confidential: it holds private counts."""
+    from dpdist.lifecycle.history import find_attempt, opened, run_record
+
     with opened(ledger, work, storage_options(endpoint_url)) as (found, folder):
         record = run_record(folder, find_attempt(found, attempt))
     show_json(record)
