@@ -20,8 +20,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from dpdist.data.source import fingerprint
 from dpdist.errors import DataError, DpdistError, LedgerError, ReleaseConflict, ResourceError, RoundFailed
 from dpdist.federated import session as own
-from dpdist.federated.messages import Masks, key_statement, public_key, require_signature
+from dpdist.federated.messages import Masks, Message, key_statement, message_statement, public_key, require_signature
 from dpdist.federated.session import ClientSession
+from dpdist.privacy.arrays import Counts
 
 Parameters = ParamSpec("Parameters")
 SessionT = TypeVar("SessionT", bound=ClientSession)
@@ -163,6 +164,13 @@ def pin(session: ClientSession, part: int | str, members: dict[str, Joined], *, 
     before = own.work_of(session).write_exclusive(f"members-{part}.json", now)
     if before != now and not (fewer and json.loads(now).items() <= json.loads(before).items()):
         raise RoundFailed("other clients took part before; a round is drawn once")
+
+
+def message_of(session: ClientSession, round: str, steps: Counts) -> Message:
+    """What the client sends in a round, signed where it has an identity."""
+    key = own.identity_of(session)
+    statement = message_statement(steps, client=session.name, round=round)
+    return Message(session.name, round, steps, b"" if key is None else key.sign(statement))
 
 
 def masks_of(session: ClientSession, part: int | str, members: dict[str, Joined]) -> Masks:

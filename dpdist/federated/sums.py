@@ -26,8 +26,8 @@ import numpy as np
 from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.errors import RoundFailed
 from dpdist.federated import session as own
-from dpdist.federated.client import ClientAnswer, Joined, answering, masks_of, pin
-from dpdist.federated.messages import LEAST_SIGMA, WORDS, Masks, Message, check_message, message_statement
+from dpdist.federated.client import ClientAnswer, Joined, answering, masks_of, message_of, pin
+from dpdist.federated.messages import LEAST_SIGMA, WORDS, Masks, Message, check_message
 from dpdist.federated.rounds import DROPPED, ClientCalls, note, reasons_of, values_of
 from dpdist.federated.session import ClientAttempt, ClientSession
 from dpdist.model.sums import Sum
@@ -173,9 +173,7 @@ def _own_mask(session: SummingSession, question: Question, members: Iterable[str
 
 
 def _message(session: SummingSession, question: Question, members: Iterable[str], steps: Counts) -> Message:
-    round, key = round_of(session.attempt, question, members), own.identity_of(session)
-    statement = message_statement(steps, client=session.name, round=round)
-    return Message(session.name, round, steps, b"" if key is None else key.sign(statement))
+    return message_of(session, round_of(session.attempt, question, members), steps)
 
 
 def _spend(session: SummingSession, question: Question) -> None:
@@ -227,6 +225,14 @@ def added(parts: Sequence[Counts]) -> Counts:
     for part in parts:
         total = total + part.view(np.uint64)
     return total.view(np.int64)
+
+
+def require_sums(cells: Counts) -> None:
+    """Refuse what no noisy sums of counts are. Raises RoundFailed."""
+    if not (type(cells) is np.ndarray and cells.dtype == np.int64 and cells.ndim == 1 and cells.size):
+        raise RoundFailed("no sums of counts")
+    if not -_LARGEST < int(cells.min()) <= int(cells.max()) < _LARGEST:
+        raise RoundFailed("the masks of the clients do not cancel; the round fails")
 
 
 def tables_in(cells: Counts, sums: Sequence[Sum]) -> list[Counts]:
@@ -320,8 +326,7 @@ class Asking:
             cells = added(
                 [cells, *(-Noise(key.tobytes()).words(address, question.size).view(np.int64) for key in keys)]
             )
-        if not -_LARGEST < int(cells.min()) <= int(cells.max()) < _LARGEST:
-            raise RoundFailed("the masks of the clients do not cancel; the round fails")
+        require_sums(cells)
         return cells
 
     def _messages(

@@ -14,7 +14,6 @@ from federations import NAMES, SCHEMA, create_ledger, identity, member, states
 from dpdist.cluster.worker_groups import Lost
 from dpdist.errors import RoundFailed, SpecError
 from dpdist.families.base.registry import make_plan
-from dpdist.families.prediction.private import together
 from dpdist.families.prediction.private.together import PredictionSession, contribute
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.federated import mailbox, rounds
@@ -123,7 +122,9 @@ def test_a_client_answers_each_statistic_of_its_plan_once(tmp_path: Path, monkey
         return plain(self, stage, task, names, *args, fault=fault)
 
     monkeypatch.setattr(rounds.ClientCalls, "each", each)
-    monkeypatch.setattr(together, "agree", lambda *_: (_ for _ in ()).throw(RoundFailed("stopped")))
+    monkeypatch.setattr(
+        "dpdist.federated.together.agree", lambda *_, **__: (_ for _ in ()).throw(RoundFailed("stopped"))
+    )
     with pytest.raises(RoundFailed, match="stopped"), Run(spec) as run:
         run.finish()
     session, known, members = told[-1]
@@ -133,7 +134,12 @@ def test_a_client_answers_each_statistic_of_its_plan_once(tmp_path: Path, monkey
     assert np.array_equal(contribute(session, known, members).value.steps, right.value.steps)
     other = (known[0] + 1, *known[1:])
     too_many = (*known, right.value.steps)
-    for asked in (other, too_many, (known[0][1:], *known[1:])):
+    same_bytes = (
+        (known[0].view(np.float64), *known[1:]),
+        (known[0].astype(">i8").view(np.int64).view(">i8"), *known[1:]),
+    )
+    huge = (np.full_like(known[0], 1 << 60), *known[1:])
+    for asked in (other, too_many, (known[0][1:], *known[1:]), *same_bytes, huge):
         answer = contribute(session, asked, members)
         assert answer.error.startswith("RoundFailed")
         assert answer.value is None

@@ -17,8 +17,8 @@ from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.federated import session as own
-from dpdist.federated.client import Joined, answering, masks_of, pin
-from dpdist.federated.messages import Masks, Message, message_statement
+from dpdist.federated.client import Joined, answering, masks_of, message_of, pin
+from dpdist.federated.messages import Masks, Message
 from dpdist.federated.session import ClientAttempt, ClientSession
 
 
@@ -75,9 +75,7 @@ def send(session: MixingSession, place: int, block: int, members: dict[str, Join
     codes, noise = own.attempt_of(session).result(Classes).codes[place], own.noise_of(session)
     sums = class_sums(codes, plan.encoding, mixer, noise, start, stop)
     steps = noisy_steps(noise, masks, sums, mixer, shared, start)
-    round, key = round_id(session.attempt, part.code, block), own.identity_of(session)
-    statement = message_statement(steps, client=session.name, round=round)
-    return Message(session.name, round, steps, b"" if key is None else key.sign(statement))
+    return message_of(session, round_id(session.attempt, part.code, block), steps)
 
 
 def round_id(attempt: str, code: int, block: int) -> str:

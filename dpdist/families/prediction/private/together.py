@@ -26,12 +26,12 @@ from dpdist.families.prediction.private.stages import FittedInputs, Statistic, a
 from dpdist.families.prediction.private.statistics import NoisyRegression, NoisySums, marginal_operator
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.federated import session as own
-from dpdist.federated.client import Joined, answering, masks_of, pin
-from dpdist.federated.mailbox import calls_of
-from dpdist.federated.messages import WORDS, Masks, Message, check_message, message_statement
-from dpdist.federated.rounds import BEGUN_FILE, DROPPED, agree, begin, note
+from dpdist.federated.client import Joined, answering, masks_of, message_of, pin
+from dpdist.federated.messages import WORDS, Masks, Message, check_message
+from dpdist.federated.rounds import DROPPED, note
 from dpdist.federated.session import ClientAttempt, ClientSession
-from dpdist.federated.sums import added
+from dpdist.federated.sums import added, require_sums
+from dpdist.federated.together import Together
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
 
@@ -44,6 +44,8 @@ def contribute(session: PredictionSession, known: tuple[Counts, ...], members: d
     spec, plan = session.spec, session.plan
     if len(members) < spec.least_clients:
         raise RoundFailed("fewer clients take part than the noise of each is made for")
+    for cells in known:
+        require_sums(cells)
     pin(session, _PART, members)
     attempt, digest = own.attempt_of(session), digest_of(known)
     with closing(own.ledger_of(session)) as ledger:
@@ -57,9 +59,7 @@ def contribute(session: PredictionSession, known: tuple[Counts, ...], members: d
     sums = attempt.result(Passes).run(work, stage=stage)
     cells = kind.draw(sums, charge=plan.own_charge, noise=noise).flat
     steps = (cells.view(np.uint64) + masks.words(f"prediction/together/{digest}", cells.size)).view(np.int64)
-    round, key = round_of(session.attempt, known), own.identity_of(session)
-    statement = message_statement(steps, client=session.name, round=round)
-    return Message(session.name, round, steps, b"" if key is None else key.sign(statement))
+    return message_of(session, round_of(session.attempt, known), steps)
 
 
 class PredictionSession(ClientSession):
@@ -117,12 +117,10 @@ def public_noise(attempt: str) -> Noise:
 
 def measure_together(attempt: Attempt[TwoStageSpec, FederatedPrivatePlan]) -> FittedInputs:
     """Ask all clients for each statistic, and store its noisy sum. Raises RoundFailed: one cannot go on."""
-    calls, plan, known = calls_of(attempt, PredictionSession), attempt.plan, list[Counts]()
-    members = begin(calls, known=attempt.work.exists(NoisyRegression.FILE))
-    attempt.before_noise()
-    attempt.work.write_exclusive(BEGUN_FILE, b"")
-    attempt.public["clients"] = len(members)
-    attempt.before_commit = partial(agree, calls, members)
+    plan, known = attempt.plan, list[Counts]()
+    together = Together.begun(attempt, PredictionSession, known=attempt.work.exists(NoisyRegression.FILE))
+    calls, members = together.calls, together.members
+    together.draw()
 
     def collected(statistic: Statistic) -> NoisySums:
         empty, round = nothing(plan, statistic), round_of(attempt.id, known)
@@ -131,11 +129,15 @@ def measure_together(attempt: Attempt[TwoStageSpec, FederatedPrivatePlan]) -> Fi
             key = attempt.spec.clients[name] or ""
             check_message(message, client=name, public_key=key, round=round, shape=empty.flat.shape, largest=WORDS)
             note(attempt, message, f"received-{len(known)}-{name}.sha256")
-        return empty.filled(added([message.steps for message in messages.values()]))
+        cells = added([message.steps for message in messages.values()])
+        require_sums(cells)
+        return empty.filled(cells)
 
     def answer(statistic: Statistic) -> NoisySums:
         noisy = attempt.stored(statistic[0], partial(collected, statistic))
         known.append(noisy.flat)
         return noisy
 
-    return replace(answered(asked(plan, public_noise(attempt.id)), answer), clients=len(members))
+    found = answered(asked(plan, public_noise(attempt.id)), answer)
+    together.close()
+    return replace(found, clients=len(members))
