@@ -102,10 +102,9 @@ def _admitted(book: Book, request: Mapping[str, str], price: Price | None) -> tu
         raise LedgerError(f"release {release!r} has a charge without a price")
     months = book.months.get(request["input_fingerprint"], ())
     accounts = [book.account_of(part) for part in book.parts(book.spent, months)]
+    # each admits it, or none does; what it costs is the same for all
     costs = [_costs(book.dataset, account, price, release=release) for account in accounts]
-    return price.epsilon or Fraction(0), costs[
-        0
-    ]  # they are the same: what has a month for itself has all of its months
+    return price.epsilon or Fraction(0), costs[0]
 
 
 def _costs(dataset: Dataset, account: Account, price: Price, *, release: str) -> Costs:

@@ -19,17 +19,17 @@ from dpdist.model.junction import JunctionTree, Set
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import LN2, exp, inner, log2, matmul, solve
 
-_EDGE = 0.5  # of the largest square of a singular value that noise alone has: half of what is as large is kept
-_CLEAR = 2.0**16  # a dependence so many times larger than that has no noise to speak of
+_EDGE = 0.7  # of the largest square of a singular value that noise alone has: half of one as large is kept
+_CLEAR = 2.0**16  # a dependence is known where it is this many times as large
 
 
 def denoised(share: Floats, known: Floats, weight: float) -> Floats:
     """A noisy pair table (shares), without what of its change from what was `known` looks like noise; `weight` is one
     over a cell's variance.
 
-    The margins of the change are kept. Of the rest, its dependence, noise of deviation s alone has singular values up
-    to ``(sqrt(m) + sqrt(n)) s`` [1]_, whatever it hides has few and larger ones: one of square h, in units of a part of
-    the square of that edge, keeps ``h^2 / (1 + h^2)``.
+    The margins of the change are kept. Noise of deviation s alone has singular values up to ``(sqrt(m) + sqrt(n)) s``
+    [1]_, and a dependence has few and larger ones. One of square h, in units of a part of the square of that edge,
+    keeps ``h^2 / (1 + h^2)``; the rest is left out as far as noise accounts for its energy, so a weak dependence stays.
 
     .. [1] Gavish and Donoho, Optimal shrinkage of singular values, IEEE Trans. Inf. Theory 63, 2017, section II.
     """
@@ -41,11 +41,16 @@ def denoised(share: Floats, known: Floats, weight: float) -> Floats:
     if not rows:
         return share
     edge = _EDGE * (math.sqrt(rows) + math.sqrt(columns)) ** 2 / weight
-    squares = matmul(wide, wide.T) / edge
+    squares, unit = matmul(wide, wide.T) / edge, np.eye(rows + 1)
     if np.trace(squares) > _CLEAR:
         return share
-    noise = solve(matmul(squares, squares) + np.eye(len(wide)), wide)
-    return share - (noise if wide is dependence else noise.T)
+    left, parts = np.split(solve(matmul(squares, squares) + unit, np.hstack([wide, unit])), [columns + 1], axis=1)
+    energy = inner(left.ravel(), left.ravel())
+    noise = (
+        columns * (inner(parts.ravel(), parts.ravel()) - 1) / weight
+    )  # in the direction of the margins there is none
+    left *= min(1.0, noise / energy) if energy else 0.0
+    return share - (left if wide is dependence else left.T)
 
 
 GROWTH = 1.05  # growth of the step length after each step

@@ -107,9 +107,8 @@ def measure(
         progress(r + 2, steps)
         carried += choices.pairs / choices.rounds
         learner.cells = least + (choices.cells - least) * (r + 1) // choices.rounds  # more than in the round before
-        outside = bool(choices.balance and not choices.rake) and r >= choices.rounds - _OUTSIDE
-        how: dict[str, Any] = {"share": carried, "pick_share": picks, "most": choices.per_round, "outside": outside}
-        if carried and learner.round(f"round/{r}", **how):
+        learner.any_pair = r >= choices.rounds - _OUTSIDE and choices.balance > 0 and not choices.rake
+        if carried and learner.round(f"round/{r}", share=carried, pick_share=picks, most=choices.per_round):
             learner.refit(choices.iterations[min(r + 1, len(choices.iterations) - 1)])
             carried = 0.0
     if learner.model is None:

@@ -108,6 +108,7 @@ class Learner:
 
     def __post_init__(self) -> None:
         self.cells = self.choices.cells
+        self.any_pair = False  # whether pairs are picked for which the tree has no room
         self.edges = list(self.coding.links)
         self._join_rules()
         self._index = {pair: k for k, pair in enumerate(self.tables.pairs)}
@@ -194,11 +195,8 @@ class Learner:
         """The public model's counts of all pairs, rounded."""
         return np.rint(self.one_way.records * self._public).astype(np.int64)
 
-    def round(
-        self, name: str, *, share: float, pick_share: float, most: int, tree: bool = False, outside: bool = False
-    ) -> int:
-        """One round; the number of pairs that it measured. With `tree` it joins components instead of adding any pairs,
-        with `outside` also pairs for which the tree has no room.
+    def round(self, name: str, *, share: float, pick_share: float, most: int, tree: bool = False) -> int:
+        """One round; the number of pairs that it measured. With `tree` it joins components instead of adding any pairs.
 
         A pair's score is the L1 distance of its table to the model, less a part of the error that measuring it would
         leave, times its priority. The root of that error is a table's weight in the share.
@@ -208,7 +206,9 @@ class Learner:
         error = np.minimum(L1_OF_NOISE * sigma, expected + EMPTY * sigma)
         errors = np.add.reduceat(error, self.tables.starts)
         noise = np.rint(self.choices.penalty * errors).astype(np.int64)
-        valid: Valid[Pair] = self._joining if tree else _any if outside or self.evidence is not None else self._fitting
+        valid: Valid[Pair] = self._joining if tree else self._fitting
+        if not tree and (self.any_pair or self.evidence is not None):
+            valid = _any
         if self.grids is not None:
             distances, seen = self.missed(self.grids, expected)
             scores = np.rint((distances - noise) * self._weights / LARGEST_WEIGHT).astype(np.int64)
@@ -289,7 +289,7 @@ class Learner:
             self._take(self.evidence, [pair for pair in picked if pair not in measured and pair not in self.outside])
             return
         for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
-            if pair in self.told or (pair not in self.edges and not self._fitting([])(pair)):
+            if pair in self.told or (self.any_pair and pair not in self.edges and not self._fitting([])(pair)):
                 self._tell(pair, table, sigma**2)
                 continue
             known = None if pair in measured else self.marginals[pair]

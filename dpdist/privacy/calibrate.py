@@ -24,7 +24,8 @@ BITS: Final = 12
 ABOVE: Final = 1 + 2.0**-40
 """Times a number that was computed by sums, products, quotients and roots: surely above the exact one."""
 
-_LARGEST_FACTOR = 1e12  # between the first scale and any other that is tried
+_OCTAVES = 50  # factors of 2 from the first scale up to the largest that is tried
+_LARGEST_FACTOR = 1e12  # between the first scale and the least that is tried
 _LEAST_COST = 1e-12
 _MARGIN = 1e-8  # of a cost: one that is the budget itself, as many are, is above it whatever its last bits
 
@@ -122,7 +123,7 @@ def _bracket(excess: Excess, start: int, least: int, *, octave: int) -> tuple[Po
     while above > 0:
         low, below = high, above
         high += octave
-        if high > start + 40 * octave:
+        if high > start + _OCTAVES * octave:
             return None
         above = excess(high)
     while below <= 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError
@@ -15,7 +15,8 @@ from dpdist.privacy.formatting import shown
 costs = st.tuples(st.floats(0.5, 3), st.floats(1e-3, 1e3), st.floats(0.01, 20), st.floats(-1e-9, 1e-9))
 
 
-@given(costs, st.sampled_from([7, 12, 16]), st.floats(1e-2, 1e4))
+@example((0.5, 544.0, 0.01171875, 0.0), 7, 0.001953125)
+@given(costs, st.sampled_from([7, 12, 16]), st.floats(1e-4, 1e4))
 def test_the_answer_is_the_least_on_the_grid_from_any_start(
     given: tuple[float, float, float, float], bits: int, start: float
 ) -> None:
