@@ -76,8 +76,8 @@ class Releases:
         """Distances and coverage of a release."""
         released = released_codes(made)
         distances = Distances(codes, self.schema.cardinalities).of(released)
-        accuracy, measured = made.result(ReleaseAccuracy).accuracy, made.result(Learned).measurements
-        cells = of_cells(codes, Made(self.schema, released, accuracy, measured))
+        accuracy, learned = made.result(ReleaseAccuracy).accuracy, made.result(Learned)
+        cells = of_cells(codes, Made(self.schema, released, accuracy, learned))
         covered = {f"cells_{k}": round(cells[f"cells {k}"][0], 1) for k in (1, 2)}
         below = {f"below_{k}": round(cells[f"cells {k}"][2], 1) for k in (1, 2)}
         return {name: round(value, 4) for name, value in distances.items()} | covered | below

@@ -21,7 +21,7 @@ from dpdist.federated import session as client_session
 
 _numbers = count()
 # loaded twice
-_plain = vars(mixing).setdefault("_plain", (mixing.noisy_steps, mixing.Message, client_session.identity_of))
+_plain = vars(mixing).setdefault("_plain", (mixing.noisy_steps, mixing.message_of, client_session.identity_of))
 _plain_steps, _plain_message, _plain_identity = _plain
 
 
@@ -60,5 +60,5 @@ def _identity(session: Any) -> Any:
     return Ed25519PrivateKey.generate() if _lie() == "forged" else _plain_identity(session)
 
 
-mixing.noisy_steps, mixing.Message = _steps, _message  # type: ignore[assignment]
+mixing.noisy_steps, mixing.message_of = _steps, _message
 client_session.identity_of = _identity
