@@ -179,8 +179,6 @@ def _package(manifest: Manifest) -> dict[str, Any]:
             "path": part.name,
             "format": "parquet",
             "mediatype": "application/vnd.apache.parquet",
-            "bytes": part.bytes,
-            "hash": f"sha256:{part.sha256}",
             "schema": {"fields": fields},
         }
         for number, part in enumerate(manifest.parts)
