@@ -54,8 +54,8 @@ from dpdist.storage.stored import tree_of
 
 _DRAWN = 0.05  # part of delta that draws may miss their distributions by, where it is not known yet how many there are
 _LOST = 0.01  # part of delta that the draws of triples' tables may miss their distributions by
-# seconds of one core that learning takes: for each pair of attributes, each cell of all pairs, and each cell of the model
-# in each round (docs/benchmarks.md)
+# seconds of one core that learning takes for each pair of attributes, each cell of their tables, and each cell of the
+# model in each round
 _PAIR, _PAIR_CELL, _MODEL_CELL = 1.6e-3, 1e-5, 6e-7
 TARGET_WEIGHT = 2.0  # of the pairs of a target attribute
 
