@@ -267,7 +267,7 @@ class _Range:
         if self.is_of_integers:
             cells = np.minimum(cells, highs - lows)
         ends = [
-            low + i * (high - low) / number
+            _short(low + i * (high - low) / number, (high - low) / number) if i else low
             for low, high, number in zip(lows.tolist(), highs.tolist(), cells.astype(int).tolist(), strict=True)
             for i in range(number)
         ]
@@ -326,3 +326,8 @@ class _Range:
             step = self.step or 10.0 ** (math.floor(math.log10(np.median(np.diff([*lows, end])))) - 1)
             tree |= {"bounds": [lows[0], end - 0.5 if step == 1 else end], "bins": {"edges": lows}, "step": step}
         return Attribute.model_validate(tree | policies)
+
+
+def _short(number: float, width: float) -> float:
+    """A number with no more digits than tell it from others a tenth of the width away."""
+    return round(number, 1 - math.floor(math.log10(width)))
