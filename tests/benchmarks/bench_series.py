@@ -220,7 +220,7 @@ def states(options: argparse.Namespace, releases: Releases, codes: Codes) -> Ite
         own = [codes[k][codes[place] == state] for k in kept]
         for how, related in (("alone", ()), ("with the country", (country,))):
             figures = inside.figures(own, inside.release(own, "whole", *related))
-            yield {"case": "states", "drift": "", "release": f"{len(own[0]):,} records, {how}", **figures}
+            yield {"case": "states", "release": f"{len(own[0]):,} records, {how}", **figures}
 
 
 def panel(options: argparse.Namespace, releases: Releases, codes: Codes) -> Iterator[dict[str, Any]]:
