@@ -14,12 +14,12 @@ import numpy as np
 from deniability_claims import release_claim, tables_canaries
 from harness import Clock, argument_parser, write
 
+from dpdist.families.base.bounding import joined
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.claims import (
     alike,
     even_network,
     records_claim,
-    stacked,
     structure_claim,
     tables_claim,
 )
@@ -74,7 +74,7 @@ def whole_release(records: int, split: dict[str, float]) -> Any:
         }
     )
     companions = [np.full(118, 1, np.uint8), *alike(SIZES[1:], 118)]
-    return release_claim(plan(spec), stacked(alike(SIZES, 4000), companions), alike(SIZES, 1, code=1))
+    return release_claim(plan(spec), joined([alike(SIZES, 4000), companions]), alike(SIZES, 1, code=1))
 
 
 def synthesis(runs: int, confidence: float) -> Iterator[Callable[[], Finding]]:

@@ -19,7 +19,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from bench_synthesis import Distances, table_of
+from bench_synthesis import Distances, released, table_of
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from harness import argument_parser, keep
 
@@ -29,9 +29,7 @@ from dpdist.accuracy.measured import measure_accuracy
 from dpdist.accuracy.sketched import Sketch
 from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.families.base.registry import make_plan
-from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.families.synthesis.stages import stages
 from dpdist.federated.messages import LEAST_SIGMA, Masks, identity_text, public_key
 from dpdist.federated.sums import Question, added, part_of, tables_in
 from dpdist.model.account import GaussianAccount
@@ -139,7 +137,7 @@ class Case:
                 assert isinstance(plan, SynthesisPlan)
                 found.setdefault(name, []).append(of_all.of(together(plan, parts, seed)))
             for part in parts[:: max(1, len(parts) // MOST_ALONE)][:MOST_ALONE] if first else []:
-                alone = released_alone(spec(records=len(part[0]), clients=1), part, seed)
+                alone = released(make_plan(spec(records=len(part[0]), clients=1)), part, seed, 2)
                 found.setdefault("alone", []).append(Distances(part, cards).of(alone))
         row = {"table": self.table, "dealt": self.dealt, "clients": str(len(parts))}
         for order in (2, 3):
@@ -154,7 +152,7 @@ def curated(table: str, epsilon: float, seed: int) -> dict[str, float]:
     """The distances of one curator's release."""
     codes, _, shipped = table_of(table)
     spec = spec_of(shipped, epsilon=epsilon, records=len(codes[0]), clients=1)
-    return Distances(codes, shipped.table.cardinalities).of(released_alone(spec, codes, seed))
+    return Distances(codes, shipped.table.cardinalities).of(released(make_plan(spec), codes, seed, 2))
 
 
 def coverage(table: str, clients: int, epsilon: float) -> list[dict[str, str]]:
@@ -197,13 +195,6 @@ def coverage(table: str, clients: int, epsilon: float) -> list[dict[str, str]]:
             }
         rows.append(row)
     return rows
-
-
-def released_alone(spec: ReleaseSpec, codes: Codes, seed: int) -> Codes:
-    """The records of a release of one table."""
-    plan, key = make_plan(spec), key_from(Noise(np.random.default_rng([seed, 2]).bytes(32)))
-    assert isinstance(plan, SynthesisPlan)
-    return released_codes(rehearse(plan, stages(plan), codes, key=key))
 
 
 NOTE = (

@@ -9,7 +9,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,15 @@ def write(options: argparse.Namespace, rows: Any) -> None:
     else:
         tables = {"rows": about | {"results": rows}}
     write_tables(options.json, tables)
+
+
+def write_rows(options: argparse.Namespace, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print each row as it is made, then write all of them to the file of ``--json``."""
+    made = []
+    for row in rows:
+        print(json.dumps(row), flush=True)
+        made.append(row)
+    write(options, made)
 
 
 def keep(file: str, key: str, about: Mapping[str, str], columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

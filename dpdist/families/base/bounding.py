@@ -9,7 +9,7 @@ depends on neither the shards nor the partitions.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -237,6 +237,11 @@ def bound_shard(
     return RecordsInMemory.of(schema, whole, report=report)
 
 
-def joined(pieces: list[Codes]) -> Codes:
+def joined(pieces: Iterable[Codes]) -> Codes:
     """Records one after another."""
     return [np.concatenate(columns) for columns in zip(*pieces, strict=True)]
+
+
+def spans_of(blocks: Sequence[Codes], spans: Sequence[tuple[int, int]]) -> Codes:
+    """The records of a span of each block, one after another."""
+    return joined([column[a:b] for column in block] for block, (a, b) in zip(blocks, spans, strict=True))

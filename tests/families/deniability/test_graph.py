@@ -27,7 +27,6 @@ from dpdist.families.deniability.deniability import Passed, PrivacyTest, SeedSyn
 from dpdist.families.deniability.graph import (
     candidate_batches,
     first_passing,
-    part_slices,
     passed_counts,
     released_parts,
     shard_count,
@@ -225,12 +224,13 @@ def test_the_model_is_sent_once(random_network: RandomNetwork, seeds: Codes) -> 
 )
 def test_slices_cover_the_first_records_in_order(counts: list[int], rows: int, share: float) -> None:
     records = int(sum(counts) * share)
-    passing = [(b, row) for b, count in enumerate(counts) for row in range(count)]
-    parts = part_slices(counts, records=records, rows_per_part=rows)
-    found = [[(b, row) for b, begin, end in part for row in range(begin, end)] for part in parts]
-    assert [row for part in found for row in part] == passing[:records]
-    assert [len(part) for part in found] == [min(rows, records - low) for low in range(0, records, rows)]
-    assert all(begin < end for part in parts for _, begin, end in part)
+    batches = [Passed(np.arange(count), [100 * b + np.arange(count)]) for b, count in enumerate(counts)]
+    passing = [value for batch in batches for value in batch.codes[0].tolist()]
+    parts = [
+        part[0].tolist() for part in released_parts(InProcess(), batches, counts, records=records, rows_per_part=rows)
+    ]
+    assert [value for part in parts for value in part] == passing[:records]
+    assert [len(part) for part in parts] == [min(rows, records - low) for low in range(0, records, rows)]
 
 
 def test_shards_follow_the_memory_of_a_worker(synthesizer: SeedSynthesizer) -> None:

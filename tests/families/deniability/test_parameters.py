@@ -104,34 +104,16 @@ def test_counts_are_those_of_the_records(codes):
     assert all(table.dtype == np.int64 for table in tables)
 
 
-@pytest.mark.parametrize(("epsilon", "delta", "repeat"), [(1.0, 0.0, 3), (1.0, 1e-9, 30)])
-def test_every_cell_gets_noise_of_the_planned_scale(epsilon, delta, repeat, chi_square):
-    m, size = repeat, 3_000
-    schema = _schema([size] * m, [size] * m)
-    structure = Structure(cardinalities=(size,) * m, bucket_counts=(1,) * m, parents=((),) * m, order=tuple(range(m)))
-    plan = parameter_plan(schema, epsilon=epsilon, delta=delta)
-    counts = np.zeros(m * size, np.int64)
-    counts[: size // 2] = 1_000
-    noisy = measure_tables(counts, structure, plan=plan, noise=Noise(bytes(32)))
-    noise = np.concatenate([table.ravel() for table in noisy.tables]) - counts
-    pieces = noise.reshape(m, size)
-    assert len({piece.tobytes() for piece in pieces}) == m  # no table shares another's noise
-    deviation = noisy.variances[0] ** 0.5
-    assert noisy.noise == plan.noise
-    assert 0.94 * deviation < noise.std() < 1.06 * deviation
-    assert abs(noise.mean()) < 6 * deviation / noise.size**0.5
-    edges = np.linspace(-2, 2, 17) * deviation
-    seen = np.bincount(np.searchsorted(edges, noise), minlength=18).astype(float)
-    big = Noise(bytes([1]) * 32)
-
-    def expected(factor):
-        scale = plan.scales(structure.cells)[0] * factor
-        if plan.noise == "laplace":
-            sample = big.discrete_laplace("x", 400_000, scale=scale)
-        else:
-            sample = big.gaussian_integers("x", 400_000, sigma=scale)
-        return np.bincount(np.searchsorted(edges, sample), minlength=18) * (noise.size / 400_000)
-
-    assert chi_square(seen, expected(1.0)) > 1e-20
-    for factor in (0.7, 1.3):
-        assert chi_square(seen, expected(factor)) < 1e-20
+@pytest.mark.parametrize(("delta", "attributes"), [(0.0, 3), (1e-9, 30)])
+def test_every_cell_gets_the_planned_noise_from_its_table_s_stream(delta, attributes):
+    sizes = (7,) * attributes
+    structure = Structure(cardinalities=sizes, bucket_counts=sizes, parents=((),) * attributes, order=range(attributes))
+    plan = parameter_plan(_schema(sizes, [1] * attributes), epsilon=1.0, delta=delta)
+    counts, noise = np.arange(7 * attributes), Noise(bytes(32))
+    noisy = measure_tables(counts, structure, plan=plan, noise=noise)
+    assert noisy.noise == plan.noise == ("gaussian" if delta else "laplace")
+    assert noisy.scales == plan.scales(structure.cells)
+    for i, (table, exact) in enumerate(zip(noisy.tables, split_tables(counts, structure), strict=True)):
+        name, scale = f"parameters/table/{i}", noisy.scales[i]
+        drawn = noise.gaussian_integers(name, 7, sigma=scale) if delta else noise.discrete_laplace(name, 7, scale=scale)
+        np.testing.assert_array_equal((table - exact).ravel(), drawn)
