@@ -108,9 +108,7 @@ def measure(
         carried += choices.pairs / choices.rounds
         learner.cells = least + (choices.cells - least) * (r + 1) // choices.rounds  # more than in the round before
         learner.any_pair = r >= choices.rounds - _OUTSIDE and choices.balance > 0 and not choices.rake
-        if carried and learner.round(f"round/{r}", share=carried, pick_share=picks, most=choices.per_round):
-            learner.refit(choices.iterations[min(r + 1, len(choices.iterations) - 1)])
-            carried = 0.0
+        carried = _round(learner, r, carried, picks)
     if learner.model is None:
         learner.refit(choices.iterations[-1])
     if choices.rake and not isinstance(counts, SingleCounts):
@@ -153,6 +151,15 @@ def _begin(learner: Learner, prior: PairCounts | None, evidence: Evidence | None
         learner.remember(evidence, most=choices.prior_cells, rounds=_REMEMBERED, iterations=choices.iterations[0])
     elif learner.zeros:
         learner.refit(choices.iterations[0])
+
+
+def _round(learner: Learner, number: int, share: float, picks: float) -> float:
+    """Do a round with a share of the account; return what is carried to the next, as no pair was picked."""
+    choices = learner.choices
+    if not share or not learner.round(f"round/{number}", share=share, pick_share=picks, most=choices.per_round):
+        return share
+    learner.refit(choices.iterations[min(number + 1, len(choices.iterations) - 1)])
+    return 0.0
 
 
 def _all_pairs(
@@ -199,10 +206,7 @@ def _more_rounds(learner: Learner, choices: Choices, carried: float) -> None:
     """Spend the share of raking, and of triples, on further rounds."""
     for r in range(choices.rounds, 2 * choices.rounds):
         share = (choices.rake + choices.triples + choices.triple_picks) / choices.rounds
-        carried += 0.95 * share
-        if learner.round(f"round/{r}", share=carried, pick_share=0.05 * share, most=choices.per_round):
-            learner.refit(choices.iterations[-1])
-            carried = 0.0
+        carried = _round(learner, r, carried + 0.95 * share, 0.05 * share)
 
 
 _SMOOTHING = 0.05

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -112,37 +112,40 @@ def together(plan: SynthesisPlan, parts: Sequence[Codes], seed: int) -> Codes:
     return [np.concatenate(columns) for columns in zip(*made, strict=True)]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Case:
-    """A table, and how it is dealt to clients."""
+    """A table, how it is dealt to clients, and the distances of what each way releases, one with each key."""
 
     table: str
     dealt: str
     clients: int
     epsilon: float
-    keys: int
+    found: dict[str, list[dict[str, float]]] = field(default_factory=lambda: {name: [] for name in WAYS})
 
-    def row(self) -> dict[str, str]:
-        """The mean distances of what each way releases."""
+    def release(self, seed: int) -> None:
+        """Release with one more key."""
         codes, _, shipped = table_of(self.table)
         cards, parts = shipped.table.cardinalities, dealt(codes, shipped, self.dealt, self.clients)
-        of_all, rows = Distances(codes, cards), len(codes[0])
+        of_all, rows, self.clients = Distances(codes, cards), len(codes[0]), len(parts)
         spec = partial(spec_of, shipped, epsilon=self.epsilon)
-        found: dict[str, list[dict[str, float]]] = {}
-        for seed in range(self.keys):
-            found.setdefault("curator", []).append(curated(self.table, self.epsilon, seed))
-            first = self.dealt == DEALS[self.table][0]  # how records are dealt says little of the other ways
-            for name, trust in (("federated", "correlated"), *([("local", "local")] if first else [])):
-                plan = make_plan(spec(records=rows, clients=len(parts), trust=trust))
-                assert isinstance(plan, SynthesisPlan)
-                found.setdefault(name, []).append(of_all.of(together(plan, parts, seed)))
-            for part in parts[:: max(1, len(parts) // MOST_ALONE)][:MOST_ALONE] if first else []:
-                alone = released(make_plan(spec(records=len(part[0]), clients=1)), part, seed, 2)
-                found.setdefault("alone", []).append(Distances(part, cards).of(alone))
-        row = {"table": self.table, "dealt": self.dealt, "clients": str(len(parts))}
+        first = self.dealt == DEALS[self.table][0]  # how records are dealt says little of the other ways
+        for name, trust in (("federated", "correlated"), *([("local", "local")] if first else [])):
+            plan = make_plan(spec(records=rows, clients=len(parts), trust=trust))
+            assert isinstance(plan, SynthesisPlan)
+            self.found[name].append(of_all.of(together(plan, parts, seed)))
+        self.found["curator"].append(curated(self.table, self.epsilon, seed))
+        for part in parts[:: max(1, len(parts) // MOST_ALONE)][:MOST_ALONE] if first else []:
+            alone = released(make_plan(spec(records=len(part[0]), clients=1)), part, seed, 2)
+            self.found["alone"].append(Distances(part, cards).of(alone))
+
+    @property
+    def row(self) -> dict[str, str]:
+        """The mean distances of what each way releases."""
+        row = {"table": self.table, "dealt": self.dealt, "clients": str(self.clients)}
+        row["keys"] = str(len(self.found["federated"]))
         for order in (2, 3):
             for name, way in WAYS.items():
-                each = [one[f"tvd_{order}"] for one in found.get(name, [])]
+                each = [one[f"tvd_{order}"] for one in self.found[name]]
                 row[f"{way}{'' if order == 2 else ', three-way'}"] = f"{np.mean(each):.4f}" if each else ""
         return row
 
@@ -199,7 +202,7 @@ def coverage(table: str, clients: int, epsilon: float) -> list[dict[str, str]]:
 
 NOTE = (
     "Total variation distances of two- and three-way tables to those of all records; *each alone*: of what a client "
-    "releases by itself to its own records, the mean of two clients. δ = 10⁻⁹, seeded keys."
+    "releases by itself to its own records, the mean of two clients. δ = 10⁻⁹, the mean of so many seeded keys."
 )
 
 
@@ -219,18 +222,23 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--keys", type=int, default=3)
     options = parser.parse_args()
-    rows: list[dict[str, str]] = []
     title, note = TITLES[options.part], LENGTHS if options.part == "coverage" else NOTE
-    for table in options.tables:
-        for how in DEALS[table] if options.part == "deals" else DEALS[table][:1]:
-            for clients in options.clients:
-                if options.part == "coverage":
-                    rows += coverage(table, clients, options.epsilon)
-                else:
-                    rows.append(Case(table, how, clients, options.epsilon, options.keys).row())
-                print(rows[-1], flush=True)
-                values = [list(row.values()) for row in rows]
-                keep("federated", options.part, {"title": title, "note": note}, list(rows[0]), values)
+    cases = [
+        Case(table, how, clients, options.epsilon)
+        for table in options.tables
+        for how in (DEALS[table] if options.part == "deals" else DEALS[table][:1])
+        for clients in options.clients
+    ]
+    rows: list[dict[str, str]] = []
+    for seed, case in product(range(options.keys if options.part != "coverage" else 1), cases):
+        if options.part == "coverage":
+            rows += coverage(case.table, case.clients, case.epsilon)
+        else:
+            case.release(seed)
+            rows = [one.row for one in cases if one.found["federated"]]
+            print(case.row, flush=True)
+        values = [list(row.values()) for row in rows]
+        keep("federated", options.part, {"title": title, "note": note}, list(rows[0]), values)
 
 
 if __name__ == "__main__":
