@@ -107,6 +107,15 @@ def add_noise(table: Counts, *, mechanism: Mechanism, scale: float, noise: Noise
     return np.asarray(table + draws.reshape(table.shape))
 
 
+def grid_noise(noise: Noise, name: str, count: int, *, mechanism: Mechanism, scale: float, grid: float) -> Floats:
+    """`count` draws on multiples of `grid`, float64: Gaussian noise of this deviation or discrete Laplace noise of
+    this scale, both in the unit of the grid; from draw 0 of the stream `name` on.
+    """
+    if mechanism == "gaussian":
+        return noise.grid_gaussian(name, count, sigma=scale, grid=grid)
+    return noise.grid_laplace(name, count, scale=scale, grid=grid)
+
+
 def noisily_passes(count: int, check: CountCheck | PassCheck, *, noise: Noise, name: str) -> bool:
     """Whether a count with noise, from the stream ``checks/name``, confirms a declared public lower bound."""
     return check.passes(count + int(noise.discrete_laplace(f"checks/{name}", 1, scale=check.scale)[0]))

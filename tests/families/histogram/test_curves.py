@@ -15,6 +15,7 @@ from dpdist.families.histogram.curves import (
     CurvePlan,
     CurveSums,
     coefficient_steps,
+    curve_operator,
     plan_mean,
     release_mean,
     sum_curves,
@@ -172,6 +173,11 @@ class TestSums:
             size = np.abs(curve).max() or 1.0
             expected = curve * min(1.0, 0.5 / max(norm(curve / size, basis), 1e-9) / size)
             np.testing.assert_allclose(clipped, expected, atol=2 * unit)
+
+    def test_columns_are_taken_in_the_order_of_the_times(self) -> None:
+        basis, table = eigenbasis(KernelSpec(), TIMES[:4]), paths(20)[:, :4]
+        found = curve_operator(basis, clip=1.0, columns=(2, 3, 1, 4)).chunk([table[:, 0], *table.T[[2, 0, 1, 3]]])
+        np.testing.assert_array_equal(found.totals, sum_curves(table, basis, clip=1.0).totals)
 
     def test_small_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         basis = eigenbasis(KernelSpec(), TIMES)

@@ -205,16 +205,6 @@ def test_classes_and_keys_have_noise_of_their_own():
     assert not np.any(np.all(one == keyed, axis=1))
 
 
-@pytest.mark.parametrize(("factor", "accepted"), [(1.0, True), (1.3, False), (1 / 1.3, False)])
-def test_noise_has_the_stated_deviation(factor, accepted):
-    rows = np.zeros((20, 10), np.float32)
-    mixtures = MIXER.mixtures(NOISE, rows, 0, 10_000).astype(np.float64)
-    statistic = ((mixtures / (MIXER.sigma * factor)) ** 2).sum()
-    tail = min(chi2.sf(statistic, mixtures.size), chi2.cdf(statistic, mixtures.size))
-    assert (tail > 1e-20) == accepted
-    assert abs(mixtures.mean()) < 10 * MIXER.sigma / np.sqrt(mixtures.size)
-
-
 def test_mixtures_are_means_of_sampled_rows_plus_noise():
     rows = clip_rows(np.random.default_rng(3).normal(size=(50, 4)), clip=2.0)
     indices = MIXER.sample(NOISE, 10, 30, size=50)
