@@ -16,7 +16,7 @@ from clusters import DaskProcesses
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from distributed import Client, Security
-from releases import dotted
+from releases import dotted, fund
 
 from dpdist.errors import RoundFailed
 from dpdist.families.histogram.spec import HistogramSpec
@@ -94,9 +94,7 @@ def member(
 
 def create_ledger(folder: Path, dataset: str) -> None:
     """A ledger with one data set."""
-    ledger = Books.open(f"sqlite:///{folder}/ledger.db")
-    ledger.create_dataset(dataset, epsilon=50, delta="1e-5")
-    ledger.close()
+    fund(f"sqlite:///{folder}/ledger.db", dataset)
 
 
 def contract_of_client(spec: MixingSpec, name: str, *, check: bool = True, **changes: Any) -> Contract:

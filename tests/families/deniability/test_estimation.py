@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from releases import integer_schema
 
 from dpdist.families.base.calibration import project
 from dpdist.families.base.network import Network
@@ -16,7 +17,6 @@ from dpdist.families.deniability.estimation import estimate_network, fit, pool, 
 from dpdist.families.deniability.parameters import NoisyTables, count_tables, exact_tables
 from dpdist.families.deniability.structure import Structure
 from dpdist.privacy.noise import Noise
-from dpdist.spec.schema import Attribute, Schema
 
 
 def test_shrinkage_follows_the_noise():
@@ -128,12 +128,7 @@ def test_any_noisy_table_gives_a_valid_posterior(seed):
 
 
 SIZES, WIDTHS = (6, 4, 5, 3), (2, 1, 1, 1)
-SCHEMA = Schema(
-    attributes=tuple(
-        Attribute(name=f"a{i}", kind="integer", bounds=(0, size - 1), buckets={"width": width})
-        for i, (size, width) in enumerate(zip(SIZES, WIDTHS, strict=True))
-    )
-)
+SCHEMA = integer_schema(SIZES, WIDTHS)
 MAPS = [attribute.bucket_map for attribute in SCHEMA.attributes]
 STRUCTURE = Structure(
     cardinalities=SIZES, bucket_counts=(3, 4, 5, 3), parents=((1,), (), (0, 1), (0, 1, 2)), order=(1, 0, 2, 3)

@@ -17,6 +17,7 @@ from dask import delayed
 from dask.delayed import Delayed
 from hypothesis import given
 from hypothesis import strategies as st
+from releases import integer_schema
 
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
@@ -36,7 +37,6 @@ from dpdist.families.deniability.prefixes import SeedIndex, seed_keys, seed_oper
 from dpdist.ledger.key_encryption import KeyEncryptionKey
 from dpdist.ledger.keys import KeyRef, load_noise, new_key, write_key_file
 from dpdist.privacy.arrays import Codes
-from dpdist.spec.schema import Attribute, Schema
 
 KEY = KeyRef.fixed("5a" * 32)
 SIZES = (3, 2, 4, 2)
@@ -138,10 +138,7 @@ def test_the_search_ends_where_too_few_pass(synthesizer: SeedSynthesizer, seeds:
 def test_seeds_come_from_a_pass_over_a_table(
     partitions: int, synthesizer: SeedSynthesizer, seeds: Codes, expected: Passed
 ) -> None:
-    schema = Schema(
-        attributes=tuple(Attribute(name=f"a{i}", kind="integer", bounds=(0, size - 1)) for i, size in enumerate(SIZES))
-    )
-    table = RecordsInMemory.of(schema, seeds, partitions=partitions)
+    table = RecordsInMemory.of(integer_schema(SIZES), seeds, partitions=partitions)
     index, _ = run_pass(table, seed_operator(synthesizer.prefix_code), batch_rows=50)
     (batch,) = candidate_batches(InProcess(), synthesizer, TEST, [index], KEY, [0], batch_size=6000)
     assert equal(batch.codes, expected.codes)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from releases import integer_schema
 
 from dpdist.errors import AccountingError
 from dpdist.families.deniability.parameters import (
@@ -23,21 +24,11 @@ from dpdist.families.deniability.parameters import (
 from dpdist.families.deniability.structure import Structure
 from dpdist.privacy import accountant, events
 from dpdist.privacy.noise import Noise
-from dpdist.spec.schema import Attribute, Schema
 
 SIZES, WIDTHS = (6, 4, 3), (2, 1, 1)
 
 
-def _schema(sizes, widths) -> Schema:
-    return Schema(
-        attributes=tuple(
-            Attribute(name=f"a{i}", kind="integer", bounds=(0, size - 1), buckets={"width": width})
-            for i, (size, width) in enumerate(zip(sizes, widths, strict=True))
-        )
-    )
-
-
-SCHEMA = _schema(SIZES, WIDTHS)
+SCHEMA = integer_schema(SIZES, WIDTHS)
 MAPS = [attribute.bucket_map for attribute in SCHEMA.attributes]
 STRUCTURE = Structure(cardinalities=SIZES, bucket_counts=(3, 4, 3), parents=((), (0,), (0, 1)), order=(0, 1, 2))
 
@@ -52,7 +43,7 @@ def codes(random_codes):
     [(5, 1.0, 1e-9, "laplace"), (40, 1.0, 1e-9, "gaussian"), (40, 1.0, 0.0, "laplace")],
 )
 def test_the_plan_picks_the_smaller_noise_within_its_budget(attributes, epsilon, delta, kind):
-    plan = parameter_plan(_schema([3] * attributes, [1] * attributes), epsilon=epsilon, delta=delta)
+    plan = parameter_plan(integer_schema([3] * attributes), epsilon=epsilon, delta=delta)
     assert plan.noise == kind
     assert plan.tables == attributes
     spent = accountant.epsilon(plan.event, delta=delta)
@@ -67,7 +58,7 @@ def test_the_plan_picks_the_smaller_noise_within_its_budget(attributes, epsilon,
 @settings(max_examples=80)
 @given(st.lists(st.integers(1, 10**7), min_size=1, max_size=30), st.floats(1e-3, 20), st.sampled_from([0.0, 1e-9]))
 def test_scales_never_spend_more_than_the_total_and_favour_large_tables(cells, epsilon, delta):
-    plan = parameter_plan(_schema([2] * len(cells), [1] * len(cells)), epsilon=epsilon, delta=delta)
+    plan = parameter_plan(integer_schema([2] * len(cells)), epsilon=epsilon, delta=delta)
     scales = plan.scales(cells)
     power = 1 if plan.noise == "laplace" else 2
     spent = sum(1 / Fraction(scale) ** power for scale in scales)
@@ -89,7 +80,7 @@ def test_invalid_budgets_are_refused():
 def test_cells_at_most_bounds_every_structure():
     plan = parameter_plan(SCHEMA, epsilon=1.0, delta=1e-9)
     assert plan.cells_at_most == 6 * 12 + 4 * 9 + 3 * 12
-    huge = parameter_plan(_schema([50] * 10, [1] * 10), epsilon=1.0, delta=1e-9)
+    huge = parameter_plan(integer_schema([50] * 10), epsilon=1.0, delta=1e-9)
     assert huge.cells_at_most == (1 << 22) // 10 * 10
 
 
@@ -108,7 +99,7 @@ def test_counts_are_those_of_the_records(codes):
 def test_every_cell_gets_the_planned_noise_from_its_table_s_stream(delta, attributes):
     sizes = (7,) * attributes
     structure = Structure(cardinalities=sizes, bucket_counts=sizes, parents=((),) * attributes, order=range(attributes))
-    plan = parameter_plan(_schema(sizes, [1] * attributes), epsilon=1.0, delta=delta)
+    plan = parameter_plan(integer_schema(sizes), epsilon=1.0, delta=delta)
     counts, noise = np.arange(7 * attributes), Noise(bytes(32))
     noisy = measure_tables(counts, structure, plan=plan, noise=noise)
     assert noisy.noise == plan.noise == ("gaussian" if delta else "laplace")

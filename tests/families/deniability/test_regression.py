@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from releases import KEY, SCHEMA, project
+from releases import KEY, SCHEMA, integer_schema, project
 
 from dpdist.errors import SpecError
 from dpdist.families.base.network import thresholds_from_weights
@@ -38,21 +38,11 @@ from dpdist.lifecycle.run import run_release
 from dpdist.privacy.events import Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_manifest, read_release, verify
-from dpdist.spec.schema import Attribute, Schema
 
 SIZES = (3, 5, 2)
 
 
-def schema(sizes: tuple[int, ...], widths: tuple[int, ...]) -> Schema:
-    return Schema(
-        attributes=tuple(
-            Attribute(name=f"a{i}", kind="integer", bounds=(0, size - 1), buckets={"width": width})
-            for i, (size, width) in enumerate(zip(sizes, widths, strict=True))
-        )
-    )
-
-
-TABLE = schema(SIZES, (2, 1, 1))
+TABLE = integer_schema(SIZES, (2, 1, 1))
 MAPS = [attribute.bucket_map for attribute in TABLE.attributes]
 STRUCTURE = Structure(
     cardinalities=SIZES, bucket_counts=(2, 5, 2), parents=((), (0, 2), (0,)), order=(0, 2, 1), regressed=(1,)

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from releases import integer_schema
 
 from dpdist.data.count import pair_counts
 from dpdist.errors import AccountingError, SpecError
@@ -22,23 +23,12 @@ from dpdist.families.deniability.structure import (
 from dpdist.privacy import accountant, events
 from dpdist.privacy.grid import round_to_grid
 from dpdist.privacy.noise import Noise
-from dpdist.spec.schema import Attribute, Schema
 
 SCORES = ("cfs", "mutual-information", "total-variation")
 
 
-def _schema(sizes, widths=None) -> Schema:
-    widths = widths or [1] * len(sizes)
-    return Schema(
-        attributes=tuple(
-            Attribute(name=f"a{i}", kind="integer", bounds=(0, size - 1), buckets={"width": width})
-            for i, (size, width) in enumerate(zip(sizes, widths, strict=True))
-        )
-    )
-
-
 SIZES = (12, 4, 4, 3, 2)
-SCHEMA = _schema(SIZES, (3, 1, 1, 1, 1))
+SCHEMA = integer_schema(SIZES, (3, 1, 1, 1, 1))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +78,7 @@ def test_a_huge_table_still_has_a_grid_that_double_precision_holds():
 
 def test_plans_that_cannot_be_are_refused():
     with pytest.raises(SpecError, match="independent"):
-        structure_plan(_schema((5,)), minimum_records=10, epsilon=1.0, delta=1e-9)
+        structure_plan(integer_schema((5,)), minimum_records=10, epsilon=1.0, delta=1e-9)
     for epsilon, delta in ((0.0, 1e-9), (-1.0, 1e-9), (1.0, 1.0)):
         with pytest.raises(AccountingError):
             _plan("cfs", epsilon=epsilon, delta=delta)
@@ -145,7 +135,7 @@ def test_by_default_cfs_keeps_the_cells_above_the_noise(counts):
 
 def test_all_tables_together_fit_in_a_worker():
     m = 12
-    schema = _schema([64] * m)
+    schema = integer_schema([64] * m)
     values = (1.0,) * (m * (m - 1) // 2)
     statistics = StructureStatistics(score="total-variation", values=values)
     structure = learn_structure(statistics, schema, records=1e15, table_noise=1e-3)

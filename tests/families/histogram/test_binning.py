@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, pairwise, product
@@ -19,6 +18,7 @@ from attempts import attempt_of, run_stages
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from releases import fund
 
 from dpdist.data.operators import Operator
 from dpdist.errors import AccountingError, SpecError, VerificationFailed
@@ -39,7 +39,6 @@ from dpdist.families.histogram.claims import bins_claim, canaries
 from dpdist.families.histogram.measurement import changed_cells
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.histogram.stages import truth
-from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.noise import Noise
@@ -434,8 +433,7 @@ def test_weights_and_units_are_counted_as_they_are_elsewhere(
     changes: dict[str, Any], records: int, people: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
-    with closing(Books.open(url)) as ledger:
-        ledger.create_dataset("d", epsilon="100", delta="1e-3")
+    fund(url, "d", epsilon="100", delta="1e-3")
     data = {"path": str(people[0] / "people.parquet"), "minimum_records": 10_000, "extra_columns": "ignore"}
     found = []
     for partitions in (1, 5):
@@ -465,8 +463,7 @@ def test_an_evaluation_counts_the_table_in_the_released_bins(
     people: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
 ) -> None:
     url, source = f"sqlite:///{tmp_path}/ledger.db", str(people[0] / "people.parquet")
-    with closing(Books.open(url)) as ledger:
-        ledger.create_dataset("d", epsilon="100", delta="1e-3")
+    fund(url, "d", epsilon="100", delta="1e-3")
     data = {"path": source, "minimum_records": 10_000, "extra_columns": "ignore"}
     output, work = {"path": str(tmp_path / "release")}, str(tmp_path / "work")
     cluster = {"mode": "in-process"}

@@ -188,14 +188,6 @@ def test_sums_of_the_largest_order_are_exact():
 MIXER = Mixer(order=8, clip=2.0, sigma=0.05, name="mixing/0")
 
 
-def test_mixtures_do_not_depend_on_blocks():
-    rows = clip_rows(np.random.default_rng(0).normal(size=(100, 7)), clip=2.0)
-    whole = MIXER.mixtures(NOISE, rows, 0, 500)
-    parts = [MIXER.mixtures(NOISE, rows, a, b) for a, b in ((0, 1), (1, 7), (7, 7), (7, 333), (333, 500))]
-    assert whole.dtype == np.float32
-    assert np.array_equal(whole, np.concatenate(parts))
-
-
 def test_classes_and_keys_have_noise_of_their_own():
     rows = clip_rows(np.random.default_rng(0).normal(size=(100, 7)), clip=2.0)
     one = MIXER.mixtures(NOISE, rows, 0, 50)
