@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from bench_synthesis import Distances, released, table_of
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from harness import argument_parser, keep
+from harness import argument_parser, keep, spec_without_places
 
 from dpdist.accuracy import sketched
 from dpdist.accuracy.intervals import SMALL, CellErrors
@@ -38,7 +38,6 @@ from dpdist.model.learn import Known, learn
 from dpdist.model.sums import AskedCounts, Sum
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 
 DEALS = {"adult": ("random", "class", "large"), "acs2013": ("random",), "acs2024": ("state",)}
@@ -61,25 +60,19 @@ def dealt(codes: Codes, shipped: ReleaseSpec, how: str, clients: int) -> list[Co
 
 def spec_of(shipped: ReleaseSpec, *, epsilon: float, records: int, clients: int, trust: str = "") -> ReleaseSpec:
     """A synthesis of the table of a shipped spec; of clients where they are trusted somehow."""
-    tree: dict[str, Any] = {
-        "kind": "synthesis",
-        "name": "bench",
-        "dataset": "bench",
-        "schema": shipped.table.model_dump(mode="json", exclude_none=True),
-        "data": {"path": "unused", "minimum_records": round(0.9 * records)},
-        "output": {"path": "unused"},
+    declared = round(0.9 * records)
+    sections: dict[str, Any] = {
         "synthesis": {"records": records},
         "privacy": {"epsilon": epsilon, "delta": 1e-9, "accuracy_share": 0},
     }
     if trust:
-        del tree["data"]["path"]
         listed = [
             {"name": f"c{k}", "path": f"{k}.csv", "dataset": "bench", "work": f"work-{k}", "identity": "unused"}
             | {"public_key": identity_text(Ed25519PrivateKey.from_private_bytes(k.to_bytes(32, "big")))}
             for k in range(clients)
         ]
-        tree["federated"] = {"trust": trust, "clients": listed}
-    return load(tree)
+        sections |= {"data": {"minimum_records": declared}, "federated": {"trust": trust, "clients": listed}}
+    return spec_without_places("synthesis", shipped.table, declared, **sections)
 
 
 def together(plan: SynthesisPlan, parts: Sequence[Codes], seed: int) -> Codes:

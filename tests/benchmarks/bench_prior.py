@@ -20,12 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from bench_synthesis import Distances, released, table_of
-from harness import argument_parser, write_rows
+from harness import argument_parser, spec_without_places, write_rows
 from wide_tables import schema_of_codes, write_codes
 
 from dpdist.families.base.registry import make_plan
 from dpdist.privacy.arrays import Codes
-from dpdist.spec.reader import load
 
 ROWS = 100_000
 
@@ -73,22 +72,16 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
         yield {"case": name, "kind": "prior", **rounded(distances.of(public))}
         for epsilon in options.epsilon:
             for prior in (False, True):
-                tree: dict[str, Any] = {
-                    "kind": "synthesis",
-                    "name": "bench",
-                    "dataset": "bench",
-                    "schema": schema_of_codes(sizes),
-                    "data": {"path": str(folder / "own.parquet"), "minimum_records": 9 * len(codes[0]) // 10},
-                    "output": {"path": "unused"},
-                    "privacy": {"epsilon": epsilon, "delta": 1e-9},
-                    "synthesis": {"records": len(codes[0])},
-                    "model": {
-                        "prior": {"public": "Published by the office of statistics, on its site", "path": str(path)}
-                    }
-                    if prior
-                    else {},
-                }
-                plan, rows = make_plan(load(tree)), []
+                public_table = {"public": "Published by the office of statistics, on its site", "path": str(path)}
+                spec = spec_without_places(
+                    "synthesis",
+                    schema_of_codes(sizes),
+                    9 * len(codes[0]) // 10,
+                    privacy={"epsilon": epsilon, "delta": 1e-9},
+                    synthesis={"records": len(codes[0])},
+                    model={"prior": public_table} if prior else {},
+                )
+                plan, rows = make_plan(spec), []
                 for seed in range(options.keys):
                     rows.append(distances.of(released(plan, codes, seed, 3)))
                 means = {figure: float(np.mean([row[figure] for row in rows])) for figure in rows[0]}

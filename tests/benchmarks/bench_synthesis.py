@@ -20,7 +20,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from harness import DATA, ROOT, argument_parser, write_rows
+from harness import DATA, ROOT, argument_parser, spec_without_places, write_rows
 
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
@@ -99,20 +99,13 @@ class Distances:
 
 def spec_of(spec: ReleaseSpec, kind: str, *, epsilon: float, records: int, target: str | None = None) -> ReleaseSpec:
     """A release of this kind with the table, the declared records and the parts of a shipped spec."""
-    tree: dict[str, Any] = {
-        "kind": kind,
-        "name": "bench",
-        "dataset": "bench",
-        "schema": spec.table.model_dump(mode="json", exclude_none=True),
-        "data": {"path": "unused", "minimum_records": round(0.9 * records)},
-        "output": {"path": "unused"},
-        "synthesis": {"records": records},
-    }
+    budget, sections = {"epsilon": epsilon, "delta": 1e-9}, {"synthesis": {"records": records}}
     if kind == "synthesis":
-        model = {"target": target} if target in spec.table.names else {}
-        return load({**tree, "privacy": {"epsilon": epsilon, "delta": 1e-9}, "model": model})
-    split = {"structure": "3/20", "parameters": "17/20", "seeds": 0}
-    return load({**tree, "privacy": {"model": {"epsilon": epsilon, "delta": 1e-9}}, "split": split})
+        sections |= {"privacy": budget, "model": {"target": target} if target in spec.table.names else {}}
+    else:
+        split = {"structure": "3/20", "parameters": "17/20", "seeds": 0}
+        sections |= {"privacy": {"model": budget}, "split": split}
+    return spec_without_places(kind, spec.table, round(0.9 * records), **sections)
 
 
 def released(plan: Plan, codes: Codes, *seed: int) -> Codes:

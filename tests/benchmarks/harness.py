@@ -16,6 +16,9 @@ from typing import Any
 import psutil
 
 import dpdist
+from dpdist.spec.reader import load
+from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.schema import Schema
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
@@ -28,6 +31,14 @@ def argument_parser(text: str | None) -> argparse.ArgumentParser:
     parser.set_defaults(title=title.rstrip("."))
     parser.add_argument("--json", type=Path, help="file to write")
     return parser
+
+
+def spec_without_places(kind: str, schema: Schema | Mapping[str, Any], records: int, **sections: Any) -> ReleaseSpec:
+    """A spec that is planned and rehearsed alone: of a table of this schema, which declares this many records."""
+    table = schema.model_dump(mode="json", exclude_none=True) if isinstance(schema, Schema) else schema
+    data, output = {"path": "unused", "minimum_records": records}, {"path": "unused"}
+    tree = {"kind": kind, "name": "bench", "dataset": "bench", "schema": table, "data": data, "output": output}
+    return load(tree | sections)
 
 
 class Clock:
