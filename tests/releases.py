@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
@@ -77,6 +77,20 @@ def placed(folder: Path, *, records: int, **output: Any) -> dict[str, Any]:
         "ledger": f"sqlite:///{folder}/ledger.db",
         "work": str(folder / "work"),
     }
+
+
+class Crash(Exception):
+    """Stands for a power cut: not an error dpdist raises or handles."""
+
+
+def crashing(stage: str = "synthesising", text: str = "") -> Callable[[str, int, int], None]:
+    """What ends a run when a stage begins, as its ``progress``."""
+
+    def progress(name: str, *_: int) -> None:
+        if name == stage:
+            raise Crash(text)
+
+    return progress
 
 
 def project(folder: Path, *, rows: int = 30_000, epsilon: str = "50", **changes: Any) -> PlausibleDeniabilitySpec:
