@@ -79,6 +79,21 @@ def placed(folder: Path, *, records: int, **output: Any) -> dict[str, Any]:
     }
 
 
+def in_memory(name: str = "first", **changes: Any) -> dict[str, Any]:
+    """A small synthesis of a table in memory, in the current folder."""
+    return {
+        "kind": "synthesis",
+        "name": name,
+        "dataset": "people",
+        "schema": SCHEMA,
+        "data": {"minimum_records": 2_500},
+        "output": {"path": f"out/{name}", "rows_per_part": 1_000},
+        "work": "work",
+        "privacy": {"epsilon": 2, "delta": 1e-7},
+        "model": {"rounds": 1, "balance": 0},
+    } | changes
+
+
 class Crash(Exception):
     """Stands for a power cut: not an error dpdist raises or handles."""
 
