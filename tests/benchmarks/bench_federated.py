@@ -19,9 +19,9 @@ from itertools import combinations, product
 from typing import Any
 
 import numpy as np
-from bench_synthesis import Distances, table_of
+from bench_synthesis import Distances, released, table_of
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from harness import argument_parser, keep
+from harness import argument_parser, keep, spec_without_places
 
 from dpdist.accuracy import sketched
 from dpdist.accuracy.intervals import SMALL, CellErrors
@@ -29,9 +29,7 @@ from dpdist.accuracy.measured import Accuracy, measure_accuracy
 from dpdist.accuracy.sketched import Sketch
 from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.families.base.registry import make_plan
-from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.families.synthesis.stages import stages
 from dpdist.federated.messages import LEAST_SIGMA, Masks, identity_text, public_key
 from dpdist.federated.sums import Question, added, part_of, tables_in
 from dpdist.model.account import GaussianAccount
@@ -40,7 +38,6 @@ from dpdist.model.learn import Known, learn
 from dpdist.model.sums import AskedCounts, Sum
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 
 DEALS = {"adult": ("random", "class", "large"), "acs2013": ("random",), "acs2024": ("state",)}
@@ -63,25 +60,19 @@ def dealt(codes: Codes, shipped: ReleaseSpec, how: str, clients: int) -> list[Co
 
 def spec_of(shipped: ReleaseSpec, *, epsilon: float, records: int, clients: int, trust: str = "") -> ReleaseSpec:
     """A synthesis of the table of a shipped spec; of clients where they are trusted somehow."""
-    tree: dict[str, Any] = {
-        "kind": "synthesis",
-        "name": "bench",
-        "dataset": "bench",
-        "schema": shipped.table.model_dump(mode="json", exclude_none=True),
-        "data": {"path": "unused", "minimum_records": round(0.9 * records)},
-        "output": {"path": "unused"},
+    declared = round(0.9 * records)
+    sections: dict[str, Any] = {
         "synthesis": {"records": records},
         "privacy": {"epsilon": epsilon, "delta": 1e-9, "accuracy_share": 0},
     }
     if trust:
-        del tree["data"]["path"]
         listed = [
             {"name": f"c{k}", "path": f"{k}.csv", "dataset": "bench", "work": f"work-{k}", "identity": "unused"}
             | {"public_key": identity_text(Ed25519PrivateKey.from_private_bytes(k.to_bytes(32, "big")))}
             for k in range(clients)
         ]
-        tree["federated"] = {"trust": trust, "clients": listed}
-    return load(tree)
+        sections |= {"data": {"minimum_records": declared}, "federated": {"trust": trust, "clients": listed}}
+    return spec_without_places("synthesis", shipped.table, declared, **sections)
 
 
 def together(plan: SynthesisPlan, parts: Sequence[Codes], seed: int) -> Codes:
@@ -137,7 +128,7 @@ class Case:
             self.found[name].append(of_all.of(together(plan, parts, seed)))
         self.found["curator"].append(curated(self.table, self.epsilon, seed))
         for part in parts[:: max(1, len(parts) // MOST_ALONE)][:MOST_ALONE] if first else []:
-            alone = released_alone(spec(records=len(part[0]), clients=1), part, seed)
+            alone = released(make_plan(spec(records=len(part[0]), clients=1)), part, seed, 2)
             self.found["alone"].append(Distances(part, cards).of(alone))
 
     @property
@@ -157,7 +148,7 @@ def curated(table: str, epsilon: float, seed: int) -> dict[str, float]:
     """The distances of one curator's release."""
     codes, _, shipped = table_of(table)
     spec = spec_of(shipped, epsilon=epsilon, records=len(codes[0]), clients=1)
-    return Distances(codes, shipped.table.cardinalities).of(released_alone(spec, codes, seed))
+    return Distances(codes, shipped.table.cardinalities).of(released(make_plan(spec), codes, seed, 2))
 
 
 def coverage(table: str, clients: int, epsilon: float, keys: int) -> list[dict[str, str]]:
@@ -215,13 +206,6 @@ def measured(
         "signed sums": sketched.measure(released, Noise(keys[0]), records=records, ask=ask),
         "one curator": measure_accuracy(exact, released, records=records, mu=mu, noise=Noise(keys[0])),
     }
-
-
-def released_alone(spec: ReleaseSpec, codes: Codes, seed: int) -> Codes:
-    """The records of a release of one table."""
-    plan, key = make_plan(spec), key_from(Noise(np.random.default_rng([seed, 2]).bytes(32)))
-    assert isinstance(plan, SynthesisPlan)
-    return released_codes(rehearse(plan, stages(plan), codes, key=key))
 
 
 NOTE = (
