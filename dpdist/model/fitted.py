@@ -245,4 +245,9 @@ def _expected(pairs: Mapping[tuple[int, int], Floats], coding: Coding) -> NDArra
         table = pairs[a, b] if a < b else pairs[b, a].T
         spread = table[np.ix_(coding.merging[i].codes, coding.merging[j].codes)]
         pieces.append((spread * within[i][:, None] * within[j]).ravel())
-    return np.rint(np.concatenate(pieces) * UNIT).astype(np.int64) if pieces else np.zeros(0, np.int64)
+    return units_of(np.concatenate(pieces)) if pieces else np.zeros(0, np.int64)
+
+
+def units_of(shares: Floats) -> NDArray[np.int64]:
+    """Shares in units; where one cell has all records, its share may be more than 1 by what floats err."""
+    return np.clip(np.rint(shares * UNIT), 0, UNIT).astype(np.int64)

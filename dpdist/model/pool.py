@@ -15,7 +15,7 @@ from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, TRIPLE_CELLS, Choices
 from dpdist.model.coding import Pair
 from dpdist.model.draw import pool_part
-from dpdist.model.fitted import UNIT, Fitted
+from dpdist.model.fitted import Fitted, units_of
 from dpdist.model.grids import Grids
 from dpdist.model.one_way import OneWay
 from dpdist.model.rake import WeightedRows, block_change, rake, shrink, targets_in, threads
@@ -148,7 +148,7 @@ class Pool:
         if choices.balance:
             shares = self._rows.shares(self._pairs)
             flat = np.concatenate([shares[pair].ravel() for pair in self._pairs])
-            expected = np.rint(flat * UNIT).astype(np.int64)
+            expected = units_of(flat)
         return replace(
             model,
             adjustment=self._rows.adjustment(),

@@ -2,7 +2,8 @@
 
     python tests/benchmarks/bench_frame.py --json bench/frame.json [--tables adult] [--ways hand found] [--keys 3]
 
-Tables: Adult; a made-up one like the Titanic's (891 records); a made-up one of many types (20,000 records).
+Tables: Adult; *small*, 1,000 of its records; a made-up one like the Titanic's (891 records); a made-up one of many
+types (20,000 records).
 Ways: *hand*, the schema written by hand; *found*, `Synthesizer.from_frame` with names and types alone; *bounds*, with
 the bounds of numbers and days public, as in the documents; *values*, the values of texts public as well.
 As many records are drawn as the table has. Two-way distances are means over all pairs of total variation, after both
@@ -21,7 +22,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,13 @@ def mixed() -> Case:
     return Case(frame, schema, bounds, ("patient_id", "notes"))
 
 
-CASES: dict[str, Callable[[], Case]] = {"adult": adult, "titanic": titanic, "mixed": mixed}
+def small() -> Case:
+    """A sample of Adult."""
+    whole = adult()
+    return replace(whole, frame=whole.frame.sample(1_000, random_state=7).reset_index(drop=True))
+
+
+CASES: dict[str, Callable[[], Case]] = {"adult": adult, "titanic": titanic, "mixed": mixed, "small": small}
 
 
 def by_hand(case: Case, epsilon: float, folder: Path) -> dpdist.Synthesizer:
@@ -240,11 +247,11 @@ def drawn_by_us(make: Callable[[float, Path], dpdist.Synthesizer], case: Case, k
 
 def drawn_by_peer(way: str, case: Case, options: Any) -> pd.DataFrame:
     """The same by another package, in its own environment. Raises SubprocessError: it fails, or takes too long."""
-    cuts = {}
+    cuts = {}  # each the last value of a bin
     for attribute in case.schema.attributes:
         if attribute.values is None:
             whole = pd.api.types.is_integer_dtype(case.frame[attribute.name].dtype)
-            cuts[attribute.name] = [(int if whole else float)(low) for low in attribute.bin_ends()[0][1:]]
+            cuts[attribute.name] = [int(low) - 1 if whole else float(low) for low in attribute.bin_ends()[0][1:]]
     with tempfile.TemporaryDirectory() as folder:
         given, made = Path(folder) / "in.parquet", Path(folder) / "out.parquet"
         case.frame.drop(columns=list(case.drop)).to_parquet(given)

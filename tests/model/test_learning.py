@@ -23,7 +23,7 @@ from dpdist.model.balance import CELL_BITS, PairIndex, TableRows, balance
 from dpdist.model.choices import Choices, choose
 from dpdist.model.coding import coding_of, recode
 from dpdist.model.draw import _lexicographic, draw_part, draw_records, pool_part, rounded_groups
-from dpdist.model.fitted import UNIT, cumulative_of, power_of_two
+from dpdist.model.fitted import UNIT, cumulative_of, power_of_two, units_of
 from dpdist.model.learn import Learned
 from dpdist.model.one_way import OneWay, combine, expected_counts, merge_rare
 from dpdist.model.pool import AllPairs, measure_triples, triple_scores, with_margins
@@ -622,3 +622,9 @@ def test_what_is_measured_does_not_depend_on_the_drawing_key() -> None:
     assert (np.abs(noisy - truth) < 5 * sigma).all()
     assert (sigma <= tables["all pairs"].deviation).all()
     assert one.combined((0, 1, 2), cards) is None
+
+
+def test_the_share_of_all_records_is_one_unit() -> None:
+    """What floats err by is far more than a unit, and readers refuse shares above 1."""
+    found = units_of(np.array([1 + 1e-11, 0.5, 1.0, -1e-18]))
+    assert found.tolist() == [UNIT, UNIT // 2, UNIT, 0]
