@@ -11,7 +11,6 @@ Households have a made-up spec with the bins of a questionnaire. Keys are seeded
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from bench_synthesis import FILES, spec_of
-from harness import DATA, ROOT, argument_parser, write
+from harness import DATA, ROOT, argument_parser, write_rows
 
 from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
@@ -107,12 +106,7 @@ def main() -> None:
     parser.add_argument("--epsilon", nargs="*", type=float, default=[1])
     parser.add_argument("--keys", type=int, default=5)
     options = parser.parse_args()
-    rows = []
-    for name in options.tables:
-        for row in measure(name, options):
-            print(json.dumps(row), flush=True)
-            rows.append(row)
-    write(options, rows)
+    write_rows(options, (row for name in options.tables for row in measure(name, options)))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ points that the manifest states. Keys are seeded, **not private**.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import combinations
@@ -37,7 +36,7 @@ from typing import Any
 
 import numpy as np
 from bench_synthesis import FILES, spec_of, table_of
-from harness import DATA, argument_parser, write
+from harness import DATA, argument_parser, write_rows
 
 from dpdist.accuracy.intervals import CellErrors
 from dpdist.accuracy.measured import Accuracy, linear, logistic
@@ -331,12 +330,8 @@ def main() -> None:
     parser.add_argument("--declared", action="store_true", help="declare the regressions, so that they are measured")
     parser.add_argument("--quick", action="store_true", help="declared regressions and distances alone")
     options = parser.parse_args()
-    rows = []
-    for name in options.tables:
-        for row in (measure_cells if options.cells else measure)(name, options):
-            print(json.dumps(row), flush=True)
-            rows.append(row)
-    write(options, rows)
+    of = measure_cells if options.cells else measure
+    write_rows(options, (row for name in options.tables for row in of(name, options)))
 
 
 if __name__ == "__main__":

@@ -19,13 +19,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from bench_coverage import PERSONS
-from bench_synthesis import spec_of
+from bench_synthesis import released, spec_of
 from harness import DATA, argument_parser, write
 
-from dpdist.families.base.registry import make_plan, stages_of
-from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
+from dpdist.families.base.registry import make_plan
 from dpdist.privacy.arrays import Codes
-from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 from dpdist.spec.validation import change
 
@@ -82,8 +80,7 @@ def main() -> None:
         for name, priorities in (("default", []), ("workload", WORKLOAD)):
             plan, found = make_plan(change(spec, {"model.priorities": priorities})), []
             for seed in range(asked.keys):
-                key = key_from(Noise(np.random.default_rng([seed, 9]).bytes(32)))
-                found += errors(codes, released_codes(rehearse(plan, stages_of(plan), codes, key=key)), schema, numbers)
+                found += errors(codes, released(plan, codes, seed, 9), schema, numbers)
             size, error, sample = np.array(found).T
             for low, high in pairwise(SIZES):
                 some = (size >= low) & (size < high)

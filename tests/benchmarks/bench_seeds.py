@@ -9,18 +9,15 @@ private**.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from bench_synthesis import Distances, table_of
-from harness import ROOT, argument_parser, write
+from bench_synthesis import Distances, released, table_of
+from harness import ROOT, argument_parser, write_rows
 
-from dpdist.families.base.registry import make_plan, stages_of
-from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.privacy.noise import Noise
+from dpdist.families.base.registry import make_plan
 from dpdist.spec.reader import load
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -42,9 +39,8 @@ def measure(keys: int) -> Iterator[dict[str, Any]]:
             plan = make_plan(load(ROOT / "deploy/releases/acs2024-whole.yaml", changes))
             found = []
             for seed in range(keys):
-                key = key_from(Noise(np.random.default_rng([seed, 2]).bytes(32)))
                 cpu = time.process_time()
-                made = released_codes(rehearse(plan, stages_of(plan), codes, key=key))
+                made = released(plan, codes, seed, 2)
                 found.append({**distances.of(made), "cpu": time.process_time() - cpu})
             means = {name: float(np.mean([row[name] for row in found])) for name in found[0]}
             yield {"records": records, "model": model, "epsilon": plan.epsilon, **means}
@@ -54,11 +50,7 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--keys", type=int, default=2)
     options = parser.parse_args()
-    rows = []
-    for row in measure(options.keys):
-        print(json.dumps(row), flush=True)
-        rows.append(row)
-    write(options, rows)
+    write_rows(options, measure(options.keys))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from bench_coverage import Made, of_cells
 from bench_synthesis import Distances, table_of
-from harness import DATA, argument_parser, write
+from harness import DATA, argument_parser, spec_without_places, write
 
 from dpdist.data.arrow import TableInMemory
 from dpdist.data.operators import gather_operator
@@ -67,18 +67,15 @@ class Releases:
         """A release of a table at a share of the budget, with earlier ones as evidence."""
         rows = len(codes[0])
         evidence = {one.kind: [f"earlier/{k}" for k in range(len(one.releases))] for one in related}
-        tree: dict[str, Any] = {
-            "kind": "synthesis",
-            "name": "bench",
-            "dataset": "bench",
-            "schema": self.schema.model_dump(mode="json", exclude_none=True),
-            "data": {"path": "unused", "minimum_records": round(0.9 * rows)},
-            "output": {"path": "unused"},
-            "synthesis": {"records": rows},
-            "privacy": {"epsilon": EPSILON[share], "delta": 1e-9},
-            "model": {"evidence": evidence} if related else {},
-        }
-        plan = make_plan(load(tree))
+        spec = spec_without_places(
+            "synthesis",
+            self.schema,
+            round(0.9 * rows),
+            synthesis={"records": rows},
+            privacy={"epsilon": EPSILON[share], "delta": 1e-9},
+            model={"evidence": evidence} if related else {},
+        )
+        plan = make_plan(spec)
         self._seed += 1
         key = key_from(Noise(np.random.default_rng([self._seed, 7]).bytes(32)))
         with patch.object(stages, "read_evidence", lambda spec: EarlierReleases(related, {}) if related else None):

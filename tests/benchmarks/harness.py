@@ -9,13 +9,16 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 import dpdist
+from dpdist.spec.reader import load
+from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.schema import Schema
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
@@ -28,6 +31,14 @@ def argument_parser(text: str | None) -> argparse.ArgumentParser:
     parser.set_defaults(title=title.rstrip("."))
     parser.add_argument("--json", type=Path, help="file to write")
     return parser
+
+
+def spec_without_places(kind: str, schema: Schema | Mapping[str, Any], records: int, **sections: Any) -> ReleaseSpec:
+    """A spec that is planned and rehearsed alone: of a table of this schema, which declares this many records."""
+    table = schema.model_dump(mode="json", exclude_none=True) if isinstance(schema, Schema) else schema
+    data, output = {"path": "unused", "minimum_records": records}, {"path": "unused"}
+    tree = {"kind": kind, "name": "bench", "dataset": "bench", "schema": table, "data": data, "output": output}
+    return load(tree | sections)
 
 
 class Clock:
@@ -76,6 +87,15 @@ def write(options: argparse.Namespace, rows: Any) -> None:
     else:
         tables = {"rows": about | {"results": rows}}
     write_tables(options.json, tables)
+
+
+def write_rows(options: argparse.Namespace, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print each row as it is made, then write all of them to the file of ``--json``."""
+    made = []
+    for row in rows:
+        print(json.dumps(row), flush=True)
+        made.append(row)
+    write(options, made)
 
 
 def keep(file: str, key: str, about: Mapping[str, str], columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

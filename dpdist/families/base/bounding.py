@@ -12,7 +12,7 @@ values have changed as often as is declared, they stay.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -278,6 +278,11 @@ def _since(first: NDArray[np.bool_], event: NDArray[np.bool_]) -> NDArray[np.int
     return np.asarray(number - number[np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))])
 
 
-def joined(pieces: list[Codes]) -> Codes:
+def joined(pieces: Iterable[Codes]) -> Codes:
     """Records one after another."""
     return [np.concatenate(columns) for columns in zip(*pieces, strict=True)]
+
+
+def spans_of(blocks: Sequence[Codes], spans: Sequence[tuple[int, int]]) -> Codes:
+    """The records of a span of each block, one after another."""
+    return joined([column[a:b] for column in block] for block, (a, b) in zip(blocks, spans, strict=True))

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
 
-import numpy as np
-
 from dpdist.data.records import BATCH_ROWS
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.calibration import Mechanism, deviation
 from dpdist.families.base.plan import Needs, Plan, core_seconds
 from dpdist.families.histogram.binning import BinningPlan, plan_binning
-from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
+from dpdist.families.histogram.counts import CountPlan, Query, fewest_cells, parent_cells
 from dpdist.families.histogram.curves import CurvePlan, plan_mean
 from dpdist.families.histogram.entropy import EntropyPlan, plan_entropies
 from dpdist.families.histogram.kernels import eigenbasis
@@ -253,23 +250,8 @@ class HistogramPlan(Plan):
         if self.binning is not None:
             facts += self.binning.facts()
         if self.entropies is not None:
-            targets = zip(spec.entropy_targets, self.entropies.deviations, self.entropies.bounds, strict=True)
-            for (number, order), sd, both in targets:
-                name = "Shannon" if order == 1 else f"Renyi (order {order:g})"
-                published = "published bound" if order == 1 else "the published bound is false:"
-                text = (
-                    f"{name} of histogram {number}: noise {sd:.4g} bits; sensitivity {both.sensitivity:.4g} "
-                    f"({published} {both.published_bound:.4g})"
-                )
-                facts.append(Fact("Entropy", text, {"deviation": sd, "sensitivity": both.sensitivity}))
-        if self.curves is not None:
-            plan = self.curves
-            text = (
-                f"{plan.basis.times.size} times, {plan.basis.eigenvalues.size} terms (truncation at most "
-                f"{plan.truncation:.4g}); clipped at L2 norm {plan.clip:g}"
-            )
-            facts.append(Fact("Curves", text, {"clip": plan.clip, "truncation": plan.truncation}))
-        return facts
+            facts += self.entropies.facts([number for number, _ in spec.entropy_targets])
+        return facts if self.curves is None else [*facts, self.curves.fact()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,17 +288,25 @@ def plan(spec: HistogramSpec) -> HistogramPlan:
 
 def _plan(spec: HistogramSpec) -> HistogramPlan:
     privacy = spec.privacy
-    # Refuse policies that drop records where the number of records is taken for public
     dropping = spec.table.dropping
-    exact = spec.privacy.adjacency == "replacement" and (spec.entropies is not None or spec.curves is not None)
+    exact = privacy.adjacency == "replacement" and (spec.entropies is not None or spec.curves is not None)
     if exact and dropping:
         raise SpecError(
             "privacy.adjacency: under replacement the number of records is public, and the policy `drop` of "
             f"{', '.join(map(repr, dropping))} would make it depend on private values: choose add/remove, or other "
             "policies, or leave such records out of the table before"
         )
-    if spec.curves is not None:
-        return HistogramPlan(spec=spec, curves=_plan_curves(spec))
+    if (curves := spec.curves) is not None:
+        mean = plan_mean(
+            eigenbasis(curves.kernel, curves.grid, terms=curves.terms),
+            penalty=curves.penalty,
+            clip=curves.clip,
+            curves=spec.data.minimum_records,
+            budget=(privacy.epsilon, privacy.delta),
+            adjacency=privacy.adjacency,
+            unit=spec.records_of_a_unit,
+        )
+        return HistogramPlan(spec=spec, curves=mean)
     names, attributes = spec.table.names, spec.table.attributes
     queries = tuple(Query(tuple(map(names.index, query.columns)), coarse=query.buckets) for query in spec.queries)
     counts = CountPlan(
@@ -332,7 +322,7 @@ def _plan(spec: HistogramSpec) -> HistogramPlan:
             epsilon=privacy.epsilon,
             alpha=privacy.alpha or 0.0,
             bins=counts.table_cells,
-            chains=[_chain(counts, chain) for chain in spec.counts.hierarchies],
+            chains=[fewest_cells(counts, chain) for chain in spec.counts.hierarchies],
             accept_no_noise=privacy.accept_no_noise,
         )
         return HistogramPlan(spec=spec, counts=counts, leakage=leakage)
@@ -344,17 +334,6 @@ def _released_cells(counts: CountPlan, binning: BinningPlan | None) -> tuple[int
     if binning is None:
         return counts.table_cells
     return tuple(math.prod(binning.shape(i, counts.shape(query))) for i, query in enumerate(counts.queries))
-
-
-def _chain(counts: CountPlan, chain: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """(number of the histogram, fewest cells of the finest in one of its cells), from fine to coarse."""
-    places = np.arange(counts.table_cells[chain[0]])
-    out = [(chain[0], 1)]
-    for fine, coarse in pairwise(chain):
-        places = np.asarray(parent_cells(counts, fine, coarse))[places]
-        fewest = int(np.bincount(places, minlength=counts.table_cells[coarse]).min())
-        out.append((coarse, max(fewest, 1)))  # every bin has the assumed probability, also one without finer cells
-    return tuple(out)
 
 
 def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
@@ -444,18 +423,3 @@ def _filled(whole: HistogramPlan) -> HistogramPlan:
         else:
             high = factor
     return whole
-
-
-def _plan_curves(spec: HistogramSpec) -> CurvePlan:
-    curves, privacy = spec.curves, spec.privacy
-    if curves is None:
-        raise ValueError("the release has no curves")
-    return plan_mean(
-        eigenbasis(curves.kernel, curves.grid, terms=curves.terms),
-        penalty=curves.penalty,
-        clip=curves.clip,
-        curves=spec.data.minimum_records,
-        budget=(privacy.epsilon, privacy.delta),
-        adjacency=privacy.adjacency,
-        unit=spec.records_of_a_unit,
-    )
