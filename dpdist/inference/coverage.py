@@ -163,12 +163,8 @@ def made_up(cardinalities: Sequence[int], records: int, *, law: int, seed: int) 
 def against_law(plan: Plan, *, records: int, runs: int) -> dict[str, list[Covered]]:
     """Releases of made-up tables: coverage of what the table says, and of the law itself.
 
-    The rules of the schema are left out: made-up tables do not keep them.
-
-    Raises
-    ------
-    SpecError
-        The plan's releases measure no accuracy.
+    The rules of the schema are left out: made-up tables do not keep them. Raises SpecError: the plan's releases
+    measure no accuracy.
     """
     if plan.spec.table.rules:
         bare = Schema(attributes=plan.spec.table.attributes)
