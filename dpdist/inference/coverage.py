@@ -68,12 +68,8 @@ def coverage_of(real: Codes, release: Published, *, law: Codes | None = None) ->
 
     Cells above `SMALL` of the records, of all attributes and pairs and of up to `TRIPLES` triples; coefficients of the
     linear regression of whether the last attribute has its commonest released value on the same of the others, up to
-    `TERMS` of them.
-
-    Parameters
-    ----------
-    law : Codes, optional
-        Many more records of the law that the table is a sample of: what is covered is then the law.
+    `TERMS` of them. With `law`, many more records of the law that the table is a sample of, it is the law that is
+    covered.
     """
     cards, m = release.schema.cardinalities, range(len(release.schema.attributes))
     triples = [t for t in combinations(m, 3) if prod(cards[i] for i in t) <= 1 << 20]
