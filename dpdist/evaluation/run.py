@@ -82,8 +82,12 @@ class Evaluated:
 def run_evaluation(request: Request, *, progress: Progress = silent) -> Evaluated:
     """Evaluate a release and write the page.
     Raises DpdistError: the release, the table or the hold-out cannot be read, the table does not fit the release's
-    schema, or the folder cannot be written; see `dpdist.errors`. `progress` is called with (stage, finished steps, all
-    steps).
+    schema, or the folder cannot be written; see `dpdist.errors`.
+
+    Parameters
+    ----------
+    progress : callable
+        Called with (stage, finished steps, all steps).
     """
     require_packages()
     store, manifest = open_release(request.release, request.public_key, storage_options=request.storage_options)

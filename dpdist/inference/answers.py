@@ -90,8 +90,12 @@ class Quantity:
 
 
 def parse_quantity(text: str, schema: Schema, means: Means = MappingProxyType({})) -> Quantity:
-    """Read ``count``, ``share``, ``mean NAME``, ``median NAME`` or ``quantile Q NAME``, and ``where``. Raises
-    SpecError: it cannot be read, or its attribute has no numbers (of quantiles: no order).
+    """Read ``count``, ``share``, ``mean NAME``, ``median NAME`` or ``quantile Q NAME``, and ``where``.
+
+    Raises
+    ------
+    SpecError
+        It cannot be read, or its attribute has no numbers (of quantiles: no order).
     """
     match = _QUANTITY.fullmatch(text)
     if match is None:
@@ -167,16 +171,23 @@ class Answer(Displayed):
 
 def infer(release: Published, question: str) -> Answer:
     """Answer a question: ``count``, ``share``, ``mean NAME``, ``median NAME`` or ``quantile Q NAME``, and ``where``.
-    Raises SpecError: the question or its condition cannot be read, or its attribute has no numbers (of a quantile:
-    no order).
+
+    Raises
+    ------
+    SpecError
+        The question or its condition cannot be read, or its attribute has no numbers (of a quantile: no order).
     """
     asked = parse_quantity(question, release.schema, release.bin_means)
     return _count(release, asked) if asked.numbers is None else _of_values(release, asked)
 
 
 def tabulate(release: Published, names: list[str]) -> pa.Table:
-    """The model's counts of all cells of some attributes, with standard errors and 95 % intervals where they are
-    known. Raises SpecError: there is no such attribute, or the table is too large.
+    """The model's counts of all cells of some attributes, with standard errors and 95 % intervals where they are known.
+
+    Raises
+    ------
+    SpecError
+        There is no such attribute, or the table is too large.
     """
     given = release.places(names)
     if not given:

@@ -52,7 +52,11 @@ _BETWEEN = re.compile(r"\s+(minus|over)\s+")
 
 def answer(release: Published, question: str) -> list[Answer]:
     """Answer a question of `dpdist.inference.answers.infer`, or one that compares: one answer, or one for each term.
-    Raises SpecError: the question cannot be read or has no answer.
+
+    Raises
+    ------
+    SpecError
+        The question cannot be read or has no answer.
     """
     if asks_for_regression(question):
         declared = release.regressions.get((asked := parse_regression(question, release.schema)).key)
@@ -87,8 +91,12 @@ def _measured(asked: Regression, declared: Declared, release: Published) -> list
 
 
 def by_replicates(replicates: Replicates, question: str) -> list[Answer]:
-    """Answer a question with the replicates alone, as R's survey package does with the same weights. Raises SpecError:
-    the question cannot be read, or asks for a quantile.
+    """Answer a question with the replicates alone, as R's survey package does with the same weights.
+
+    Raises
+    ------
+    SpecError
+        The question cannot be read, or asks for a quantile.
     """
     if asks_for_regression(question):
         return _regression(replicates, question)

@@ -68,8 +68,12 @@ def coverage_of(real: Codes, release: Published, *, law: Codes | None = None) ->
 
     Cells above `SMALL` of the records, of all attributes and pairs and of up to `TRIPLES` triples; coefficients of the
     linear regression of whether the last attribute has its commonest released value on the same of the others, up to
-    `TERMS` of them. With `law`, many more records of the law that the table is a sample of, it is the law that is
-    covered.
+    `TERMS` of them.
+
+    Parameters
+    ----------
+    law : Codes, optional
+        Many more records of the law that the table is a sample of: what is covered is then the law.
     """
     cards, m = release.schema.cardinalities, range(len(release.schema.attributes))
     triples = [t for t in combinations(m, 3) if prod(cards[i] for i in t) <= 1 << 20]
@@ -159,8 +163,12 @@ def made_up(cardinalities: Sequence[int], records: int, *, law: int, seed: int) 
 def against_law(plan: Plan, *, records: int, runs: int) -> dict[str, list[Covered]]:
     """Releases of made-up tables: coverage of what the table says, and of the law itself.
 
-    The rules of the schema are left out: made-up tables do not keep them. Raises SpecError: the plan's releases
-    measure no accuracy.
+    The rules of the schema are left out: made-up tables do not keep them.
+
+    Raises
+    ------
+    SpecError
+        The plan's releases measure no accuracy.
     """
     if plan.spec.table.rules:
         bare = Schema(attributes=plan.spec.table.attributes)

@@ -160,7 +160,13 @@ class Published:
         return self.model.measurements.combined(attributes, shape)
 
     def places(self, names: Sequence[str]) -> tuple[int, ...]:
-        """The places of attributes. Raises SpecError: there is no attribute of the name, or one is given twice."""
+        """The places of attributes.
+
+        Raises
+        ------
+        SpecError
+            There is no attribute of the name, or one is given twice.
+        """
         known = self.schema.names
         for name in names:
             if name not in known:

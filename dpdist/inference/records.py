@@ -49,11 +49,18 @@ def recompute(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Recomputed:
-    """Make every part of a release again, and compare it with what is there. Raises VerificationFailed: A record is
-    not the one that the model and the key give: the message names its file and row. Or the key is not that of the
-    attempt, or the model has another format. Or earlier releases, as evidence, are others than those that the
-    manifest names; DataNotFound: there is no release, it publishes no model, or a part is missing;
-    StorageUnavailable: the storage does not answer.
+    """Make every part of a release again, and compare it with what is there.
+
+    Raises
+    ------
+    VerificationFailed
+        A record is not the one that the model and the key give: the message names its file and row. Or the key is not
+        that of the attempt, or the model has another format. Or earlier releases, as evidence, are others than those
+        that the manifest names.
+    DataNotFound
+        There is no release, it publishes no model, or a part is missing.
+    StorageUnavailable
+        The storage does not answer.
     """
     store, manifest = open_release(uri, public_key, storage_options=storage_options)
     model = read_model(store, manifest)
@@ -130,9 +137,14 @@ class Drawn:
 def draw_table(release: Published, records: int, *, where: str | None = None, seed: int = 0) -> Drawn:
     """Draw records that meet a condition: exactly from the model's law given the condition.
 
-    The same release, number, condition and seed give the same records. Raises SpecError: the number or the seed is no
-    whole number, the condition cannot be read, or no record of the model meets it; DataNotFound: the release publishes
-    no model.
+    The same release, number, condition and seed give the same records.
+
+    Raises
+    ------
+    SpecError
+        The number or the seed is no whole number, the condition cannot be read, or no record of the model meets it.
+    DataNotFound
+        The release publishes no model.
     """
     records, seed = _whole("the number of records", records), _whole("the seed (random_state)", seed)
     if records < 1:

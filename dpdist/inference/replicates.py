@@ -108,8 +108,13 @@ def plain(table: pa.Table) -> pa.Table:
 
 
 def make_replicates(release: Published, number: int = NUMBER, *, seed: int = 0) -> Replicates:
-    """Replicate weights for the records of a release; the same number and seed give the same. Raises SpecError: the
-    accuracy of the release was not measured, it has too many attributes, or the number is not between 20 and 1,000.
+    """Replicate weights for the records of a release; the same number and seed give the same.
+
+    Raises
+    ------
+    SpecError
+        The accuracy of the release was not measured, it has too many attributes, or the number is not between 20
+        and 1,000.
     """
     if not 20 <= number <= 1_000:
         raise SpecError(f"{number} replicates: ask for 40 to 100 (20 to 1,000 are admitted)")

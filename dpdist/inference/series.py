@@ -56,9 +56,15 @@ class Series:
         *,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Series:
-        """Open the releases in a folder, in the order of their names; the last part may be a pattern:
-        ``made/2026-??``. Of the folder of a series these are its months, each in its newest version. Raises
-        DataNotFound: there are fewer than two releases; SpecError: they have different schemas.
+        """Open the releases in a folder, in the order of their names; the last part may be a pattern: ``made/2026-??``.
+        Of the folder of a series these are its months, each in its newest version.
+
+        Raises
+        ------
+        DataNotFound
+            There are fewer than two releases.
+        SpecError
+            They have different schemas.
         """
         place = os.fspath(uri).rstrip("/")
         pattern = place if set(place.rpartition("/")[2]) & set("*?[") else f"{place}/*"
@@ -75,10 +81,14 @@ class Series:
         return cls(names, tuple(opened))
 
     def answer(self, question: str) -> list[Answer]:
-        """Answer ``change of share where … between A and B``, ``sum``, ``average`` or ``trend of … from A to B``,
-        where A and B are periods (default: the first and the last), ``moving average of … over 3``, or a count or
-        share: of each period. Raises SpecError: the question cannot be read, or is no count or share; or a period
-        is not there.
+        """Answer ``change of share where … between A and B``, ``sum``, ``average`` or ``trend of … from A to B``, where
+        A and B are periods (default: the first and the last), ``moving average of … over 3``, or a count or share: of
+        each period.
+
+        Raises
+        ------
+        SpecError
+            The question cannot be read, or is no count or share; or a period is not there.
         """
         match = _ASKED.fullmatch(question)
         asked = parse_quantity(match["quantity"] if match else question, self.releases[0].schema)

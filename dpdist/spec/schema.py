@@ -501,6 +501,10 @@ class Schema(Displayed, Frozen):
             Else only the names and types of columns and the formats of files are looked at, which are public.
         **layout
             `format`, `csv` and `storage` of files, as a spec has them in `data`.
+
+        Returns
+        -------
+        SchemaCheck
         """
         module = import_module("dpdist.api.checked")  # of a layer above this one, which has the tables
         found: SchemaCheck = module.check_schema(self, table, custodian=custodian, layout=layout)
