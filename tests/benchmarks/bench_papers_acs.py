@@ -21,23 +21,21 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import DATA, ROOT, Clock, argument_parser, write
+from harness import DATA, ROOT, Clock, argument_parser, codes_of, rehearsed, write
 
-from dpdist.data.inputs import table_source
-from dpdist.data.operators import gather_operator, split_labels
-from dpdist.data.table import open_table
+from dpdist.data.operators import split_labels
 from dpdist.evaluation.attacks import likeness
 from dpdist.evaluation.attacks.intervals import proportion
 from dpdist.evaluation.binning import view_of
 from dpdist.evaluation.utility.models import CLASSIFIERS, Encoder, ModelPredictions, fit, labels_of
-from dpdist.families.base.graph import run_pass
 from dpdist.families.base.network import Network
 from dpdist.families.base.registry import stages_of
-from dpdist.families.base.rehearsal import rehearse, released_codes
+from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.deniability.deniability import SeedSynthesizer, plausible_seeds, seed_ranks
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
@@ -81,7 +79,7 @@ def release_spec(rows: int, records: int, table: str = "acs2013", **settings: An
 def people(rows: int | None, seed: int, table: str = "acs2013") -> tuple[Codes, Codes, Schema]:
     """Records to release from, and records to test with."""
     spec = release_spec(1000, 10, table)
-    codes, _ = run_pass(open_table(table_source(spec), spec.table), gather_operator())
+    codes = codes_of(spec)
     order = np.random.default_rng([seed, 0]).permutation(len(codes[0]))[:rows]
     cut = len(order) * 4 // 5
     train, test = ([column[part] for column in codes] for part in (order[:cut], order[cut:]))
@@ -99,7 +97,7 @@ def releases(train: Codes, records: int, seed: int, table: str = "acs2013") -> I
     for number, (name, settings) in enumerate(kinds.items()):
         made = plan(release_spec(rows, records, table, **settings))
         key = KeyRef.fixed(np.random.default_rng([seed, 1, number]).bytes(32).hex())
-        yield name, released_codes(rehearse(made, stages_of(made), train, key=key))
+        yield name, rehearsed(made, train, key)
 
 
 class Tables:
@@ -127,7 +125,7 @@ class Tables:
             model = self._fitted(name, records)
             right = int((model.predicted == self._truth).sum())
             found[name] = {
-                "accuracy": proportion(right, len(self._truth)).to_json(),
+                "accuracy": asdict(proportion(right, len(self._truth))),
                 "agreement": model.agreement(self._reference[name]),
             }
         return found
@@ -137,7 +135,7 @@ class Tables:
         found = {}
         for name, classifier in likeness.CLASSIFIERS.items():
             accuracy, _ = likeness.play(self._real, records, classifier=classifier, seed=self._seed)
-            found[name] = accuracy.to_json()
+            found[name] = asdict(accuracy)
         return found
 
 
