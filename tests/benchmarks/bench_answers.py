@@ -13,7 +13,6 @@ points of the distribution function of the private table). Keys are seeded, **no
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 from bench_coverage import Made, persons, release_of
 from bench_synthesis import spec_of, table_of
-from harness import argument_parser, write
+from harness import argument_parser, write_each
 
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import make_plan
@@ -145,12 +144,7 @@ def main() -> None:
     parser.add_argument("--epsilon", nargs="*", type=float, default=[0.25, 1, 4])
     parser.add_argument("--keys", type=int, default=5)
     options = parser.parse_args()
-    rows = []
-    for name in options.tables:
-        for row in measure(name, options):
-            print(json.dumps(row), flush=True)
-            rows.append(row)
-    write(options, rows)
+    write_each(options, (row for name in options.tables for row in measure(name, options)))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ Households have a made-up spec with the bins of a questionnaire. Keys are seeded
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +19,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from bench_synthesis import FILES, spec_of
-from harness import DATA, ROOT, argument_parser, write
+from harness import DATA, ROOT, argument_parser, codes_of, write_each
 
-from dpdist.data.inputs import table_source
-from dpdist.data.operators import gather_operator
-from dpdist.data.table import open_table
-from dpdist.families.base.graph import run_pass
 from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.privacy.arrays import Codes
@@ -66,7 +61,7 @@ def table_of(name: str) -> tuple[Codes, pd.DataFrame, ReleaseSpec]:
                 values = sorted(map(int, frame[column].dropna().unique()))
                 attributes.append({"name": column, "kind": "categorical", "values": values} | none)
             spec = spec.model_copy(update={"table": Schema.model_validate({"attributes": attributes})})
-        codes: Codes = run_pass(open_table(table_source(spec), spec.table), gather_operator())[0]
+        codes = codes_of(spec)
         return codes, frame, spec
 
 
@@ -107,12 +102,7 @@ def main() -> None:
     parser.add_argument("--epsilon", nargs="*", type=float, default=[1])
     parser.add_argument("--keys", type=int, default=5)
     options = parser.parse_args()
-    rows = []
-    for name in options.tables:
-        for row in measure(name, options):
-            print(json.dumps(row), flush=True)
-            rows.append(row)
-    write(options, rows)
+    write_each(options, (row for name in options.tables for row in measure(name, options)))
 
 
 if __name__ == "__main__":

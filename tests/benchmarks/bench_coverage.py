@@ -37,14 +37,14 @@ from typing import Any
 
 import numpy as np
 from bench_synthesis import FILES, spec_of, table_of
-from harness import DATA, argument_parser, write
+from harness import DATA, argument_parser, key_of, write
 
 from dpdist.accuracy.intervals import CellErrors
 from dpdist.accuracy.measured import Accuracy, linear, logistic
 from dpdist.data.count import pair_counts, table_counts
 from dpdist.families.base.accuracy import ReleaseAccuracy
 from dpdist.families.base.registry import make_plan, stages_of
-from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
+from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.inference.answers import Answer
 from dpdist.inference.comparisons import answer, by_replicates
 from dpdist.inference.published import Published
@@ -52,7 +52,6 @@ from dpdist.inference.replicates import Replicates, make_replicates
 from dpdist.model.files import PublishedModel
 from dpdist.model.learn import Learned
 from dpdist.privacy.arrays import Codes
-from dpdist.privacy.noise import Noise
 from dpdist.publish.part_format import PartFormat
 from dpdist.spec.conditions import ends_of
 from dpdist.spec.regression import listed_in, parse_term
@@ -240,7 +239,7 @@ COLUMNS = ("coverage", "naive", "below", "sentence", "half_width", "sample_half_
 
 def release_of(codes: Codes, plan: Any, seed: int) -> Made:
     """One release by a seeded key."""
-    key = key_from(Noise(np.random.default_rng([seed, 6]).bytes(32)))
+    key = key_of(seed, 6)
     stages = [s for s in stages_of(plan) if s.name in ("model", "records", "accuracy", "regressions")]
     made = rehearse(plan, stages, codes, key=key, until=None)
     accuracy, learned = made.result(ReleaseAccuracy).accuracy, made.result(Learned)

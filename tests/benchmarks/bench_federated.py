@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from bench_synthesis import Distances, table_of
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from harness import argument_parser, keep
+from harness import argument_parser, keep, key_of, rehearsed
 
 from dpdist.accuracy import sketched
 from dpdist.accuracy.intervals import SMALL, CellErrors
@@ -29,9 +29,7 @@ from dpdist.accuracy.measured import measure_accuracy
 from dpdist.accuracy.sketched import Sketch
 from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.families.base.registry import make_plan
-from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.families.synthesis.stages import stages
 from dpdist.federated.messages import LEAST_SIGMA, Masks, identity_text, public_key
 from dpdist.federated.sums import Question, added, part_of, tables_in
 from dpdist.model.account import GaussianAccount
@@ -201,9 +199,9 @@ def coverage(table: str, clients: int, epsilon: float) -> list[dict[str, str]]:
 
 def released_alone(spec: ReleaseSpec, codes: Codes, seed: int) -> Codes:
     """The records of a release of one table."""
-    plan, key = make_plan(spec), key_from(Noise(np.random.default_rng([seed, 2]).bytes(32)))
+    plan, key = make_plan(spec), key_of(seed, 2)
     assert isinstance(plan, SynthesisPlan)
-    return released_codes(rehearse(plan, stages(plan), codes, key=key))
+    return rehearsed(plan, codes, key)
 
 
 NOTE = (

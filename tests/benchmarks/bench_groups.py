@@ -20,12 +20,10 @@ import numpy as np
 import pandas as pd
 from bench_coverage import PERSONS
 from bench_synthesis import spec_of
-from harness import DATA, argument_parser, write
+from harness import DATA, argument_parser, key_of, rehearsed, write
 
-from dpdist.families.base.registry import make_plan, stages_of
-from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
+from dpdist.families.base.registry import make_plan
 from dpdist.privacy.arrays import Codes
-from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 from dpdist.spec.validation import change
 
@@ -82,8 +80,8 @@ def main() -> None:
         for name, priorities in (("default", []), ("workload", WORKLOAD)):
             plan, found = make_plan(change(spec, {"model.priorities": priorities})), []
             for seed in range(asked.keys):
-                key = key_from(Noise(np.random.default_rng([seed, 9]).bytes(32)))
-                found += errors(codes, released_codes(rehearse(plan, stages_of(plan), codes, key=key)), schema, numbers)
+                key = key_of(seed, 9)
+                found += errors(codes, rehearsed(plan, codes, key), schema, numbers)
             size, error, sample = np.array(found).T
             for low, high in pairwise(SIZES):
                 some = (size >= low) & (size < high)

@@ -21,13 +21,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from bench_synthesis import Distances, table_of
-from harness import argument_parser, write
+from harness import argument_parser, key_of, rehearsed, write
 from wide_tables import schema_of_codes, write_codes
 
-from dpdist.families.base.registry import make_plan, stages_of
-from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
+from dpdist.families.base.registry import make_plan
 from dpdist.privacy.arrays import Codes
-from dpdist.privacy.noise import Noise
 from dpdist.spec.reader import load
 
 ROWS = 100_000
@@ -93,8 +91,8 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
                 }
                 plan, rows = make_plan(load(tree)), []
                 for seed in range(options.keys):
-                    key = key_from(Noise(np.random.default_rng([seed, 3]).bytes(32)))
-                    rows.append(distances.of(released_codes(rehearse(plan, stages_of(plan), codes, key=key))))
+                    key = key_of(seed, 3)
+                    rows.append(distances.of(rehearsed(plan, codes, key)))
                 means = {figure: float(np.mean([row[figure] for row in rows])) for figure in rows[0]}
                 kind = "with the prior" if prior else "without"
                 yield {"case": name, "kind": kind, "epsilon": epsilon, **rounded(means)}

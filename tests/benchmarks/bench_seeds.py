@@ -16,11 +16,9 @@ from typing import Any
 
 import numpy as np
 from bench_synthesis import Distances, table_of
-from harness import ROOT, argument_parser, write
+from harness import ROOT, argument_parser, key_of, rehearsed, write
 
-from dpdist.families.base.registry import make_plan, stages_of
-from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.privacy.noise import Noise
+from dpdist.families.base.registry import make_plan
 from dpdist.spec.reader import load
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -42,9 +40,9 @@ def measure(keys: int) -> Iterator[dict[str, Any]]:
             plan = make_plan(load(ROOT / "deploy/releases/acs2024-whole.yaml", changes))
             found = []
             for seed in range(keys):
-                key = key_from(Noise(np.random.default_rng([seed, 2]).bytes(32)))
+                key = key_of(seed, 2)
                 cpu = time.process_time()
-                made = released_codes(rehearse(plan, stages_of(plan), codes, key=key))
+                made = rehearsed(plan, codes, key)
                 found.append({**distances.of(made), "cpu": time.process_time() - cpu})
             means = {name: float(np.mean([row[name] for row in found])) for name in found[0]}
             yield {"records": records, "model": model, "epsilon": plan.epsilon, **means}

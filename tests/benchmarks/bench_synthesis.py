@@ -13,7 +13,6 @@ accuracy on the held-out fifth of gradient boosting trained on the release. Keys
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from itertools import combinations
@@ -21,17 +20,11 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from harness import DATA, ROOT, argument_parser, write
+from harness import DATA, ROOT, argument_parser, codes_of, key_of, rehearsed, write_each
 
-from dpdist.data.inputs import table_source
-from dpdist.data.operators import gather_operator
-from dpdist.data.table import open_table
-from dpdist.families.base.graph import run_pass
-from dpdist.families.base.registry import make_plan, stages_of
-from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
+from dpdist.families.base.registry import make_plan
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.privacy.arrays import Codes, Floats
-from dpdist.privacy.noise import Noise
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 
@@ -49,7 +42,7 @@ RARE = (20, 0.005)
 def table_of(name: str) -> tuple[Codes, Codes, ReleaseSpec]:
     """The codes of a public table, those of rows held out, and its shipped spec."""
     spec = load(ROOT / f"deploy/releases/{name}.yaml", {"data.path": [str(DATA / file) for file in FILES[name]]})
-    codes, _ = run_pass(open_table(table_source(spec), spec.table), gather_operator())
+    codes = codes_of(spec)
     kept = len(codes[0]) * 4 // 5 if name == "adult" else len(codes[0])
     order = np.random.default_rng(0).permutation(len(codes[0])) if name == "adult" else np.arange(kept)
     return [column[order[:kept]] for column in codes], [column[order[kept:]] for column in codes], spec
@@ -127,9 +120,9 @@ def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             plan = make_plan(spec_of(shipped, kind, epsilon=epsilon, records=records, target=options.target))
             rows = []
             for seed in range(options.keys):
-                key = key_from(Noise(np.random.default_rng([seed, 2]).bytes(32)))
+                key = key_of(seed, 2)
                 wall, cpu = time.perf_counter(), time.process_time()
-                made = released_codes(rehearse(plan, stages_of(plan), codes, key=key))
+                made = rehearsed(plan, codes, key)
                 seconds = {"seconds": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
                 rows.append({**distances.of(made), **boosting(made, held_out), **seconds})
             means = {key: round(float(np.mean([row[key] for row in rows])), 4) for key in rows[0]}
@@ -146,12 +139,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=2)
     parser.add_argument("--target", help="attribute to name as the target of the synthesis, where the table has it")
     options = parser.parse_args()
-    rows = []
-    for name in options.tables:
-        for row in measure(name, options):
-            print(json.dumps(row), flush=True)
-            rows.append(row)
-    write(options, rows)
+    write_each(options, (row for name in options.tables for row in measure(name, options)))
 
 
 if __name__ == "__main__":
