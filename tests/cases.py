@@ -62,14 +62,7 @@ class Case:
 
     def spec(self, folder: Path, **changes: Any) -> ReleaseSpec:
         """The spec of a release of a table below `folder`; `changes` by dotted path, with ``__`` for the dots."""
-        tree: dict[str, Any] = {
-            "name": "first",
-            "dataset": "people",
-            "data": {"path": str(folder / "table.parquet"), "minimum_records": self.rows * 4 // 5},
-            "output": {"path": str(folder / "release"), "rows_per_part": 1_000},
-            "ledger": f"sqlite:///{folder}/ledger.db",
-            "work": str(folder / "work"),
-        }
+        tree = releases.placed(folder, records=self.rows * 4 // 5, rows_per_part=1_000)
         return load(override(tree, {**deepcopy(self.settings), **releases.dotted(changes)}))
 
     def project(self, folder: Path, **changes: Any) -> ReleaseSpec:

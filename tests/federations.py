@@ -16,11 +16,12 @@ from clusters import DaskProcesses
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from distributed import Client, Security
-from releases import dotted
+from releases import dotted, fund
 
 from dpdist.errors import RoundFailed
 from dpdist.families.histogram.spec import HistogramSpec
 from dpdist.families.mixing.spec import MixingSpec
+from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.families.synthesis.stages import SynthesisSession
 from dpdist.federated.mailbox import MailboxClient
@@ -93,9 +94,7 @@ def member(
 
 def create_ledger(folder: Path, dataset: str) -> None:
     """A ledger with one data set."""
-    ledger = Books.open(f"sqlite:///{folder}/ledger.db")
-    ledger.create_dataset(dataset, epsilon=50, delta="1e-5")
-    ledger.close()
+    fund(f"sqlite:///{folder}/ledger.db", dataset)
 
 
 def contract_of_client(spec: MixingSpec, name: str, *, check: bool = True, **changes: Any) -> Contract:
@@ -115,42 +114,14 @@ def contract_of_client(spec: MixingSpec, name: str, *, check: bool = True, **cha
     return contract
 
 
-def federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> MixingSpec:
-    """A spec of clients below `folder`, with a ledger of the coordinator; `changes` by path, ``__`` for dots."""
+def spec_of_clients(folder: Path, kind: str, names: Iterable[str], of: dict[str, Any], changes: dict[str, Any]) -> Any:
+    """A spec of clients below `folder`, all in this process, with a ledger of the coordinator; `of` are its sections,
+    `changes` by path, ``__`` for dots.
+    """
     if not (folder / "ledger.db").exists():
         create_ledger(folder, "people")
     tree: dict[str, Any] = {
-        "kind": "mixing",
-        "name": "together",
-        "dataset": "people",
-        "schema": SCHEMA,
-        "data": {"minimum_records": 2_000},
-        "output": {"path": str(folder / "release"), "rows_per_part": 1_000},
-        "ledger": f"sqlite:///{folder}/ledger.db",
-        "work": str(folder / "work"),
-        "cluster": {"mode": "embedded", "memory_limit": "512MiB", "timeout": 180},
-        "privacy": {"epsilon": 8, "delta": 1e-5},
-        "mixing": {
-            "class": "class",
-            "classes": {"low": {"minimum": 1_200, "records": 1_200}, "high": {"minimum": 800, "records": 800}},
-            "order": 8,
-        },
-        "federated": {
-            "trust": "correlated",
-            "clients": [member(folder, name, seed=number) for number, name in enumerate(names)],
-        },
-    }
-    spec = load(override(tree, dotted(changes)))
-    assert isinstance(spec, MixingSpec)
-    return spec
-
-
-def summing_federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> WholeSynthesisSpec:
-    """A synthesis of clients below `folder`, all in this process, with a ledger of the coordinator."""
-    if not (folder / "ledger.db").exists():
-        create_ledger(folder, "people")
-    tree: dict[str, Any] = {
-        "kind": "synthesis",
+        "kind": kind,
         "name": "together",
         "dataset": "people",
         "schema": SCHEMA,
@@ -159,43 +130,72 @@ def summing_federation(folder: Path, names: Iterable[str] = NAMES, **changes: An
         "ledger": f"sqlite:///{folder}/ledger.db",
         "work": str(folder / "work"),
         "cluster": {"mode": "in-process"},
-        "privacy": {"epsilon": 1, "delta": 1e-9},
-        "synthesis": {"records": 2_000},
         "federated": {
             "trust": "correlated",
             "clients": [member(folder, name, seed=number) for number, name in enumerate(names)],
         },
     }
-    spec = load(override(tree, dotted(changes)))
+    return load(override(tree | of, dotted(changes)))
+
+
+def federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> MixingSpec:
+    """Mixtures of clients below `folder`, on a cluster of this process."""
+    of = {
+        "data": {"minimum_records": 2_000},
+        "cluster": {"mode": "embedded", "memory_limit": "512MiB", "timeout": 180},
+        "privacy": {"epsilon": 8, "delta": 1e-5},
+        "mixing": {
+            "class": "class",
+            "classes": {"low": {"minimum": 1_200, "records": 1_200}, "high": {"minimum": 800, "records": 800}},
+            "order": 8,
+        },
+    }
+    spec = spec_of_clients(folder, "mixing", names, of, changes)
+    assert isinstance(spec, MixingSpec)
+    return spec
+
+
+def summing_federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> WholeSynthesisSpec:
+    """A synthesis of clients below `folder`."""
+    of = {"privacy": {"epsilon": 1, "delta": 1e-9}, "synthesis": {"records": 2_000}}
+    spec = spec_of_clients(folder, "synthesis", names, of, changes)
     assert isinstance(spec, WholeSynthesisSpec)
     return spec
 
 
 def counting_federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> HistogramSpec:
-    """Histograms of the same clients."""
-    tree = summing_federation(folder, names).model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    for section in ("model", "synthesis", "privacy"):
-        tree.pop(section, None)
-    tree |= {
-        "kind": "histogram",
-        "schema": SCHEMA,
+    """Histograms of clients below `folder`."""
+    of = {
         "privacy": {"epsilon": 1, "delta": 1e-9},
         "histograms": [{"columns": ["age"]}, {"columns": ["class", "sex"]}],
         "counts": {"entropies": [1.0]},
     }
-    spec = load(override(tree, dotted(changes)))
+    spec = spec_of_clients(folder, "histogram", names, of, changes)
     assert isinstance(spec, HistogramSpec)
     return spec
 
 
-def posted_federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> WholeSynthesisSpec:
-    """The same by a mailbox below `folder`."""
+def predicting_federation(folder: Path, names: Iterable[str] = NAMES, **changes: Any) -> TwoStageSpec:
+    """A private two-stage release of clients below `folder`."""
+    of = {
+        "privacy": {"guarantee": "dp", "epsilon": 2, "delta": 1e-6},
+        "prediction": {"response": "age", "records": 2_000},
+    }
+    spec = spec_of_clients(folder, "two-stage", names, of, changes)
+    assert isinstance(spec, TwoStageSpec)
+    return spec
+
+
+def posted_federation(
+    folder: Path, names: Iterable[str] = NAMES, make: Callable[..., Any] = summing_federation, **changes: Any
+) -> Any:
+    """A federation by a mailbox below `folder`."""
     (folder / "box").mkdir(exist_ok=True)
     (folder / "coordinator").mkdir(exist_ok=True)
     signed = {"federated__public_key": identity(folder / "coordinator")}
     signed["federated__identity"] = str(folder / "coordinator" / "identity.pem")
     box = {"federated__mailbox": str(folder / "box"), "cluster__timeout": 20}
-    return summing_federation(folder, names, **{**box, **signed, **changes})
+    return make(folder, names, **{**box, **signed, **changes})
 
 
 def released(spec: WholeSynthesisSpec, *, attempt: Any = "new", key: str | None = "5a" * 32) -> bytes:

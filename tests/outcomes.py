@@ -14,6 +14,7 @@ from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Books
 from dpdist.lifecycle import publication
 from dpdist.publish.verify import verify
+from dpdist.spec.release import ReleaseSpec
 from dpdist.storage.store import Store
 
 MOMENTS = (
@@ -77,7 +78,7 @@ def broken_at_each(
         yield caught.value
 
 
-def states(spec: PlausibleDeniabilitySpec) -> list[str]:
+def states(spec: ReleaseSpec) -> list[str]:
     ledger = Books.open(spec.ledger, create=False)
     try:
         ledger.verify(spec.dataset)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from releases import SCHEMA, table
+from releases import SCHEMA, fund, placed, table
 
-from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.spec.reader import load
 
@@ -22,18 +21,12 @@ def published(folder: Path, *, fixed_key: str | None = None, **changes: Any) -> 
     made = folder / "made"
     made.mkdir()
     pq.write_table(table(ROWS), made / "table.parquet")
-    ledger = Books.open(f"sqlite:///{made}/ledger.db")
-    ledger.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp",))
-    ledger.close()
+    fund(f"sqlite:///{made}/ledger.db")
     spec: dict[str, Any] = {
-        "kind": "synthesis",
-        "name": "first",
-        "dataset": "people",
-        "schema": SCHEMA,
-        "data": {"path": str(made / "table.parquet"), "minimum_records": 5_000},
+        **placed(made, records=5_000),
         "output": {"path": str(folder / "release"), "rows_per_part": 1_000},
-        "ledger": f"sqlite:///{made}/ledger.db",
-        "work": str(made / "work"),
+        "kind": "synthesis",
+        "schema": SCHEMA,
         "cluster": {"mode": "in-process"},
         "privacy": {"epsilon": 8, "delta": 1e-7},
         "model": {"rounds": 1, "balance": 10},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.ledger import Books
 from dpdist.spec.reader import load
+from dpdist.spec.schema import Schema
 from dpdist.spec.validation import override
 
 SCHEMA: dict[str, Any] = {
@@ -28,6 +30,15 @@ SCHEMA: dict[str, Any] = {
     ]
 }
 KEY = "00112233445566778899aabbccddeeff" * 2
+
+
+def integer_schema(sizes: Sequence[int], widths: Sequence[int] = ()) -> Schema:
+    """Integers from 0 with this many values, in buckets of these widths (of a value each, if none are given)."""
+    attributes = [
+        {"name": f"a{i}", "kind": "integer", "bounds": [0, size - 1], "buckets": {"width": width}}
+        for i, (size, width) in enumerate(zip(sizes, widths or [1] * len(sizes), strict=True))
+    ]
+    return Schema.model_validate({"attributes": attributes})
 
 
 @lru_cache(maxsize=8)
@@ -50,6 +61,53 @@ def table(rows: int, *, seed: int = 0) -> pa.Table:
     )
 
 
+def fund(url: str, dataset: str = "people", **account: Any) -> None:
+    """Create a data set in a ledger."""
+    with closing(Books.open(url)) as ledger:
+        ledger.create_dataset(dataset, **{"epsilon": "50", "delta": "1e-5"} | account)
+
+
+def placed(folder: Path, *, records: int, **output: Any) -> dict[str, Any]:
+    """What a spec says of places, for a release of the table below `folder`; it declares this many records."""
+    return {
+        "name": "first",
+        "dataset": "people",
+        "data": {"path": str(folder / "table.parquet"), "minimum_records": records},
+        "output": {"path": str(folder / "release"), **output},
+        "ledger": f"sqlite:///{folder}/ledger.db",
+        "work": str(folder / "work"),
+    }
+
+
+def in_memory(name: str = "first", **changes: Any) -> dict[str, Any]:
+    """A small synthesis of a table in memory, in the current folder."""
+    return {
+        "kind": "synthesis",
+        "name": name,
+        "dataset": "people",
+        "schema": SCHEMA,
+        "data": {"minimum_records": 2_500},
+        "output": {"path": f"out/{name}", "rows_per_part": 1_000},
+        "work": "work",
+        "privacy": {"epsilon": 2, "delta": 1e-7},
+        "model": {"rounds": 1, "balance": 0},
+    } | changes
+
+
+class Crash(Exception):
+    """Stands for a power cut: not an error dpdist raises or handles."""
+
+
+def crashing(stage: str = "synthesising", text: str = "") -> Callable[[str, int, int], None]:
+    """What ends a run when a stage begins, as its ``progress``."""
+
+    def progress(name: str, *_: int) -> None:
+        if name == stage:
+            raise Crash(text)
+
+    return progress
+
+
 def project(folder: Path, *, rows: int = 30_000, epsilon: str = "50", **changes: Any) -> PlausibleDeniabilitySpec:
     """Write a table and a ledger below `folder`; return a spec for them.
 
@@ -58,11 +116,8 @@ def project(folder: Path, *, rows: int = 30_000, epsilon: str = "50", **changes:
     data = folder / "table.parquet"
     if not data.exists():
         pq.write_table(table(rows), data, row_group_size=7_000)
-    url = f"sqlite:///{folder}/ledger.db"
     if not (folder / "ledger.db").exists():
-        ledger = Books.open(url)
-        ledger.create_dataset("people", epsilon=epsilon, delta="1e-5", guarantees=("dp", "pd-per-record"))
-        ledger.close()
+        fund(f"sqlite:///{folder}/ledger.db", epsilon=epsilon, guarantees=("dp", "pd-per-record"))
     return _spec(folder, changes)
 
 
@@ -78,14 +133,9 @@ def plan() -> Plan:
 
 def _spec(folder: Path, changes: dict[str, Any]) -> PlausibleDeniabilitySpec:
     tree: dict[str, Any] = {
+        **placed(folder, records=25_000, rows_per_part=1_000),
         "kind": "plausible-deniability",
-        "name": "first",
-        "dataset": "people",
         "schema": SCHEMA,
-        "data": {"path": str(folder / "table.parquet"), "minimum_records": 25_000},
-        "output": {"path": str(folder / "release"), "rows_per_part": 1_000},
-        "ledger": f"sqlite:///{folder}/ledger.db",
-        "work": str(folder / "work"),
         "cluster": {"mode": "threads"},
         "privacy": {
             "model": {"epsilon": 2, "delta": 1e-7},

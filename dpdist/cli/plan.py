@@ -20,7 +20,7 @@ Solve = Annotated[
     typer.Option(
         "--solve",
         help="Plausible deniability: find k, gamma, epsilon0, omega and the split of epsilon. "
-        "Mixing: compare the noise of all orders.",
+        "Mixing: compare the noise of all orders. Clients of a synthesis: whose noise, and how many must answer.",
     ),
 ]
 Epsilon = Annotated[float | None, typer.Option(help="With --solve: whole-release epsilon to reach.")]

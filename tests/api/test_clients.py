@@ -13,6 +13,7 @@ import releases
 from clusters import DaskProcesses
 from distributed import Client, LocalCluster
 from distributed.security import Security
+from releases import in_memory as spec
 
 import dpdist
 from dpdist.cluster.certificates import write_certificates
@@ -20,20 +21,6 @@ from dpdist.cluster.opening import executor_of
 
 TABLE = releases.table(3_000)
 SETTINGS = {"cluster.partitions": 3}
-
-
-def spec(name: str) -> dict[str, Any]:
-    return {
-        "kind": "synthesis",
-        "name": name,
-        "dataset": "people",
-        "schema": releases.SCHEMA,
-        "data": {"minimum_records": 2_500},
-        "output": {"path": f"out/{name}", "rows_per_part": 1_000},
-        "work": "work",
-        "privacy": {"epsilon": 2, "delta": 1e-7},
-        "model": {"rounds": 1, "balance": 0},
-    }
 
 
 class Place:

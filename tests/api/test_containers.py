@@ -18,27 +18,13 @@ import pytest
 import releases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from releases import in_memory as spec
 
 import dpdist
 from dpdist.data.arrow import TableInMemory, digest_of
 from dpdist.spec.schema import Schema
 
 ROWS = 3_000
-
-
-def spec(name: str, **changes: Any) -> dict[str, Any]:
-    """A small synthesis, in the current folder."""
-    return {
-        "kind": "synthesis",
-        "name": name,
-        "dataset": "people",
-        "schema": releases.SCHEMA,
-        "data": {"minimum_records": 2_500},
-        "output": {"path": f"out/{name}", "rows_per_part": 1_000},
-        "work": "work",
-        "privacy": {"epsilon": 2, "delta": 1e-7},
-        "model": {"rounds": 1, "balance": 0},
-    } | changes
 
 
 @pytest.fixture

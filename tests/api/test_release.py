@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from releases import in_memory
 
 import dpdist
 
@@ -43,17 +44,8 @@ def frame(rows: int = 4_000, seed: int = 0) -> Any:
 
 
 def spec(name: str = "first", **changes: Any) -> dict[str, Any]:
-    return {
-        "kind": "synthesis",
-        "name": name,
-        "dataset": "people",
-        "schema": SCHEMA,
-        "data": {"minimum_records": 3_000},
-        "output": {"path": f"out/{name}", "rows_per_part": 1_000},
-        "work": "work",
-        "privacy": {"epsilon": 5, "delta": 1e-7},
-        "model": {"rounds": 1, "balance": 0},
-    } | changes
+    own = {"schema": SCHEMA, "data": {"minimum_records": 3_000}, "privacy": {"epsilon": 5, "delta": 1e-7}}
+    return in_memory(name, **own | changes)
 
 
 @pytest.fixture

@@ -15,26 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 import releases
 from distributed import Client, LocalCluster
+from releases import in_memory as spec
 
 import dpdist
 from dpdist import errors
 from dpdist.spec.schema import Schema
 
 TABLE = releases.table(3_000)
-
-
-def spec(name: str = "first", **changes: Any) -> dict[str, Any]:
-    return {
-        "kind": "synthesis",
-        "name": name,
-        "dataset": "people",
-        "schema": releases.SCHEMA,
-        "data": {"minimum_records": 2_500},
-        "output": {"path": f"out/{name}", "rows_per_part": 1_000},
-        "work": "work",
-        "privacy": {"epsilon": 2, "delta": 1e-7},
-        "model": {"rounds": 1, "balance": 0},
-    } | changes
 
 
 @dataclass

@@ -27,14 +27,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from harness import DATA, argument_parser, write
+from harness import DATA, argument_parser, spec_without_places, write
 
 from dpdist.families.base.calibration import add_noise, project
 from dpdist.families.base.registry import make_plan
 from dpdist.families.histogram.binning import choose, fitted_masses, noisy_levels
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.privacy.noise import Noise
-from dpdist.spec.reader import load
 
 SHARE = 1 / 3
 ADULT = {"fnlwgt": 2, "capital-gain": 10, "hours": 12}
@@ -73,19 +72,11 @@ def columns() -> dict[str, np.ndarray]:
     }
 
 
-def planned(codes: int, bins: int, epsilon: float, share: float = SHARE) -> HistogramPlan:
+def planned(codes: int, bins: int, epsilon: float) -> HistogramPlan:
     """A release of one column of this many codes."""
-    tree = {
-        "kind": "histogram",
-        "name": "bench",
-        "dataset": "bench",
-        "schema": {"attributes": [{"name": "x", "kind": "integer", "bounds": [0, codes - 1]}]},
-        "data": {"path": "none", "minimum_records": 1_000},
-        "output": {"path": "none"},
-        "privacy": {"epsilon": epsilon, "bins_share": str(share)},
-        "histograms": [{"columns": ["x"], "adaptive": {"x": bins}}],
-    }
-    plan = make_plan(load(tree))
+    schema = {"attributes": [{"name": "x", "kind": "integer", "bounds": [0, codes - 1]}]}
+    queries = [{"columns": ["x"], "adaptive": {"x": bins}}]
+    plan = make_plan(spec_without_places("histogram", schema, 1_000, privacy={"epsilon": epsilon}, histograms=queries))
     if not isinstance(plan, HistogramPlan) or plan.binning is None:
         raise TypeError("no plan with adaptive bins")
     return plan
@@ -154,7 +145,7 @@ def errors(counts: np.ndarray, found: np.ndarray) -> tuple[float, float, float]:
 def methods(counts: np.ndarray, bins: int, epsilon: float) -> dict[str, Callable[[int], np.ndarray]]:
     """Each way, from the number of a key to its counts of codes."""
     codes = counts.size
-    plan, whole = planned(codes, bins, epsilon), planned(codes, bins, epsilon, 0.999)
+    plan, whole = planned(codes, bins, epsilon), planned(codes, bins, epsilon / SHARE)
     width = np.arange(bins) * codes // bins
 
     def key(number: int) -> Noise:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from bench_coverage import Made, persons, release_of
 from bench_synthesis import spec_of, table_of
-from harness import argument_parser, write_each
+from harness import argument_parser, write_rows
 
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import make_plan
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--epsilon", nargs="*", type=float, default=[0.25, 1, 4])
     parser.add_argument("--keys", type=int, default=5)
     options = parser.parse_args()
-    write_each(options, (row for name in options.tables for row in measure(name, options)))
+    write_rows(options, (row for name in options.tables for row in measure(name, options)))
 
 
 if __name__ == "__main__":

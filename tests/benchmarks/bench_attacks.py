@@ -20,11 +20,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from harness import DATA, ROOT, Clock, argument_parser, codes_of, write
+from harness import DATA, ROOT, Clock, argument_parser, write
 
+from dpdist.data.inputs import table_source
+from dpdist.data.operators import gather_operator
+from dpdist.data.table import open_table
 from dpdist.evaluation.attacks import AttackTables, Generator, attack_sections
 from dpdist.evaluation.attacks.shadow import mechanism_of
 from dpdist.evaluation.records import halves, size, take
+from dpdist.families.base.graph import run_pass
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability.deniability import SeedSynthesizer, seed_ranks
@@ -57,7 +61,7 @@ def spec_of(name: str, rows: int, **settings: Any) -> PlausibleDeniabilitySpec:
 def people(name: str, rows: int | None) -> tuple[Codes, Codes, Schema]:
     """Training records and hold-out."""
     spec = spec_of(name, 1000)
-    columns = codes_of(spec)
+    columns, _ = run_pass(open_table(table_source(spec), spec.table), gather_operator())
     rng = np.random.default_rng(0)
     columns = take(columns, rng.permutation(size(columns))[:rows])
     return *halves(columns, rng), spec.table

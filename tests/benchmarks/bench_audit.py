@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 from deniability_claims import release_claim, tables_canaries
-from harness import Clock, argument_parser, write
+from harness import Clock, argument_parser, spec_without_places, write
 
+from dpdist.families.base.bounding import joined
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.claims import (
     alike,
     even_network,
     records_claim,
-    stacked,
     structure_claim,
     tables_claim,
 )
@@ -33,7 +33,6 @@ from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.mixing.claims import mixtures_claim
 from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.testing import Claim, Finding, audit, audit_in_one_run, table_of
-from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 
 KEY = bytes(range(32))
@@ -54,27 +53,22 @@ def schema(*cardinalities: int) -> Schema:
 
 def whole_release(records: int, split: dict[str, float]) -> Any:
     """A release of a table of 4,000 records and its canary."""
-    spec = load(
-        {
-            "kind": "plausible-deniability",
-            "name": "small",
-            "dataset": "small",
-            "schema": schema(*SIZES).model_dump(mode="json", exclude_none=True),
-            "data": {"path": "unused.parquet", "minimum_records": 4000},
-            "output": {"path": "unused"},
-            "privacy": {
-                "model": {"epsilon": 3, "delta": 1e-6},
-                "seed_check_epsilon": 0.3,
-                "checked_candidates": 4096,
-                "deniability": {"k": 60, "gamma": 2, "epsilon0": 0.25},
-            },
-            "model": {"structure": "learned" if split["structure"] else "independent"},
-            "split": split,
-            "synthesis": {"records": records, "omega": 2, "minimum_pass_rate": 0.2},
-        }
+    spec = spec_without_places(
+        "plausible-deniability",
+        schema(*SIZES),
+        4000,
+        privacy={
+            "model": {"epsilon": 3, "delta": 1e-6},
+            "seed_check_epsilon": 0.3,
+            "checked_candidates": 4096,
+            "deniability": {"k": 60, "gamma": 2, "epsilon0": 0.25},
+        },
+        model={"structure": "learned" if split["structure"] else "independent"},
+        split=split,
+        synthesis={"records": records, "omega": 2, "minimum_pass_rate": 0.2},
     )
     companions = [np.full(118, 1, np.uint8), *alike(SIZES[1:], 118)]
-    return release_claim(plan(spec), stacked(alike(SIZES, 4000), companions), alike(SIZES, 1, code=1))
+    return release_claim(plan(spec), joined([alike(SIZES, 4000), companions]), alike(SIZES, 1, code=1))
 
 
 def synthesis(runs: int, confidence: float) -> Iterator[Callable[[], Finding]]:
@@ -124,17 +118,8 @@ def histogram_plan(largest: int = 5, **changes: Any) -> HistogramPlan:
         *({"name": name, "kind": "number", "bounds": [-1, 1]} for name in ("t0", "t1")),
     ]
     queries = [{"columns": [name]} for name in ("b", "a")][: changes.pop("histograms", 1)]
-    tree = {
-        "kind": "histogram",
-        "name": "small",
-        "dataset": "small",
-        "schema": {"attributes": attributes},
-        "data": {"path": "unused", "minimum_records": 5000},
-        "output": {"path": "unused"},
-        **({} if "curves" in changes else {"histograms": queries}),
-        **changes,
-    }
-    made = make_plan(load(tree))
+    sections = changes if "curves" in changes else {"histograms": queries} | changes
+    made = make_plan(spec_without_places("histogram", {"attributes": attributes}, 5000, **sections))
     assert isinstance(made, HistogramPlan)
     return made
 

@@ -19,8 +19,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from bench_synthesis import FILES, spec_of
-from harness import DATA, ROOT, argument_parser, codes_of, write_each
+from harness import DATA, ROOT, argument_parser, write_rows
 
+from dpdist.data.inputs import table_source
+from dpdist.data.operators import gather_operator
+from dpdist.data.table import open_table
+from dpdist.families.base.graph import run_pass
 from dpdist.families.base.registry import make_plan, stages_of
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.privacy.arrays import Codes
@@ -61,7 +65,7 @@ def table_of(name: str) -> tuple[Codes, pd.DataFrame, ReleaseSpec]:
                 values = sorted(map(int, frame[column].dropna().unique()))
                 attributes.append({"name": column, "kind": "categorical", "values": values} | none)
             spec = spec.model_copy(update={"table": Schema.model_validate({"attributes": attributes})})
-        codes = codes_of(spec)
+        codes: Codes = run_pass(open_table(table_source(spec), spec.table), gather_operator())[0]
         return codes, frame, spec
 
 
@@ -102,7 +106,7 @@ def main() -> None:
     parser.add_argument("--epsilon", nargs="*", type=float, default=[1])
     parser.add_argument("--keys", type=int, default=5)
     options = parser.parse_args()
-    write_each(options, (row for name in options.tables for row in measure(name, options)))
+    write_rows(options, (row for name in options.tables for row in measure(name, options)))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ points that the manifest states. Keys are seeded, **not private**.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import combinations
@@ -37,14 +36,14 @@ from typing import Any
 
 import numpy as np
 from bench_synthesis import FILES, spec_of, table_of
-from harness import DATA, argument_parser, key_of, write
+from harness import DATA, argument_parser, write_rows
 
 from dpdist.accuracy.intervals import CellErrors
 from dpdist.accuracy.measured import Accuracy, linear, logistic
 from dpdist.data.count import pair_counts, table_counts
 from dpdist.families.base.accuracy import ReleaseAccuracy
 from dpdist.families.base.registry import make_plan, stages_of
-from dpdist.families.base.rehearsal import rehearse, released_codes
+from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.inference.answers import Answer
 from dpdist.inference.comparisons import answer, by_replicates
 from dpdist.inference.published import Published
@@ -52,6 +51,7 @@ from dpdist.inference.replicates import Replicates, make_replicates
 from dpdist.model.files import PublishedModel
 from dpdist.model.learn import Learned
 from dpdist.privacy.arrays import Codes
+from dpdist.privacy.noise import Noise
 from dpdist.publish.part_format import PartFormat
 from dpdist.spec.conditions import ends_of
 from dpdist.spec.regression import listed_in, parse_term
@@ -239,7 +239,7 @@ COLUMNS = ("coverage", "naive", "below", "sentence", "half_width", "sample_half_
 
 def release_of(codes: Codes, plan: Any, seed: int) -> Made:
     """One release by a seeded key."""
-    key = key_of(seed, 6)
+    key = key_from(Noise(np.random.default_rng([seed, 6]).bytes(32)))
     stages = [s for s in stages_of(plan) if s.name in ("model", "records", "accuracy", "regressions")]
     made = rehearse(plan, stages, codes, key=key, until=None)
     accuracy, learned = made.result(ReleaseAccuracy).accuracy, made.result(Learned)
@@ -330,12 +330,8 @@ def main() -> None:
     parser.add_argument("--declared", action="store_true", help="declare the regressions, so that they are measured")
     parser.add_argument("--quick", action="store_true", help="declared regressions and distances alone")
     options = parser.parse_args()
-    rows = []
-    for name in options.tables:
-        for row in (measure_cells if options.cells else measure)(name, options):
-            print(json.dumps(row), flush=True)
-            rows.append(row)
-    write(options, rows)
+    of = measure_cells if options.cells else measure
+    write_rows(options, (row for name in options.tables for row in of(name, options)))
 
 
 if __name__ == "__main__":

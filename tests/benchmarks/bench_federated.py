@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
-from bench_synthesis import Distances, table_of
+from bench_synthesis import Distances, released, table_of
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from harness import argument_parser, keep, key_of, rehearsed
+from harness import argument_parser, keep, spec_without_places
 
 from dpdist.accuracy import sketched
 from dpdist.accuracy.intervals import SMALL, CellErrors
-from dpdist.accuracy.measured import measure_accuracy
+from dpdist.accuracy.measured import Accuracy, measure_accuracy
 from dpdist.accuracy.sketched import Sketch
 from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.families.base.registry import make_plan
@@ -38,7 +38,6 @@ from dpdist.model.learn import Known, learn
 from dpdist.model.sums import AskedCounts, Sum
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 
 DEALS = {"adult": ("random", "class", "large"), "acs2013": ("random",), "acs2024": ("state",)}
@@ -61,25 +60,19 @@ def dealt(codes: Codes, shipped: ReleaseSpec, how: str, clients: int) -> list[Co
 
 def spec_of(shipped: ReleaseSpec, *, epsilon: float, records: int, clients: int, trust: str = "") -> ReleaseSpec:
     """A synthesis of the table of a shipped spec; of clients where they are trusted somehow."""
-    tree: dict[str, Any] = {
-        "kind": "synthesis",
-        "name": "bench",
-        "dataset": "bench",
-        "schema": shipped.table.model_dump(mode="json", exclude_none=True),
-        "data": {"path": "unused", "minimum_records": round(0.9 * records)},
-        "output": {"path": "unused"},
+    declared = round(0.9 * records)
+    sections: dict[str, Any] = {
         "synthesis": {"records": records},
         "privacy": {"epsilon": epsilon, "delta": 1e-9, "accuracy_share": 0},
     }
     if trust:
-        del tree["data"]["path"]
         listed = [
             {"name": f"c{k}", "path": f"{k}.csv", "dataset": "bench", "work": f"work-{k}", "identity": "unused"}
             | {"public_key": identity_text(Ed25519PrivateKey.from_private_bytes(k.to_bytes(32, "big")))}
             for k in range(clients)
         ]
-        tree["federated"] = {"trust": trust, "clients": listed}
-    return load(tree)
+        sections |= {"data": {"minimum_records": declared}, "federated": {"trust": trust, "clients": listed}}
+    return spec_without_places("synthesis", shipped.table, declared, **sections)
 
 
 def together(plan: SynthesisPlan, parts: Sequence[Codes], seed: int) -> Codes:
@@ -112,37 +105,40 @@ def together(plan: SynthesisPlan, parts: Sequence[Codes], seed: int) -> Codes:
     return [np.concatenate(columns) for columns in zip(*made, strict=True)]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Case:
-    """A table, and how it is dealt to clients."""
+    """A table, how it is dealt to clients, and the distances of what each way releases, one with each key."""
 
     table: str
     dealt: str
     clients: int
     epsilon: float
-    keys: int
+    found: dict[str, list[dict[str, float]]] = field(default_factory=lambda: {name: [] for name in WAYS})
 
-    def row(self) -> dict[str, str]:
-        """The mean distances of what each way releases."""
+    def release(self, seed: int) -> None:
+        """Release with one more key."""
         codes, _, shipped = table_of(self.table)
         cards, parts = shipped.table.cardinalities, dealt(codes, shipped, self.dealt, self.clients)
-        of_all, rows = Distances(codes, cards), len(codes[0])
+        of_all, rows, self.clients = Distances(codes, cards), len(codes[0]), len(parts)
         spec = partial(spec_of, shipped, epsilon=self.epsilon)
-        found: dict[str, list[dict[str, float]]] = {}
-        for seed in range(self.keys):
-            found.setdefault("curator", []).append(curated(self.table, self.epsilon, seed))
-            first = self.dealt == DEALS[self.table][0]  # how records are dealt says little of the other ways
-            for name, trust in (("federated", "correlated"), *([("local", "local")] if first else [])):
-                plan = make_plan(spec(records=rows, clients=len(parts), trust=trust))
-                assert isinstance(plan, SynthesisPlan)
-                found.setdefault(name, []).append(of_all.of(together(plan, parts, seed)))
-            for part in parts[:: max(1, len(parts) // MOST_ALONE)][:MOST_ALONE] if first else []:
-                alone = released_alone(spec(records=len(part[0]), clients=1), part, seed)
-                found.setdefault("alone", []).append(Distances(part, cards).of(alone))
-        row = {"table": self.table, "dealt": self.dealt, "clients": str(len(parts))}
+        first = self.dealt == DEALS[self.table][0]  # how records are dealt says little of the other ways
+        for name, trust in (("federated", "correlated"), *([("local", "local")] if first else [])):
+            plan = make_plan(spec(records=rows, clients=len(parts), trust=trust))
+            assert isinstance(plan, SynthesisPlan)
+            self.found[name].append(of_all.of(together(plan, parts, seed)))
+        self.found["curator"].append(curated(self.table, self.epsilon, seed))
+        for part in parts[:: max(1, len(parts) // MOST_ALONE)][:MOST_ALONE] if first else []:
+            alone = released(make_plan(spec(records=len(part[0]), clients=1)), part, seed, 2)
+            self.found["alone"].append(Distances(part, cards).of(alone))
+
+    @property
+    def row(self) -> dict[str, str]:
+        """The mean distances of what each way releases."""
+        row = {"table": self.table, "dealt": self.dealt, "clients": str(self.clients)}
+        row["keys"] = str(len(self.found["federated"]))
         for order in (2, 3):
             for name, way in WAYS.items():
-                each = [one[f"tvd_{order}"] for one in found.get(name, [])]
+                each = [one[f"tvd_{order}"] for one in self.found[name]]
                 row[f"{way}{'' if order == 2 else ', three-way'}"] = f"{np.mean(each):.4f}" if each else ""
         return row
 
@@ -152,65 +148,73 @@ def curated(table: str, epsilon: float, seed: int) -> dict[str, float]:
     """The distances of one curator's release."""
     codes, _, shipped = table_of(table)
     spec = spec_of(shipped, epsilon=epsilon, records=len(codes[0]), clients=1)
-    return Distances(codes, shipped.table.cardinalities).of(released_alone(spec, codes, seed))
+    return Distances(codes, shipped.table.cardinalities).of(released(make_plan(spec), codes, seed, 2))
 
 
-def coverage(table: str, clients: int, epsilon: float) -> list[dict[str, str]]:
+def coverage(table: str, clients: int, epsilon: float, keys: int) -> list[dict[str, str]]:
     """How often 95 % intervals cover the cells of the table, and how long they are, by what measured the accuracy."""
     codes, _, shipped = table_of(table)
     cards, parts = shipped.table.cardinalities, dealt(codes, shipped, DEALS[table][0], clients)
     spec = spec_of(shipped, epsilon=epsilon, records=len(codes[0]), clients=len(parts), trust="correlated")
     plan = make_plan(spec.model_copy(update={"privacy": spec.privacy.model_copy(update={"accuracy_share": 0.03})}))  # type: ignore[attr-defined]
     assert isinstance(plan, SynthesisPlan)
-    exact, released = Tables.counted(codes, cards), Tables.counted(together(plan, parts, 0), cards)
-    own, mu, keys = [Tables.counted(part, cards) for part in parts], plan.accuracy_mu, range(len(parts))
+    exact, found = Tables.counted(codes, cards), dict[tuple[str, int], list[Floats]]()
+    own = [Tables.counted(part, cards) for part in parts]
+    for seed in range(keys):
+        released = Tables.counted(together(plan, parts, seed), cards)
+        for name, accuracy in measured(plan, exact, own, released, seed).items():
+            errors = CellErrors(accuracy)
+            for order, sets in ((2, combinations(range(len(cards)), 2)), (3, triples_of(cards))):
+                for which, true, counts in zip(sets, exact.of(order), released.of(order), strict=True):
+                    interval = errors.interval(which, counts)
+                    covered = (interval.low <= true) & (true <= interval.high)
+                    large = counts > SMALL * released.pairs.total
+                    cells = np.stack([covered, interval.high - interval.low, large]).reshape(3, -1)
+                    found.setdefault((name, order), []).append(cells)
+    rows = []
+    for name in dict.fromkeys(name for name, _ in found):
+        row = {"table": table, "clients": str(len(parts)), "keys": str(keys), "accuracy by": name}
+        for order in (2, 3):
+            covered, lengths, large = np.concatenate(found[name, order], axis=1)
+            row |= {
+                f"{order}-way cells": f"{100 * covered.mean():.1f} %",
+                f"above 1 %, {order}-way": f"{100 * covered[large > 0].mean():.1f} %",
+                f"length, {order}-way": f"{lengths[large > 0].mean():,.0f}",
+            }
+        rows.append(row)
+    return rows
+
+
+def measured(
+    plan: SynthesisPlan, exact: Tables, own: Sequence[Tables], released: Tables, seed: int
+) -> dict[str, Accuracy]:
+    """The accuracy of records: by signed sums over clients, and as one curator measures it."""
+    cards, mu, records = plan.spec.table.cardinalities, plan.accuracy_mu, exact.pairs.total
+    keys = [np.random.default_rng([seed, 5, k]).bytes(32) for k in range(len(own) + 1)]
 
     def ask(asked: Sequence[Sketch], weights: Sequence[float]) -> tuple[list[Counts], Floats]:
         sums = [replace(AskedCounts(cards).of(*one.attributes), groups=one.groups) for one in asked]
         sigmas = GaussianAccount(mu, Noise(bytes(32))).deviations(1.0, weights)
         question = Question(0, "accuracy", tuple(sums), tuple(sigmas.tolist()))
         sent = [
-            part_of([one.of(held) for one in sums], question, Noise(bytes([k]) * 32), Masks(), honest=len(parts))
-            for held, k in zip(own, keys, strict=True)
+            part_of([one.of(held) for one in sums], question, Noise(key), Masks(), honest=len(own))
+            for held, key in zip(own, keys[1:], strict=True)
         ]
         return tables_in(added(sent), sums), sigmas
 
-    measured = {"signed sums": sketched.measure(released, Noise(bytes(32)), records=len(codes[0]), ask=ask)}
-    measured["one curator"] = measure_accuracy(exact, released, records=len(codes[0]), mu=mu, noise=Noise(bytes(32)))
-    rows = []
-    for name, accuracy in measured.items():
-        errors, row = CellErrors(accuracy), {"table": table, "clients": str(len(parts)), "accuracy by": name}
-        for order, sets in ((2, combinations(range(len(cards)), 2)), (3, triples_of(cards))):
-            covered, lengths, large = [], [], []
-            for which, true, counts in zip(sets, exact.of(order), released.of(order), strict=True):
-                interval = errors.interval(which, counts)
-                covered.append((interval.low <= true) & (true <= interval.high))
-                lengths.append(interval.high - interval.low)
-                large.append(counts > SMALL * released.pairs.total)
-            inside, of_large = np.concatenate(covered), np.concatenate(large)
-            row |= {
-                f"{order}-way cells": f"{100 * inside.mean():.1f} %",
-                f"above 1 %, {order}-way": f"{100 * inside[of_large].mean():.1f} %",
-                f"length, {order}-way": f"{np.concatenate(lengths)[of_large].mean():,.0f}",
-            }
-        rows.append(row)
-    return rows
-
-
-def released_alone(spec: ReleaseSpec, codes: Codes, seed: int) -> Codes:
-    """The records of a release of one table."""
-    plan, key = make_plan(spec), key_of(seed, 2)
-    assert isinstance(plan, SynthesisPlan)
-    return rehearsed(plan, codes, key)
+    return {
+        "signed sums": sketched.measure(released, Noise(keys[0]), records=records, ask=ask),
+        "one curator": measure_accuracy(exact, released, records=records, mu=mu, noise=Noise(keys[0])),
+    }
 
 
 NOTE = (
     "Total variation distances of two- and three-way tables to those of all records; *each alone*: of what a client "
-    "releases by itself to its own records, the mean of two clients. δ = 10⁻⁹, seeded keys."
+    "releases by itself to its own records, the mean of two clients. δ = 10⁻⁹, the mean of so many seeded keys."
 )
 
 
-LENGTHS = "Intervals of 95 %, in records, from the measured accuracy alone, with 3 % of the budget; one key."
+LENGTHS = "Intervals of 95 %, in records, from the measured accuracy alone, with 3 % of the budget; seeded keys."
 TITLES = {
     "deals": "Records that no one sees together",
     "clients": "Records that no one sees together, by number of clients",
@@ -226,18 +230,23 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--keys", type=int, default=3)
     options = parser.parse_args()
-    rows: list[dict[str, str]] = []
     title, note = TITLES[options.part], LENGTHS if options.part == "coverage" else NOTE
-    for table in options.tables:
-        for how in DEALS[table] if options.part == "deals" else DEALS[table][:1]:
-            for clients in options.clients:
-                if options.part == "coverage":
-                    rows += coverage(table, clients, options.epsilon)
-                else:
-                    rows.append(Case(table, how, clients, options.epsilon, options.keys).row())
-                print(rows[-1], flush=True)
-                values = [list(row.values()) for row in rows]
-                keep("federated", options.part, {"title": title, "note": note}, list(rows[0]), values)
+    cases = [
+        Case(table, how, clients, options.epsilon)
+        for table in options.tables
+        for how in (DEALS[table] if options.part == "deals" else DEALS[table][:1])
+        for clients in options.clients
+    ]
+    rows: list[dict[str, str]] = []
+    for seed, case in product(range(1 if options.part == "coverage" else options.keys), cases):
+        if options.part == "coverage":
+            rows += coverage(case.table, case.clients, case.epsilon, options.keys)
+        else:
+            case.release(seed)
+            rows = [one.row for one in cases if one.found["federated"]]
+            print(case.row, flush=True)
+        values = [list(row.values()) for row in rows]
+        keep("federated", options.part, {"title": title, "note": note}, list(rows[0]), values)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from bench_coverage import PERSONS
-from bench_synthesis import spec_of
-from harness import DATA, argument_parser, key_of, rehearsed, write
+from bench_synthesis import released, spec_of
+from harness import DATA, argument_parser, write
 
 from dpdist.families.base.registry import make_plan
 from dpdist.privacy.arrays import Codes
@@ -80,8 +80,7 @@ def main() -> None:
         for name, priorities in (("default", []), ("workload", WORKLOAD)):
             plan, found = make_plan(change(spec, {"model.priorities": priorities})), []
             for seed in range(asked.keys):
-                key = key_of(seed, 9)
-                found += errors(codes, rehearsed(plan, codes, key), schema, numbers)
+                found += errors(codes, released(plan, codes, seed, 9), schema, numbers)
             size, error, sample = np.array(found).T
             for low, high in pairwise(SIZES):
                 some = (size >= low) & (size < high)

@@ -26,16 +26,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import DATA, ROOT, Clock, argument_parser, codes_of, rehearsed, write
+from harness import DATA, ROOT, Clock, argument_parser, write
 
-from dpdist.data.operators import split_labels
+from dpdist.data.inputs import table_source
+from dpdist.data.operators import gather_operator, split_labels
+from dpdist.data.table import open_table
 from dpdist.evaluation.attacks import likeness
 from dpdist.evaluation.attacks.intervals import proportion
 from dpdist.evaluation.binning import view_of
 from dpdist.evaluation.utility.models import CLASSIFIERS, Encoder, ModelPredictions, fit, labels_of
+from dpdist.families.base.graph import run_pass
 from dpdist.families.base.network import Network
 from dpdist.families.base.registry import stages_of
-from dpdist.families.base.rehearsal import rehearse
+from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability.deniability import SeedSynthesizer, plausible_seeds, seed_ranks
 from dpdist.families.deniability.plan import plan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
@@ -79,7 +82,7 @@ def release_spec(rows: int, records: int, table: str = "acs2013", **settings: An
 def people(rows: int | None, seed: int, table: str = "acs2013") -> tuple[Codes, Codes, Schema]:
     """Records to release from, and records to test with."""
     spec = release_spec(1000, 10, table)
-    codes = codes_of(spec)
+    codes, _ = run_pass(open_table(table_source(spec), spec.table), gather_operator())
     order = np.random.default_rng([seed, 0]).permutation(len(codes[0]))[:rows]
     cut = len(order) * 4 // 5
     train, test = ([column[part] for column in codes] for part in (order[:cut], order[cut:]))
@@ -97,7 +100,7 @@ def releases(train: Codes, records: int, seed: int, table: str = "acs2013") -> I
     for number, (name, settings) in enumerate(kinds.items()):
         made = plan(release_spec(rows, records, table, **settings))
         key = KeyRef.fixed(np.random.default_rng([seed, 1, number]).bytes(32).hex())
-        yield name, rehearsed(made, train, key)
+        yield name, released_codes(rehearse(made, stages_of(made), train, key=key))
 
 
 class Tables:

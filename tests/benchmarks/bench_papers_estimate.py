@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 from bench_papers_acs import TARGET, Tables, people, release_spec
-from harness import argument_parser, keep, rehearsed, write
+from harness import argument_parser, keep, write
 
+from dpdist.families.base.registry import stages_of
+from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability.plan import plan
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
@@ -48,7 +50,7 @@ def main() -> None:
                     }
                     made = plan(release_spec(len(train[0]), options.records, **settings))
                     key = KeyRef.fixed(np.random.default_rng([seed, 7]).bytes(32).hex())
-                    records = rehearsed(made, train, key)
+                    records = released_codes(rehearse(made, stages_of(made), train, key=key))
                     row = found.setdefault((epsilon, omega, estimate), {"tv": [], "accuracy": []})
                     row["tv"].append(100 * pair_distance(records, test, schema.cardinalities))
                     row["accuracy"].append(100 * tables.classifiers(records)["random forest"]["accuracy"]["value"])

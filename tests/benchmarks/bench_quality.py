@@ -17,9 +17,13 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from harness import DATA, ROOT, Clock, argument_parser, codes_of, write
+from harness import DATA, ROOT, Clock, argument_parser, write
 
 from dpdist.data.count import PairCounts, pair_counts
+from dpdist.data.inputs import table_source
+from dpdist.data.operators import gather_operator
+from dpdist.data.table import open_table
+from dpdist.families.base.graph import run_pass
 from dpdist.families.base.network import Network
 from dpdist.families.deniability.estimation import estimate_network
 from dpdist.families.deniability.parameters import count_tables, exact_tables, measure_tables
@@ -107,7 +111,7 @@ def learn(spec: PlausibleDeniabilitySpec, codes: Codes, noise: Noise, seed: int,
 def measure(table: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """One row per model, averaged over the seeds."""
     spec = release_spec(table, options)
-    codes = codes_of(spec)
+    codes, _ = run_pass(open_table(table_source(spec), spec.table), gather_operator())
     records = len(codes[0])
     truth = pair_counts(codes, spec.table.cardinalities)
     drawn = np.random.default_rng(0).integers(0, records, records)

@@ -23,9 +23,13 @@ from typing import Any
 
 import numpy as np
 from bench_quality import FILES, distance, generate, learn, release_spec
-from harness import argument_parser, codes_of, write
+from harness import argument_parser, write
 
 from dpdist.data.count import PairCounts, pair_counts
+from dpdist.data.inputs import table_source
+from dpdist.data.operators import gather_operator
+from dpdist.data.table import open_table
+from dpdist.families.base.graph import run_pass
 from dpdist.families.base.network import Network
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesizer, candidate_batch
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
@@ -90,7 +94,7 @@ def read(table: str, options: argparse.Namespace) -> tuple[PlausibleDeniabilityS
     """The spec of a table and its records, or some of them."""
     options.epsilon = NO_NOISE
     spec = release_spec(table, options)
-    codes = codes_of(spec)
+    codes, _ = run_pass(open_table(table_source(spec), spec.table), gather_operator())
     if options.rows:
         chosen = np.random.default_rng(3).choice(len(codes[0]), options.rows, replace=False)
         codes = [column[chosen] for column in codes]

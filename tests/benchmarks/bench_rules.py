@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import time
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
-from harness import DATA, ROOT, argument_parser, write
+from harness import DATA, ROOT, argument_parser, write_rows
 
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.data.inputs import table_source
@@ -71,12 +71,8 @@ def main() -> None:
     without = load(SPEC, {"data.path": data, "synthesis.records": options.records, "schema": bare})
     table, report = run_pass(open_table(table_source(spec), spec.table), gather_operator())
     print(json.dumps({"records of the table that break a rule": int(report.broken.sum())}), flush=True)
-    truth, rows = pair_counts(table, spec.table.cardinalities), []
-    for key in range(options.keys):
-        for one in (without, spec):
-            rows.append(measure(one, table, truth, spec.table, key))
-            print(json.dumps(rows[-1]), flush=True)
-    write(options, rows)
+    truth, cases = pair_counts(table, spec.table.cardinalities), product(range(options.keys), (without, spec))
+    write_rows(options, (measure(one, table, truth, spec.table, key) for key, one in cases))
 
 
 if __name__ == "__main__":

@@ -9,14 +9,13 @@ private**.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from bench_synthesis import Distances, table_of
-from harness import ROOT, argument_parser, key_of, rehearsed, write
+from bench_synthesis import Distances, released, table_of
+from harness import ROOT, argument_parser, write_rows
 
 from dpdist.families.base.registry import make_plan
 from dpdist.spec.reader import load
@@ -40,9 +39,8 @@ def measure(keys: int) -> Iterator[dict[str, Any]]:
             plan = make_plan(load(ROOT / "deploy/releases/acs2024-whole.yaml", changes))
             found = []
             for seed in range(keys):
-                key = key_of(seed, 2)
                 cpu = time.process_time()
-                made = rehearsed(plan, codes, key)
+                made = released(plan, codes, seed, 2)
                 found.append({**distances.of(made), "cpu": time.process_time() - cpu})
             means = {name: float(np.mean([row[name] for row in found])) for name in found[0]}
             yield {"records": records, "model": model, "epsilon": plan.epsilon, **means}
@@ -52,11 +50,7 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--keys", type=int, default=2)
     options = parser.parse_args()
-    rows = []
-    for row in measure(options.keys):
-        print(json.dumps(row), flush=True)
-        rows.append(row)
-    write(options, rows)
+    write_rows(options, measure(options.keys))
 
 
 if __name__ == "__main__":

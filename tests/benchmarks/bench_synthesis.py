@@ -20,11 +20,18 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from harness import DATA, ROOT, argument_parser, codes_of, key_of, rehearsed, write_each
+from harness import DATA, ROOT, argument_parser, spec_without_places, write_rows
 
-from dpdist.families.base.registry import make_plan
+from dpdist.data.inputs import table_source
+from dpdist.data.operators import gather_operator
+from dpdist.data.table import open_table
+from dpdist.families.base.graph import run_pass
+from dpdist.families.base.plan import Plan
+from dpdist.families.base.registry import make_plan, stages_of
+from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.synthesis.plan import SynthesisPlan
 from dpdist.privacy.arrays import Codes, Floats
+from dpdist.privacy.noise import Noise
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
 
@@ -42,7 +49,7 @@ RARE = (20, 0.005)
 def table_of(name: str) -> tuple[Codes, Codes, ReleaseSpec]:
     """The codes of a public table, those of rows held out, and its shipped spec."""
     spec = load(ROOT / f"deploy/releases/{name}.yaml", {"data.path": [str(DATA / file) for file in FILES[name]]})
-    codes = codes_of(spec)
+    codes, _ = run_pass(open_table(table_source(spec), spec.table), gather_operator())
     kept = len(codes[0]) * 4 // 5 if name == "adult" else len(codes[0])
     order = np.random.default_rng(0).permutation(len(codes[0])) if name == "adult" else np.arange(kept)
     return [column[order[:kept]] for column in codes], [column[order[kept:]] for column in codes], spec
@@ -92,20 +99,19 @@ class Distances:
 
 def spec_of(spec: ReleaseSpec, kind: str, *, epsilon: float, records: int, target: str | None = None) -> ReleaseSpec:
     """A release of this kind with the table, the declared records and the parts of a shipped spec."""
-    tree: dict[str, Any] = {
-        "kind": kind,
-        "name": "bench",
-        "dataset": "bench",
-        "schema": spec.table.model_dump(mode="json", exclude_none=True),
-        "data": {"path": "unused", "minimum_records": round(0.9 * records)},
-        "output": {"path": "unused"},
-        "synthesis": {"records": records},
-    }
+    budget, sections = {"epsilon": epsilon, "delta": 1e-9}, {"synthesis": {"records": records}}
     if kind == "synthesis":
-        model = {"target": target} if target in spec.table.names else {}
-        return load({**tree, "privacy": {"epsilon": epsilon, "delta": 1e-9}, "model": model})
-    split = {"structure": "3/20", "parameters": "17/20", "seeds": 0}
-    return load({**tree, "privacy": {"model": {"epsilon": epsilon, "delta": 1e-9}}, "split": split})
+        sections |= {"privacy": budget, "model": {"target": target} if target in spec.table.names else {}}
+    else:
+        split = {"structure": "3/20", "parameters": "17/20", "seeds": 0}
+        sections |= {"privacy": {"model": budget}, "split": split}
+    return spec_without_places(kind, spec.table, round(0.9 * records), **sections)
+
+
+def released(plan: Plan, codes: Codes, *seed: int) -> Codes:
+    """The records that a release of a table publishes under a seeded key."""
+    key = key_from(Noise(np.random.default_rng(seed).bytes(32)))
+    return released_codes(rehearse(plan, stages_of(plan), codes, key=key))
 
 
 def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -120,9 +126,8 @@ def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             plan = make_plan(spec_of(shipped, kind, epsilon=epsilon, records=records, target=options.target))
             rows = []
             for seed in range(options.keys):
-                key = key_of(seed, 2)
                 wall, cpu = time.perf_counter(), time.process_time()
-                made = rehearsed(plan, codes, key)
+                made = released(plan, codes, seed, 2)
                 seconds = {"seconds": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
                 rows.append({**distances.of(made), **boosting(made, held_out), **seconds})
             means = {key: round(float(np.mean([row[key] for row in rows])), 4) for key in rows[0]}
@@ -139,7 +144,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=2)
     parser.add_argument("--target", help="attribute to name as the target of the synthesis, where the table has it")
     options = parser.parse_args()
-    write_each(options, (row for name in options.tables for row in measure(name, options)))
+    write_rows(options, (row for name in options.tables for row in measure(name, options)))
 
 
 if __name__ == "__main__":

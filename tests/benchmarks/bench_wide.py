@@ -10,7 +10,6 @@ a network. Distances are means of total variation over all pairs, and over the p
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import subprocess
@@ -23,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from harness import DATA, argument_parser, write
+from harness import DATA, argument_parser, write_rows
 from wide_tables import PERSONS, made_up, schema_of_codes, schema_of_persons, write_codes
 
 from dpdist.data.inputs import table_source
@@ -128,11 +127,8 @@ def main() -> None:
     parser.add_argument("--kind", choices=["synthesis", NETWORK["kind"]], default="synthesis")
     parser.add_argument("--epsilon", type=float, default=1.0)
     options = parser.parse_args()
-    rows = []
-    for attributes in [*([None] if options.persons else []), *options.attributes]:
-        rows.append(measure(attributes, options))
-        print(json.dumps(rows[-1]), flush=True)
-    write(options, rows)
+    wanted = [*([None] if options.persons else []), *options.attributes]
+    write_rows(options, (measure(attributes, options) for attributes in wanted))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import CheckFailed
+from dpdist.families.base.bounding import joined
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.families.deniability.claims import resemblance, stacked
+from dpdist.families.deniability.claims import resemblance
 from dpdist.families.deniability.parameters import (
     NoisyTables,
     ParameterPlan,
@@ -54,7 +55,7 @@ def tables_canaries(schema: Schema, plan: ParameterPlan, *, delta: float) -> Can
 
 def release_claim(plan: PlausibleDeniabilityPlan, others: Codes, canary: Codes) -> Claim:
     """A whole release of a table with and without one record, the `canary`; the plan's spec fits so small a table."""
-    absent, present = (partial(_everything, plan, canary, codes) for codes in (others, stacked(others, canary)))
+    absent, present = (partial(_everything, plan, canary, codes) for codes in (others, joined([others, canary])))
     return Claim(name="whole release", absent=absent, present=present, epsilon=plan.epsilon, delta=plan.delta)
 
 

@@ -13,21 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 import dpdist
-from dpdist.data.inputs import table_source
-from dpdist.data.operators import gather_operator
-from dpdist.data.table import open_table
-from dpdist.families.base.graph import run_pass
-from dpdist.families.base.plan import Plan
-from dpdist.families.base.registry import stages_of
-from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
-from dpdist.ledger.keys import KeyRef
-from dpdist.privacy.arrays import Codes
-from dpdist.privacy.noise import Noise
+from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.schema import Schema
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data"))
@@ -40,6 +31,14 @@ def argument_parser(text: str | None) -> argparse.ArgumentParser:
     parser.set_defaults(title=title.rstrip("."))
     parser.add_argument("--json", type=Path, help="file to write")
     return parser
+
+
+def spec_without_places(kind: str, schema: Schema | Mapping[str, Any], records: int, **sections: Any) -> ReleaseSpec:
+    """A spec that is planned and rehearsed alone: of a table of this schema, which declares this many records."""
+    table = schema.model_dump(mode="json", exclude_none=True) if isinstance(schema, Schema) else schema
+    data, output = {"path": "unused", "minimum_records": records}, {"path": "unused"}
+    tree = {"kind": kind, "name": "bench", "dataset": "bench", "schema": table, "data": data, "output": output}
+    return load(tree | sections)
 
 
 class Clock:
@@ -90,29 +89,13 @@ def write(options: argparse.Namespace, rows: Any) -> None:
     write_tables(options.json, tables)
 
 
-def write_each(options: argparse.Namespace, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print each row as it is found, then write all of them to the file of ``--json``."""
-    found = []
+def write_rows(options: argparse.Namespace, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print each row as it is made, then write all of them to the file of ``--json``."""
+    made = []
     for row in rows:
-        print(json.dumps(row, default=str), flush=True)
-        found.append(row)
-    write(options, found)
-
-
-def codes_of(spec: ReleaseSpec) -> Codes:
-    """The codes of the table of a spec."""
-    codes: Codes = run_pass(open_table(table_source(spec), spec.table), gather_operator())[0]
-    return codes
-
-
-def key_of(*seed: int) -> KeyRef:
-    """A key of noise that these numbers name."""
-    return key_from(Noise(np.random.default_rng(list(seed)).bytes(32)))
-
-
-def rehearsed(plan: Plan, codes: Codes, key: KeyRef) -> Codes:
-    """The codes of the records that a plan releases of these codes with this key."""
-    return released_codes(rehearse(plan, stages_of(plan), codes, key=key))
+        print(json.dumps(row), flush=True)
+        made.append(row)
+    write(options, made)
 
 
 def keep(file: str, key: str, about: Mapping[str, str], columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from harness import keep
+from harness import keep, spec_without_places
 from prediction_models import FILES, Rows, Synthesis, errors, key, mean_sd
 from prediction_simulated import g, inputs, simulated
 from prediction_tables import Task
@@ -68,17 +68,9 @@ class SimulatedTask(Task):
         attributes = [{"name": f"x{i}", "kind": "number", "bounds": [0, 1]} for i in range(3)]
         attributes.append({"name": "y", "kind": "number", "bounds": [-3, 6]})
         self.name = "simulation"
-        self.spec = load(
-            {
-                "kind": "two-stage",
-                "name": "simulation",
-                "dataset": "simulation",
-                "schema": {"attributes": attributes},
-                "data": {"path": "none", "minimum_records": 14_000},
-                "output": {"path": "none"},
-                "privacy": {"guarantee": "lid", "disclosure": {"lid": 0.5, "eta": 0.001}},
-                "prediction": {"response": "y"},
-            }
+        privacy = {"guarantee": "lid", "disclosure": {"lid": 0.5, "eta": 0.001}}
+        self.spec = spec_without_places(
+            "two-stage", {"attributes": attributes}, 14_000, privacy=privacy, prediction={"response": "y"}
         )
         self.columns = columns_of(self.spec)
         x, y = simulated(20_000, rng)

@@ -22,7 +22,7 @@ from commands import Command
 from federations import NAMES, federation
 from published import ROWS, published
 from pydantic import BaseModel, ValidationError
-from releases import SCHEMA, table
+from releases import SCHEMA, fund, placed, table
 
 import dpdist
 from dpdist.errors import EmptyTable, ReleaseConflict, SpecError, VerificationFailed
@@ -73,17 +73,11 @@ def test_the_call_of_the_api_insists_too(plain: Path) -> None:
 
 
 def _spec(folder: Path, **changes: Any) -> dict[str, Any]:
-    with closing(Books.open(f"sqlite:///{folder}/ledger.db")) as ledger:
-        ledger.create_dataset("people", epsilon="50", delta="1e-5")
+    fund(f"sqlite:///{folder}/ledger.db")
     return {
+        **placed(folder, records=5_000),
         "kind": "synthesis",
-        "name": "first",
-        "dataset": "people",
         "schema": SCHEMA,
-        "data": {"path": str(folder / "table.parquet"), "minimum_records": 5_000},
-        "output": {"path": str(folder / "release")},
-        "ledger": f"sqlite:///{folder}/ledger.db",
-        "work": str(folder / "work"),
         "cluster": {"mode": "in-process"},
         "privacy": {"epsilon": 8, "delta": 1e-7},
         "model": {"rounds": 1, "balance": 0},

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from cases import HISTOGRAM, MIXING, RELATIONAL
 from federations import federation
-from releases import SCHEMA, table
+from releases import SCHEMA, fund, placed, table
 
 import dpdist
 from dpdist.data.encode import ColumnEncoder
@@ -132,16 +132,11 @@ def on_a_terminal(words: list[str], folder: Path, *, until: bytes) -> tuple[int,
 
 def test_ctrl_c_says_what_stays_charged(tmp_path: Path) -> None:
     pq.write_table(table(6_000), tmp_path / "table.parquet")
-    with closing(Books.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
-        ledger.create_dataset("people", epsilon="50", delta="1e-5")
+    fund(f"sqlite:///{tmp_path}/ledger.db")
     spec = {
+        **placed(tmp_path, records=5_000),
         "kind": "synthesis",
-        "name": "first",
-        "dataset": "people",
         "schema": SCHEMA,
-        "data": {"path": "table.parquet", "minimum_records": 5_000},
-        "output": {"path": "release"},
-        "ledger": f"sqlite:///{tmp_path}/ledger.db",
         "cluster": {"mode": "in-process"},
         "privacy": {"epsilon": 8, "delta": 1e-7},
         "synthesis": {"records": 20_000_000},

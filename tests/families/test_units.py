@@ -19,7 +19,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from cases import CASES, MIXING, PATIENT, PATIENTS, PRIVATE, SYNTHESIS, survey, visits
-from releases import KEY, SCHEMA
+from releases import KEY, SCHEMA, fund, placed
 from scipy.special import ndtr
 from syntheses import choose_instead
 
@@ -58,17 +58,7 @@ UNIT = {"by": "patient_id", "at_most": 3}
 
 
 def spec(folder: Path, settings: dict[str, Any], **changes: Any) -> ReleaseSpec:
-    tree = {
-        "name": "first",
-        "dataset": "people",
-        "schema": BITS,
-        "data": {"path": str(folder / "table.parquet"), "minimum_records": 60},
-        "output": {"path": str(folder / "release")},
-        "ledger": f"sqlite:///{folder}/ledger.db",
-        "work": str(folder / "work"),
-        "unit": UNIT,
-    }
-    return load({**tree, **settings, **changes})
+    return load({**placed(folder, records=60), "schema": BITS, "unit": UNIT, **settings, **changes})
 
 
 def histogram(folder: Path, **privacy: Any) -> HistogramPlan:
@@ -278,8 +268,7 @@ def test_files_partitions_and_orders_change_no_record(tmp_path: Path) -> None:
 
 def released(folder: Path, made: ReleaseSpec, **options: Any) -> bytes:
     if not (folder / "ledger.db").exists():
-        with closing(Books.open(made.ledger)) as ledger:
-            ledger.create_dataset("people", epsilon=100, delta="1e-3")
+        fund(made.ledger, epsilon=100, delta="1e-3")
     run_release(made, fixed_key=KEY, **options)
     return b"".join(part.read_bytes() for part in sorted(Path(made.output.path).glob("*.parquet")))
 
@@ -327,8 +316,7 @@ def test_mixtures_of_units_are_the_same_wherever_their_records_are(tmp_path: Pat
     ids = np.random.default_rng(5).integers(0, 700, MIXING.rows)
     rows, found = MIXING.table(MIXING.rows).append_column("patient_id", pa.array(ids)), set()
     classes = {"low": {"minimum": 700, "records": 40}, "high": {"minimum": 400, "records": 30}}
-    with closing(Books.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
-        ledger.create_dataset("people", epsilon=100, delta="1e-3")
+    fund(f"sqlite:///{tmp_path}/ledger.db", epsilon=100, delta="1e-3")
     for name, pieces in {"one": [rows], "two": [rows.slice(3000), rows.slice(0, 3000)]}.items():
         (tmp_path / name).mkdir()
         for number, piece in enumerate(pieces):

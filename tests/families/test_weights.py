@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from cases import CASES
-from releases import KEY
+from releases import KEY, fund, placed
 from scipy.special import ndtr
 
 from dpdist.data.arrow import PartitionedTable, TableInMemory
@@ -55,26 +55,16 @@ def table(weights: list[Any] = WEIGHTS, rows: int = 400) -> pd.DataFrame:
 
 
 def spec(folder: Path, kind: str = "histogram", **changes: Any) -> ReleaseSpec:
-    tree = {
-        "kind": kind,
-        "name": "first",
-        "dataset": "people",
-        "schema": BITS,
-        "data": {"path": str(folder / "table.parquet"), "minimum_records": 60},
-        "output": {"path": str(folder / "release")},
-        "ledger": f"sqlite:///{folder}/ledger.db",
-        "work": str(folder / "work"),
-        "privacy": {"epsilon": 1, "delta": 1e-6},
-        "weight": WEIGHT,
-    }
+    tree = placed(folder, records=60) | {"kind": kind, "schema": BITS, "weight": WEIGHT}
+    tree |= {"privacy": {"epsilon": 1, "delta": 1e-6}}
     return load(tree | ({"histograms": QUERIES} if kind == "histogram" else {}) | changes)
 
 
 def funded(folder: Path) -> closing[Books]:
     """A ledger with the data set."""
-    ledger = Books.open(f"sqlite:///{folder}/ledger.db")
-    ledger.create_dataset("people", epsilon="100", delta="1e-3")
-    return closing(ledger)
+    url = f"sqlite:///{folder}/ledger.db"
+    fund(url, epsilon="100", delta="1e-3")
+    return closing(Books.open(url))
 
 
 # --- what a record counts as ------------------------------------------------------------------------------------------

@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 from clusters import DaskProcesses, parts
 from outcomes import at, states, whole
-from releases import KEY, project
+from releases import KEY, fund, project
 
 from dpdist import errors
-from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.publish.verify import read_release, verify
 
@@ -33,9 +32,7 @@ def test_a_restart_of_postgresql_is_survived(
     stage: str, tmp_path: Path, postgres_server: tuple[str, str], postgres_url: str, calm: list[bytes]
 ) -> None:
     spec = project(tmp_path, ledger=postgres_url)
-    ledger = Books.open(postgres_url)
-    ledger.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp", "pd-per-record"))
-    ledger.close()
+    fund(postgres_url, guarantees=("dp", "pd-per-record"))
 
     def restart() -> None:
         subprocess.run([SERVER, "restart", postgres_server[1]], check=True)
@@ -152,9 +149,7 @@ def test_a_full_disk_under_the_ledger_is_a_clear_error_and_resumable(
     tmp_path: Path, small_disk: Path, calm: list[bytes]
 ) -> None:
     url = f"sqlite:///{small_disk}/ledger.db"
-    ledger = Books.open(url)
-    ledger.create_dataset("people", epsilon="50", delta="1e-5", guarantees=("dp", "pd-per-record"))
-    ledger.close()
+    fund(url, guarantees=("dp", "pd-per-record"))
     spec = project(tmp_path, ledger=url)
     with at("writing", lambda: fill(small_disk)) as progress, pytest.raises(errors.OutOfDisk, match="resume"):
         run_release(spec, fixed_key=KEY, progress=progress)

@@ -12,7 +12,9 @@ from federations import NAMES, released, states, summing_federation
 
 from dpdist.cluster.worker_groups import Lost
 from dpdist.errors import RoundFailed, SpecError
+from dpdist.families.base.family import SolveRequest
 from dpdist.families.base.registry import make_plan
+from dpdist.families.synthesis.accuracy import solve_clients
 from dpdist.federated import rounds
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import verify
@@ -109,6 +111,12 @@ def test_the_noise_of_colluding_clients_is_not_counted(tmp_path: Path) -> None:
     assert plans[0].event == plans[2].event
     local = make_plan(summing_federation(tmp_path, names, federated__trust="local"))
     assert {f.title: f.numbers for f in local.details()}["Noise of the sums"]["times"] == pytest.approx(8**0.5)
+    chosen = {}
+    for records in (8_000, 10_000_000):  # where all is sampling, nothing is gained by masks
+        asked = summing_federation(tmp_path, names, data__minimum_records=records)
+        request = SolveRequest(source=tmp_path / "spec.yaml", settings=[])
+        chosen[records] = next(iter(solve_clients(asked, asked.federated, request).errors))  # type: ignore[arg-type]
+    assert chosen == {8_000: "correlated, at least 7", 10_000_000: "local"}
     prior = {"path": "prior.parquet", "public": "a table that everybody has seen"}
     with pytest.raises(SpecError, match=r"model\.prior"):
         summing_federation(tmp_path, model__prior=prior)

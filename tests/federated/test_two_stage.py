@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from federations import NAMES, SCHEMA, create_ledger, identity, member, states
+from federations import NAMES, posted_federation, states
+from federations import predicting_federation as federation
 
 from dpdist.cluster.worker_groups import Lost
 from dpdist.errors import RoundFailed, SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.families.prediction.private.together import PredictionSession, contribute
-from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.federated import mailbox, rounds
 from dpdist.federated.client import ClientAnswer
 from dpdist.federated.mailbox import MailboxClient
@@ -24,34 +24,6 @@ from dpdist.lifecycle.run import Run
 from dpdist.privacy.arrays import Counts
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import verify
-from dpdist.spec.reader import load
-from dpdist.spec.validation import override
-
-KEY = "5a" * 32
-
-
-def federation(folder: Path, **changes: Any) -> TwoStageSpec:
-    """A private two-stage spec of clients below `folder`."""
-    if not (folder / "ledger.db").exists():
-        create_ledger(folder, "people")
-    clients = [member(folder, name, seed=number, high=0.2 + 0.3 * number) for number, name in enumerate(NAMES)]
-    tree = {
-        "kind": "two-stage",
-        "name": "together",
-        "dataset": "people",
-        "schema": SCHEMA,
-        "data": {"minimum_records": 8_000},
-        "output": {"path": str(folder / "release"), "rows_per_part": 1_000},
-        "ledger": f"sqlite:///{folder}/ledger.db",
-        "work": str(folder / "work"),
-        "cluster": {"mode": "in-process"},
-        "privacy": {"guarantee": "dp", "epsilon": 2, "delta": 1e-6},
-        "prediction": {"response": "age", "records": 2_000},
-        "federated": {"trust": "correlated", "clients": clients},
-    }
-    spec = load(override(tree, {name.replace("__", "."): value for name, value in changes.items()}))
-    assert isinstance(spec, TwoStageSpec)
-    return spec
 
 
 @pytest.fixture
@@ -148,10 +120,7 @@ def test_a_client_answers_each_statistic_of_its_plan_once(tmp_path: Path, monkey
 
 def test_by_mailbox_as_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailbox, "_POLL", 0.01)
-    (tmp_path / "box").mkdir()
-    given = {"mailbox": str(tmp_path / "box"), "identity": str(tmp_path / "identity.pem")}
-    given["public_key"] = identity(tmp_path)
-    spec = federation(tmp_path, **{f"federated__{name}": value for name, value in given.items()}, cluster__timeout=20)
+    spec = posted_federation(tmp_path, make=federation)
     clients = [MailboxClient(spec, name, PredictionSession) for name in NAMES]
     with ThreadPoolExecutor(len(NAMES)) as threads:
         attended = [threads.submit(one.attend, patience=20) for one in clients]

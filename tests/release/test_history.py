@@ -13,7 +13,7 @@ import forkserver
 import pytest
 import yaml
 from reading import readable
-from releases import project
+from releases import Crash, crashing, project
 from typer.testing import CliRunner
 
 from dpdist import errors
@@ -22,21 +22,13 @@ from dpdist.cluster import logs
 from dpdist.lifecycle.run import run_release
 
 
-class Crash(Exception):
-    """Stands for a power cut."""
-
-
 @pytest.fixture
 def two_runs(tmp_path: Path) -> tuple[list[str], str]:
     """Options of a ledger with a finished and an interrupted release, and the id of the finished attempt."""
 
-    def crash(stage: str, *_: int) -> None:
-        if stage == "synthesising":
-            raise Crash
-
     done = run_release(project(tmp_path))
     with pytest.raises(Crash):
-        run_release(project(tmp_path, name="second", output__path=str(tmp_path / "second")), progress=crash)
+        run_release(project(tmp_path, name="second", output__path=str(tmp_path / "second")), progress=crashing())
     return ["--ledger", f"sqlite:///{tmp_path}/ledger.db", "--work", str(tmp_path / "work")], done.attempt
 
 
@@ -88,13 +80,9 @@ def test_stages_are_logged_as_json(tmp_path: Path, log: io.StringIO) -> None:
 
 
 def test_attempts_are_logged_from_their_charge_to_their_end(tmp_path: Path, log: io.StringIO) -> None:
-    def crash(stage: str, *_: int) -> None:
-        if stage == "synthesising":
-            raise Crash("planted")
-
     spec = project(tmp_path, cluster__partitions=1)
     with pytest.raises(Crash):
-        run_release(spec, progress=crash)
+        run_release(spec, progress=crashing(text="planted"))
     outcome = run_release(spec, attempt="resume")
     entries = [json.loads(line) for line in log.getvalue().splitlines()]
     told = [entry for entry in entries if "stage" not in entry]
@@ -158,12 +146,8 @@ def test_an_unforeseen_error_is_told_by_its_file_in_the_work_folder(
     """A pod's temporary folder goes with the pod."""
     from dpdist.cli import commands
 
-    def crash(stage: str, *_: int) -> None:
-        if stage == "synthesising":
-            raise Crash("a salary of forty")
-
     def run(**_: object) -> None:
-        run_release(project(tmp_path), progress=crash)
+        run_release(project(tmp_path), progress=crashing(text="a salary of forty"))
 
     monkeypatch.setattr(commands, "app", run)
     monkeypatch.setattr(commands.signal, "signal", lambda *_: None)

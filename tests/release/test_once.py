@@ -11,21 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 from forkserver import Python
+from outcomes import states
 from releases import project
 from typer.testing import CliRunner
 
 from dpdist import errors
 from dpdist.cli.commands import app
-from dpdist.ledger import Books
 from dpdist.lifecycle.run import Run, run_release
-from dpdist.spec.release import ReleaseSpec
-
-
-def attempts(spec: ReleaseSpec) -> list[str]:
-    ledger = Books.open(spec.ledger, create=False)
-    states = [attempt.state for attempt in ledger.show(spec.dataset).attempts]
-    ledger.close()
-    return states
 
 
 def test_twice_is_one_release_and_one_charge(tmp_path: Path) -> None:
@@ -35,7 +27,7 @@ def test_twice_is_one_release_and_one_charge(tmp_path: Path) -> None:
     assert (first.already, second.already) == (False, True)
     assert second.attempt == first.attempt
     assert second.budget == first.budget
-    assert attempts(spec) == ["committed"]
+    assert states(spec) == ["committed"]
 
 
 def test_what_was_interrupted_is_continued(tmp_path: Path) -> None:
@@ -44,10 +36,10 @@ def test_what_was_interrupted_is_continued(tmp_path: Path) -> None:
         steps = iter(run.steps.values())
         next(steps)()
         next(steps)()
-    assert attempts(spec) == ["drawing"]
+    assert states(spec) == ["drawing"]
     outcome = run_release(spec, attempt="once")
     assert not outcome.already
-    assert attempts(spec) == ["committed"]
+    assert states(spec) == ["committed"]
 
 
 def test_another_spec_under_the_same_name_is_refused(tmp_path: Path) -> None:
@@ -66,7 +58,7 @@ def test_flags_that_exclude_each_other_are_refused(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(project(tmp_path).model_dump(mode="json", by_alias=True)))
     refused = CliRunner().invoke(app, ["release", str(path), "--once", "--new-attempt"])
     assert "one of --resume, --new-attempt, --once" in str(refused.exception)
-    assert attempts(project(tmp_path)) == []
+    assert states(project(tmp_path)) == []
 
 
 def test_on_the_command_line_a_second_run_ends_well_and_says_so(tmp_path: Path) -> None:
@@ -98,4 +90,4 @@ def test_a_run_that_is_terminated_can_be_continued(tmp_path: Path, number: signa
     assert "terminated" in error
     assert "Traceback" not in error
     assert not run_release(spec, attempt="once").already
-    assert attempts(spec) == ["committed"]
+    assert states(spec) == ["committed"]

@@ -20,6 +20,7 @@ from scipy.stats import binom
 
 from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
+from dpdist.families.base.bounding import joined
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability import deniability, estimation, splits
@@ -30,7 +31,6 @@ from dpdist.families.deniability.claims import (
     even_network,
     records_claim,
     regressed_structure,
-    stacked,
     structure_claim,
     tables_claim,
 )
@@ -317,7 +317,7 @@ def small_release(**model: Any) -> PlausibleDeniabilitySpec:
 def neighbours() -> tuple[list[np.ndarray], list[np.ndarray]]:
     """4,000 records alike, 118 that share the canary's first attribute only; the canary."""
     companions = [np.full(118, 1, np.uint8), *alike(SIZES[1:], 118)]
-    return stacked(alike(SIZES, 4000), companions), alike(SIZES, 1, code=1)
+    return joined([alike(SIZES, 4000), companions]), alike(SIZES, 1, code=1)
 
 
 @pytest.fixture

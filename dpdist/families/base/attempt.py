@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -97,7 +97,9 @@ class Attempt(Generic[SpecT, PlanT]):
         """What passes read: the table bounded by unit, or with each record as often as its weight says."""
         unit, weight = self.spec.unit, self.spec.weight
         if unit is not None:
-            return bounded(self.executor, self.located, at_most=unit.at_most, key=self.key)
+            return bounded(
+                self.executor, self.located, at_most=unit.at_most, key=self.key, following=self.spec.following
+            )
         (records,) = self.located.sides
         return records if weight is None else WeightedRecords(records, weight)
 
@@ -194,6 +196,13 @@ def write_records(attempt: Attempt[Any, Any]) -> None:
         how = task.constant("how", (plan.released, attempt.form or plan.form, attempt.output, attempt.id, key, finish))
         parts = [task("part", _write, how, part, index, index * rows) for index, part in enumerate(released.parts)]
         attempt.parts = tuple(executor.compute(parts, progress=progress))
+
+
+def write_tables(attempt: Attempt[Any, Any], tables: Iterable[pa.Table]) -> None:
+    """Write tables of statistics, a part each."""
+    with attempt.stage("writing"):
+        named = ((part_name(attempt.id, index), table) for index, table in enumerate(tables))
+        attempt.parts = tuple(write_part(attempt.output, name, table) for name, table in named)
 
 
 def _write(how: _How, codes: Codes, index: int, start: int) -> PartRecord:

@@ -10,10 +10,11 @@ from typing import Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpdist.errors import SpecError
+from dpdist.errors import CheckFailed, SpecError
 from dpdist.privacy import accountant
-from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.arrays import AnyFloats, Counts, Floats
 from dpdist.privacy.calibrate import ABOVE
+from dpdist.privacy.checks import CountCheck, PassCheck
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
 from dpdist.privacy.noise import SAMPLER_DELTA, Noise
@@ -106,6 +107,30 @@ def add_noise(table: Counts, *, mechanism: Mechanism, scale: float, noise: Noise
     return np.asarray(table + draws.reshape(table.shape))
 
 
+def grid_noise(noise: Noise, name: str, count: int, *, mechanism: Mechanism, scale: float, grid: float) -> Floats:
+    """`count` draws on multiples of `grid`, float64: Gaussian noise of this deviation or discrete Laplace noise of
+    this scale, both in the unit of the grid; from draw 0 of the stream `name` on.
+    """
+    if mechanism == "gaussian":
+        return noise.grid_gaussian(name, count, sigma=scale, grid=grid)
+    return noise.grid_laplace(name, count, scale=scale, grid=grid)
+
+
+def noisily_passes(count: int, check: CountCheck | PassCheck, *, noise: Noise, name: str) -> bool:
+    """Whether a count with noise, from the stream ``checks/name``, confirms a declared public lower bound."""
+    return check.passes(count + int(noise.discrete_laplace(f"checks/{name}", 1, scale=check.scale)[0]))
+
+
+def confirm(count: int, check: CountCheck | PassCheck, *, noise: Noise, name: str, setting: str) -> None:
+    """Compare a noisy count with the bound that a setting declares. Raises CheckFailed: it is not confirmed."""
+    if not noisily_passes(count, check, noise=noise, name=name):
+        raise CheckFailed(
+            f"a declared public lower bound was not confirmed, so nothing is published: {setting} is more than the "
+            "table supports with the noise of the check; declare less, from public knowledge, under another release "
+            "name. The charge stays spent"
+        )
+
+
 def project(noisy: ArrayLike, *, total: float | None = None) -> Floats:
     """Nearest non-negative table with the given total (least squares over all cells), float64 of the same shape.
 
@@ -119,11 +144,17 @@ def project(noisy: ArrayLike, *, total: float | None = None) -> Floats:
         raise SpecError("the total of a histogram must be finite and not negative")
     if total == 0 or table.size == 0:
         return np.zeros_like(table)
-    falling = np.sort(table, axis=None)[::-1]
-    levels = (np.cumsum(falling) - total) / np.arange(1, table.size + 1)
-    kept = np.flatnonzero(falling > levels)  # never empty, as falling[0] > levels[0]
-    result: Floats = np.maximum(table - levels[kept[-1]], 0.0)
-    return result
+    return project_rows(table.reshape(1, -1), np.array([total])).reshape(table.shape)
+
+
+def project_rows(values: AnyFloats, totals: AnyFloats) -> Floats:
+    """The nearest non-negative rows with the given positive sums, in Euclidean distance: float64[rows, n]. Each entry
+    becomes ``max(0, value - tau)`` with the row's own tau (Held, Wolfe, Crowder 1974; Duchi et al. 2008).
+    """
+    ordered = -np.sort(-values, axis=1)
+    tau = (np.cumsum(ordered, axis=1) - totals[:, None]) / np.arange(1, values.shape[1] + 1)
+    last = np.maximum((ordered > tau).sum(axis=1), 1) - 1
+    return np.asarray(np.maximum(values - tau[np.arange(len(values)), last][:, None], 0.0))
 
 
 def tail(mechanism: Mechanism, scale: float, count: int) -> float:

@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from dpdist.cluster.executor import InProcess
 from dpdist.data.records import Records, RecordsInMemory
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, StorableT, silent
+from dpdist.families.base.bounding import joined
 from dpdist.families.base.family import Stage
 from dpdist.families.base.plan import Plan
 from dpdist.ledger.keys import KeyRef
@@ -77,7 +76,7 @@ def rehearse(
 def released_codes(attempt: Rehearsal) -> Codes:
     """The records that a rehearsal would publish."""
     parts = attempt.executor.compute(attempt.result(ReleasedRecords).parts)
-    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+    return joined(parts)
 
 
 def key_from(noise: Noise) -> KeyRef:

@@ -17,16 +17,13 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from dpdist.data.count import PairCounts, pair_counts
+from dpdist.families.base.bounding import joined
 from dpdist.families.base.network import Network, thresholds_from_weights
 from dpdist.families.base.rehearsal import EXECUTOR, key_from
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesis, SeedSynthesizer
 from dpdist.families.deniability.graph import candidate_batches, first_passing, released_parts
 from dpdist.families.deniability.own_model import DeclaredModel
-from dpdist.families.deniability.parameters import (
-    ParameterPlan,
-    count_tables,
-    measure_tables,
-)
+from dpdist.families.deniability.parameters import ParameterPlan, count_tables, measure_tables
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
 from dpdist.families.deniability.pool import PoolPlan
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys
@@ -56,11 +53,6 @@ _MOST = 1 << 24  # candidates
 def alike(cardinalities: Sequence[int], records: int, *, code: int = 0) -> Codes:
     """A table of identical records; each attribute has the same code, or its last one where it has fewer."""
     return [np.full(records, min(code, size - 1), np.min_scalar_type(size - 1)) for size in cardinalities]
-
-
-def stacked(*tables: Codes) -> Codes:
-    """The records of several tables, one table after another."""
-    return [np.concatenate(columns) for columns in zip(*tables, strict=True)]
 
 
 def structure_claim(schema: Schema, plan: StructurePlan, *, delta: float) -> Claim:
@@ -146,7 +138,7 @@ def records_claim(
     sizes, code = synthesizer.network.cardinalities, synthesizer.prefix_code
     companions = test.k - 1 if companions is None else companions
     many = test.k + math.ceil(_PASSING / test.epsilon0)
-    others = stacked(alike(sizes, many), alike(sizes, companions, code=1))
+    others = joined([alike(sizes, many), alike(sizes, companions, code=1)])
     canary = alike(sizes, 1, code=1)
     # Seeds with the same prefix are in the same bucket: the true passing mass for one omega, a lower bound for several.
     alone = seed_keys(code, others).counts
@@ -165,7 +157,7 @@ def records_claim(
     return Claim(
         name=f"{records} record{'s' if records > 1 else ''} from seeds (k {test.k}, epsilon0 {test.epsilon0:g})",
         absent=released(others),
-        present=released(stacked(others, canary)),
+        present=released(joined([others, canary])),
         epsilon=accountant.epsilon(event, delta=delta),
         delta=delta,
     )

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import CheckFailed
+from dpdist.families.base.bounding import joined
 from dpdist.families.base.network import Network
 from dpdist.families.deniability.prefixes import PrefixCode, SeedIndex
 from dpdist.families.deniability.spec import DeniabilitySpec
@@ -262,5 +263,5 @@ def candidate_batch(
         parts.append(Passed.of(candidates, passes, first))
     return Passed(
         np.concatenate([part.indices for part in parts]),
-        [np.concatenate(columns) for columns in zip(*(part.codes for part in parts), strict=True)],
+        joined(part.codes for part in parts),
     )

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import configuration_index
+from dpdist.families.base.calibration import project, project_rows
 from dpdist.families.base.network import Network, draw, thresholds_from_weights
 from dpdist.families.deniability.parameters import NoisyTables
 from dpdist.families.deniability.regression import regression_table
@@ -91,12 +92,12 @@ def fit(table: AnyFloats, variance: float, *, expected: AnyFloats, sizes: Sequen
     """
     values, parents = table.shape[1], len(sizes)
     total = max(float(expected.sum()), 1.0)
-    marginal = project(table.sum(axis=0, keepdims=True), np.array([total]))[0]
+    marginal = project(table.sum(axis=0), total=total)
     cells = table.reshape(*sizes, values)
     generated = np.maximum(expected, _TINY).reshape(*sizes, 1)
-    rows = project(shrink(generated, cells.sum(-1, keepdims=True), variance * values).reshape(1, -1), np.array([total]))
-    rows = np.maximum(rows, _TINY).reshape(generated.shape)
-    fitted = rows * (marginal / total)
+    shrunk = shrink(generated, cells.sum(-1, keepdims=True), variance * values)
+    rows: AnyFloats = np.maximum(project(shrunk, total=total), _TINY)
+    fitted: AnyFloats = rows * (marginal / total)
     targets: list[Target] = []
     for axis in range(parents):
         others = tuple(a for a in range(parents) if a != axis)
@@ -139,16 +140,6 @@ def pool(
     return [tables[i] + ((sums[i] / precision[i] - own[i]) / (width[i] * len(tables[i])))[maps[i]] for i in range(m)]
 
 
-def project(values: AnyFloats, totals: AnyFloats) -> AnyFloats:
-    """The nearest non-negative rows with the given positive sums, in Euclidean distance: float64[rows, n]. Each entry
-    becomes ``max(0, value - tau)`` with the row's own tau (Held, Wolfe, Crowder 1974; Duchi et al. 2008).
-    """
-    ordered = -np.sort(-values, axis=1)
-    tau = (np.cumsum(ordered, axis=1) - totals[:, None]) / np.arange(1, values.shape[1] + 1)
-    last = np.maximum((ordered > tau).sum(axis=1), 1) - 1
-    return np.asarray(np.maximum(values - tau[np.arange(len(values)), last][:, None], 0.0))
-
-
 def shrink(predicted: AnyFloats, noisy: AnyFloats, variance: float) -> AnyFloats:
     """Move non-negative predictions towards noisy counts of the same shape, by how much of the difference is signal.
 
@@ -174,7 +165,7 @@ def refine(predicted: AnyFloats, noisy: AnyFloats, variance: float) -> AnyFloats
     """Shrink noisy counts towards the predicted ones and project each row onto its predicted sum."""
     rows = predicted.reshape(-1, predicted.shape[-1])
     shrunk = shrink(predicted, noisy, variance).reshape(rows.shape)
-    return project(shrunk, np.maximum(rows.sum(axis=1), _TINY)).reshape(predicted.shape)
+    return project_rows(shrunk, np.maximum(rows.sum(axis=1), _TINY)).reshape(predicted.shape)
 
 
 def rake(fitted: AnyFloats, targets: Sequence[Target], rows: AnyFloats) -> AnyFloats:

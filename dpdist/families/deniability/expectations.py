@@ -23,6 +23,7 @@ from dpdist.data.report import check
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import EmptyTable
+from dpdist.families.base.bounding import joined
 from dpdist.families.deniability.search import NOISE_SHARE
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec, Shares
 from dpdist.families.deniability.splits import plan_model
@@ -98,7 +99,7 @@ class Reference:
                 break
         if not rows:
             raise EmptyTable(f"{path} has no rows that the policies of the schema keep")
-        codes = [np.concatenate(columns) for columns in zip(*found, strict=True)]
+        codes = joined(found)
         marginals = tuple(
             np.bincount(column, minlength=size) / rows for column, size in zip(codes, schema.cardinalities, strict=True)
         )

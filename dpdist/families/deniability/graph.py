@@ -15,11 +15,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.data.records import slices
+from dpdist.families.base.bounding import spans_of
 from dpdist.families.deniability.deniability import (
     CandidateRecords,
     Passed,
@@ -43,9 +45,6 @@ from dpdist.privacy.arrays import Codes, Counts
 
 if TYPE_CHECKING:
     from dpdist.cluster.executor import Deferred, Executor
-
-# where the rows of a part are: (place of the batch, first row, row after the last) in the batch's passing records
-Slices: TypeAlias = list[tuple[int, int, int]]
 
 
 def shard_count(code: PrefixCode, *, records: int, memory: int) -> int:
@@ -153,32 +152,19 @@ def first_passing(
         wanted = min(math.ceil(missing / rate), 2 * len(batches), math.ceil(at_most / batch_size) - len(batches))
 
 
-def part_slices(counts: Sequence[int], *, records: int, rows_per_part: int) -> list[Slices]:
-    """Cut the first `records` passing candidates into parts of `rows_per_part` rows; the last may be shorter. `counts`
-    are the passing candidates of batches 0, 1, 2, ...
-    """
-    stops = np.cumsum([0, *counts])
-    parts = []
-    for low in range(0, records, rows_per_part):
-        high = min(low + rows_per_part, records)
-        first, last = np.searchsorted(stops, low, side="right") - 1, np.searchsorted(stops, high)
-        slices = [(b, max(low - stops[b], 0), min(high, stops[b + 1]) - stops[b]) for b in range(first, last)]
-        parts.append([(b, int(begin), int(end)) for b, begin, end in slices if begin < end])
-    return parts
-
-
 def released_parts(
     executor: Executor, batches: Sequence[Deferred], counts: Sequence[int], *, records: int, rows_per_part: int
 ) -> list[Deferred]:
-    """Graphs of the parts of the release: the first `records` candidates that pass, in order; see `part_slices`. The
-    batches are persisted, or they are computed again.
+    """Graphs of the parts of the release: the first `records` candidates that pass, in order, in parts of
+    `rows_per_part` rows. `counts` are the passing candidates of batches 0, 1, 2, ..., which are persisted, or they are
+    computed again.
     """
     task = executor.tasks("release")
-    parts = []
-    for slices in part_slices(counts, records=records, rows_per_part=rows_per_part):
-        spans = [(begin, end) for _, begin, end in slices]
-        parts.append(task("part", _assemble, [batches[b] for b, _, _ in slices], spans))
-    return parts
+    used = np.diff(np.minimum(np.cumsum(counts), records), prepend=0).tolist()
+    return [
+        task("part", _assemble, [batches[b] for b, _, _ in cuts], [(begin, end) for _, begin, end in cuts])
+        for cuts in slices(used, rows_per_part)
+    ]
 
 
 def _add_all(arrays: Sequence[Counts]) -> Counts:
@@ -222,5 +208,4 @@ def _passed(batch: Passed, below: int | None) -> int:
 
 
 def _assemble(batches: list[Passed], spans: list[tuple[int, int]]) -> Codes:
-    pieces = [[column[begin:end] for column in batch.codes] for batch, (begin, end) in zip(batches, spans, strict=True)]
-    return [np.concatenate(columns) for columns in zip(*pieces, strict=True)]
+    return spans_of([batch.codes for batch in batches], spans)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import CHUNK_ROWS, configuration_index
 from dpdist.data.operators import Operator
-from dpdist.families.base.calibration import GaussianPlan
+from dpdist.families.base.calibration import GaussianPlan, Mechanism, add_noise
 from dpdist.families.deniability.regression import SUMS_SHARE, scores
 from dpdist.families.deniability.structure import MAX_CELLS, Structure
 from dpdist.privacy.accountant import calibrate_discrete_laplace, laplace_deviation
@@ -103,7 +103,7 @@ class ParameterPlan:
     """The noise on the count tables, fixed before a record is read."""
 
     tables: int  # m, one per attribute; L1 sensitivity m, L2 sensitivity sqrt(m)
-    noise: Literal["laplace", "gaussian"]
+    noise: Mechanism
     # what all tables share. Laplace: ``sum 1 / scale_i <= total``, pure differential privacy by adding up. Gaussian:
     # ``sum 1 / sigma_i^2 <= total^2``. Either holds for shares chosen from released results
     total: float
@@ -155,7 +155,7 @@ def parameter_plan(schema: Schema, *, epsilon: float, delta: float, regressed: b
     """
     m = len(schema.attributes)
     scale = calibrate_discrete_laplace(epsilon=epsilon, delta=0.0, count=m)
-    noise: Literal["laplace", "gaussian"] = "laplace"
+    noise: Mechanism = "laplace"
     total, deviation = epsilon, laplace_deviation(scale)
     event: Event = ApproximateDP(epsilon=epsilon, label="parameters")
     if delta:
@@ -207,12 +207,7 @@ def measure_tables(counts: Counts, structure: Structure, *, plan: ParameterPlan,
     """
 
     def noisy(values: Counts, kind: str, i: int, scale: float) -> Counts:
-        name = f"parameters/{kind}/{i}"
-        if plan.noise == "laplace":
-            drawn = noise.discrete_laplace(name, values.size, scale=scale)
-        else:
-            drawn = noise.gaussian_integers(name, values.size, sigma=scale)
-        return values + drawn.reshape(values.shape)
+        return add_noise(values, mechanism=plan.noise, scale=scale, noise=noise, name=f"parameters/{kind}/{i}")
 
     scales = list(plan.scales([a + b for a, b in zip(structure.cells, structure.sums, strict=True)]))
     sums, sum_scales = list(split_sums(counts, structure)), [0.0] * len(scales)

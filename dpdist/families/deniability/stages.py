@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dpdist.data.operators import Split, pair_counts_operator
 from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
+from dpdist.families.base.calibration import confirm
 from dpdist.families.base.family import Stage
 from dpdist.families.base.network import Network
 from dpdist.families.base.passes import Passes
@@ -38,7 +39,6 @@ from dpdist.families.deniability.structure import (
     learn_structure,
     measure_structure,
 )
-from dpdist.privacy.checks import CountCheck, PassCheck
 
 if TYPE_CHECKING:
     from dpdist.cluster.executor import Deferred
@@ -63,10 +63,10 @@ def stages(plan: PlausibleDeniabilityPlan) -> Sequence[Stage[PlausibleDeniabilit
     match plan.model.parameters:
         case DeclaredModel():
             learning = ()
-        case PoolPlan():
-            learning = (Stage("model", learn_model),)
-        case _:
-            learning = (Stage("structure", learn_parents), Stage("parameters", learn_parameters))
+        case PoolPlan() as pool:
+            learning = (Stage("model", partial(learn_model, pool)),)
+        case ParameterPlan() as tables:
+            learning = (Stage("structure", learn_parents), Stage("parameters", partial(learn_parameters, tables)))
     return (*learning, Stage("seeds", index_seeds), Stage("records", synthesise), Stage("write", write_records))
 
 
@@ -82,7 +82,7 @@ def learn_parents(attempt: DeniabilityAttempt) -> Structure:
     def measure() -> StructureStatistics:
         operator = pair_counts_operator(spec.table.cardinalities)
         counts = _passes(attempt).run(operator, label=_label(spec, STRUCTURE), stage="counting")
-        _confirm(attempt, check, counts.total, name="structure", setting="data.minimum_records")
+        confirm(counts.total, check, noise=attempt.noise, name="structure", setting="data.minimum_records")
         return measure_structure(counts, spec.table, plan=structure, noise=attempt.noise)
 
     return learn_structure(
@@ -95,11 +95,9 @@ def learn_parents(attempt: DeniabilityAttempt) -> Structure:
     )
 
 
-def learn_parameters(attempt: DeniabilityAttempt) -> Network:
+def learn_parameters(plan: ParameterPlan, attempt: DeniabilityAttempt) -> Network:
     """The network: noisy count tables of P, and the conditional distributions. Raises DataError: a policy is broken."""
-    spec, plan, structure = attempt.spec, attempt.plan.model.parameters, attempt.result(Structure)
-    if not isinstance(plan, ParameterPlan):
-        raise TypeError("count tables are learned by the plan of their parameters")
+    spec, structure = attempt.spec, attempt.result(Structure)
 
     def measure() -> NoisyTables:
         counts = _passes(attempt).run(
@@ -115,11 +113,9 @@ def learn_parameters(attempt: DeniabilityAttempt) -> Network:
         return attempt.stored(Network, estimate)
 
 
-def learn_model(attempt: DeniabilityAttempt) -> RecordPool:
+def learn_model(plan: PoolPlan, attempt: DeniabilityAttempt) -> RecordPool:
     """The pool of model records that agree with what candidates keep. Raises DataError: a policy is broken."""
-    spec, plan = attempt.spec, attempt.plan.model.parameters
-    if not isinstance(plan, PoolPlan):
-        raise TypeError("a pool is learned by the plan of a pool")
+    spec = attempt.spec
 
     def make() -> RecordPool:
         operator = pair_counts_operator(spec.table.cardinalities)
@@ -150,7 +146,7 @@ def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
     seeds = sum(executor.compute(seed_sizes(executor, indexes)))
     attempt.operator["seeds"] = seeds
     if plan.count is not None:
-        _confirm(attempt, plan.count, seeds, name="seeds", setting="data.minimum_records")
+        confirm(seeds, plan.count, noise=attempt.noise, name="seeds", setting="data.minimum_records")
     return IndexedSeeds(synthesizer, indexes)
 
 
@@ -185,7 +181,7 @@ def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:
     check = None if plan.seeds is None else plan.seeds.passes
     if check is not None:
         first = sum(executor.compute(passed_counts(executor, batches, below=check.candidates)))
-        _confirm(attempt, check, first, name="passes", setting="synthesis.minimum_pass_rate")
+        confirm(first, check, noise=attempt.noise, name="passes", setting="synthesis.minimum_pass_rate")
     if sum(counts) < records:
         raise CheckFailed(
             "too few candidates pass the privacy test, so nothing is published: lower synthesis.minimum_pass_rate or "
@@ -203,16 +199,3 @@ def _passes(attempt: DeniabilityAttempt) -> Passes:
 def _label(spec: PlausibleDeniabilitySpec, label: int) -> int | None:
     """The part of the table that a stage passes over; None for all of it."""
     return label if spec.split.records == "disjoint" else None
-
-
-def _confirm(
-    attempt: DeniabilityAttempt, check: CountCheck | PassCheck, count: int, *, name: str, setting: str
-) -> None:
-    """Compare a noisy count with a declared public lower bound."""
-    noisy = count + int(attempt.noise.discrete_laplace(f"checks/{name}", 1, scale=check.scale)[0])
-    if not check.passes(noisy):
-        raise CheckFailed(
-            f"a declared public lower bound was not confirmed, so nothing is published: {setting} is more than the "
-            "table supports with the noise of the check; declare less, from public knowledge, under another release "
-            "name. The charge stays spent"
-        )

@@ -19,6 +19,7 @@ import numpy as np
 
 from dpdist.data.count import PairCounts
 from dpdist.errors import SpecError
+from dpdist.families.base.calibration import grid_noise
 from dpdist.families.deniability.search import (
     cfs_parents,
     dependence_parents,
@@ -137,10 +138,7 @@ def measure_structure(counts: PairCounts, schema: Schema, *, plan: StructurePlan
     else:
         name, exact = "structure/entropies", entropies(counts, schema)
     values = round_to_grid(exact, grid=plan.grid)
-    if plan.noise == "gaussian":
-        values = values + noise.grid_gaussian(name, len(values), sigma=plan.scale, grid=plan.grid)
-    else:
-        values = values + noise.grid_laplace(name, len(values), scale=plan.scale, grid=plan.grid)
+    values = values + grid_noise(noise, name, len(values), mechanism=plan.noise, scale=plan.scale, grid=plan.grid)
     return StructureStatistics(score=plan.score, values=tuple(values.tolist()))
 
 

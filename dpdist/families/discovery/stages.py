@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.data.operators import table_counts_operator
-from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.attempt import Attempt, write_tables
 from dpdist.families.base.family import Stage
 from dpdist.families.base.graph import table_pass
 from dpdist.families.base.passes import Passes
@@ -19,7 +19,7 @@ from dpdist.families.base.values import named_values, noisy_counts
 from dpdist.families.discovery.plan import DiscoveryPlan
 from dpdist.families.discovery.spec import MOST_VALUES, DiscoverySpec
 from dpdist.publish.manifest import Manifest
-from dpdist.publish.parts import STATISTICS, part_name, write_part
+from dpdist.publish.parts import STATISTICS
 from dpdist.spec.described import NAMES_RECORDS, Described
 from dpdist.spec.reader import load_public
 from dpdist.spec.undeclared import MISSING
@@ -103,15 +103,8 @@ def _bins(attempt: DiscoveryAttempt, passes: Passes) -> Iterator[Cell]:
 def write(attempt: DiscoveryAttempt) -> None:
     """Write the noisy counts as a table of statistics."""
     cells, rows = attempt.result(Found).cells, attempt.spec.output.rows_per_part
-    with attempt.stage("writing"):
-        attempt.parts = tuple(
-            write_part(
-                attempt.output,
-                part_name(attempt.id, index),
-                _table(cells[start : start + rows], attempt.plan.deviation),
-            )
-            for index, start in enumerate(range(0, len(cells), rows))
-        )
+    starts = range(0, len(cells), rows)
+    write_tables(attempt, (_table(cells[start : start + rows], attempt.plan.deviation) for start in starts))
 
 
 def _table(cells: Sequence[Cell], deviation: float) -> pa.Table:

@@ -7,8 +7,10 @@ and each query's table is a marginal of its block's table. Counts are exact int6
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -155,6 +157,17 @@ def parent_cells(plan: CountPlan, fine: int, coarse: int) -> NDArray[np.intp]:
             own = np.array(plan.bucket_maps[attribute])[own]
         index = index * size + own
     return index
+
+
+def fewest_cells(plan: CountPlan, chain: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """(number of the query, fewest cells of the finest in one of its cells), from fine to coarse."""
+    places = np.arange(plan.table_cells[chain[0]])
+    out = [(chain[0], 1)]
+    for fine, coarse in pairwise(chain):
+        places = parent_cells(plan, fine, coarse)[places]
+        fewest = int(np.bincount(places, minlength=plan.table_cells[coarse]).min())
+        out.append((coarse, max(fewest, 1)))  # every bin has the assumed probability, also one without finer cells
+    return tuple(out)
 
 
 @lru_cache(maxsize=64)

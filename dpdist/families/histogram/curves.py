@@ -36,6 +36,7 @@ from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.calibrate import round_up
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
+from dpdist.privacy.formatting import Fact
 from dpdist.privacy.grid import grid_below
 from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise
@@ -134,6 +135,14 @@ class CurvePlan:
     def expected_error(self) -> float:
         """Root mean square of the noise on the mean, in L2; the noise of a private count adds to it."""
         return self.sigma / self.curves * math.sqrt(float(self.basis.eigenvalues.sum()))
+
+    def fact(self) -> Fact:
+        """The expansion and the clipping, for people."""
+        text = (
+            f"{self.basis.times.size} times, {self.basis.eigenvalues.size} terms (truncation at most "
+            f"{self.truncation:.4g}); clipped at L2 norm {self.clip:g}"
+        )
+        return Fact("Curves", text, {"clip": self.clip, "truncation": self.truncation})
 
 
 def plan_mean(

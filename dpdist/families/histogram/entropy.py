@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpdist.errors import AccountingError, SpecError
-from dpdist.families.base.calibration import GaussianPlan, Mechanism
+from dpdist.families.base.calibration import GaussianPlan, Mechanism, grid_noise
 from dpdist.families.histogram.measurement import sampler_delta
 from dpdist.privacy import accountant
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Gaussian
+from dpdist.privacy.formatting import Fact
 from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise
@@ -79,6 +80,19 @@ class EntropyPlan:
     def deviations(self) -> tuple[float, ...]:
         """Standard deviation of the noise on each entropy, in bits."""
         return tuple(scale * (math.sqrt(2) if self.mechanism == "laplace" else 1) for scale in self.scales)
+
+    def facts(self, histograms: Sequence[int]) -> list[Fact]:
+        """The noise of each entropy, by the numbers of their histograms, for people."""
+        facts = []
+        for number, order, sd, both in zip(histograms, self.orders, self.deviations, self.bounds, strict=True):
+            name = "Shannon" if order == 1 else f"Renyi (order {order:g})"
+            published = "published bound" if order == 1 else "the published bound is false:"
+            text = (
+                f"{name} of histogram {number}: noise {sd:.4g} bits; sensitivity {both.sensitivity:.4g} "
+                f"({published} {both.published_bound:.4g})"
+            )
+            facts.append(Fact("Entropy", text, {"deviation": sd, "sensitivity": both.sensitivity}))
+        return facts
 
     def with_less_noise(self, factor: float) -> EntropyPlan:
         """The same with all scales divided by `factor`, and the event to match."""
@@ -168,10 +182,7 @@ def release_entropies(
     released = np.empty(len(plan.orders))
     for i, (table, order) in enumerate(zip(tables, plan.orders, strict=True)):
         exact = round_to_grid(renyi(table, order=order), grid=plan.grids[i])
-        stream = f"{name}/{i}"
-        if plan.mechanism == "gaussian":
-            drawn = noise.grid_gaussian(stream, 1, sigma=plan.scales[i], grid=plan.grids[i])
-        else:
-            drawn = noise.grid_laplace(stream, 1, scale=plan.scales[i], grid=plan.grids[i])
+        scale, grid = plan.scales[i], plan.grids[i]
+        drawn = grid_noise(noise, f"{name}/{i}", 1, mechanism=plan.mechanism, scale=scale, grid=grid)
         released[i] = float(exact) + drawn[0]
     return released

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
 
-import numpy as np
-
 from dpdist.data.records import BATCH_ROWS
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.calibration import Mechanism, deviation
 from dpdist.families.base.plan import Needs, Plan, core_seconds
 from dpdist.families.histogram.binning import BinningPlan, plan_binning
-from dpdist.families.histogram.counts import CountPlan, Query, parent_cells
+from dpdist.families.histogram.counts import CountPlan, Query, fewest_cells, parent_cells
 from dpdist.families.histogram.curves import CurvePlan, plan_mean
 from dpdist.families.histogram.entropy import EntropyPlan, plan_entropies
 from dpdist.families.histogram.kernels import eigenbasis
@@ -29,9 +26,11 @@ from dpdist.families.histogram.measurement import (
     plan_measurement,
     sampler_delta,
 )
+from dpdist.families.histogram.panel import Panel
 from dpdist.families.histogram.spec import CHECK_SHARE, HistogramSpec
 from dpdist.federated.messages import LEAST_SIGMA
 from dpdist.federated.plan import SummedPlan
+from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed, Replacement
@@ -60,6 +59,7 @@ class HistogramPlan(Plan):
     entropies: EntropyPlan | None = None
     count: CountCheck | None = None  # the check of ``data.minimum_records`` that entropies need (add/remove)
     curves: CurvePlan | None = None
+    panel: Panel | None = None  # what is measured of histograms by period, in the place of their counts
 
     @cached_property
     def event(self) -> Event:
@@ -126,12 +126,14 @@ class HistogramPlan(Plan):
             return (("laplace", self.leakage.scale),) * self.leakage.histograms
         if self.measurement is None:
             return ()
-        return tuple((self.measurement.mechanism, scale) for scale in self.measurement.scales)
+        norm = 1.0 if self.panel is None else self.panel.norm * ABOVE
+        return tuple((self.measurement.mechanism, scale * norm) for scale in self.measurement.scales)
 
     @property
     def deviations(self) -> tuple[float, ...]:
-        """Standard deviation of the noise in each cell, for each histogram."""
-        return tuple(0.0 if scale is None else deviation(kind, scale) for kind, scale in self.noise)
+        """Standard deviation of the noise in each cell, for each histogram; of a panel in root mean square."""
+        part = 1.0 if self.panel is None else self.panel.deviations[0] / self.panel.norm
+        return tuple(0.0 if scale is None else part * deviation(kind, scale) for kind, scale in self.noise)
 
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
@@ -147,6 +149,8 @@ class HistogramPlan(Plan):
         if self.measurement is not None:
             for entry, share in zip(out["histograms"], self.measurement.shares, strict=True):
                 entry["share"] = str(share)
+        if self.panel is not None:
+            out["panel"] = {"strategy": list(map(list, self.panel.strategy)), "sensitivity": self.panel.norm}
         if self.binning is not None:
             out["bins"] = self.binning.public_parameters()
         if self.leakage is not None:
@@ -196,6 +200,20 @@ class HistogramPlan(Plan):
             text = f"{nats:.6g} nats of an account of leakage only: exact counts are released, as asked for by name"
         return [replace(charge, sentence=text, numbers={**charge.numbers, "nats": nats})]
 
+    def bounds(self) -> list[Fact]:
+        """What the bound on the records of a unit costs; of a panel, what following units is worth."""
+        if self.panel is None or self.measurement is None or self.spec.panel is None:
+            return super().bounds()
+        periods, settings = len(self.panel.strategy), self.spec.panel
+        level, change = (part * min(self.measurement.scales) for part in self.panel.deviations)
+        alone = min(self.measurement.scales) * math.sqrt(periods)
+        text = (
+            f"units (column {self.spec.column_beside!r}) are followed over {periods} periods with {settings.changes} "
+            f"changes at most; later ones are not counted. Deviation of a level {level:.4g}, of a change from one "
+            f"period to the next {change:.4g}; with independent noise {alone:.4g} and {math.sqrt(2) * alone:.4g}"
+        )
+        return [Fact("Panel", text, {"level": level, "change": change, "independent_level": alone})]
+
     def noise_at(self, at_most: int) -> float:
         """The deviation of a count of the first histogram, or of the mean of curves."""
         made = plan(self.spec.with_bound(at_most))
@@ -232,23 +250,8 @@ class HistogramPlan(Plan):
         if self.binning is not None:
             facts += self.binning.facts()
         if self.entropies is not None:
-            targets = zip(spec.entropy_targets, self.entropies.deviations, self.entropies.bounds, strict=True)
-            for (number, order), sd, both in targets:
-                name = "Shannon" if order == 1 else f"Renyi (order {order:g})"
-                published = "published bound" if order == 1 else "the published bound is false:"
-                text = (
-                    f"{name} of histogram {number}: noise {sd:.4g} bits; sensitivity {both.sensitivity:.4g} "
-                    f"({published} {both.published_bound:.4g})"
-                )
-                facts.append(Fact("Entropy", text, {"deviation": sd, "sensitivity": both.sensitivity}))
-        if self.curves is not None:
-            plan = self.curves
-            text = (
-                f"{plan.basis.times.size} times, {plan.basis.eigenvalues.size} terms (truncation at most "
-                f"{plan.truncation:.4g}); clipped at L2 norm {plan.clip:g}"
-            )
-            facts.append(Fact("Curves", text, {"clip": plan.clip, "truncation": plan.truncation}))
-        return facts
+            facts += self.entropies.facts([number for number, _ in spec.entropy_targets])
+        return facts if self.curves is None else [*facts, self.curves.fact()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,17 +288,25 @@ def plan(spec: HistogramSpec) -> HistogramPlan:
 
 def _plan(spec: HistogramSpec) -> HistogramPlan:
     privacy = spec.privacy
-    # Refuse policies that drop records where the number of records is taken for public
     dropping = spec.table.dropping
-    exact = spec.privacy.adjacency == "replacement" and (spec.entropies is not None or spec.curves is not None)
+    exact = privacy.adjacency == "replacement" and (spec.entropies is not None or spec.curves is not None)
     if exact and dropping:
         raise SpecError(
             "privacy.adjacency: under replacement the number of records is public, and the policy `drop` of "
             f"{', '.join(map(repr, dropping))} would make it depend on private values: choose add/remove, or other "
             "policies, or leave such records out of the table before"
         )
-    if spec.curves is not None:
-        return HistogramPlan(spec=spec, curves=_plan_curves(spec))
+    if (curves := spec.curves) is not None:
+        mean = plan_mean(
+            eigenbasis(curves.kernel, curves.grid, terms=curves.terms),
+            penalty=curves.penalty,
+            clip=curves.clip,
+            curves=spec.data.minimum_records,
+            budget=(privacy.epsilon, privacy.delta),
+            adjacency=privacy.adjacency,
+            unit=spec.records_of_a_unit,
+        )
+        return HistogramPlan(spec=spec, curves=mean)
     names, attributes = spec.table.names, spec.table.attributes
     queries = tuple(Query(tuple(map(names.index, query.columns)), coarse=query.buckets) for query in spec.queries)
     counts = CountPlan(
@@ -311,7 +322,7 @@ def _plan(spec: HistogramSpec) -> HistogramPlan:
             epsilon=privacy.epsilon,
             alpha=privacy.alpha or 0.0,
             bins=counts.table_cells,
-            chains=[_chain(counts, chain) for chain in spec.counts.hierarchies],
+            chains=[fewest_cells(counts, chain) for chain in spec.counts.hierarchies],
             accept_no_noise=privacy.accept_no_noise,
         )
         return HistogramPlan(spec=spec, counts=counts, leakage=leakage)
@@ -323,17 +334,6 @@ def _released_cells(counts: CountPlan, binning: BinningPlan | None) -> tuple[int
     if binning is None:
         return counts.table_cells
     return tuple(math.prod(binning.shape(i, counts.shape(query))) for i, query in enumerate(counts.queries))
-
-
-def _chain(counts: CountPlan, chain: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """(number of the histogram, fewest cells of the finest in one of its cells), from fine to coarse."""
-    places = np.arange(counts.table_cells[chain[0]])
-    out = [(chain[0], 1)]
-    for fine, coarse in pairwise(chain):
-        places = np.asarray(parent_cells(counts, fine, coarse))[places]
-        fewest = int(np.bincount(places, minlength=counts.table_cells[coarse]).min())
-        out.append((coarse, max(fewest, 1)))  # every bin has the assumed probability, also one without finer cells
-    return tuple(out)
 
 
 def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
@@ -369,22 +369,29 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
     cells = _released_cells(counts, binning)
     mechanism = "auto" if privacy.mechanism == "pml" else privacy.mechanism
     of_others = sampler_delta(sum(cells) * max(len(spec.clients) - 1, 0))
+    panel = None
+    if spec.panel is not None:
+        panel = Panel.of(counts.shape(counts.queries[0])[0], spec.panel.changes)
+        if not panel.pays:
+            raise SpecError(
+                f"panel: with {len(panel.strategy)} periods and {spec.panel.changes} changes its noise is hardly less "
+                "than independent noise: allow fewer changes, or release each period by itself"
+            )
     measurement = plan_measurement(
         cells,
-        mechanism=mechanism if spec.federated is None else "gaussian",
+        mechanism=mechanism if spec.federated is None and panel is None else "gaussian",
         epsilon=epsilon * float(total),
         delta=privacy.delta * float(total) - of_others,
         adjacency=privacy.adjacency,
         shares=stated or spec.shares,
-        unit=spec.records_of_a_unit,
+        unit=spec.records_of_a_unit if panel is None else 1,
     )
     if spec.federated is not None:
         least = LEAST_SIGMA * math.sqrt(spec.honest)
         measurement = for_clients(measurement, sum(cells) * len(spec.clients), least=least)
         return FederatedHistogramPlan(spec=spec, counts=counts, measurement=measurement)
-    return HistogramPlan(
-        spec=spec, counts=counts, binning=binning, measurement=measurement, entropies=entropies, count=check
-    )
+    parts: dict[str, Any] = {"binning": binning, "entropies": entropies, "count": check, "panel": panel}
+    return HistogramPlan(spec=spec, counts=counts, measurement=measurement, **parts)
 
 
 def _check(records: int, epsilon: float, delta: float, unit: int) -> CountCheck:
@@ -416,18 +423,3 @@ def _filled(whole: HistogramPlan) -> HistogramPlan:
         else:
             high = factor
     return whole
-
-
-def _plan_curves(spec: HistogramSpec) -> CurvePlan:
-    curves, privacy = spec.curves, spec.privacy
-    if curves is None:
-        raise ValueError("the release has no curves")
-    return plan_mean(
-        eigenbasis(curves.kernel, curves.grid, terms=curves.terms),
-        penalty=curves.penalty,
-        clip=curves.clip,
-        curves=spec.data.minimum_records,
-        budget=(privacy.epsilon, privacy.delta),
-        adjacency=privacy.adjacency,
-        unit=spec.records_of_a_unit,
-    )

@@ -12,19 +12,14 @@ from numpy.typing import NDArray
 
 from dpdist.data.operators import Operator
 from dpdist.errors import CheckFailed, SpecError, VerificationFailed
-from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.calibration import add_noise
+from dpdist.families.base.attempt import Attempt, write_tables
+from dpdist.families.base.calibration import add_noise, confirm
 from dpdist.families.base.family import Stage, Truth
 from dpdist.families.base.passes import Passes
 from dpdist.families.histogram import results
 from dpdist.families.histogram.binning import Bins, Chosen, choose
 from dpdist.families.histogram.counts import CountPlan, histogram_operator
-from dpdist.families.histogram.curves import (
-    confirm_number,
-    curve_operator,
-    release_mean,
-    value_unit,
-)
+from dpdist.families.histogram.curves import curve_operator, release_mean, value_unit
 from dpdist.families.histogram.entropy import release_entropies, renyi
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.histogram.spec import HistogramQuerySpec, HistogramSpec
@@ -34,8 +29,6 @@ from dpdist.federated.together import Together
 from dpdist.model.sums import Sum
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.calibrate import ABOVE
-from dpdist.privacy.noise import Noise
-from dpdist.publish.parts import part_name, write_part
 from dpdist.storage.stored import Stored
 
 HistogramAttempt = Attempt[HistogramSpec, HistogramPlan]
@@ -65,7 +58,10 @@ def measure(attempt: HistogramAttempt) -> NoisyStatistics:
         passes = Passes(attempt)
         summary = passes.run(operator_of(attempt.spec, attempt.plan), stage="counting")
         if attempt.plan.curves is not None:
-            return _noisy_mean(attempt, summary)
+            mean = release_mean(summary, attempt.plan.curves, noise=attempt.noise, name="curves")
+            return NoisyStatistics(
+                {"values": mean.values, "coefficients": mean.coefficients, "curves": np.array(mean.curves)}
+            )
         return _noisy_tables(attempt, summary, records=passes.report.kept if passes.report is not None else 0)
 
     return attempt.stored(NoisyStatistics, draw)
@@ -148,15 +144,6 @@ def operator_of(spec: HistogramSpec, plan: HistogramPlan) -> Operator:
     return curve_operator(plan.curves.basis, clip=spec.curves.clip, columns=columns)
 
 
-def _noisy_mean(attempt: HistogramAttempt, summary: Any) -> NoisyStatistics:
-    plan = attempt.plan.curves
-    if plan is None:
-        raise ValueError("the plan has no curves")
-    confirm_number(summary, plan)
-    mean = release_mean(summary, plan, noise=attempt.noise, name="curves")
-    return NoisyStatistics({"values": mean.values, "coefficients": mean.coefficients, "curves": np.array(mean.curves)})
-
-
 def _noisy_tables(attempt: HistogramAttempt, summary: Any, *, records: int) -> NoisyStatistics:
     spec, plan = attempt.spec, attempt.plan
     if plan.entropies is not None and plan.count is None and records < spec.data.minimum_records:
@@ -165,12 +152,15 @@ def _noisy_tables(attempt: HistogramAttempt, summary: Any, *, records: int) -> N
             "another release name. The charge stays spent"
         )
     noise = attempt.noise
-    _confirm_records(plan, records, noise=noise)
+    if plan.count is not None:
+        confirm(records, plan.count, noise=noise, name="records", setting="data.minimum_records")
     arrays: dict[str, NDArray[Any]] = {}
     if plan.binning is not None:
         chosen = choose(summary, plan.binning, noise=noise)
         summary = plan.binning.merged(summary, chosen)
         arrays |= {f"bins_{number}_{axis}": bins for (number, axis), bins in chosen.items()}
+    if plan.panel is not None:
+        summary = [plan.panel.measured(table) for table in summary]
     for number, (table, (mechanism, scale)) in enumerate(zip(summary, plan.noise, strict=True)):
         name = f"histogram/table/{number}"
         arrays[f"table_{number}"] = (
@@ -182,17 +172,6 @@ def _noisy_tables(attempt: HistogramAttempt, summary: Any, *, records: int) -> N
     return NoisyStatistics(arrays)
 
 
-def _confirm_records(plan: HistogramPlan, records: int, *, noise: Noise) -> None:
-    if plan.count is None:
-        return
-    noisy = records + int(noise.discrete_laplace("checks/records", 1, scale=plan.count.scale)[0])
-    if not plan.count.passes(noisy):
-        raise CheckFailed(
-            "a declared public lower bound was not confirmed, so nothing is published: data.minimum_records is "
-            "more than the table supports; declare less, from public knowledge. The charge stays spent"
-        )
-
-
 def write(attempt: HistogramAttempt) -> None:
     """Fit what the spec asks for to the noisy statistics, and write the parts."""
     spec, plan, arrays = attempt.spec, attempt.plan, attempt.result(NoisyStatistics).arrays
@@ -202,11 +181,7 @@ def write(attempt: HistogramAttempt) -> None:
         statistics = [results.Statistics("mean", "curves", (times,), values, values)]
     else:
         statistics = _statistics(attempt, arrays)
-    with attempt.stage("writing"):
-        attempt.parts = tuple(
-            write_part(attempt.output, part_name(attempt.id, index), table)
-            for index, table in enumerate(results.tables(statistics, rows=spec.output.rows_per_part))
-        )
+    write_tables(attempt, results.tables(statistics, rows=spec.output.rows_per_part))
 
 
 def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> list[results.Statistics]:
@@ -214,8 +189,15 @@ def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> l
     if plan.counts is None:
         raise ValueError("a histogram release has histograms or curves")
     noisy = [arrays[f"table_{number}"] for number in range(len(plan.noise))]
+    if plan.panel is not None:
+        noisy = [plan.panel.solved(table) for table in noisy]
     variances = [sd**2 for sd in plan.deviations]
     fitted, errors = results.fit(noisy, spec.counts, plan.counts, variances=variances, noise=attempt.noise)
+    if plan.panel is not None:  # deviations differ by period
+        by_period = np.sqrt(np.diag(plan.panel.covariance)) / plan.panel.deviations[0]
+        errors = [
+            None if error is None else error * np.repeat(by_period, error.size // by_period.size) for error in errors
+        ]
     axes = () if plan.binning is None else plan.binning.axes
     chosen = {(a.histogram, a.axis): arrays[f"bins_{a.histogram}_{a.axis}"] for a in axes}
     if chosen:

@@ -17,6 +17,8 @@ from dpdist.cluster.executor import Deferred, Executor
 from dpdist.data.operators import Operator
 from dpdist.errors import DataError
 from dpdist.families.base.attempt import Attempt
+from dpdist.families.base.bounding import joined
+from dpdist.families.base.calibration import noisily_passes
 from dpdist.families.base.passes import Passes
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import SHARD_BYTES, Mixer, Rows, clip_rows
@@ -48,7 +50,7 @@ def _sorted(classes: ClassCodes) -> ClassCodes:
 
 
 def _joined(a: ClassCodes, b: ClassCodes) -> ClassCodes:
-    return [[np.concatenate(pair) for pair in zip(x, y, strict=True)] for x, y in zip(a, b, strict=True)]
+    return [joined(pair) for pair in zip(a, b, strict=True)]
 
 
 def _statistics(codes: ClassCodes, encoding: Encoding | None) -> tuple[tuple[int, ...], tuple[Counts, ...]]:
@@ -156,8 +158,8 @@ def confirmed_classes(noise: Noise, plan: MixingPlan, sizes: Sequence[int]) -> C
     """The outcomes of the noisy counts; a class that cannot fill a mixture never passes."""
     outcomes = []
     for part, size in zip(plan.classes, sizes, strict=True):
-        noisy = size + int(noise.discrete_laplace(f"checks/class/{part.code}", 1, scale=part.check.scale)[0])
-        outcomes.append(part.check.passes(noisy) and size >= plan.order)
+        passes = noisily_passes(size, part.check, noise=noise, name=f"class/{part.code}")
+        outcomes.append(passes and size >= plan.order)
     return Confirmed(tuple(outcomes))
 
 

@@ -13,6 +13,7 @@ from dpdist.cluster.executor import Deferred, Tasks
 from dpdist.data.records import slices
 from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
+from dpdist.families.base.bounding import joined, spans_of
 from dpdist.families.base.family import Stage
 from dpdist.families.mixing.classes import (
     ClassCodes,
@@ -170,7 +171,7 @@ def finish(attempt: Attempt[MixingSpec, MixingPlanT]) -> ReleasedRecords:
         rows += [min(one.block, part.mixtures.records - start) for start in starts]
     task = executor.tasks("parts")
     parts = [
-        task("part", assemble, [released[number] for number, _, _ in pieces], [(a, b) for _, a, b in pieces])
+        task("part", spans_of, [released[number] for number, _, _ in pieces], [(a, b) for _, a, b in pieces])
         for pieces in slices(rows, spec.output.rows_per_part)
     ]
     if decode:
@@ -186,8 +187,9 @@ def finish_block(how: tuple[Finishing, KeyRef], mixtures: Rows, start: int) -> C
     It is made piece by piece to bound the memory.
     """
     finishing, noise, piece = how[0], load_noise(how[1]), piece_of(mixtures.shape[1])
-    pieces = [_finished(finishing, mixtures[a : a + piece], noise, start + a) for a in range(0, len(mixtures), piece)]
-    return assemble(pieces, [(0, piece)] * len(pieces))
+    return joined(
+        _finished(finishing, mixtures[a : a + piece], noise, start + a) for a in range(0, len(mixtures), piece)
+    )
 
 
 def _finished(finishing: Finishing, mixtures: Rows, noise: Noise, start: int) -> Codes:
@@ -202,12 +204,6 @@ def _finished(finishing: Finishing, mixtures: Rows, noise: Noise, start: int) ->
         one_hot += drawn.reshape(one_hot.shape)
     labels = np.array(classes, np.int64)[one_hot.argmax(axis=1)]
     return [labels, *(finishing.encoding.decode(vectors) if finishing.decode else [vectors])]
-
-
-def assemble(blocks: Sequence[Codes], spans: Sequence[tuple[int, int]]) -> Codes:
-    """The rows of some spans of blocks, in order."""
-    pieces = [[column[a:b] for column in block] for block, (a, b) in zip(blocks, spans, strict=True)]
-    return [np.concatenate(columns) for columns in zip(*pieces, strict=True)]
 
 
 def _records(part: Codes, label: int, dtype: np.dtype[Any]) -> Codes:

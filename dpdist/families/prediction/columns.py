@@ -90,20 +90,13 @@ class Scale:
 
 
 def to_units(scales: Sequence[Scale], columns: Sequence[NDArray[np.generic]]) -> Floats:
-    """Columns of values as rows on the unit cube, float64[n, d]."""
-    rows = len(columns[0]) if columns else 0
-    out = np.empty((rows, len(scales)))
-    for i, (scale, column) in enumerate(zip(scales, columns, strict=True)):
-        out[:, i] = scale.units(column)
-    return out
+    """Columns of values, at least one, as rows on the unit cube, float64[n, d]."""
+    return np.column_stack([scale.units(column) for scale, column in zip(scales, columns, strict=True)])
 
 
 def snapped(scales: Sequence[Scale], units: Floats) -> Floats:
     """Rows of the unit cube moved to what would be released of them."""
-    out = np.empty_like(units)
-    for i, scale in enumerate(scales):
-        out[:, i] = scale.snap(units[:, i])
-    return out
+    return np.column_stack([scale.snap(column) for scale, column in zip(scales, units.T, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -117,10 +110,7 @@ class Columns:
 
     def values(self, codes: Sequence[NDArray[np.generic]]) -> list[Floats]:
         """Values of the inputs in order, then of the response: numbers, or codes of categories and ordinals."""
-        columns = [
-            _values(attribute, scale, column)
-            for attribute, scale, column in zip(self.attributes, self._in_order, codes, strict=True)
-        ]
+        columns = [np.asarray(column, np.float64) + offset for offset, column in zip(self._offsets, codes, strict=True)]
         columns.append(columns.pop(self.place))
         return columns
 
@@ -133,32 +123,21 @@ class Columns:
         """Codes of all attributes for rows of the unit cube and responses; continuous numbers as float64."""
         columns = [scale.values(inputs[:, i]) for i, scale in enumerate(self.scales)]
         columns.insert(self.place, self.response.values(responses))
+        parts = zip(self.attributes, self._in_order, self._offsets, columns, strict=True)
         return [
-            _codes(attribute, scale, column)
-            for attribute, scale, column in zip(self.attributes, self._in_order, columns, strict=True)
+            np.rint(column - offset).astype(attribute.dtype) if scale.discrete else column
+            for attribute, scale, offset, column in parts
         ]
 
     @property
     def _in_order(self) -> list[Scale]:
-        scales = list(self.scales)
-        scales.insert(self.place, self.response)
-        return scales
+        return [*self.scales[: self.place], self.response, *self.scales[self.place :]]
 
-
-def _is_integer(attribute: Attribute, scale: Scale) -> bool:
-    return attribute.is_whole and not scale.nominal
-
-
-def _values(attribute: Attribute, scale: Scale, codes: NDArray[np.generic]) -> Floats:
-    values = np.asarray(codes, np.float64)
-    return values + scale.low if _is_integer(attribute, scale) else values
-
-
-def _codes(attribute: Attribute, scale: Scale, values: Floats) -> NDArray[np.generic]:
-    if not scale.discrete:
-        return values
-    shifted = values - scale.low if _is_integer(attribute, scale) else values
-    return np.asarray(np.rint(shifted).astype(attribute.dtype))
+    @property
+    def _offsets(self) -> list[float]:
+        """The value of code 0 of each integer attribute; 0 of others."""
+        pairs = zip(self.attributes, self._in_order, strict=True)
+        return [scale.low if attribute.is_whole and not scale.nominal else 0.0 for attribute, scale in pairs]
 
 
 def columns_of(spec: TwoStageSpec) -> Columns:

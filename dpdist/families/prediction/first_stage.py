@@ -205,18 +205,10 @@ _ROWS = 1 << 16  # products of 2^34 steps: sums of this many are exact in float6
 _EDGE = 2.0**-53
 
 
-@dataclass(frozen=True, eq=False)
-class ScoreSums:
-    """Sums of the products of normal scores and of a constant, in steps of ``SCORE_STEP ** 2``; they add up exactly."""
-
-    products: NDArray[np.int64]  # int64[d + 1, d + 1]: the last column is the constant
-
-    def __add__(self, other: ScoreSums) -> ScoreSums:
-        return ScoreSums(self.products + other.products)
-
-
-def score_sums(units: Floats, marginals: Sequence[Marginal]) -> ScoreSums:
-    """Sums over some rows, float64[n, d] on the unit cube."""
+def score_sums(units: Floats, marginals: Sequence[Marginal]) -> Counts:
+    """Sums of the products of normal scores and of a constant (the last column) over some rows, float64[n, d] on the
+    unit cube: int64[d + 1, d + 1] in steps of ``SCORE_STEP ** 2``. They add up exactly.
+    """
     width = len(marginals) + 1
     total = np.zeros((width, width), np.int64)
     for start in range(0, len(units), _ROWS):
@@ -225,12 +217,14 @@ def score_sums(units: Floats, marginals: Sequence[Marginal]) -> ScoreSums:
         for i, marginal in enumerate(marginals):
             steps[:, i] = np.rint(marginal.scores(piece[:, i]) / SCORE_STEP)
         total += (steps.T @ steps).astype(np.int64)
-    return ScoreSums(total)
+    return total
 
 
-def correlation(sums: ScoreSums) -> Floats:
-    """Correlation of the normal scores, float64[d, d]; a column that does not vary is uncorrelated."""
-    products = sums.products.astype(np.float64)
+def correlation(sums: Counts) -> Floats:
+    """Correlation of the normal scores, float64[d, d], from `score_sums`; a column that does not vary is
+    uncorrelated.
+    """
+    products = sums.astype(np.float64)
     n = products[-1, -1] / SCORE_STEP**-2
     mean = products[:-1, -1] / products[-1, -1]
     covariance = products[:-1, :-1] * SCORE_STEP**2 / n - np.outer(mean, mean)
@@ -262,10 +256,8 @@ class Target:
     def rows(self, scores: Floats) -> Floats:
         """Rows of the unit cube with these normal scores, by the inverse distribution functions."""
         uniforms = np.clip(ndtr(scores), 0.0, 1.0 - _EDGE)
-        out = np.empty_like(scores)
-        for i, marginal in enumerate(self.marginals):
-            out[:, i] = marginal.inverse(uniforms[:, i])
-        return out
+        columns = zip(self.marginals, uniforms.T, strict=True)
+        return np.column_stack([marginal.inverse(column) for marginal, column in columns])
 
 
 Draw = Callable[[Target, int, np.random.Generator], Floats]

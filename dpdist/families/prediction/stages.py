@@ -154,7 +154,8 @@ def synthesise(attempt: LidAttempt) -> SyntheticInputs:
     attempt.operator["disclosure"] = {"rows_near": found.near, "rows": table.layout.rows}
     attempt.public["alpha"] = found.alpha
     party = None if method.regression.hook is not None else method.party
-    return SyntheticInputs(rows, found.alpha, Features(method.scales, inputs.deviations, method.classes, party))
+    features = Features(method.scales, stage1.deviations_of(inputs.parties), method.classes, party)
+    return SyntheticInputs(rows, found.alpha, features)
 
 
 def _distribution(attempt: LidAttempt, table: TableBlocks) -> stage1.InputDistribution:

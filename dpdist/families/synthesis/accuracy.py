@@ -12,12 +12,14 @@ from dpdist.families.base.family import SolveRequest
 from dpdist.families.synthesis.plan import SynthesisPlan, plan
 from dpdist.families.synthesis.series import best_shares, errors_of
 from dpdist.families.synthesis.spec import PrivacySpec, WholeSynthesisSpec
+from dpdist.federated.spec import FederatedSpec
 from dpdist.model.forecast import Expected
 from dpdist.spec.series import SeriesSpec, epsilon_of, step_of
 from dpdist.spec.validation import change
 
 _LARGEST = 20.0
 _STEP = 1.25
+_NEARLY = 1.05  # times the least error: what may be given up to bear a lost client
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,39 @@ def solve_shares(spec: WholeSynthesisSpec, series: SeriesSpec, request: SolveReq
     return SharesSolution(made, shares, errors_of(spec, series, shares, lambda one: plan(one).expected.error))
 
 
-def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution | SharesSolution:
+@dataclass(frozen=True)
+class ClientsSolution:
+    """Whose noise hides what clients send, and how many must answer."""
+
+    plan: SynthesisPlan
+    errors: dict[str, float]  # expected, of two-way tables, by way; first of the way that was found
+
+    def to_json(self) -> dict[str, Any]:
+        """The solution as a JSON object."""
+        return {"errors": self.errors, "plan": self.plan.to_json()}
+
+    def explain(self) -> str:
+        """The solution for people."""
+        best, *others = [f"{way} (two-way within {error:.4f})" for way, error in self.errors.items()]
+        return f"Clients     {best}; beside {', '.join(others)}\n\n{self.plan.explain()}"
+
+
+def solve_clients(spec: WholeSynthesisSpec, federated: FederatedSpec, request: SolveRequest) -> ClientsSolution:
+    """The way that bears most losses of clients, of those whose error is nearly the least."""
+    listed, fewest = len(federated.clients), federated.colluding + 2
+    ways: dict[str, dict[str, Any]] = {
+        f"correlated, at least {least}": {"federated.trust": "correlated", "federated.at_least": least}
+        for least in sorted({max(fewest, listed - away) for away in (0, 1, 2, 4, 8, listed // 2)})
+    }
+    ways = {"local": {"federated.trust": "local", "federated.at_least": 1, "federated.colluding": 0}} | ways
+    plans = {way: plan(change(spec, changes)) for way, changes in ways.items()}
+    errors = {way: made.expected.error for way, made in plans.items()}
+    best = next(way for way, error in errors.items() if error <= _NEARLY * min(errors.values()))
+    request.completed(spec, ways[best], title=f"Found by `dpdist plan --solve`: {best}.")
+    return ClientsSolution(plans[best], {best: errors.pop(best), **errors})
+
+
+def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution | SharesSolution | ClientsSolution:
     """The least epsilon, to three digits, at which two-way tables are expected to be within an accuracy. Raises
     SpecError: no accuracy is given, or no epsilon up to `privacy.limit`, or 20, reaches it.
     """
@@ -97,6 +131,8 @@ def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution |
     accuracy = request.accuracy
     if accuracy is None and spec.series is not None:
         return solve_shares(spec, spec.series, request)
+    if accuracy is None and spec.federated is not None:
+        return solve_clients(spec, spec.federated, request)
     if accuracy is None:
         raise SpecError("plan --solve: of a synthesis, --accuracy 0.01 finds the epsilon; all else has good defaults")
     if not 0 < accuracy < 1:

@@ -17,6 +17,7 @@ from dask import delayed
 from dask.delayed import Delayed
 from hypothesis import given
 from hypothesis import strategies as st
+from releases import integer_schema
 
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import Executor, InProcess
@@ -27,7 +28,6 @@ from dpdist.families.deniability.deniability import Passed, PrivacyTest, SeedSyn
 from dpdist.families.deniability.graph import (
     candidate_batches,
     first_passing,
-    part_slices,
     passed_counts,
     released_parts,
     shard_count,
@@ -37,7 +37,6 @@ from dpdist.families.deniability.prefixes import SeedIndex, seed_keys, seed_oper
 from dpdist.ledger.key_encryption import KeyEncryptionKey
 from dpdist.ledger.keys import KeyRef, load_noise, new_key, write_key_file
 from dpdist.privacy.arrays import Codes
-from dpdist.spec.schema import Attribute, Schema
 
 KEY = KeyRef.fixed("5a" * 32)
 SIZES = (3, 2, 4, 2)
@@ -139,10 +138,7 @@ def test_the_search_ends_where_too_few_pass(synthesizer: SeedSynthesizer, seeds:
 def test_seeds_come_from_a_pass_over_a_table(
     partitions: int, synthesizer: SeedSynthesizer, seeds: Codes, expected: Passed
 ) -> None:
-    schema = Schema(
-        attributes=tuple(Attribute(name=f"a{i}", kind="integer", bounds=(0, size - 1)) for i, size in enumerate(SIZES))
-    )
-    table = RecordsInMemory.of(schema, seeds, partitions=partitions)
+    table = RecordsInMemory.of(integer_schema(SIZES), seeds, partitions=partitions)
     index, _ = run_pass(table, seed_operator(synthesizer.prefix_code), batch_rows=50)
     (batch,) = candidate_batches(InProcess(), synthesizer, TEST, [index], KEY, [0], batch_size=6000)
     assert equal(batch.codes, expected.codes)
@@ -225,12 +221,13 @@ def test_the_model_is_sent_once(random_network: RandomNetwork, seeds: Codes) -> 
 )
 def test_slices_cover_the_first_records_in_order(counts: list[int], rows: int, share: float) -> None:
     records = int(sum(counts) * share)
-    passing = [(b, row) for b, count in enumerate(counts) for row in range(count)]
-    parts = part_slices(counts, records=records, rows_per_part=rows)
-    found = [[(b, row) for b, begin, end in part for row in range(begin, end)] for part in parts]
-    assert [row for part in found for row in part] == passing[:records]
-    assert [len(part) for part in found] == [min(rows, records - low) for low in range(0, records, rows)]
-    assert all(begin < end for part in parts for _, begin, end in part)
+    batches = [Passed(np.arange(count), [100 * b + np.arange(count)]) for b, count in enumerate(counts)]
+    passing = [value for batch in batches for value in batch.codes[0].tolist()]
+    parts = [
+        part[0].tolist() for part in released_parts(InProcess(), batches, counts, records=records, rows_per_part=rows)
+    ]
+    assert [value for part in parts for value in part] == passing[:records]
+    assert [len(part) for part in parts] == [min(rows, records - low) for low in range(0, records, rows)]
 
 
 def test_shards_follow_the_memory_of_a_worker(synthesizer: SeedSynthesizer) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from releases import KEY, SCHEMA, project
+from releases import KEY, SCHEMA, integer_schema, project
 
 from dpdist.errors import SpecError
 from dpdist.families.base.network import thresholds_from_weights
@@ -38,21 +38,11 @@ from dpdist.lifecycle.run import run_release
 from dpdist.privacy.events import Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_manifest, read_release, verify
-from dpdist.spec.schema import Attribute, Schema
 
 SIZES = (3, 5, 2)
 
 
-def schema(sizes: tuple[int, ...], widths: tuple[int, ...]) -> Schema:
-    return Schema(
-        attributes=tuple(
-            Attribute(name=f"a{i}", kind="integer", bounds=(0, size - 1), buckets={"width": width})
-            for i, (size, width) in enumerate(zip(sizes, widths, strict=True))
-        )
-    )
-
-
-TABLE = schema(SIZES, (2, 1, 1))
+TABLE = integer_schema(SIZES, (2, 1, 1))
 MAPS = [attribute.bucket_map for attribute in TABLE.attributes]
 STRUCTURE = Structure(
     cardinalities=SIZES, bucket_counts=(2, 5, 2), parents=((), (0, 2), (0,)), order=(0, 2, 1), regressed=(1,)
@@ -166,47 +156,22 @@ def test_counts_and_sums_never_cost_more_than_a_table(scale, parents, reach, noi
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-9])
-def test_every_sum_gets_noise_of_the_planned_scale(delta, chi_square):
-    buckets, size = 20_000, 4
-    wide = schema((buckets, size), (1, 1))
-    structure = Structure(
-        cardinalities=(buckets, size), bucket_counts=(buckets, size), parents=((), (0,)), order=(0, 1), regressed=(1,)
-    )
-    made = parameter_plan(wide, epsilon=1.0, delta=delta, regressed=True)
-    counts = np.zeros(sum(structure.cells) + sum(structure.sums), np.int64)
-    counts[-buckets // 2 :] = 1_000
-    noisy = measure_tables(counts, structure, plan=made, noise=Noise(bytes(32)))
-    noise = noisy.sums[1] - split_sums(counts, structure)[1]
-    share = made.scales([a + b for a, b in zip(structure.cells, structure.sums, strict=True)])[1]
-    scale = noisy.sum_scales[1]
-    assert (noisy.scales[1], scale) == made.regression_scales(share, parents=1, reach=size - 1)
-    assert noisy.sums[0].size == noisy.sum_scales[0] == 0
-    deviation = noisy.sum_variances[1] ** 0.5
-    assert 0.95 * deviation < noise.std() < 1.05 * deviation
-    edges = np.linspace(-2, 2, 17) * deviation
-    seen = np.bincount(np.searchsorted(edges, noise), minlength=18).astype(float)
-    big = Noise(bytes([1]) * 32)
-
-    def expected(factor):
-        draw = big.gaussian_integers if delta else big.discrete_laplace
-        sample = draw("x", 400_000, **{"sigma" if delta else "scale": scale * factor})
-        return np.bincount(np.searchsorted(edges, sample), minlength=18) * (noise.size / 400_000)
-
-    assert chi_square(seen, expected(1.0)) > 1e-20
-    for factor in (0.7, 1.3):
-        assert chi_square(seen, expected(factor)) < 1e-20
-
-
-def test_counts_and_sums_of_attributes_share_no_noise():
-    """With the same scale and zero statistics, equal streams would be equal numbers."""
+def test_every_sum_gets_the_planned_noise_from_a_stream_of_its_own(delta):
     both = replace(STRUCTURE, parents=((), (0,), (0,)), order=(0, 1, 2), regressed=(1, 2))
-    made = parameter_plan(TABLE, epsilon=0.01, delta=1e-9, regressed=True)
-    counts = np.zeros(sum(both.cells) + sum(both.sums), np.int64)
-    noisy = measure_tables(counts, both, plan=made, noise=Noise(bytes(32)))
-    pieces = [table.ravel()[:2] / scale for table, scale in zip(noisy.tables, noisy.scales, strict=True)]
-    pieces += [part / scale for part, scale in zip(noisy.sums[1:], noisy.sum_scales[1:], strict=True)]
-    firsts = np.sort([piece[0] for piece in pieces])
-    assert (np.diff(firsts) > 1e-3).all()
+    made = parameter_plan(TABLE, epsilon=1.0, delta=delta, regressed=True)
+    counts, noise = np.arange(sum(both.cells) + sum(both.sums)), Noise(bytes(32))
+    noisy = measure_tables(counts, both, plan=made, noise=noise)
+    shares = made.scales([a + b for a, b in zip(both.cells, both.sums, strict=True)])
+    draw = noise.gaussian_integers if delta else noise.discrete_laplace
+    for i in (1, 2):
+        scales = made.regression_scales(shares[i], parents=1, reach=SIZES[i] - 1)
+        assert (noisy.scales[i], noisy.sum_scales[i]) == scales
+        pairs = ((noisy.tables, split_tables, "table"), (noisy.sums, split_sums, "regression"))
+        for (found, exact, name), scale in zip(pairs, scales, strict=True):
+            moved = (found[i] - exact(counts, both)[i]).ravel()
+            drawn = draw(f"parameters/{name}/{i}", moved.size, **{"sigma" if delta else "scale": scale})
+            np.testing.assert_array_equal(moved, drawn)
+    assert noisy.sums[0].size == noisy.sum_scales[0] == 0
 
 
 # --- the fit ----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from releases import integer_schema
 
 from dpdist.data.count import pair_counts
 from dpdist.families.deniability.search import (
@@ -27,15 +28,9 @@ from dpdist.families.deniability.search import (
     topological_order,
     total_variation_sensitivity,
 )
-from dpdist.spec.schema import Attribute, Schema
 
 SIZES, WIDTHS = (6, 2, 5, 4), (2, 1, 3, 1)
-SCHEMA = Schema(
-    attributes=tuple(
-        Attribute(name=f"a{i}", kind="integer", bounds=(0, size - 1), buckets={"width": width})
-        for i, (size, width) in enumerate(zip(SIZES, WIDTHS, strict=True))
-    )
-)
+SCHEMA = integer_schema(SIZES, WIDTHS)
 
 
 @pytest.fixture(scope="module")

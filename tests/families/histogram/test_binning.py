@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, pairwise, product
@@ -19,7 +18,7 @@ from attempts import attempt_of, run_stages
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from scipy import stats
+from releases import fund
 
 from dpdist.data.operators import Operator
 from dpdist.errors import AccountingError, SpecError, VerificationFailed
@@ -40,7 +39,6 @@ from dpdist.families.histogram.claims import bins_claim, canaries
 from dpdist.families.histogram.measurement import changed_cells
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.histogram.stages import truth
-from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.noise import Noise
@@ -49,7 +47,6 @@ from dpdist.spec.reader import load
 
 NOISE = Noise(bytes(range(32)))
 KEY = bytes(range(32)).hex()
-IMPOSSIBLE = 1e-20
 SCHEMA: dict[str, Any] = {
     "attributes": [
         {"name": "pay", "kind": "integer", "bounds": [0, 999], "missing": {"category": "?"}},
@@ -244,36 +241,18 @@ def test_the_whole_output_is_within_the_charge_and_beyond_that_of_the_counts(mon
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
-def test_noise_with_power(mechanism: str) -> None:
-    """100,000 draws accept the scale of the plan and reject one 30 % off."""
-    plan = binning(60_000, privacy={"epsilon": 1, "delta": 1e-6, "mechanism": mechanism})
-    levels = [noisy_levels(np.zeros(60_000, np.int64), plan, 0, noise=Noise(bytes([i]) * 32))[0] for i in (1, 2)]
-    noisy, scale = np.concatenate(levels), plan.scales[0][0]
-    edges = np.linspace(-3 * scale, 3 * scale, 25).round() - 0.5
-    observed = np.histogram(noisy, [-np.inf, *edges, np.inf])[0]
-
-    def pvalue(assumed: float) -> float:
-        z = np.arange(-60 * int(scale + 1), 60 * int(scale + 1) + 1)
-        if mechanism == "laplace":
-            mass = np.exp(-np.abs(z) / assumed)
-        else:
-            mass = np.diff(stats.norm.cdf(np.append(z, z[-1] + 1) - 0.5, scale=assumed))
-        expected = np.histogram(z, [-np.inf, *edges, np.inf], weights=mass / mass.sum())[0]
-        return float(stats.chisquare(observed, expected * noisy.size).pvalue)
-
-    assert pvalue(scale) > IMPOSSIBLE
-    assert pvalue(scale * 1.3) < IMPOSSIBLE
-    assert pvalue(scale / 1.3) < IMPOSSIBLE
-
-
-def test_levels_and_columns_have_noise_of_their_own() -> None:
-    plan = planned().binning
+def test_each_level_has_the_planned_noise_from_a_stream_of_its_own(mechanism: str) -> None:
+    plan = planned(privacy={"epsilon": 1, "delta": 1e-6, "mechanism": mechanism}).binning
     assert plan is not None
-    tables = [np.zeros(grid.codes, np.int64) for grid in plan.grids]
-    levels = [level for place, table in enumerate(tables) for level in noisy_levels(table, plan, place, noise=NOISE)]
-    for one, other in combinations(levels, 2):
-        size = min(one.size, other.size, 40)
-        assert size < 4 or not np.array_equal(one[:size], other[:size])
+    for place, (grid, scales) in enumerate(zip(plan.grids, plan.scales, strict=True)):
+        noisy = noisy_levels(np.zeros(grid.codes, np.int64), plan, place, noise=NOISE)
+        for level, (found, scale) in enumerate(zip(noisy, scales, strict=True)):
+            name = f"histogram/bins/{place}/{level}"
+            if mechanism == "laplace":
+                drawn = NOISE.discrete_laplace(name, found.size, scale=scale)
+            else:
+                drawn = NOISE.gaussian_integers(name, found.size, sigma=scale)
+            np.testing.assert_array_equal(found, drawn)
 
 
 @pytest.mark.parametrize("adjacency", ["add/remove", "replacement"])
@@ -454,8 +433,7 @@ def test_weights_and_units_are_counted_as_they_are_elsewhere(
     changes: dict[str, Any], records: int, people: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
-    with closing(Books.open(url)) as ledger:
-        ledger.create_dataset("d", epsilon="100", delta="1e-3")
+    fund(url, "d", epsilon="100", delta="1e-3")
     data = {"path": str(people[0] / "people.parquet"), "minimum_records": 10_000, "extra_columns": "ignore"}
     found = []
     for partitions in (1, 5):
@@ -485,8 +463,7 @@ def test_an_evaluation_counts_the_table_in_the_released_bins(
     people: tuple[Path, dict[str, np.ndarray]], tmp_path: Path
 ) -> None:
     url, source = f"sqlite:///{tmp_path}/ledger.db", str(people[0] / "people.parquet")
-    with closing(Books.open(url)) as ledger:
-        ledger.create_dataset("d", epsilon="100", delta="1e-3")
+    fund(url, "d", epsilon="100", delta="1e-3")
     data = {"path": source, "minimum_records": 10_000, "extra_columns": "ignore"}
     output, work = {"path": str(tmp_path / "release")}, str(tmp_path / "work")
     cluster = {"mode": "in-process"}

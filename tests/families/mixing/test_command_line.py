@@ -49,18 +49,14 @@ def test_account_mixing_without_noise_or_target_is_refused() -> None:
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
     import pyarrow.parquet as pq
-    from releases import SCHEMA
+    from releases import SCHEMA, placed
 
-    pq.write_table(table(20_000), tmp_path / "people.parquet")
+    pq.write_table(table(20_000), tmp_path / "table.parquet")
     tree: dict[str, Any] = {
+        **placed(tmp_path, records=15_000),
         "kind": "mixing",
         "name": "mixed",
-        "dataset": "people",
         "schema": SCHEMA,
-        "data": {"path": str(tmp_path / "people.parquet"), "minimum_records": 15_000},
-        "output": {"path": str(tmp_path / "release")},
-        "ledger": f"sqlite:///{tmp_path}/ledger.db",
-        "work": str(tmp_path / "work"),
         "cluster": {"mode": "threads"},
         "privacy": {"epsilon": 5, "delta": 1e-6},
         "mixing": {

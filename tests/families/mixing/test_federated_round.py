@@ -9,12 +9,23 @@ from typing import Any
 
 import pytest
 from clusters import parts
-from federations import NAMES, SCHEMA, ClientProcesses, at, contract_of_client, federation, member, states
+from federations import (
+    NAMES,
+    SCHEMA,
+    ClientProcesses,
+    at,
+    contract_of_client,
+    federation,
+    member,
+    states,
+    summing_federation,
+)
 from reading import readable
 from releases import KEY
 
 from dpdist.errors import ClusterUnreachable, ContractBroken, RoundFailed, SpecError
 from dpdist.families.mixing.spec import MixingSpec
+from dpdist.federated.spec import FederatedRelease
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.publish.manifest import Manifest
@@ -76,7 +87,7 @@ def unpublished(spec: MixingSpec) -> bool:
     return not (Path(spec.output.path) / "_manifest.json").exists()
 
 
-def manifest(spec: MixingSpec) -> Manifest:
+def manifest(spec: FederatedRelease) -> Manifest:
     return Manifest.from_bytes((Path(spec.output.path) / "_manifest.json").read_bytes())
 
 
@@ -93,6 +104,16 @@ def test_a_new_attempt_goes_on_without_the_client_that_is_gone(
     parameters = manifest(spec).parameters
     assert parameters["clients"] == 2
     assert [mixed["records_in_a_mixture"] for mixed in parameters["mixed"]] == [16, 16]  # type: ignore[index]
+
+
+def test_sums_go_on_without_the_client_that_is_gone(cluster: ClientProcesses, tmp_path: Path) -> None:
+    on = {"mode": "address", "address": cluster.address, "timeout": 3}
+    small = {"model__rounds": 0, "model__balance": 0, "privacy__epsilon": 0.5}
+    spec = summing_federation(tmp_path, cluster=on, federated__at_least=2, **small)
+    run_release(spec, progress=at("asking for grids", lambda: cluster.stop_client("west")))
+    assert states(spec) == COMMITTED | {"west": ["drawing"]}
+    parameters = manifest(spec).parameters
+    assert (parameters["clients"], parameters["clients_lost"]) == (3, 1)
 
 
 def test_too_few_clients_begin_nothing(clients: ClientProcesses, tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from dpdist.families.base.bounding import joined
 from dpdist.families.mixing.classes import Restorations
 from dpdist.families.mixing.mixture import Mixer, clip_rows, piece_of
 from dpdist.families.mixing.restore import mixture_sums, restoration
 from dpdist.families.mixing.scaling import declared_encoding
-from dpdist.families.mixing.stages import Finishing, assemble, finish_block
+from dpdist.families.mixing.stages import Finishing, finish_block
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
@@ -98,7 +99,7 @@ def test_a_block_is_finished_piece_by_piece_in_little_more_memory_than_its_vecto
     whole = made.apply(mixtures, NOISE, name="mixing/1/fill")
     cut = 2 * piece_of(ENCODING.width)  # blocks hold whole pieces: bit for bit the same
     parts = [finish_block(how, mixtures[a:b], a) for a, b in ((0, cut), (cut, len(mixtures)))]
-    again = assemble(parts, [(0, len(part[0])) for part in parts])
+    again = joined(parts)
     assert all(map(np.array_equal, released, again))
     if decode:
         assert all(map(np.array_equal, released[1:], ENCODING.decode(whole)))

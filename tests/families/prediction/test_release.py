@@ -13,6 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from attempts import attempt_of, run_stages
+from cases import SURVEY, survey
+from outcomes import states
+from releases import fund
 from typer.testing import CliRunner
 
 import dpdist
@@ -27,7 +30,6 @@ from dpdist.families.prediction.lid.method import Disclosure, joined
 from dpdist.families.prediction.plan import LidPlan, plan
 from dpdist.families.prediction.spec import TwoStageSpec, scale_of
 from dpdist.families.prediction.stages import SyntheticInputs, TableBlocks
-from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy.guarantee import LID, DifferentialPrivacy
@@ -39,38 +41,12 @@ from dpdist.storage.store import Store
 
 KEY = bytes(range(32)).hex()
 ROWS = 400
-SCHEMA = {
-    "attributes": [
-        {"name": "income", "kind": "number", "bounds": [0, 1_000_000]},
-        {"name": "region", "kind": "categorical", "values": ["n", "s", "w"]},
-        {"name": "spend", "kind": "number", "bounds": [-100, 2000], "out_of_domain": "clip"},
-        {"name": "age", "kind": "integer", "bounds": [18, 90]},
-        {"name": "grade", "kind": "ordinal", "values": ["low", "mid", "high"]},
-    ]
-}
-
-
-def people(rows: int = ROWS) -> pa.Table:
-    rng = np.random.default_rng(1)
-    age = rng.integers(18, 91, rows)
-    income = np.exp(rng.normal(9 + 0.01 * age, 0.5))
-    region, grade = rng.integers(0, 3, rows), np.clip(age // 30, 1, 3) - 1
-    spend = 5 * age + 200 * (region == 1) + rng.normal(0, 30, rows)
-    return pa.table(
-        {
-            "income": income,
-            "region": np.array(["n", "s", "w"])[region],
-            "spend": spend,
-            "age": age,
-            "grade": np.array(["low", "mid", "high"])[grade],
-        }
-    )
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("people")
-    pq.write_table(people(), folder / "people.parquet", row_group_size=60)
+    pq.write_table(survey(ROWS), folder / "people.parquet", row_group_size=60)
     return folder
 
 
@@ -86,7 +62,7 @@ def spec(folder: Path | str = "people", out: Path | str = "out", *, dp: bool = F
             "kind": "two-stage",
             "name": "r",
             "dataset": "d",
-            "schema": SCHEMA,
+            "schema": SURVEY,
             "data": {"path": str(folder), "minimum_records": 300},
             "output": {"path": str(out), "rows_per_part": 1000},
             "privacy": (DP_PRIVACY if dp else LID_PRIVACY) | changes.pop("privacy", {}),
@@ -149,7 +125,7 @@ def test_classes_are_the_same_for_any_executor_and_partitions(table: Path, tmp_p
     ]
     assert all(other.equals(first) for other in others)
     spend, region = (np.array(first[name].to_pylist()) for name in ("spend", "region"))
-    original = people()
+    original = survey(ROWS)
     truth = dict(zip(original["spend"].to_pylist(), original["region"].to_pylist(), strict=True))
     same = np.mean([truth[key] == one for key, one in zip(spend, region, strict=True) if key in truth])
     assert same > 0.4  # of three; the spending of one region stands apart, and is kept
@@ -188,7 +164,7 @@ def test_records_are_mixed_with_their_synthetic_rows_and_disclose_what_is_measur
 
 def test_what_is_released_keeps_the_regression_and_not_the_order(table: Path, tmp_path: Path) -> None:
     made = released(attempt(table, tmp_path))
-    source = people()
+    source = survey(ROWS)
     assert sorted(made["region"].to_pylist()) == sorted(source["region"].to_pylist())
     assert made["region"].to_pylist() != source["region"].to_pylist()
     assert not set(made["income"].to_pylist()) & set(source["income"].to_pylist())
@@ -219,7 +195,7 @@ def test_fewer_records_than_declared_publish_nothing(table: Path, tmp_path: Path
     made = attempt(table, tmp_path, minimum_records=ROWS + 1)
     with pytest.raises(CheckFailed, match="fewer records"):
         released(made)
-    pq.write_table(people(9), tmp_path / "few.parquet")
+    pq.write_table(survey(9), tmp_path / "few.parquet")
     few = attempt(tmp_path / "few.parquet", tmp_path / "few", minimum_records=1)
     with pytest.raises(CheckFailed, match="at least 10"):
         released(few)
@@ -259,7 +235,7 @@ def test_a_users_own_stages(table: Path, tmp_path: Path) -> None:
         settings = {"regression": hook, "alpha": 0, "matching": "independent", "privacy": {"disclosure": {"lid": 1}}}
         made = released(attempt(table, tmp_path / "a", first_stage="dpdist_test_hooks:middle", **settings))
         (spend,) = set(made["spend"].to_pylist())
-        assert spend == pytest.approx(max(people()["spend"].to_pylist()))
+        assert spend == pytest.approx(max(survey(ROWS)["spend"].to_pylist()))
         assert len(set(made["income"].to_pylist())) == 1
         with pytest.raises(SpecError, match="rows of the shape"):
             released(attempt(table, tmp_path / "b", first_stage="dpdist_test_hooks:broken", **settings))
@@ -310,9 +286,7 @@ def test_stages_that_do_not_do_what_they_must_are_refused_before_an_attempt(
             dpdist.plan(made)
         with pytest.raises(SpecError, match=message):
             run_release(made)
-    ledger = Books.open(made.ledger, create=False)
-    assert not ledger.show("d").attempts
-    ledger.close()
+    assert not states(made)
 
 
 def test_the_disclosure_of_the_response_lowers_alpha_or_refuses(table: Path, tmp_path: Path) -> None:
@@ -337,9 +311,9 @@ def test_the_disclosure_of_the_response_lowers_alpha_or_refuses(table: Path, tmp
 
 
 def test_the_private_release_reflects_the_table(tmp_path: Path) -> None:
-    pq.write_table(people(20_000), tmp_path / "people.parquet")
+    pq.write_table(survey(20_000), tmp_path / "people.parquet")
     made = released(attempt(tmp_path / "people.parquet", tmp_path / "run", dp=True, records=5000))
-    source = people(20_000)
+    source = survey(20_000)
     assert np.mean(np.asarray(made["age"])) == pytest.approx(np.mean(np.asarray(source["age"])), abs=2)
     assert np.mean(np.asarray(made["spend"])) == pytest.approx(np.mean(np.asarray(source["spend"])), abs=15)
     slopes = [np.polyfit(np.asarray(t["age"]), np.asarray(t["spend"]), 1)[0] for t in (source, made)]
@@ -347,7 +321,7 @@ def test_the_private_release_reflects_the_table(tmp_path: Path) -> None:
 
 
 def test_values_outside_the_domain_are_refused_before_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = people().set_column(3, "age", pa.array(np.full(ROWS, 17)))
+    bad = survey(ROWS).set_column(3, "age", pa.array(np.full(ROWS, 17)))
     pq.write_table(bad, tmp_path / "bad.parquet")
     for dp in (False, True):
         made = attempt(tmp_path / "bad.parquet", tmp_path / str(dp), dp=dp)
@@ -435,11 +409,9 @@ def test_scales_of_attributes() -> None:
 
 
 def run_spec(folder: Path, *, guarantees: tuple[str, ...] = ("dp", "lid"), dp: bool = False, **changes: Any) -> Any:
-    pq.write_table(people(), folder / "people.parquet")
+    pq.write_table(survey(ROWS), folder / "people.parquet")
     url = f"sqlite:///{folder}/ledger.db"
-    ledger = Books.open(url)
-    ledger.create_dataset("d", epsilon=10, delta="1e-5", guarantees=guarantees)
-    ledger.close()
+    fund(url, "d", epsilon=10, guarantees=guarantees)
     tree = spec(folder / "people.parquet", folder / "release", dp=dp, **changes).model_dump(mode="json", by_alias=True)
     return load(tree | {"ledger": url, "work": str(folder / "work"), "cluster": {"mode": "threads"}})
 
@@ -477,9 +449,7 @@ def test_a_refused_disclosure_leaves_its_attempt_open(tmp_path: Path) -> None:
     made = run_spec(tmp_path, privacy={"disclosure": {"lid": 0.1, "eta": 0.02}})
     with pytest.raises(CheckFailed):
         run_release(made)
-    ledger = Books.open(made.ledger, create=False)
-    assert [attempt.state for attempt in ledger.show("d").attempts] == ["drawing"]
-    ledger.close()
+    assert states(made) == ["drawing"]
 
 
 def test_the_private_variant_is_charged(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -59,25 +59,6 @@ ASSIGNMENTS: dict[str, Callable[[Floats, Floats], Places]] = {"nearest": match_e
 """Ways to assign the rows of a block."""
 
 
-def match_blockwise(
-    original: Floats, synthetic: Floats, *, method: str = "nearest", block_rows: int = NEIGHBOURS
-) -> Places:
-    """An assignment within blocks of neighbours of at most `block_rows` rows."""
-    places = np.empty(len(original), np.int64)
-    pending = [(np.arange(len(original)), np.arange(len(synthetic)))]
-    while pending:
-        mine, theirs = pending.pop()
-        if len(mine) <= block_rows:
-            places[mine] = theirs[ASSIGNMENTS[method](original[mine], synthetic[theirs])]
-            continue
-        column = int(np.argmax(np.ptp(original[mine], axis=0)))
-        mine = mine[np.argsort(original[mine, column], kind="stable")]
-        theirs = theirs[np.argsort(synthetic[theirs, column], kind="stable")]
-        half = len(mine) // 2
-        pending += [(mine[:half], theirs[:half]), (mine[half:], theirs[half:])]
-    return places
-
-
 def match(
     original: Floats,
     synthetic: Floats,
@@ -87,16 +68,26 @@ def match(
     block_rows: int = NEIGHBOURS,
 ) -> Places:
     """The synthetic row that each original row is mixed with; both float64[n, d], columns on scales that may be
-    compared.
+    compared. More than `exact_rows` are assigned within blocks of neighbours of at most `block_rows`.
 
     The method is one of `ASSIGNMENTS`, or ``independent``: whichever row stands at the same place, so that the
     synthetic row says nothing about the original one.
     """
+    places = np.arange(len(original), dtype=np.int64)
     if method == "independent" or not original.shape[1]:
-        return np.arange(len(original), dtype=np.int64)
-    if len(original) <= exact_rows:
-        return ASSIGNMENTS[method](original, synthetic)
-    return match_blockwise(original, synthetic, method=method, block_rows=block_rows)
+        return places
+    most, pending = len(original) if len(original) <= exact_rows else block_rows, [(places.copy(), places.copy())]
+    while pending:
+        mine, theirs = pending.pop()
+        if len(mine) <= most:
+            places[mine] = theirs[ASSIGNMENTS[method](original[mine], synthetic[theirs])]
+            continue
+        column = int(np.argmax(np.ptp(original[mine], axis=0)))
+        mine = mine[np.argsort(original[mine, column], kind="stable")]
+        theirs = theirs[np.argsort(synthetic[theirs, column], kind="stable")]
+        half = len(mine) // 2
+        pending += [(mine[:half], theirs[:half]), (mine[half:], theirs[half:])]
+    return places
 
 
 def mix(original: Floats, synthetic: Floats, *, alpha: float, mixed: NDArray[np.bool_] | None = None) -> Floats:
@@ -128,11 +119,6 @@ class InputDistribution(Stored):
 
     parties: tuple[Distribution, ...]  # one of all records, where no column names the party
 
-    @cached_property
-    def deviations(self) -> Floats:
-        """Deviation of each input on the unit interval, of all parties together: float64[inputs]."""
-        return deviations_of(self.parties)
-
 
 def deviations_of(parties: Sequence[Distribution]) -> Floats:
     """Deviation of each input of these parties together, float64[inputs]; 1 where it does not vary."""
@@ -162,7 +148,7 @@ def fold_counts(method: Method, key: KeyRef, block: Block, start: int) -> CellCo
 def add_counts(parts: Sequence[CellCounts]) -> CellCounts:
     """Counts of several blocks together."""
     return tuple(
-        tuple(sum(column[1:], column[0]) for column in zip(*party, strict=True)) for party in zip(*parts, strict=True)
+        tuple(reduce(operator.add, column) for column in zip(*party, strict=True)) for party in zip(*parts, strict=True)
     )
 
 
@@ -177,9 +163,7 @@ def fit_marginals(method: Method, counts: CellCounts) -> tuple[tuple[Marginal, .
     )
 
 
-def block_scores(
-    method: Method, marginals: Sequence[Sequence[Marginal]], block: Block
-) -> tuple[first_stage.ScoreSums, ...]:
+def block_scores(method: Method, marginals: Sequence[Sequence[Marginal]], block: Block) -> tuple[Counts, ...]:
     """Of each party, sums of the products of the normal scores of the inputs that are synthesised."""
     made, parties = list(method.made), rows_of_parties(method, block)
     return tuple(
@@ -188,7 +172,7 @@ def block_scores(
     )
 
 
-def add_scores(parts: Sequence[tuple[first_stage.ScoreSums, ...]]) -> tuple[first_stage.ScoreSums, ...]:
+def add_scores(parts: Sequence[tuple[Counts, ...]]) -> tuple[Counts, ...]:
     """Sums of several blocks together."""
     return tuple(reduce(operator.add, party) for party in zip(*parts, strict=True))
 
@@ -249,6 +233,9 @@ class Disclosed(Stored):
     near: int | None  # rows near their originals; confidential. None where no column is looked at
 
 
+_ALWAYS_NEAR = "a column that hardly varies is always near (privacy.disclosure.columns says which are looked at)"
+
+
 def disclosed(method: Method, counts: Counts, records: Sequence[int]) -> Disclosed:
     """The share of the original row in the release: the one given, or the largest within the disclosure of every party.
     `counts` are those of `near_counts`, over all records, with the number of each party. Raises CheckFailed: the
@@ -269,24 +256,20 @@ def disclosed(method: Method, counts: Counts, records: Sequence[int]) -> Disclos
     if method.alpha is not None:
         raise CheckFailed(
             f"with alpha {method.alpha:g} more than {lid:g} of the released rows{whose} would be near their originals, "
-            "so nothing is published: lower prediction.alpha, or leave it out to have it chosen; a column that hardly "
-            "varies is always near (privacy.disclosure.columns says which are looked at)"
+            f"so nothing is published: lower prediction.alpha, or leave it out to have it chosen; {_ALWAYS_NEAR}"
         )
     raise CheckFailed(
         f"even with alpha 0 more than {lid:g} of the released rows{whose} would be near their originals, so nothing is "
-        "published: raise privacy.disclosure.lid, lower its eta, or set prediction.matching: independent; a column "
-        "that hardly varies is always near (privacy.disclosure.columns says which are looked at)"
+        "published: raise privacy.disclosure.lid, lower its eta, or set prediction.matching: independent; "
+        f"{_ALWAYS_NEAR}"
     )
 
 
 @dataclass(frozen=True)
-class ResponsesDisclosed(Stored):
-    """The measured disclosure of the response, and the share of the original row that follows from it."""
+class ResponsesDisclosed(Disclosed):
+    """The same of the response: `near` are rows whose response is near the original one."""
 
     FILE: ClassVar[str] = "response.json"
-
-    alpha: float
-    near: int  # rows whose response is near the original one; confidential
 
 
 def lower_alphas(method: Method, most: float) -> tuple[float, ...]:

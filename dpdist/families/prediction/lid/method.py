@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from dpdist.data.records import slices
 from dpdist.errors import CheckFailed
+from dpdist.families.base.bounding import spans_of
 from dpdist.families.prediction.columns import Columns, Scale
 from dpdist.families.prediction.second_stage import RegressionSpec
 from dpdist.privacy.arrays import Codes, Counts, Floats, stable_order
@@ -87,8 +88,7 @@ class BlockLayout:
 
 def cut_block(columns: Columns, parts: Sequence[Codes], spans: Sequence[tuple[int, int]]) -> Block:
     """A block from the rows of partitions that it holds."""
-    pieces = [[column[a:b] for column in part] for part, (a, b) in zip(parts, spans, strict=True)]
-    return columns.units([np.concatenate(column) for column in zip(*pieces, strict=True)])
+    return columns.units(spans_of(parts, spans))
 
 
 def joined(blocks: Sequence[Block]) -> Block:

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 import numpy as np
@@ -290,13 +290,7 @@ class NystroemSums:
     totals: Floats
 
     def __add__(self, other: NystroemSums) -> NystroemSums:
-        return NystroemSums(
-            self.products + other.products,
-            self.responses + other.responses,
-            self.ones + other.ones,
-            self.rows + other.rows,
-            self.totals + other.totals,
-        )
+        return NystroemSums(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
 
 def nystroem_sums(inputs: Floats, responses: Floats, *, landmarks: Floats, kernel: RadialKernel) -> NystroemSums:
@@ -304,7 +298,7 @@ def nystroem_sums(inputs: Floats, responses: Floats, *, landmarks: Floats, kerne
     m = len(landmarks)
     parties, codes = max(kernel.parties, 1), kernel.codes(inputs)
     products, right, ones = np.zeros((m, m)), np.zeros((m, *responses.shape[1:])), np.zeros((parties, m))
-    step = max(1, (1 << 22) // max(m, 1))
+    step = max(1, _CHUNK // max(m, 1))
     for start in range(0, len(inputs), step):
         values = kernel(inputs[start : start + step], landmarks)
         products += matmul(values.T, values)
