@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpdist.api.rds import write_rds
 from dpdist.api.released import Release
 from dpdist.errors import SpecError
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FORMATS = ("csv", "dta", "sav", "rds")
+
+_TOLD = ("label", "units", "description")  # attributes of R's columns
 
 
 def export(release: Release, to: str, path: str | os.PathLike[str] | None = None) -> Path:
@@ -39,34 +42,37 @@ def export(release: Release, to: str, path: str | os.PathLike[str] | None = None
     target = Path(path or f"{release.name}.{to}")
     if target.exists():
         raise SpecError(f"export: {target} exists already: name another file")
-    if to == "csv":
-        release.to_csv(target)
-        return target
-    needed = "pyreadr" if to == "rds" else "pyreadstat"
-    try:
-        package = importlib.import_module(needed)
-    except ImportError:
-        raise SpecError(f"export: {to} needs {needed}: pip install 'dpdist[readers]'") from None
-    if to == "rds":
-        return _write(target, package.write_rds, release.to_pandas(labels=True))
-    frame, values = _numbered(release)
     attributes = {attribute.name: attribute for attribute in release.schema.attributes}
+    if to == "csv":
+        return _write(target, partial(release.to_csv, target, labels=True))
+    if to == "rds":
+        told = {
+            name: {key: text for key, text in zip(_TOLD, (a.label, a.unit, a.description), strict=True) if text}
+            for name, a in attributes.items()
+        }
+        return _write(target, partial(write_rds, target, release.to_arrow(labels=True), told))
+    try:
+        import pyreadstat  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise SpecError(f"export: {to} needs pyreadstat: pip install 'dpdist[readers]'") from None
+    frame, values = _numbered(release)
     labels = [getattr(attributes.get(name), "label", None) or name for name in frame.columns]
     names = _names(list(frame.columns))
     frame.columns = names
     known = {name: meanings for name, meanings in zip(names, values, strict=True) if meanings}
-    told: dict[str, Any] = {"column_labels": labels, "variable_value_labels": known}
+    given: dict[str, Any] = {"column_labels": labels, "variable_value_labels": known}
     title = (release.schema.about and release.schema.about.title) or release.name
     if to == "dta":
-        return _write(target, package.write_dta, frame, file_label=title[:80], version=15, **told)
-    return _write(target, package.write_sav, frame, file_label=title[:64], **told)
+        given |= {"file_label": title[:80], "version": 15}
+        return _write(target, partial(pyreadstat.write_dta, frame, os.fspath(target), **given))
+    given |= {"file_label": title[:64]}
+    return _write(target, partial(pyreadstat.write_sav, frame, os.fspath(target), **given))
 
 
-def _write(target: Path, write: Callable[..., None], frame: DataFrame, **told: Any) -> Path:
-    """Write a file and return its path. The writers of R take the path first, the others the frame."""
-    first, second = (os.fspath(target), frame) if not told else (frame, os.fspath(target))
+def _write(target: Path, write: Callable[[], None]) -> Path:
+    """Write a file and return its path."""
     try:
-        write(first, second, **told)
+        write()
     except OSError as error:
         raise SpecError(f"export: {target} cannot be written: {error.strerror or error}") from None
     return target

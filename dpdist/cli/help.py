@@ -67,7 +67,15 @@ _WORDS = {"str": "TEXT", "path": "PATH", "int": "NUMBER", "float": "NUMBER"}
 
 
 class Command(TyperCommand):
-    """A command whose help has no names of types."""
+    """A command whose help and errors have no names of types."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments that are left. Raises UsageError: one has no value of its option."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The pieces of the usage line, names of arguments in capitals."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -316,9 +317,11 @@ def _write(table: pa.Table, out: Path | None, as_json: bool) -> None:
     elif as_json:
         show_json(table.to_pylist())
     else:
-        say("\t".join(map(_cell, table.column_names)))
-        for row in table.slice(0, _SHOWN).to_pylist():
-            say("\t".join(map(_cell, row.values())))
+        rows = [table.column_names, *(row.values() for row in table.slice(0, _SHOWN).to_pylist())]
+        lines = [[*map(_cell, row)] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)] if sys.stdout.isatty() else None
+        for line in lines:  # in columns for people, between tabs for programs
+            say("  ".join(map(str.ljust, line, widths)).rstrip() if widths else "\t".join(line))
         if table.num_rows > _SHOWN:
             say(f"... {table.num_rows - _SHOWN:,} more; --out FILE writes them all")
 

@@ -106,9 +106,10 @@ def join(
     ] = None,
     patience: Annotated[float, typer.Option(min=1, help="Seconds to wait for the next call.")] = 3600,
 ) -> None:
-    """Take part in a federated release by its mailbox: show what is asked, and with --accept answer it.
+    """Take part in a federated release by its mailbox.
 
-    Reads this client's records alone, charges its own ledger, and runs no code of others.
+    Shows what is asked, and with --accept answers it. Reads this client's records alone, charges its own ledger, and
+    runs no code of others.
     """
     from dpdist.families.base.registry import family_of, make_plan
     from dpdist.federated.mailbox import MailboxClient

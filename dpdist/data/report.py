@@ -31,6 +31,7 @@ class RowReport:
     broken: NDArray[np.int64]  # int64[rules]: rows that break each rule with values that no policy drops
     nameless: int = 0  # rows without the id of their unit, which are not kept
     beyond: int = 0  # rows that are not kept because their unit has too many
+    frozen: int = 0  # rows of a panel that count with earlier values, because their unit has changed too often
     # of two joined tables: records whose parent has no row, parents without records, rows beyond one of a parent
     orphans: int = 0
     childless: int = 0
@@ -75,6 +76,7 @@ class RowReport:
 _COUNTED = {
     "nameless": "rows_without_id",
     "beyond": "rows_beyond_bound",
+    "frozen": "rows_with_earlier_values",
     "orphans": "rows_without_parent",
     "childless": "parents_without_rows",
     "repeated": "repeated_parents",

@@ -166,6 +166,22 @@ def pin(session: ClientSession, part: int | str, members: dict[str, Joined], *, 
         raise RoundFailed("other clients took part before; a round is drawn once")
 
 
+ALL = "all"  # the part of a round in which all clients take part, but those that are lost
+
+
+def drawing_of(session: ClientSession, members: dict[str, Joined], *, fewer: bool = False) -> own.ClientAttempt:
+    """The client's attempt, charged, in which it draws noise with these members. Raises RoundFailed: they are too few,
+    or others than before.
+    """
+    if len(members) < session.spec.least_clients:
+        raise RoundFailed("fewer clients take part than the noise of each is made for")
+    pin(session, ALL, members, fewer=fewer)
+    attempt = own.attempt_of(session)
+    with closing(own.ledger_of(session)) as ledger:
+        own.charged(session, ledger, "drawing")
+    return attempt
+
+
 def message_of(session: ClientSession, round: str, steps: Counts) -> Message:
     """What the client sends in a round, signed where it has an identity."""
     key = own.identity_of(session)

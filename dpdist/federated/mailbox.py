@@ -83,29 +83,20 @@ class Reply(Stored):
     FILE: ClassVar[str] = "answer"
 
     error: str
-    public: bytes = b""  # public, signature: of a client's key for masks, or the signature of a message
-    signature: bytes = b""
-    round: str = ""
-    steps: Counts | None = None
+    joined: Joined | None = None
+    message: Message | None = None
 
     @classmethod
     def of(cls, given: ClientAnswer) -> Reply:
         """The reply that holds an answer."""
         value = given.value
-        if isinstance(value, Joined):
-            return cls(given.error, public=value.public, signature=value.signature)
-        if isinstance(value, Message):
-            return cls(given.error, signature=value.signature, round=value.round, steps=value.steps)
-        return cls(given.error)
+        message = value if isinstance(value, Message) else None
+        return cls(given.error, value if isinstance(value, Joined) else None, message)
 
-    def answered(self, name: str) -> ClientAnswer:
-        """The answer of a client."""
-        value: Any = None
-        if self.steps is not None:
-            value = Message(name, self.round, self.steps, self.signature)
-        elif self.public:
-            value = Joined(self.public, self.signature)
-        return ClientAnswer(None if self.error else value, self.error)
+    @property
+    def answer(self) -> ClientAnswer:
+        """What it holds."""
+        return ClientAnswer(None if self.error else self.message or self.joined, self.error)
 
 
 def _small(body: bytes) -> bytes:
@@ -199,7 +190,7 @@ class Mailbox:
         try:
             statement = reply_statement(call, body, client=name, attempt=self.attempt)
             require_signature(signature, statement, client=name, pinned=self.spec.clients[name] or "")
-            return Reply.from_bytes(_small(body)).answered(name)
+            return Reply.from_bytes(_small(body)).answer
         except (DpdistError, zipfile.BadZipFile) as error:
             return Lost(str(error).partition(";")[0])
 

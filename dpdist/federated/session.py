@@ -28,7 +28,7 @@ from dpdist.families.base.owners import refuse_tables_of_others
 from dpdist.families.base.plan import Plan
 from dpdist.families.base.registry import make_plan
 from dpdist.federated.messages import load_identity
-from dpdist.federated.spec import ClientSpec, FederatedRelease
+from dpdist.federated.spec import ClientSpec, FederatedRelease, SummedRelease
 from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import WITH_TEST_KEY, KeyRef, forget_keys, load_noise, require_test_keys
 from dpdist.ledger.records import event_json
@@ -76,11 +76,6 @@ class ClientSession:
     def gather(self, attempt: ClientAttempt) -> object:
         """Return what the client's answers are computed from, in one pass over its records."""
         raise NotImplementedError
-
-    @property
-    def own_data(self) -> dict[str, Any]:
-        """What the spec's section `data` says of the client's table, where that is not what it says of all."""
-        return {}
 
     @property
     def noise_settings(self) -> list[Any]:
@@ -170,7 +165,9 @@ def identity_of(session: ClientSession) -> Any:
 
 def own_spec(session: ClientSession) -> FederatedRelease:
     """The spec of what the client itself does: a release from its files alone."""
-    of_client = {"path": session.client.path, "storage": session.client.storage, **session.own_data}
+    of_client: dict[str, Any] = {"path": session.client.path, "storage": session.client.storage}
+    if isinstance(session.spec, SummedRelease):  # how many records there are is declared of all clients together
+        of_client["minimum_records"] = 1
     data = session.spec.data.model_copy(update=of_client)
     return session.spec.model_copy(update={"data": data, "federated": None})
 

@@ -17,16 +17,15 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.errors import RoundFailed
 from dpdist.federated import session as own
-from dpdist.federated.client import ClientAnswer, Joined, answering, masks_of, message_of, pin
+from dpdist.federated.client import ALL, ClientAnswer, Joined, answering, drawing_of, masks_of, message_of
 from dpdist.federated.messages import LEAST_SIGMA, WORDS, Masks, Message, check_message
 from dpdist.federated.rounds import DROPPED, ClientCalls, note, reasons_of, values_of
 from dpdist.federated.session import ClientAttempt, ClientSession
@@ -36,7 +35,6 @@ from dpdist.privacy.noise import Noise
 from dpdist.storage.store import Store
 from dpdist.storage.stored import Stored
 
-_PART = "all"  # all clients take part in every sum, but those that are lost
 _KEY_WORDS = 4  # of 64 bits: the key of a mask
 _MOST_QUESTIONS = 1000
 _LARGEST = 1 << 50  # beyond it a sum of counts and noise shows that the masks do not cancel
@@ -96,7 +94,7 @@ def answer(session: SummingSession, question: Question, members: dict[str, Joine
     Where one of them may still be lost, a mask of the client's own hides the message until `unmask`.
     """
     attempt, spec = _charged(session, question, members), session.spec
-    masks = masks_of(session, f"{_PART}/{_address(question)}", members) if spec.is_masked else Masks()
+    masks = masks_of(session, f"{ALL}/{_address(question)}", members) if spec.is_masked else Masks()
     if spec.hides(members):
         masks = masks.with_own(_own_mask(session, question, members))
     else:
@@ -122,11 +120,6 @@ class SummingSession(ClientSession):
     tasks = (answer, unmask)
     held: ClassVar[int] = 1 << 10  # counts are small: a process may hold those of many clients
 
-    @property
-    def own_data(self) -> dict[str, Any]:
-        """See `ClientSession.own_data`: how many records there are is declared of all clients together."""
-        return {"minimum_records": 1}
-
     def require(self, one: Sum) -> None:
         """Refuse what no sum of this release is. Raises ValueError."""
         cards = self.spec.table.cardinalities
@@ -141,12 +134,7 @@ def _charged(session: SummingSession, question: Question, members: dict[str, Joi
     """The client's attempt, with the question charged to its account of the round. Raises RoundFailed: the plan has no
     such question, or not for these clients.
     """
-    if len(members) < session.spec.least_clients:
-        raise RoundFailed("fewer clients take part than the noise of each is made for")
-    pin(session, _PART, members, fewer=True)
-    attempt = own.attempt_of(session)
-    with closing(own.ledger_of(session)) as ledger:
-        own.charged(session, ledger, "drawing")
+    attempt = drawing_of(session, members, fewer=True)
     _spend(session, question)
     return attempt
 
@@ -160,10 +148,6 @@ def _lock(session: SummingSession, question: Question, members: Iterable[str]) -
 
 def _seen(number: int) -> str:
     return f"seen-{number:03}.json"
-
-
-def _sums(number: int) -> str:
-    return f"sums-{number:03}.npz"
 
 
 def _own_mask(session: SummingSession, question: Question, members: Iterable[str]) -> bytes:
@@ -191,19 +175,15 @@ def _spend(session: SummingSession, question: Question) -> None:
         raise RoundFailed("the coordinator asks for less noise than a client draws")
     spent = [question.spent]
     for number in range(question.number):
-        name = _asked(number)
+        name = f"asked-{number:03}.json"
         if not work.exists(name):
             raise RoundFailed("the coordinator asks out of turn")
         spent.append(float.fromhex(json.loads(work.read_bytes(name))["spent"]))
     if not math.fsum(spent) <= session.plan.mu**2:
         raise RoundFailed("the coordinator asks for more than the client is charged")
     record = json.dumps({"digest": question.digest, "spent": question.spent.hex()}).encode()
-    if work.write_exclusive(_asked(question.number), record) != record:
+    if work.write_exclusive(f"asked-{question.number:03}.json", record) != record:
         raise RoundFailed("the client answered another question before; a round is drawn once")
-
-
-def _asked(number: int) -> str:
-    return f"asked-{number:03}.json"
 
 
 def _address(question: Question) -> str:
@@ -263,7 +243,7 @@ class Asking:
         charged = tuple((sigmas / self._widening).tolist())
         question, work = Question(self._number, step, tuple(sums), charged), self._calls.attempt.work
         self._number += 1
-        name = _sums(question.number)
+        name = f"sums-{question.number:03}.npz"
         if not work.exists(name):
             cells = self._collected(question)
             each = [
@@ -284,7 +264,7 @@ class Asking:
 
     def follow(self) -> None:
         """Go on after the questions whose sums are stored."""
-        while (work := self._calls.attempt.work).exists(name := _sums(self._number)):
+        while (work := self._calls.attempt.work).exists(name := f"sums-{self._number:03}.npz"):
             self._note(SummedTables.from_bytes(work.read_bytes(name)))
             self._number += 1
 

@@ -138,7 +138,7 @@ log = logging.getLogger("dpdist")
 CLAIM = "claim"
 """File that reserves an output from the charge of an attempt to its manifest."""
 
-_PART = re.compile(r"data/([0-9a-f]{8})/part-[0-9]+\.parquet|_model/([0-9a-f]{8})/[a-z]+\.(?:json|parquet|pq)")
+_PART = re.compile(r"data/([0-9a-f]{8})/part-[0-9]+\.parquet|_model/([0-9a-f]{8})/[a-z]+\.(?:json|columnar)")
 
 
 def sweep_store(store: Store) -> list[str]:

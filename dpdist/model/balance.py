@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +23,8 @@ CELL_BITS = 10  # expected counts are in units of 2**-10 records
 WEIGHT_BITS = 26
 LOOKED_AT = 2048  # rows of a sample that a round looks at: this number, or a sixteenth up to four times it
 _CELLS_AT_ONCE = 1 << 23  # places of the rows' cells, so that wide rows take no more memory than others
+# cells of all rows are held where they take no more places: the rounds look at each of them many times
+_HELD = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +100,13 @@ class TableRows:
     def __len__(self) -> int:
         return int(self.values.shape[1])
 
+    @cached_property
+    def held(self) -> NDArray[np.int32] | None:
+        """The cells of all rows, shape (rows, pairs); None where they would take much memory."""
+        if len(self) * len(self.index.left) > _HELD:
+            return None
+        return np.ascontiguousarray(self.index.of_rows(self.values).T)
+
     def counts(self, items: Counts) -> Counts:
         """How many of the rows are in each cell."""
         found = np.zeros(self.index.cells, np.int64)
@@ -106,14 +116,15 @@ class TableRows:
 
     def costs(self, items: Counts, of_cells: CellCosts) -> Counts:
         """What the cells of each row cost."""
-        found = [of_cells.at(cells).sum(0) for cells in self._cells(items)]
+        found = [of_cells.at(cells).sum(1) for cells in self._cells(items)]
         return np.concatenate([np.zeros(0, np.int64), *found])
 
     def _cells(self, items: Counts) -> Iterator[NDArray[np.int32]]:
-        """The cells of some rows, shape (pairs, rows), a piece of the rows at a time."""
+        """The cells of some rows, shape (rows, pairs), a piece of the rows at a time."""
         piece = max(_CELLS_AT_ONCE // max(len(self.index.left), 1), 1)
         for start in range(0, len(items), piece):
-            yield self.index.of_rows(self.values[:, items[start : start + piece]])
+            some = items[start : start + piece]
+            yield self.index.of_rows(self.values[:, some]).T if self.held is None else self.held.take(some, axis=0)
 
 
 def balance(
@@ -145,7 +156,7 @@ def balance(
         most = max(at_once * (rounds - r) // rounds, least)
         a = noise.integers(f"{name}/inside/{r}", looked_at, high=len(inside))
         b = noise.integers(f"{name}/outside/{r}", looked_at, high=len(outside))
-        a, b = np.unique(a), np.unique(b)
+        a, b = (np.flatnonzero(np.bincount(places)) for places in (a, b))
         cost_a = pool.costs(inside[a], CellCosts(excess, weight, -1))
         cost_b = pool.costs(outside[b], CellCosts(excess, weight, 1))
         worst, best = np.argsort(-cost_a, kind="stable")[:most], np.argsort(cost_b, kind="stable")[:most]

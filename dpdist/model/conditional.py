@@ -200,8 +200,10 @@ def _summed(a: int, bucket: Sequence[_Factor]) -> _Factor:
         for other in others:
             product = product * other
         product.sum(1, out=found[start : start + step])
-    top = found.reshape(len(found), -1).max(1).reshape(-1, *[1] * len(rest))
-    return _Factor(tuple(rest), np.divide(found, top, out=np.ones_like(found), where=top > 0), group)
+    top = found.reshape(len(found), -1).max(1)
+    found[top <= 0] = top[top <= 0] = 1
+    found /= top.reshape(-1, *[1] * len(rest))
+    return _Factor(tuple(rest), found, group)
 
 
 def _multiplied(parts: list[_Grouped]) -> list[_Grouped]:

@@ -1,7 +1,7 @@
 """The files that a synthesis publishes beside its records, and reading them back.
 
-The format is documented in ``docs/release-format.md``. ``tables.pq`` holds the cells of the noisy tables,
-``model.pq`` the integers of the fitted model by name, ``model.json`` what they mean and how records are drawn.
+The format is documented in ``docs/release-format.md``. ``tables.columnar`` holds the cells of the noisy tables,
+``model.columnar`` the integers of the fitted model by name, ``model.json`` what they mean and how records are drawn.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ def model_files(learned: Learned, *, key: str, rounds: int) -> dict[str, bytes]:
     about = {"format": FORMAT, "drawing": {"key": key, "balance": rounds}, "measured": learned.measurements.to_json()}
     return {
         "model.json": (json.dumps(about, sort_keys=True, indent=1) + "\n").encode(),
-        "model.pq": parquet_bytes(model),
-        "tables.pq": parquet_bytes(cells),
+        "model.columnar": parquet_bytes(model),
+        "tables.columnar": parquet_bytes(cells),
     }
 
 
 def read_model(store: Store, manifest: Manifest) -> PublishedModel:
     """The published model of a release. Raises DataNotFound: none; VerificationFailed: not as the manifest says."""
     listed = {record.name.rsplit("/", 1)[-1]: record for record in manifest.files}
-    if not {"model.json", "model.pq", "tables.pq"} <= listed.keys():
+    if not {"model.json", "model.columnar", "tables.columnar"} <= listed.keys():
         raise DataNotFound(
             f"{store.uri} publishes no model: only a release of kind synthesis with output.measurements does"
         )
@@ -84,13 +84,13 @@ def read_model(store: Store, manifest: Manifest) -> PublishedModel:
                 f"model.json has format {about['format']}, and this dpdist draws by format {FORMAT}: use the version "
                 "that made the release"
             )
-        noisy = read_parquet(read_file(store, listed["tables.pq"]), columns=["noisy"])["noisy"].to_numpy()
+        noisy = read_parquet(read_file(store, listed["tables.columnar"]), columns=["noisy"])["noisy"].to_numpy()
         if noisy.dtype != np.int64:
             raise TypeError("noisy counts are integers")
         key, rounds = str(about["drawing"]["key"]), int(about["drawing"]["balance"])
         if len(bytes.fromhex(key)) != 32 or not 0 <= rounds <= MOST_ROUNDS:
             raise ValueError("expected a key of 32 bytes, and rounds")
-        fitted = Fitted.from_arrays(_arrays(read_file(store, listed["model.pq"])))
+        fitted = Fitted.from_arrays(_arrays(read_file(store, listed["model.columnar"])))
         measurements = Measurements.of(about["measured"], noisy)
         check_model(fitted, manifest.table.cardinalities)
         check_measurements(measurements, manifest.table.cardinalities)

@@ -141,7 +141,7 @@ def _readme(manifest: Manifest) -> str:
         lines[-1] += "\n| " + " | ".join(part.replace("|", "\\|") for part in (field.name, title, shown, text)) + " |"
     lines += [
         "## Read it",
-        "```\npandas   pandas.read_parquet('.')\nPolars   polars.read_parquet('**/*.parquet')\n"
+        "```\npandas   pandas.read_parquet('.')\nPolars   polars.read_parquet('data')\n"
         "DuckDB   SELECT * FROM '**/*.parquet'\nR        arrow::open_dataset('data')\n"
         "labels   dpdist export . --to csv|dta|sav|rds\ncheck    dpdist verify .\n```",
         f"`{PACKAGE}` describes it for Frictionless, `{CROISSANT}` for Croissant and schema.org, `{CODEBOOK}` for DDI. "
@@ -154,7 +154,7 @@ def _readme(manifest: Manifest) -> str:
 
 
 def _package(manifest: Manifest) -> dict[str, Any]:
-    """A data package with one resource, which has all parts."""
+    """A data package with one resource for each part."""
     about, fields = _about(manifest), []
     for field, attribute in _columns(manifest):
         title, text = _texts(field, attribute)
@@ -173,13 +173,16 @@ def _package(manifest: Manifest) -> dict[str, Any]:
         elif ends := _ends(field, attribute):
             one["constraints"] = {"minimum": ends[0], "maximum": ends[1]}
         fields.append(one)
-    resource = {
-        "name": _slug(manifest.name),
-        "path": [part.name for part in manifest.parts],
-        "format": "parquet",
-        "mediatype": "application/vnd.apache.parquet",
-        "schema": {"fields": fields},
-    }
+    resources = [  # readers take the first alone of several files of Parquet in one resource
+        {
+            "name": _slug(manifest.name) + (f"-{number:05}" if len(manifest.parts) > 1 else ""),
+            "path": part.name,
+            "format": "parquet",
+            "mediatype": "application/vnd.apache.parquet",
+            "schema": {"fields": fields},
+        }
+        for number, part in enumerate(manifest.parts)
+    ]
     whole = {
         "$schema": "https://datapackage.org/profiles/2.0/datapackage.json",
         "name": _slug(manifest.name),
@@ -189,7 +192,7 @@ def _package(manifest: Manifest) -> dict[str, Any]:
         "created": f"{manifest.created}T00:00:00Z",
         "contributors": [{"title": about.publisher, "role": "publisher"}] if about.publisher else None,
         "licenses": [_licence(about.licence)] if about.licence else None,
-        "resources": [resource],
+        "resources": resources,
     }
     return {name: value for name, value in whole.items() if value is not None}
 

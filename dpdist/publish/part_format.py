@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 PART_NAME = r"^data/[0-9a-zA-Z]{1,8}/part-[0-9]{5,}\.parquet$"
 """What the name of a part looks like, as a regular expression."""
 
-FILE_NAME = r"^(_model/[0-9a-zA-Z]{1,8}/[a-z]+\.(json|pq)|_(README\.md|datapackage\.json|croissant\.json|ddi\.xml))$"
+FILE_NAME = (
+    r"^(_model/[0-9a-zA-Z]{1,8}/[a-z]+\.(json|columnar)|_(README\.md|datapackage\.json|croissant\.json|ddi\.xml))$"
+)
 
 FAR: Final = 2
 """From this factor on, more released records than the table has are worth a word."""

@@ -75,6 +75,9 @@ def _text(path: Path) -> str:
 def _json(tree: dict[str, Any], path: Path, table: str | None) -> tuple[str, list[Described]]:
     if isinstance(tree.get("resources"), list):  # a data package
         named = {str(one.get("name") or one.get("path")): one for one in tree["resources"] if one.get("schema")}
+        first = next(iter(named.items()), None)
+        if table is None and first and all(one["schema"] == first[1]["schema"] for one in named.values()):
+            named = dict([first])  # parts of one table
         tree = _resolved(chosen(named, table, path)["schema"], path)
     if isinstance(tree.get("fields"), list):
         return "Frictionless Table Schema", list(_frictionless(tree))

@@ -17,7 +17,7 @@ from dpdist.limits import PART_ROWS
 from dpdist.spec.data import PATH, DataSpec, StorageSpec, without_paths
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict import Section
-from dpdist.spec.unit import UnitSpec, WeightSpec, protected, refuse_released
+from dpdist.spec.unit import Following, UnitSpec, WeightSpec, protected, refuse_released
 from dpdist.spec.validation import NAME, change
 
 DEFAULT_LEDGER = "sqlite:///dpdist-ledger.db"
@@ -162,6 +162,11 @@ class ReleaseSpec(Section):
         if self.weight is not None:
             return self.weight.at_most
         return 1 if self.unit is None else self.unit.at_most
+
+    @property
+    def following(self) -> Following | None:
+        """How the units of a panel are followed; None where a unit's records are no history."""
+        return None
 
     @property
     def column_beside(self) -> str | None:

@@ -6,6 +6,7 @@ Each record of a survey stands for several of the population, at most for a publ
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -42,6 +43,15 @@ class UnitSpec(StrictModel):
                 "unit.name: a word of letters and digits, at most 40, such as patient; `record` and `curve` are taken"
             )
         return self
+
+
+@dataclass(frozen=True)
+class Following:
+    """How the units of a panel are followed from period to period."""
+
+    period: int  # place of the attribute whose codes are the periods
+    values: tuple[int, ...]  # places of the attributes that count
+    changes: int  # of these values, at most
 
 
 class WeightSpec(StrictModel):

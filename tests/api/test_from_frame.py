@@ -85,7 +85,7 @@ def test_what_few_records_have_is_not_found(made: dpdist.Synthesizer, folder: Pa
     assert dpdist.Schema.from_yaml("found.yaml") == made.release_.schema
     assert "planted-value" not in text
     assert all(value in text for value in ("north", "south", "east"))
-    assert made.release_.manifest.parameters["discovered"]["share_of_mu_squared"] <= 0.2 + 1e-9
+    assert made.release_.manifest.parameters["discovered"]["share_of_mu_squared"] <= 0.4 + 1e-9
 
 
 def test_what_was_found_serves_the_next_release(folder: Path) -> None:
@@ -113,12 +113,13 @@ def test_the_noise_of_what_is_found_keeps_its_share(folder: Path) -> None:
     plan = make_plan(load(tree))
     assert isinstance(plan, SynthesisPlan)
     assert plan.discovery is not None
-    spent = plan.discovery.spent(2, 1 + 2 * 3 + 1)  # steps are asked of the number that need not be an integer
+    found = plan.discovery
+    spent = found.spent(2, 1 + 2 * 3, 1)  # steps are asked of the number that need not be an integer
     whole = 1 / plan.event.parts()[0].noise_multiplier  # type: ignore[union-attr]
-    assert 2 / plan.discovery.values**2 + 8 / plan.discovery.cells**2 <= spent <= 0.3 * whole**2 * (1 + 1e-9)
+    assert 2 / found.values**2 + 7 / found.cells**2 + 1 / found.steps**2 <= spent <= 0.3 * whole**2 * (1 + 1e-9)
     assert plan.mu <= whole
-    fine = [(wide, plan.discovery.fine(wide, 3)) for wide in (1, 2, 3)]
-    assert all(wide / deviation**2 <= 3 / plan.discovery.cells**2 for wide, deviation in fine)
+    fine = [(wide, found.fine(wide, 3)) for wide in (1, 2, 3)]
+    assert all(wide / deviation**2 <= 3 / found.cells**2 for wide, deviation in fine)
     known = load(tree | {"schema": plan.spec.presumed, "discover": None})
     final = plan.knowing(known, spent)  # type: ignore[arg-type]
     assert math.hypot(final.choices.mu, final.accuracy_mu) ** 2 + spent <= whole**2

@@ -25,7 +25,7 @@ from harness import argument_parser, keep, spec_without_places
 
 from dpdist.accuracy import sketched
 from dpdist.accuracy.intervals import SMALL, CellErrors
-from dpdist.accuracy.measured import measure_accuracy
+from dpdist.accuracy.measured import Accuracy, measure_accuracy
 from dpdist.accuracy.sketched import Sketch
 from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.families.base.registry import make_plan
@@ -151,46 +151,61 @@ def curated(table: str, epsilon: float, seed: int) -> dict[str, float]:
     return Distances(codes, shipped.table.cardinalities).of(released(make_plan(spec), codes, seed, 2))
 
 
-def coverage(table: str, clients: int, epsilon: float) -> list[dict[str, str]]:
+def coverage(table: str, clients: int, epsilon: float, keys: int) -> list[dict[str, str]]:
     """How often 95 % intervals cover the cells of the table, and how long they are, by what measured the accuracy."""
     codes, _, shipped = table_of(table)
     cards, parts = shipped.table.cardinalities, dealt(codes, shipped, DEALS[table][0], clients)
     spec = spec_of(shipped, epsilon=epsilon, records=len(codes[0]), clients=len(parts), trust="correlated")
     plan = make_plan(spec.model_copy(update={"privacy": spec.privacy.model_copy(update={"accuracy_share": 0.03})}))  # type: ignore[attr-defined]
     assert isinstance(plan, SynthesisPlan)
-    exact, released = Tables.counted(codes, cards), Tables.counted(together(plan, parts, 0), cards)
-    own, mu, keys = [Tables.counted(part, cards) for part in parts], plan.accuracy_mu, range(len(parts))
+    exact, found = Tables.counted(codes, cards), dict[tuple[str, int], list[Floats]]()
+    own = [Tables.counted(part, cards) for part in parts]
+    for seed in range(keys):
+        released = Tables.counted(together(plan, parts, seed), cards)
+        for name, accuracy in measured(plan, exact, own, released, seed).items():
+            errors = CellErrors(accuracy)
+            for order, sets in ((2, combinations(range(len(cards)), 2)), (3, triples_of(cards))):
+                for which, true, counts in zip(sets, exact.of(order), released.of(order), strict=True):
+                    interval = errors.interval(which, counts)
+                    covered = (interval.low <= true) & (true <= interval.high)
+                    large = counts > SMALL * released.pairs.total
+                    cells = np.stack([covered, interval.high - interval.low, large]).reshape(3, -1)
+                    found.setdefault((name, order), []).append(cells)
+    rows = []
+    for name in dict.fromkeys(name for name, _ in found):
+        row = {"table": table, "clients": str(len(parts)), "keys": str(keys), "accuracy by": name}
+        for order in (2, 3):
+            covered, lengths, large = np.concatenate(found[name, order], axis=1)
+            row |= {
+                f"{order}-way cells": f"{100 * covered.mean():.1f} %",
+                f"above 1 %, {order}-way": f"{100 * covered[large > 0].mean():.1f} %",
+                f"length, {order}-way": f"{lengths[large > 0].mean():,.0f}",
+            }
+        rows.append(row)
+    return rows
+
+
+def measured(
+    plan: SynthesisPlan, exact: Tables, own: Sequence[Tables], released: Tables, seed: int
+) -> dict[str, Accuracy]:
+    """The accuracy of records: by signed sums over clients, and as one curator measures it."""
+    cards, mu, records = plan.spec.table.cardinalities, plan.accuracy_mu, exact.pairs.total
+    keys = [np.random.default_rng([seed, 5, k]).bytes(32) for k in range(len(own) + 1)]
 
     def ask(asked: Sequence[Sketch], weights: Sequence[float]) -> tuple[list[Counts], Floats]:
         sums = [replace(AskedCounts(cards).of(*one.attributes), groups=one.groups) for one in asked]
         sigmas = GaussianAccount(mu, Noise(bytes(32))).deviations(1.0, weights)
         question = Question(0, "accuracy", tuple(sums), tuple(sigmas.tolist()))
         sent = [
-            part_of([one.of(held) for one in sums], question, Noise(bytes([k]) * 32), Masks(), honest=len(parts))
-            for held, k in zip(own, keys, strict=True)
+            part_of([one.of(held) for one in sums], question, Noise(key), Masks(), honest=len(own))
+            for held, key in zip(own, keys[1:], strict=True)
         ]
         return tables_in(added(sent), sums), sigmas
 
-    measured = {"signed sums": sketched.measure(released, Noise(bytes(32)), records=len(codes[0]), ask=ask)}
-    measured["one curator"] = measure_accuracy(exact, released, records=len(codes[0]), mu=mu, noise=Noise(bytes(32)))
-    rows = []
-    for name, accuracy in measured.items():
-        errors, row = CellErrors(accuracy), {"table": table, "clients": str(len(parts)), "accuracy by": name}
-        for order, sets in ((2, combinations(range(len(cards)), 2)), (3, triples_of(cards))):
-            covered, lengths, large = [], [], []
-            for which, true, counts in zip(sets, exact.of(order), released.of(order), strict=True):
-                interval = errors.interval(which, counts)
-                covered.append((interval.low <= true) & (true <= interval.high))
-                lengths.append(interval.high - interval.low)
-                large.append(counts > SMALL * released.pairs.total)
-            inside, of_large = np.concatenate(covered), np.concatenate(large)
-            row |= {
-                f"{order}-way cells": f"{100 * inside.mean():.1f} %",
-                f"above 1 %, {order}-way": f"{100 * inside[of_large].mean():.1f} %",
-                f"length, {order}-way": f"{np.concatenate(lengths)[of_large].mean():,.0f}",
-            }
-        rows.append(row)
-    return rows
+    return {
+        "signed sums": sketched.measure(released, Noise(keys[0]), records=records, ask=ask),
+        "one curator": measure_accuracy(exact, released, records=records, mu=mu, noise=Noise(keys[0])),
+    }
 
 
 NOTE = (
@@ -199,7 +214,7 @@ NOTE = (
 )
 
 
-LENGTHS = "Intervals of 95 %, in records, from the measured accuracy alone, with 3 % of the budget; one key."
+LENGTHS = "Intervals of 95 %, in records, from the measured accuracy alone, with 3 % of the budget; seeded keys."
 TITLES = {
     "deals": "Records that no one sees together",
     "clients": "Records that no one sees together, by number of clients",
@@ -223,9 +238,9 @@ def main() -> None:
         for clients in options.clients
     ]
     rows: list[dict[str, str]] = []
-    for seed, case in product(range(options.keys if options.part != "coverage" else 1), cases):
+    for seed, case in product(range(1 if options.part == "coverage" else options.keys), cases):
         if options.part == "coverage":
-            rows += coverage(case.table, case.clients, case.epsilon)
+            rows += coverage(case.table, case.clients, case.epsilon, options.keys)
         else:
             case.release(seed)
             rows = [one.row for one in cases if one.found["federated"]]

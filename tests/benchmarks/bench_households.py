@@ -10,6 +10,7 @@ import tempfile
 from contextlib import closing
 from itertools import combinations
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 
 import numpy as np
 import pandas as pd
@@ -85,10 +86,11 @@ def release(data: Path, folder: Path, epsilon: float, at_most: int) -> pd.DataFr
     declare(spec)
     start = Clock()
     run_release(spec)
-    seconds = start.cpu
+    seconds, memory = start.cpu, getrusage(RUSAGE_SELF).ru_maxrss / 2**20
     assert verify(folder / "release").private
     made = read_release(folder / "release").to_pandas().rename(columns={"SPORDER": "place"})
-    print(f"epsilon {epsilon:g}: {seconds:.0f} CPU s, {len(made):,} persons; {broken(made)} break a rule")
+    took = f"{seconds:.0f} CPU s, at most {memory:.2f} GiB"
+    print(f"epsilon {epsilon:g}: {took}, {len(made):,} persons; {broken(made)} break a rule", flush=True)
     return made.astype({"household": "int64", **dict.fromkeys(PERSON, "float64")})
 
 

@@ -11,7 +11,10 @@ as `previous`; the last one is also released *alone*. *Own sample* is as many re
 country as a table that they are a `part` of; and the country with its states as a `sum`. Distances are those of
 `bench_synthesis.py`; *cells* are how many of the nominal 95 % intervals of one- and two-way cells above 1 % (and,
 *below*, of 0.1 to 1 %) cover. *By question*: levels of the last month, changes from the one before and sums of all,
-with the *length* of intervals in parts of those of each month's tables alone.
+with the *length* of intervals in parts of those of each month's tables alone. *Panel*: the persons of the ACS 2024,
+aged by twelve months, of whom 5 % take the employment status of another person in some month, counted by month, age
+group, sex and status, with one change at most; errors by cell in deviations of a table that has the whole budget, from
+noise, and with the changes that are not counted.
 Keys are seeded, **not private**.
 """
 
@@ -24,13 +27,22 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from bench_coverage import Made, of_cells
 from bench_synthesis import Distances, table_of
-from harness import argument_parser, spec_without_places, write
+from harness import DATA, argument_parser, spec_without_places, write
 
+from dpdist.data.arrow import TableInMemory
+from dpdist.data.operators import gather_operator
 from dpdist.families.base.accuracy import ReleaseAccuracy
+from dpdist.families.base.bounding import bounded
+from dpdist.families.base.graph import run_pass
 from dpdist.families.base.registry import make_plan, stages_of
-from dpdist.families.base.rehearsal import Rehearsal, key_from, rehearse, released_codes
+from dpdist.families.base.rehearsal import EXECUTOR, Rehearsal, key_from, rehearse, released_codes
+from dpdist.families.histogram.counts import histograms
+from dpdist.families.histogram.plan import HistogramPlan
+from dpdist.families.histogram.stages import NoisyStatistics
 from dpdist.families.synthesis import stages
 from dpdist.inference.series import joint_levels
 from dpdist.model.earlier import EarlierReleases
@@ -204,7 +216,66 @@ def states(options: argparse.Namespace, releases: Releases, codes: Codes) -> Ite
         own = [codes[k][codes[place] == state] for k in kept]
         for how, related in (("alone", ()), ("with the country", (country,))):
             figures = inside.figures(own, inside.release(own, "whole", *related))
-            yield {"case": "states", "drift": "", "release": f"{len(own[0]):,} records, {how}", **figures}
+            yield {"case": "states", "release": f"{len(own[0]):,} records, {how}", **figures}
+
+
+def panel(options: argparse.Namespace, releases: Releases, codes: Codes) -> Iterator[dict[str, Any]]:
+    """Levels and changes of a panel, for several keys; errors of independent noise are those of the formula."""
+    table = pq.read_table(DATA / "acs2024_persons.parquet", columns=["AGEP", "SEX", "ESR"])
+    age, sex, status = (np.nan_to_num(table[name].to_numpy().astype(float)).astype(int) for name in table.column_names)
+    rng, persons = np.random.default_rng(2), len(age)
+    birthday, moved = (
+        rng.integers(0, 12, persons),
+        np.where(rng.random(persons) < 0.05, rng.integers(1, 12, persons), 12),
+    )
+    later = status[rng.integers(0, persons, persons)]
+    month, person = np.tile(np.arange(12), persons), np.repeat(np.arange(persons), 12)
+    columns = {
+        "month": month,
+        "age": np.minimum((age[person] + (month >= birthday[person])) // 5, 19),
+        "sex": sex[person] - 1,
+        "status": np.where(month >= moved[person], later[person], status[person]),
+    }
+    shape = {"month": 12, "age": 20, "sex": 2, "status": 7}
+    attributes = [{"name": name, "kind": "integer", "bounds": [0, size - 1]} for name, size in shape.items()]
+    spec = spec_without_places(
+        "histogram",
+        {"attributes": attributes},
+        9 * persons,
+        privacy={"epsilon": 1, "delta": 1e-9},
+        histograms=[{"columns": list(shape)}],
+        unit={"by": "person", "at_most": 12},
+        panel={"period": "month", "changes": 1},
+    )
+    plan = make_plan(spec)
+    assert isinstance(plan, HistogramPlan)
+    assert plan.panel is not None
+    assert plan.measurement is not None
+    rows = TableInMemory(pa.table(columns | {"person": person}), "panel")
+    found = bounded(
+        EXECUTOR,
+        rows.open(plan.spec.table, beside="person"),
+        at_most=12,
+        key=key_from(Noise(bytes(32))),
+        following=plan.spec.following,
+    )
+    kept, report = run_pass(found, gather_operator())
+    (capped,), (whole,) = (histograms(c, plan.counts) for c in (kept, list(columns.values())))
+    sigma = plan.measurement.scales[0]
+    about = {"case": "panel", "sigma": round(sigma, 2), "frozen": round(100 * report.frozen / report.rows, 2)}
+    for key in range(options.keys):
+        made = rehearse(plan, stages_of(plan), kept, key=key_from(Noise(bytes([key] * 32))), until=NoisyStatistics)
+        released = plan.panel.solved(made.result(NoisyStatistics).arrays["table_0"])
+        yield (
+            about
+            | {"release": "panel, one change at most", "key": key}
+            | {
+                f"{name}{how}": round(float(np.sqrt(np.mean(of(released - true) ** 2))) / sigma, 2)
+                for how, true in (("", capped), (", all counted", whole))
+                for name, of in (("level", lambda away: away), ("change", lambda away: np.diff(away, axis=0)))
+            }
+        )
+    yield about | {"release": "independent noise", "level": round(12**0.5, 2), "change": round(24**0.5, 2)}
 
 
 def main() -> None:
@@ -214,11 +285,11 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=3)
     parser.add_argument("--states", type=int, default=3)
     parser.add_argument("--country", action="store_true")
-    parser.add_argument("--cases", nargs="+", default=["months", "roll_ups", "states"])
+    parser.add_argument("--cases", nargs="+", default=["months", "roll_ups", "states", "panel"])
     options = parser.parse_args()
     codes, _, spec = table_of("acs2024")
     releases, rows = Releases(spec.table), list[dict[str, Any]]()
-    for case in (months, roll_ups, states):
+    for case in (months, roll_ups, states, panel):
         for row in case(options, releases, codes) if case.__name__ in options.cases else ():
             print(json.dumps(row), flush=True)
             rows.append(row)

@@ -119,7 +119,7 @@ def rows_of_a_part(place: Path, tree: Tree) -> None:
 def rows_of_a_table(place: Path, tree: Tree) -> None:
     rows = limits.MODEL_VALUES + 1
     chunk = pa.table({name: np.zeros(ROWS, np.int64) for name in ("table", "cell", "noisy")})
-    fit(place, record_of(tree, "tables.pq"), repeated(chunk, rows))
+    fit(place, record_of(tree, "tables.columnar"), repeated(chunk, rows))
     about = json.loads((place / record_of(tree, "model.json")["name"]).read_text())
     about["measured"]["tables"] = [about["measured"]["tables"][0] | {"shape": [rows]}]
     fit(place, record_of(tree, "model.json"), json.dumps(about).encode())
@@ -143,7 +143,7 @@ def many_arrays(place: Path, tree: Tree) -> None:
     none = pa.array([[]] * ROWS, pa.list_(pa.int64()))
     kind = pa.array(["int8"] * ROWS)
     chunk = pa.table({"name": kind, "type": kind, "shape": none, "values": none})
-    fit(place, record_of(tree, "model.pq"), repeated(chunk, 1 << 26))
+    fit(place, record_of(tree, "model.columnar"), repeated(chunk, 1 << 26))
 
 
 def large_manifest(place: Path, tree: Tree) -> None:
@@ -272,7 +272,7 @@ def test_headers_of_pages_that_are_damaged(monkeypatch: pytest.MonkeyPatch) -> N
         refuse_expanding(content, file)
 
 
-@pytest.mark.parametrize("name", [MANIFEST, "model.json", "tables.pq", "part-00000.parquet"])
+@pytest.mark.parametrize("name", [MANIFEST, "model.json", "tables.columnar", "part-00000.parquet"])
 def test_a_pipe_in_place_of_a_file_makes_nobody_wait(place: Path, name: str) -> None:
     (path,) = place.rglob(name)
     path.unlink()
@@ -321,7 +321,7 @@ def test_replicates_are_refused_before_memory_is_taken(plain: Path) -> None:
 
 
 def _arrays(place: Path, tree: Tree, change: Callable[[dict[str, list[Any]]], None]) -> None:
-    record = record_of(tree, "model.pq")
+    record = record_of(tree, "model.columnar")
     table = pq.read_table(place / record["name"])
     columns = table.to_pydict()
     change(columns)
@@ -384,8 +384,8 @@ def _bytes(name: str, content: bytes) -> Change:
         _json("drawing", "key", value="00"),
         _json("drawing", "balance", value=10**9),
         _json("measured", value=None),
-        _bytes("model.pq", b"PAR1"),
-        _bytes("tables.pq", b""),
+        _bytes("model.columnar", b"PAR1"),
+        _bytes("tables.columnar", b""),
         _bytes("model.json", b'{"format": 2, "drawing": ' + b"[" * 100_000),
         _parameter("learned", "records", value=10**400),
         _parameter("accuracy", "orders", 0, "sums", value=[1]),

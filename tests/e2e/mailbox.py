@@ -47,10 +47,12 @@ def guide() -> list[str]:
 
 def others_run(python: str) -> bool:
     """Whether other users can run a Python with this package."""
-    tried = ["setpriv", "--reuid", str(FIRST_USER), "--regid", str(GROUP), "--clear-groups", python]
+    tried = ["setpriv", "--reuid", str(FIRST_USER), "--regid", str(GROUP), "--clear-groups", "sh", "-c"]
     environment = {**os.environ, "PYTHONPATH": PATH}
     try:
-        done = subprocess.run([*tried, "-c", "import dpdist.cli"], cwd="/", env=environment, capture_output=True)
+        done = subprocess.run(
+            [*tried, f"{python} -c 'import dpdist.cli'"], cwd="/", env=environment, capture_output=True
+        )
     except OSError:
         return False
     return done.returncode == 0
@@ -207,7 +209,7 @@ def bucket(processes: Processes) -> dict[str, dict[str, str]]:
     os.environ["AWS_ENDPOINT_URL"] = ceph["endpoint"]
     import s3fs
 
-    fs, users = s3fs.S3FileSystem(), [f"arn:aws:iam:::user/{name}" for name in EVERYBODY]
+    fs, users = s3fs.S3FileSystem(), [f"arn:aws:iam:::user/{name}" for name in ("dpdist", *EVERYBODY)]
     fs.mkdir("shared")
     allowed = {
         "Effect": "Allow",

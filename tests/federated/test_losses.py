@@ -113,7 +113,7 @@ def letters(spec: WholeSynthesisSpec, recorded: Recorded) -> None:
             content = store.read_bytes(f"{place.removesuffix('call')}{name}")
             reply = Reply.from_bytes(content[64:]) if content else None
             if reply is not None and not reply.error:
-                recorded.add(call.task, call.question, call.members, name, reply.steps)
+                recorded.add(call.task, call.question, call.members, name, reply.answer.value.steps)
 
 
 def begun(spec: WholeSynthesisSpec) -> list[threading.Thread]:

@@ -23,6 +23,7 @@ from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.families.synthesis.stages import SynthesisSession
 from dpdist.federated import client, mailbox
 from dpdist.federated.mailbox import Mailbox, MailboxClient, mailbox_of
+from dpdist.federated.messages import Message
 from dpdist.ledger.signing import load_signing_key
 
 Spoil = Callable[[bytes], bytes]
@@ -154,7 +155,7 @@ def test_a_mailbox_needs_the_coordinators_key(tmp_path: Path) -> None:
 
 
 def test_a_message_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = mailbox.Reply("", steps=np.zeros(1 << 20, np.int64)).to_bytes()
+    body = mailbox.Reply("", message=Message("north", "", np.zeros(1 << 20, np.int64))).to_bytes()
     mailbox._small(body)
     monkeypatch.setattr(mailbox, "_MOST", 1 << 20)
     with pytest.raises(RoundFailed, match="unpacks to more"):

@@ -37,12 +37,16 @@ class Killed(BaseException):
 class Registry:
     """Who brings the tables of months, keeps the contract, and runs the flow on its schedule."""
 
-    def __init__(self, folder: Path, flow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, first: str = "2026-09") -> None:
+        import flows.release
+
+        flow = flows.release.release
+        monkeypatch.setattr(flows.release, "DELAYS", ())
         self.folder, self._flow, self._patch = folder, flow, monkeypatch
         (folder / "made").mkdir()
         contract: dict[str, Any] = {
             "schema": SCHEMA,
-            "data": {"path": f"{folder}/2026-10.parquet", "later": [f"{folder}/????-??.parquet"], "every": "month"},
+            "data": {"path": f"{folder}/{first}.parquet", "later": [f"{folder}/????-??.parquet"], "every": "month"},
             "minimum_records": 500,
             "epsilon": 1.45,
             "delta": "2e-6",
@@ -53,7 +57,7 @@ class Registry:
         self.ledger.create_from_contract("births", Contract.model_validate(contract))
         self.series: dict[str, Any] = {
             "every": "month",
-            "first": "2026-09",
+            "first": first,
             "roll_up": ["quarter", "year"],
             "shares": {"month": 0.7, "quarter": 0.15, "year": 0.15},
         }
@@ -88,30 +92,43 @@ class Registry:
         released = str(self._flow(spec))
         return [uri.rpartition("/")[2] for uri in released.split(", ") if uri]
 
+    def killed(self, day: str) -> None:
+        """The flow ends with its process, after it stored its first noise."""
+        plain = Attempt.stored
+
+        def ending(self: Attempt[Any, Any], kind: Any, make: Any) -> Any:
+            plain(self, kind, make)
+            raise Killed
+
+        with self._patch.context() as broken:
+            broken.setattr(Attempt, "stored", ending)
+            with pytest.raises(Killed):
+                self.run(day)
+
+    def verified(self, *periods: str) -> None:
+        """One charge each, verified with the account, and made again."""
+        assert self.charges() == {(f"births-2026-{period}", "committed"): 1 for period in periods}
+        for period in periods:
+            verify_with_account(self.ledger, f"{self.folder}/made/2026-{period}")
+            assert not recompute(f"{self.folder}/made/2026-{period}").missing
+
+    def evidence(self, period: str) -> dict[str, list[str]]:
+        """What a release names as evidence."""
+        learned: Any = read_manifest(f"{self.folder}/made/{period}").parameters["learned"]
+        return {kind: [one["release"][12:] for one in of] for kind, of in learned["evidence"].items()}
+
     def charges(self) -> Counter[tuple[str, str]]:
         return Counter((one.release, one.state) for one in self.ledger.show("births").attempts)
 
 
 def test_the_months_of_a_year(tmp_path: Path, prefect_home: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """September never comes, October is corrected, November is late, and in December the process ends midway."""
-    import flows.release
-
-    monkeypatch.setattr(flows.release, "DELAYS", ())
-    registry = Registry(tmp_path, flows.release.release, monkeypatch)
+    registry = Registry(tmp_path, monkeypatch)
     registry.bring("2026-10")
     assert registry.run("2026-11-02") == ["2026-10"]
     registry.bring("2026-10", rows=700)
     registry.bring("2026-12")
-    plain = Attempt.stored
-    with monkeypatch.context() as broken:
-
-        def killed(self: Attempt[Any, Any], kind: Any, make: Any) -> Any:
-            plain(self, kind, make)
-            raise Killed
-
-        broken.setattr(Attempt, "stored", killed)
-        with pytest.raises(Killed):
-            registry.run("2027-01-02")
+    registry.killed("2027-01-02")
     assert registry.charges() == {("births-2026-10", "committed"): 1, ("births-2026-12", "drawing"): 1}
     registry.bring("2026-11")
     registry.series |= {"versions": {"2026-10": 2}}  # only now is the correction released, and charged
@@ -123,17 +140,60 @@ def test_the_months_of_a_year(tmp_path: Path, prefect_home: tuple[Path, ...], mo
     ]  # what was interrupted goes first
     registry.series |= {"skip": ["2026-09"]}
     assert registry.run("2027-01-05") == ["2026-year"]
-    periods = ("10", "10-v2", "11", "12", "q4", "year")
-    assert registry.charges() == {(f"births-2026-{period}", "committed"): 1 for period in periods}
-    for period in periods:
-        verify_with_account(registry.ledger, f"{tmp_path}/made/2026-{period}")
-        assert not recompute(f"{tmp_path}/made/2026-{period}").missing
-    learned: Any = read_manifest(str(tmp_path / "made" / "2026-year")).parameters["learned"]
-    named = {kind: [one["release"][12:] for one in of] for kind, of in learned["evidence"].items()}
-    assert named == {"larger": ["q4"], "sum": ["10-v2", "11", "12"]}
+    registry.verified("10", "10-v2", "11", "12", "q4", "year")
+    assert registry.evidence("2026-year") == {"larger": ["q4"], "sum": ["10-v2", "11", "12"]}
     spent = [registry.ledger.remaining("births", months=[f"2026-{m}"]).epsilon_spent for m in (11, 10)]
     assert 0.9 < float(spent[0] or 0) < 1.02 < 1.3 < float(spent[1] or 0) < 1.45  # by the ledger's filters
     registry.series |= {"versions": {"2026-10": 3}}
     with pytest.raises(BudgetExceeded):
         registry.run("2027-01-06")
     assert Series.open(tmp_path / "made").periods == ("2026-10-v2", "2026-11", "2026-12")
+
+
+@pytest.mark.slow
+def test_a_whole_year(tmp_path: Path, prefect_home: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """March is corrected in June, May never comes, July comes in September, and in November the process ends midway."""
+    import flows.evaluate
+
+    registry, released = Registry(tmp_path, monkeypatch, first="2026-01"), []
+    for month in range(1, 13):
+        registry.bring(*(f"2026-{come:02d}" for come in {5: (), 7: (), 9: (7, 9)}.get(month, (month,))))
+        if month == 6:
+            registry.bring("2026-03", rows=700)
+            registry.series |= {"skip": ["2026-05"], "versions": {"2026-03": 2}}
+        day = f"{2026 + month // 12}-{month % 12 + 1:02d}-02"
+        if month == 11:
+            registry.killed(day)
+        released.append([name[5:] for name in registry.run(day)])
+    assert registry.run("2027-01-03") == []
+    assert released == [
+        ["01"],
+        ["02"],
+        ["03", "q1"],
+        ["04"],
+        [],
+        ["03-v2", "06", "q2"],
+        [],
+        ["08"],
+        ["07", "09", "q3"],
+        ["10"],
+        ["11"],
+        ["12", "q4", "year"],
+    ]
+    registry.verified(*(period for periods in released for period in periods))
+    months = ["01", "02", "03-v2", "04", *(f"{month:02d}" for month in range(6, 13))]
+    assert registry.evidence("2026-year") == {"larger": ["q1", "q2", "q3", "q4"], "sum": months}
+    assert registry.evidence("2026-q1") == {"sum": ["01", "02", "03"]}
+    assert registry.evidence("2026-q4")["previous"] == ["q1", "q2", "q3"]
+    series = Series.open(tmp_path / "made")
+    assert series.periods == tuple(f"2026-{month}" for month in months)
+    (change,) = series.answer("change of share where a = 1 between 2026-01 and 2026-12")
+    assert change.low <= change.estimate <= change.high
+    monkeypatch.setenv("DPDIST_PAGES", str(tmp_path))
+    page = flows.evaluate.evaluate(
+        release=f"{tmp_path}/made/2026-year",
+        output="page",
+        against=sorted(map(str, tmp_path.glob("2026-??.parquet"))),
+        options={"attacks": False, "train": 60, "test": 60},
+    )
+    assert page == str(tmp_path / "page" / "evaluation.html")

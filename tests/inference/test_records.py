@@ -55,8 +55,8 @@ def test_all_bytes_are_made_again(plain: Path) -> None:
     made = [record.name.rsplit("/", 1)[-1] for record in manifest.files if record.name.startswith("_model/")]
     assert set(made) == {
         "model.json",
-        "model.pq",
-        "tables.pq",
+        "model.columnar",
+        "tables.columnar",
     }
 
 
@@ -127,7 +127,7 @@ def test_a_model_of_another_format_is_refused(copy: Path, number: int) -> None:
 
 def test_a_damaged_model_is_refused(copy: Path) -> None:
     _, manifest = open_release(copy)
-    name = next(record.name for record in manifest.files if record.name.endswith("model.pq"))
+    name = next(record.name for record in manifest.files if record.name.endswith("model.columnar"))
     _edit_manifest(copy, name, b"PAR1")
     with pytest.raises(VerificationFailed, match="not in their format"):
         recompute(copy)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 import sys
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,6 +20,7 @@ from commands import Command
 
 import dpdist
 from dpdist.api.export import export
+from dpdist.api.rds import write_rds
 from dpdist.spec.codebooks import described
 
 NAMES = {"_README.md", "_datapackage.json", "_croissant.json", "_ddi.xml"}
@@ -88,6 +92,7 @@ def test_folders_open_where_tools_look(release: Any) -> None:
     assert duckdb.sql(f"SELECT count(*) FROM '{every}' WHERE employed IN ('yes', 'no', 'other')").fetchall() == [
         (rows,)
     ]
+    assert len(pytest.importorskip("dask.dataframe").read_parquet(release.path)) == rows
 
 
 def test_parts_tell_of_their_columns(release: Any) -> None:
@@ -106,6 +111,7 @@ def test_frictionless_finds_it_valid(release: Any) -> None:
     frictionless = pytest.importorskip("frictionless")
     found = frictionless.validate(f"{release.path}/_datapackage.json", type="package")
     assert found.valid, found.flatten(["title", "message"])
+    assert sum(task.stats["rows"] for task in found.tasks) == len(release)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -113,7 +119,8 @@ def test_croissant_finds_it_valid_and_reads_it(release: Any) -> None:
     mlcroissant = pytest.importorskip("mlcroissant")
     found = mlcroissant.Dataset(jsonld=f"{release.path}/_croissant.json")
     assert not found.metadata.issues.errors
-    assert next(iter(found.records("records")))["records/age"] in range(100)
+    ages = [record["records/age"] for record in found.records("records")]
+    assert sorted(ages) == sorted(release.to_pandas()["age"])
 
 
 @pytest.mark.parametrize("name", ["_ddi.xml", "_datapackage.json"])
@@ -136,11 +143,43 @@ def test_the_codebook_is_in_the_order_of_ddi(release: Any) -> None:
 
 def test_r_reads_the_factors(release: Any, tmp_path: Path) -> None:
     pyreadr = pytest.importorskip("pyreadr")
-    (frame,) = pyreadr.read_r(export(release, "rds", tmp_path / "people.rds")).values()
+    path = export(release, "rds", tmp_path / "people.rds")
+    (frame,) = pyreadr.read_r(path).values()
     shown = release.to_pandas(labels=True)
     assert list(frame.columns) == list(shown.columns)
-    for name in ("region", "sex", "employed"):
+    for name in shown.columns:
         assert frame[name].astype(str).tolist() == shown[name].astype(str).tolist()
+    if not shutil.which("Rscript"):
+        pytest.skip("R itself is not installed")
+    asked = (
+        f"d <- readRDS('{path}'); cat(is.ordered(d$employed), levels(d$sex), attr(d$age, 'label'), nrow(d), sep=';')"
+    )
+    said = subprocess.run(["Rscript", "-e", asked], check=True, capture_output=True, text=True, timeout=60).stdout
+    assert said == f"TRUE;female;male;Age of the person;{len(release)}"
+
+
+def test_every_type_of_r(tmp_path: Path) -> None:
+    """Types, missing values and texts as pyreadr, a reader of its own, has them."""
+    pyreadr = pytest.importorskip("pyreadr")
+    day, clock = date(1931, 5, 17), datetime(2024, 2, 29, 23, 59, 58, 250_000)
+    held: dict[str, pa.Array] = {
+        "day": pa.array([day, None]),
+        "clock": pa.array([clock, None], pa.timestamp("us")),
+        "flag": pa.array([True, None]),
+        "whole": pa.array([-7, None], pa.int64()),
+        "large": pa.array([2**40, None], pa.int64()),
+        "number": pa.array([0.1, None]),
+        "text": pa.array(["Zoë ż", None]),
+        "kind": pa.array(["b", None]).dictionary_encode(),
+        "empty": pa.array([None, None], pa.int64()),
+    }
+    write_rds(tmp_path / "t.rds", pa.table(held), {"text": {"label": "a name"}})
+    (frame,) = pyreadr.read_r(tmp_path / "t.rds").values()
+    assert frame.isna().sum().tolist() == [1] * 8 + [2]
+    first = frame.iloc[0]
+    assert (first["day"], first["clock"].to_pydatetime()) == (day, clock)
+    assert (bool(first["flag"]), int(first["whole"]), int(first["large"])) == (True, -7, 2**40)
+    assert (first["number"], first["text"], first["kind"]) == (0.1, "Zoë ż", "b")
 
 
 @pytest.mark.parametrize("to", ["dta", "sav"])

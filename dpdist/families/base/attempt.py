@@ -97,7 +97,9 @@ class Attempt(Generic[SpecT, PlanT]):
         """What passes read: the table bounded by unit, or with each record as often as its weight says."""
         unit, weight = self.spec.unit, self.spec.weight
         if unit is not None:
-            return bounded(self.executor, self.located, at_most=unit.at_most, key=self.key)
+            return bounded(
+                self.executor, self.located, at_most=unit.at_most, key=self.key, following=self.spec.following
+            )
         (records,) = self.located.sides
         return records if weight is None else WeightedRecords(records, weight)
 

@@ -4,6 +4,9 @@ Each partition is read once, and its rows are sent by the hash of their unit's i
 a shard has all records of its units and keeps at most this many of each (`dpdist.data.keyed_ids`). The shards are the
 partitions of the bounded table. Which shard a unit is in depends on the key and on the number of shards; what is kept
 depends on neither the shards nor the partitions.
+
+Of a panel each unit is followed through one stay: one record each period, from its first one to the first gap. Once its
+values have changed as often as is declared, they stay.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.keyed_hash import Hashes
 from dpdist.spec.schema import Schema
+from dpdist.spec.unit import Following
 
 SHARD_ROWS = 1 << 22  # of a shard, about: its task holds them at once
 MOST_SHARDS = 256
@@ -116,11 +120,13 @@ class ShardPiece:
         return self.rows[self.ends[number] : self.ends[number + 1]]
 
 
-def bounded(executor: Executor, table: Located, *, at_most: int, key: KeyRef) -> HeldRecords:
+def bounded(
+    executor: Executor, table: Located, *, at_most: int, key: KeyRef, following: Following | None = None
+) -> HeldRecords:
     """Graph of a table, opened with the column of the ids, with at most this many records of each unit; records without
     an id are not in it. The key of the attempt decides which records are kept.
     """
-    shards = sharded(executor, table, bound_shard, (table.schema, at_most), key=key)
+    shards = sharded(executor, table, bound_shard, (table.schema, at_most, following), key=key)
     return HeldRecords(table.schema, shards, table.rows, table.fingerprint)
 
 
@@ -221,20 +227,55 @@ def blocks_of(pieces: list[ShardPiece]) -> Iterator[tuple[Hashes, Codes]]:
 
 
 def bound_shard(
-    how: tuple[Schema, int], pieces: list[ShardPiece], reports: list[RowReport], key: KeyRef
+    how: tuple[Schema, int, Following | None], pieces: list[ShardPiece], reports: list[RowReport], key: KeyRef
 ) -> RecordsInMemory:
     """The records of a shard that are kept, and a report that counts them and what the partitions met."""
-    schema, at_most = how
+    schema, at_most, following = how
     form = RowFormat.of(schema)
-    hashes, found, seen = UnitHashes.of(load_noise(key)), [no_codes(schema)], 0
+    hashes, found, seen, frozen = UnitHashes.of(load_noise(key)), [no_codes(schema)], 0, 0
     for rows in _row_blocks(pieces):
-        kept = hashes.kept(np.ascontiguousarray(rows[:, :2]), form.values(rows), at_most=at_most)
-        found.append(form.codes(taken(rows, kept)))
+        units = np.ascontiguousarray(rows[:, :2])
+        if following is None:
+            found.append(form.codes(taken(rows, hashes.kept(units, form.values(rows), at_most=at_most))))
+        else:
+            codes, late = followed(hashes, units, form.codes(rows), following)
+            found.append(codes)
+            frozen += late
         seen += len(rows)
     whole = joined(found)
     report = sum(reports, start=RowReport.empty(schema))
-    report = replace(report, kept=len(whole[0]), beyond=seen - len(whole[0]))
+    report = replace(report, kept=len(whole[0]), beyond=seen - len(whole[0]), frozen=frozen)
     return RecordsInMemory.of(schema, whole, report=report)
+
+
+def followed(hashes: UnitHashes, units: Hashes, codes: Codes, how: Following) -> tuple[Codes, int]:
+    """The records of a panel that are used, with the values that count, and how many count with earlier values.
+
+    Of several records of a unit in one period a keyed one is used. All follows from the unit's own records.
+    """
+    period = codes[how.period].astype(np.int64)
+    rows, place = hashes.arranged(units, codes, period, at_most=len(period))
+    first, now = place == 0, period[rows]
+    again = ~first & (np.diff(now, prepend=-1) == 0)
+    rows, first, now = rows[~again], first[~again], now[~again]
+    stay = _since(first, ~first & (np.diff(now, prepend=-1) > 1)) == 0
+    rows, first = rows[stay], first[stay]
+    own = [codes[i][rows] for i in how.values]
+    moved = np.zeros(len(rows), np.bool_)
+    for column in own:
+        moved[1:] |= column[1:] != column[:-1]
+    before = np.maximum.accumulate(np.where(_since(first, moved & ~first) <= how.changes, np.arange(len(rows)), 0))
+    found, late = [column[rows] for column in codes], np.zeros(len(rows), np.bool_)
+    for i, column in zip(how.values, own, strict=True):
+        found[i] = column[before]
+        late |= found[i] != column
+    return found, int(late.sum())
+
+
+def _since(first: NDArray[np.bool_], event: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """How many events there were in each unit up to a row; `first` marks the first row of each."""
+    number = np.cumsum(event)
+    return np.asarray(number - number[np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))])
 
 
 def joined(pieces: Iterable[Codes]) -> Codes:

@@ -21,6 +21,7 @@ from dpdist.families.histogram.binning import FAN_OUT, BinningPlan, noisy_levels
 from dpdist.families.histogram.counts import CountPlan, histograms
 from dpdist.families.histogram.curves import CurvePlan, CurveSums, release_mean, sum_curves
 from dpdist.families.histogram.entropy import EntropyPlan, release_entropies
+from dpdist.families.histogram.panel import ABSENT
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.federated.plan import require_one_curator
 from dpdist.privacy import accountant
@@ -43,7 +44,10 @@ def counts_claim(plan: HistogramPlan) -> Claim:
         apart = {(axis.histogram, axis.axis): np.arange(axis.bins) for axis in plan.binning.axes}
         other, canary = (plan.binning.merged(tables, apart) for tables in (other, canary))
     absent = other if replaced else [np.zeros_like(table) for table in other]
-    canary = [table * plan.spec.records_of_a_unit for table in canary]
+    if plan.panel is None:
+        canary = [table * plan.spec.records_of_a_unit for table in canary]
+    else:
+        other = canary = [plan.panel.measured(table) for table in _tables_of_worst(plan)]
     inside = np.unique(
         np.concatenate([np.flatnonzero((a + b).reshape(-1)) for a, b in zip(other, canary, strict=True)])
     )
@@ -86,6 +90,16 @@ def _tables_of_one(counts: CountPlan, second: bool) -> list[Counts]:
     return histograms(codes, counts)
 
 
+def _tables_of_worst(plan: HistogramPlan) -> list[Counts]:
+    """The tables of a unit with the history that costs most: a code of every attribute for each of its cells."""
+    if plan.panel is None or plan.counts is None or plan.spec.following is None:
+        raise ValueError("the plan has no panel")
+    present = [(t, cell) for t, cell in enumerate(plan.panel.worst) if cell != ABSENT]
+    codes = [np.array([min(cell, max(size - 1, 0)) for _, cell in present]) for size in plan.counts.cardinalities]
+    codes[plan.spec.following.period] = np.array([t for t, _ in present])
+    return histograms(codes, plan.counts)
+
+
 def _noisy_cells(tables: list[Counts], plan: HistogramPlan, places: list[NDArray[np.intp]], noise: Noise) -> Floats:
     cells = []
     for number, (table, (mechanism, scale), where) in enumerate(zip(tables, plan.noise, places, strict=True)):
@@ -99,9 +113,10 @@ def _noisy_cells(tables: list[Counts], plan: HistogramPlan, places: list[NDArray
 def canaries(plan: HistogramPlan) -> tuple[Canaries, ...]:
     """The noisy table with the most cells; a canary for each cell: one record (or unit) in it, or none (add/remove).
 
-    None under another adjacency, or where no noisy histogram is planned.
+    None under another adjacency, of a panel, or where no noisy histogram is planned.
     """
-    if plan.measurement is None or plan.measurement.adjacency != "add/remove" or plan.spec.federated is not None:
+    shared = plan.panel is not None or plan.spec.federated is not None
+    if plan.measurement is None or shared or plan.measurement.adjacency != "add/remove":
         return ()
     cells, mechanism = plan.cells, plan.measurement.mechanism
     number = int(np.argmax(cells))

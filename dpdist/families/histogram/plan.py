@@ -26,9 +26,11 @@ from dpdist.families.histogram.measurement import (
     plan_measurement,
     sampler_delta,
 )
+from dpdist.families.histogram.panel import Panel
 from dpdist.families.histogram.spec import CHECK_SHARE, HistogramSpec
 from dpdist.federated.messages import LEAST_SIGMA
 from dpdist.federated.plan import SummedPlan
+from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed, Replacement
@@ -57,6 +59,7 @@ class HistogramPlan(Plan):
     entropies: EntropyPlan | None = None
     count: CountCheck | None = None  # the check of ``data.minimum_records`` that entropies need (add/remove)
     curves: CurvePlan | None = None
+    panel: Panel | None = None  # what is measured of histograms by period, in the place of their counts
 
     @cached_property
     def event(self) -> Event:
@@ -123,12 +126,14 @@ class HistogramPlan(Plan):
             return (("laplace", self.leakage.scale),) * self.leakage.histograms
         if self.measurement is None:
             return ()
-        return tuple((self.measurement.mechanism, scale) for scale in self.measurement.scales)
+        norm = 1.0 if self.panel is None else self.panel.norm * ABOVE
+        return tuple((self.measurement.mechanism, scale * norm) for scale in self.measurement.scales)
 
     @property
     def deviations(self) -> tuple[float, ...]:
-        """Standard deviation of the noise in each cell, for each histogram."""
-        return tuple(0.0 if scale is None else deviation(kind, scale) for kind, scale in self.noise)
+        """Standard deviation of the noise in each cell, for each histogram; of a panel in root mean square."""
+        part = 1.0 if self.panel is None else self.panel.deviations[0] / self.panel.norm
+        return tuple(0.0 if scale is None else part * deviation(kind, scale) for kind, scale in self.noise)
 
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
@@ -144,6 +149,8 @@ class HistogramPlan(Plan):
         if self.measurement is not None:
             for entry, share in zip(out["histograms"], self.measurement.shares, strict=True):
                 entry["share"] = str(share)
+        if self.panel is not None:
+            out["panel"] = {"strategy": list(map(list, self.panel.strategy)), "sensitivity": self.panel.norm}
         if self.binning is not None:
             out["bins"] = self.binning.public_parameters()
         if self.leakage is not None:
@@ -192,6 +199,20 @@ class HistogramPlan(Plan):
         if self.is_exact:
             text = f"{nats:.6g} nats of an account of leakage only: exact counts are released, as asked for by name"
         return [replace(charge, sentence=text, numbers={**charge.numbers, "nats": nats})]
+
+    def bounds(self) -> list[Fact]:
+        """What the bound on the records of a unit costs; of a panel, what following units is worth."""
+        if self.panel is None or self.measurement is None or self.spec.panel is None:
+            return super().bounds()
+        periods, settings = len(self.panel.strategy), self.spec.panel
+        level, change = (part * min(self.measurement.scales) for part in self.panel.deviations)
+        alone = min(self.measurement.scales) * math.sqrt(periods)
+        text = (
+            f"units (column {self.spec.column_beside!r}) are followed over {periods} periods with {settings.changes} "
+            f"changes at most; later ones are not counted. Deviation of a level {level:.4g}, of a change from one "
+            f"period to the next {change:.4g}; with independent noise {alone:.4g} and {math.sqrt(2) * alone:.4g}"
+        )
+        return [Fact("Panel", text, {"level": level, "change": change, "independent_level": alone})]
 
     def noise_at(self, at_most: int) -> float:
         """The deviation of a count of the first histogram, or of the mean of curves."""
@@ -348,22 +369,29 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
     cells = _released_cells(counts, binning)
     mechanism = "auto" if privacy.mechanism == "pml" else privacy.mechanism
     of_others = sampler_delta(sum(cells) * max(len(spec.clients) - 1, 0))
+    panel = None
+    if spec.panel is not None:
+        panel = Panel.of(counts.shape(counts.queries[0])[0], spec.panel.changes)
+        if not panel.pays:
+            raise SpecError(
+                f"panel: with {len(panel.strategy)} periods and {spec.panel.changes} changes its noise is hardly less "
+                "than independent noise: allow fewer changes, or release each period by itself"
+            )
     measurement = plan_measurement(
         cells,
-        mechanism=mechanism if spec.federated is None else "gaussian",
+        mechanism=mechanism if spec.federated is None and panel is None else "gaussian",
         epsilon=epsilon * float(total),
         delta=privacy.delta * float(total) - of_others,
         adjacency=privacy.adjacency,
         shares=stated or spec.shares,
-        unit=spec.records_of_a_unit,
+        unit=spec.records_of_a_unit if panel is None else 1,
     )
     if spec.federated is not None:
         least = LEAST_SIGMA * math.sqrt(spec.honest)
         measurement = for_clients(measurement, sum(cells) * len(spec.clients), least=least)
         return FederatedHistogramPlan(spec=spec, counts=counts, measurement=measurement)
-    return HistogramPlan(
-        spec=spec, counts=counts, binning=binning, measurement=measurement, entropies=entropies, count=check
-    )
+    parts: dict[str, Any] = {"binning": binning, "entropies": entropies, "count": check, "panel": panel}
+    return HistogramPlan(spec=spec, counts=counts, measurement=measurement, **parts)
 
 
 def _check(records: int, epsilon: float, delta: float, unit: int) -> CountCheck:

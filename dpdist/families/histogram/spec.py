@@ -11,8 +11,10 @@ from pydantic import Field, model_validator
 from dpdist.federated.spec import HeldDataSpec, SummedRelease
 from dpdist.spec.release import PrivacyLimit
 from dpdist.spec.strict import Exact, Section
+from dpdist.spec.unit import Following
 
 MAX_SYNTHETIC = 1_000_000_000  # most synthetic records: each takes a draw
+MOST_PERIODS = 12  # of a panel: the histories of its units are enumerated
 CHECK_SHARE = Fraction(1, 50)  # share of the budget of the check of the declared minimum, where entropies need one
 
 
@@ -108,6 +110,15 @@ class KernelSpec(Section):
     )
 
 
+class PanelSpec(Section):
+    """The same units in each period: each is followed through one stay, from its first record to the first gap."""
+
+    period: str
+    """Column of the periods, in their order; the first column of each histogram."""
+    changes: int = Field(ge=0, le=2)
+    """How often the counted values of a unit may change in all; later changes are not counted. Noise grows with it."""
+
+
 class CurvesSpec(Section):
     """A function-valued mean; every record is a curve.
 
@@ -166,6 +177,8 @@ class HistogramSpec(SummedRelease):
     counts: CountsSpec = CountsSpec()
     entropies: EntropiesSpec | None = None
     """Entropies to release."""
+    panel: PanelSpec | None = None
+    """Histograms by period of units that seldom change: less noise for levels and changes."""
     curves: CurvesSpec | None = None
     """A function-valued mean; by itself in a release. data.minimum_records is then about curves: with adjacency
     replacement their exact number."""
@@ -188,6 +201,7 @@ class HistogramSpec(SummedRelease):
         self._check_kinds()
         self._check_adaptive()
         self._check_federated()
+        self._check_panel()
         if any(len(set(query.columns)) != len(query.columns) for query in self.queries):
             raise ValueError("a histogram names a column twice")
         stated = [query.share for query in self.queries if query.share is not None]
@@ -228,6 +242,31 @@ class HistogramSpec(SummedRelease):
             raise ValueError(
                 "federated: clients draw Gaussian noise: privacy.delta above 0, mechanism auto or gaussian"
             )
+
+    def _check_panel(self) -> None:
+        """Tables by period of units that are followed, with one noise for all of them."""
+        if self.panel is None:
+            return
+        name, unit = self.panel.period, self.unit
+        periods = next((a for a in self.table.attributes if a.name == name), None)
+        if periods is None or periods.kind == "categorical" or periods.missing_code is not None:
+            raise ValueError(f"panel.period: {name!r} is no column with an order and without a category for missing")
+        if not 2 <= periods.cardinality <= MOST_PERIODS:
+            raise ValueError(
+                f"panel.period: {name!r} has {periods.cardinality} values, and a panel 2 to {MOST_PERIODS}"
+            )
+        if unit is None or unit.at_most < periods.cardinality:
+            raise ValueError(f"panel: declare `unit` with at_most: {periods.cardinality}, a record for each period")
+        if any(query.columns[0] != name or query.buckets or query.adaptive for query in self.queries):
+            raise ValueError(
+                f"panel: the first column of each histogram is {name!r}, and its cells are declared values"
+            )
+        beside: dict[str, object] = {"curves": self.curves, "federated": self.federated, "entropies": self.entropies}
+        beside |= {"counts.hierarchies": self.counts.hierarchies}
+        if given := [setting for setting, value in beside.items() if value]:
+            raise ValueError(f"{given[0]}: a panel has histograms by period alone: leave it out")
+        if self.privacy.mechanism not in ("auto", "gaussian") or not self.privacy.delta:
+            raise ValueError("panel: its noise is Gaussian: privacy.delta above 0, mechanism auto or gaussian")
 
     def _check_unit(self) -> None:
         """What a unit's several records, and a record's weight, have no charge for."""
@@ -299,6 +338,20 @@ class HistogramSpec(SummedRelease):
     def least_probabilities(self) -> dict[tuple[str, ...], float]:
         """The assumption of pointwise maximal leakage."""
         return {} if self.privacy.alpha is None else {query.columns: self.privacy.alpha for query in self.queries}
+
+    @property
+    def following(self) -> Following | None:
+        """See `ReleaseSpec.following`: the columns of histograms count."""
+        if self.panel is None:
+            return None
+        period = self.table.names.index(self.panel.period)
+        counted = {self.table.names.index(name) for query in self.queries for name in query.columns}
+        return Following(period, tuple(sorted(counted - {period})), self.panel.changes)
+
+    @property
+    def protects_only_units(self) -> bool:
+        """A record more of a unit in a panel changes what its later records count as."""
+        return self.panel is not None
 
     @property
     def queries(self) -> tuple[HistogramQuerySpec, ...]:

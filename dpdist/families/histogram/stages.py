@@ -159,6 +159,8 @@ def _noisy_tables(attempt: HistogramAttempt, summary: Any, *, records: int) -> N
         chosen = choose(summary, plan.binning, noise=noise)
         summary = plan.binning.merged(summary, chosen)
         arrays |= {f"bins_{number}_{axis}": bins for (number, axis), bins in chosen.items()}
+    if plan.panel is not None:
+        summary = [plan.panel.measured(table) for table in summary]
     for number, (table, (mechanism, scale)) in enumerate(zip(summary, plan.noise, strict=True)):
         name = f"histogram/table/{number}"
         arrays[f"table_{number}"] = (
@@ -187,8 +189,15 @@ def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> l
     if plan.counts is None:
         raise ValueError("a histogram release has histograms or curves")
     noisy = [arrays[f"table_{number}"] for number in range(len(plan.noise))]
+    if plan.panel is not None:
+        noisy = [plan.panel.solved(table) for table in noisy]
     variances = [sd**2 for sd in plan.deviations]
     fitted, errors = results.fit(noisy, spec.counts, plan.counts, variances=variances, noise=attempt.noise)
+    if plan.panel is not None:  # deviations differ by period
+        by_period = np.sqrt(np.diag(plan.panel.covariance)) / plan.panel.deviations[0]
+        errors = [
+            None if error is None else error * np.repeat(by_period, error.size // by_period.size) for error in errors
+        ]
     axes = () if plan.binning is None else plan.binning.axes
     chosen = {(a.histogram, a.axis): arrays[f"bins_{a.histogram}_{a.axis}"] for a in axes}
     if chosen:

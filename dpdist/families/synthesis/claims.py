@@ -148,7 +148,7 @@ def _of_folder(plan: SynthesisPlan, codes: Codes, noise: Noise) -> Floats:
     stages = [stage for stage in stages_of(plan) if stage.name != "write"]
     made = rehearse(plan, stages, codes, key=key_from(noise), until=None)
     files = {record.name.rsplit("/", 1)[-1]: made.output.read_bytes(record.name) for record in made.files}
-    noisy = read_parquet(files["tables.pq"])["noisy"].to_numpy()
+    noisy = read_parquet(files["tables.columnar"])["noisy"].to_numpy()
     found = Measurements.of(json.loads(files["model.json"])["measured"], noisy)
     evidence, picked = 0.0, [table.attributes for table in found.tables if table.coded]
     for table in found.tables:

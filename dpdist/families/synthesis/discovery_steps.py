@@ -46,7 +46,9 @@ _CLEAR = 4.0  # deviations from which on a coarse bin has records
 _RESOLVED = 3.0  # deviations of the records of a coarse bin between public bounds, on average
 _FEW = 40.0  # deviations of all records up to which coarse bins are powers of four
 _BESIDE = 2.0  # the same for a bin beside one that has
-_FILLED = 6.0  # deviations of the records of a bin, at least
+_FILLED = 2.0  # deviations of the records of a bin, at least: the model counts them again
+_EACH = 3.0  # the same of an integer that is a value, on average
+_HEAP = 6.0  # the same of a cell that is a bin of its own
 # what numbers may be multiples of, and their texts; no text is among two, so a record counts once
 _STEPS = ((1.0, r"^-?\d+(\.0*)?$"), (0.01, r"^-?\d+\.(0[1-9]|[1-9]\d?)$"))
 _WHOLE = 0.98  # share of a column's values that are multiples of its step, at least
@@ -105,7 +107,7 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
         coarse = np.split(noisy("bins", np.concatenate(grouped)), np.cumsum([len(own) for own in grouped])[:-1])
         steps = dict[str, Counts]()
         if stepped:
-            counts = noisy("steps", _multiples(attempt, stepped).ravel()).reshape(-1, len(_STEPS))
+            counts = noisy("steps", _multiples(attempt, stepped).ravel(), noise.steps).reshape(-1, len(_STEPS))
             steps = dict(zip(stepped, counts, strict=True))
         for name, first, cells in zip(numbers, groups, coarse, strict=True):
             own = steps.get(name, np.zeros(1, np.int64))
@@ -121,7 +123,7 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
         for one, own in zip(wide, _split(fine, fine.names, cells), strict=True):
             made[one.name] = one.attribute(own[:-1])
     schema = Schema(attributes=tuple(made.get(a.name, a) for a in spec.table.attributes))
-    spent = noise.spent(len(texts), 1 + len(numbers) * (2 if wide else 1) + len(stepped))
+    spent = noise.spent(len(texts), 1 + len(numbers) * (2 if wide else 1), len(stepped))
     records = max(rows - math.ceil(_CLEAR * noise.cells), 1)
     return Discovered(schema.model_dump_json(exclude_defaults=True), records, spent)
 
@@ -227,7 +229,7 @@ class _Range:
         held = cells[first : last + 1]
         total = max(float(held.sum()), 1.0)
         present = rows - int(cells[-1])
-        reached = np.cumsum(steps) >= max(_WHOLE * present - 2 * _CLEAR * noise.cells, present / 2)
+        reached = np.cumsum(steps) >= max(_WHOLE * present - 2 * _CLEAR * noise.steps, present / 2)
         step = _STEPS[int(np.argmax(reached))][0] if reached.any() and not whole else None
         gaps = cells[-1] >= _CLEAR * noise.cells
         return cls(given, edges[first : last + 2], project(held, total=total), bool(gaps), step, noise.cells)
@@ -240,7 +242,7 @@ class _Range:
     @property
     def has_each(self) -> bool:
         """Whether each integer is a value: they are few, or records are enough for all."""
-        most = min(max(float(self.masses.sum()) / (_FILLED * self.deviation), _LEAST_CELLS), MOST_INTEGERS)
+        most = min(max(float(self.masses.sum()) / (_EACH * self.deviation), _LEAST_CELLS), MOST_INTEGERS)
         return self.is_of_integers and math.ceil(self.edges[-1]) - math.ceil(self.edges[0]) <= most
 
     @property
@@ -265,7 +267,7 @@ class _Range:
         if self.is_of_integers:
             cells = np.minimum(cells, highs - lows)
         ends = [
-            low + i * (high - low) / number
+            _short(low + i * (high - low) / number, (high - low) / number) if i else low
             for low, high, number in zip(lows.tolist(), highs.tolist(), cells.astype(int).tolist(), strict=True)
             for i in range(number)
         ]
@@ -288,8 +290,8 @@ class _Range:
             masses = project(cells[first:last], total=total)
         last = first + len(masses)
         around = np.lib.stride_tricks.sliding_window_view(np.pad(masses, 4, "edge"), 9)
-        stands_out = (masses >= _FILLED * self.deviation) & (masses >= 4 * np.median(around, axis=1))
-        heaps = (masses >= max(total / _MOST_BINS, _FILLED * self.deviation)) | stands_out
+        stands_out = (masses >= _HEAP * self.deviation) & (masses >= 4 * np.median(around, axis=1))
+        heaps = (masses >= max(total / _MOST_BINS, _HEAP * self.deviation)) | stands_out
         least = max(_FILLED * self.deviation, float(masses[~heaps].sum()) / _MOST_BINS)
         cuts, run = [first], 0.0
         for i, (mass, is_heap) in enumerate(zip(masses.tolist(), heaps.tolist(), strict=True), first):
@@ -324,3 +326,8 @@ class _Range:
             step = self.step or 10.0 ** (math.floor(math.log10(np.median(np.diff([*lows, end])))) - 1)
             tree |= {"bounds": [lows[0], end - 0.5 if step == 1 else end], "bins": {"edges": lows}, "step": step}
         return Attribute.model_validate(tree | policies)
+
+
+def _short(number: float, width: float) -> float:
+    """A number with no more digits than tell it from others a tenth of the width away."""
+    return round(number, 1 - math.floor(math.log10(width)))

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +24,7 @@ from dpdist.families.prediction.private.stages import FittedInputs, Statistic, a
 from dpdist.families.prediction.private.statistics import NoisyRegression, NoisySums, marginal_operator
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.federated import session as own
-from dpdist.federated.client import Joined, answering, masks_of, message_of, pin
+from dpdist.federated.client import ALL, Joined, answering, drawing_of, masks_of, message_of
 from dpdist.federated.messages import WORDS, Masks, Message, check_message
 from dpdist.federated.rounds import DROPPED, note
 from dpdist.federated.session import ClientAttempt, ClientSession
@@ -35,26 +33,19 @@ from dpdist.federated.together import Together
 from dpdist.privacy.arrays import Counts
 from dpdist.privacy.noise import Noise
 
-_PART = "all"  # all clients take part in every sum
-
 
 @answering
 def contribute(session: PredictionSession, known: tuple[Counts, ...], members: dict[str, Joined]) -> Message:
     """The client's masked part of the statistic that follows those that are `known`; `members` take part."""
     spec, plan = session.spec, session.plan
-    if len(members) < spec.least_clients:
-        raise RoundFailed("fewer clients take part than the noise of each is made for")
     for cells in known:
         require_sums(cells)
-    pin(session, _PART, members)
-    attempt, digest = own.attempt_of(session), digest_of(known)
-    with closing(own.ledger_of(session)) as ledger:
-        own.charged(session, ledger, "drawing")
+    attempt, digest = drawing_of(session, members), digest_of(known)
     record = digest.encode()
     if own.work_of(session).write_exclusive(f"asked-{len(known):03}", record) != record:
         raise RoundFailed("the client answered another question before; a round is drawn once")
     kind, work, stage = statistic_after(plan, known, public_noise(session.attempt))
-    masks = masks_of(session, _PART, members) if spec.is_masked else Masks()
+    masks = masks_of(session, ALL, members) if spec.is_masked else Masks()
     noise = Noise(own.noise_of(session).words(f"prediction/together/{digest}", 4).tobytes())
     sums = attempt.result(Passes).run(work, stage=stage)
     cells = kind.draw(sums, charge=plan.own_charge, noise=noise).flat
@@ -66,11 +57,6 @@ class PredictionSession(ClientSession):
     """What the coordinator of a private two-stage release sends with every call of a client."""
 
     tasks = (contribute,)
-
-    @property
-    def own_data(self) -> dict[str, Any]:
-        """See `ClientSession.own_data`: how many records there are is declared of all clients together."""
-        return {"minimum_records": 1}
 
     def gather(self, attempt: ClientAttempt) -> Passes:
         """See `ClientSession.gather`: the records, checked by a first pass."""

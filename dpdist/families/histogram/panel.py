@@ -1,0 +1,140 @@
+"""Noise for tables of the same units at several times, whose values change a few times at most.
+
+A unit's history is its cell in each period of one stay, with a bounded number of changes (kept by
+`dpdist.families.base.bounding`). With x_t the counts of a cell in period t, the release measures B x, B a lower
+triangular matrix of integers, with independent noise. What a unit adds to B x has the squared norm
+``sum over its cells of |B u|^2``, where u says in which periods it is in the cell. Only finitely many histories differ
+in this, all of them public, so the largest is computed exactly. B is chosen for the least sum of variances of levels
+and of changes from one period to the next, the solutions of B x; it is a function of the number of periods and of
+changes alone. By duality the best ``M = B'B`` for weights l of the histories H is that with ``M H_l M = W``; the
+weights rise where a history costs more than the others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.privacy.arrays import Counts, Floats
+
+ABSENT = -1
+_CHANGES = 0.7  # weight of a change beside a level
+_STEPS = 60  # of the search: within a part in 200 of the optimum
+_UNIT = 1 << 12  # the strategy's entries are integers in units of its inverse
+_PAYS = 0.95  # of the deviations of independent noise: what is above is not worth the cap
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What is measured of each cell over the periods, and what a unit changes of it at most."""
+
+    strategy: tuple[tuple[int, ...], ...]  # a row for each measurement, a column for each period; lower triangular
+    squared: int  # the largest squared norm of what a unit changes
+    worst: tuple[int, ...]  # a history that attains it: the cell in each period, or `ABSENT`
+
+    @classmethod
+    @lru_cache(maxsize=16)
+    def of(cls, periods: int, changes: int) -> Panel:
+        """The best strategy that the search finds."""
+        found = histories(periods, changes)
+        strategy = np.rint(_UNIT * _triangle(_best(periods, found))).astype(np.int64)
+        costs = [_cost(strategy, history) for history in found]
+        worst = int(np.argmax(costs))
+        return cls(tuple(map(tuple, strategy.tolist())), costs[worst], found[worst])
+
+    @property
+    def norm(self) -> float:
+        """What a unit changes at most, in L2: noise of so many sigma costs what sigma costs for one count."""
+        return math.sqrt(self.squared)
+
+    @cached_property
+    def covariance(self) -> Floats:
+        """Of the errors of a cell's counts by period, where noise for a single count would have the variance 1."""
+        inverse = self.solved(np.eye(len(self.strategy)))
+        return np.asarray(self.squared * inverse @ inverse.T)
+
+    @cached_property
+    def deviations(self) -> tuple[float, float]:
+        """Of a level and of a change from one period to the next, in root mean square, in the same units."""
+        steps = np.diff(np.eye(len(self.strategy)), axis=0)
+        both = np.diag(self.covariance), np.diag(steps @ self.covariance @ steps.T)
+        level, change = (float(np.sqrt(of.mean())) for of in both)
+        return level, change
+
+    @property
+    def pays(self) -> bool:
+        """Whether levels and changes are enough nearer than with independent noise."""
+        independent = math.sqrt(len(self.strategy))
+        return sum(self.deviations) < _PAYS * (independent + math.sqrt(2) * independent)
+
+    def measured(self, table: Counts) -> Counts:
+        """What noise is added to, of a table whose first axis is the period: exact integers of the same shape."""
+        return np.asarray(np.tensordot(np.array(self.strategy, np.int64), table, axes=1))
+
+    def solved(self, measured: NDArray[Any]) -> Floats:
+        """The counts that have these measurements; the same bits on every machine."""
+        counts = measured.astype(np.float64)
+        for t, row in enumerate(self.strategy):
+            for s in range(t):
+                counts[t] -= row[s] * counts[s]
+            counts[t] /= row[t]
+        return counts
+
+
+def histories(periods: int, changes: int) -> list[tuple[int, ...]]:
+    """All histories that may differ in their cost: a stay, the periods of changes, and which cells are the same."""
+    found = []
+    for blocks in range(1, changes + 2):
+        cells: list[tuple[int, ...]] = [(0,)]
+        for _ in range(1, blocks):
+            cells = [(*own, cell) for own in cells for cell in range(max(own) + 2) if cell != own[-1]]
+        for ends in combinations(range(periods + 1), blocks + 1):
+            sizes = np.diff(ends)
+            for own in cells:
+                stay = np.repeat(own, sizes).tolist()
+                found.append((*[ABSENT] * ends[0], *stay, *[ABSENT] * (periods - ends[-1])))
+    return found
+
+
+def _present(history: tuple[int, ...]) -> NDArray[np.int64]:
+    """In which periods a unit is in each of its cells."""
+    return np.array([[int(own == cell) for own in history] for cell in range(max(history) + 1)])
+
+
+def _cost(strategy: NDArray[np.int64], history: tuple[int, ...]) -> int:
+    return int(((strategy @ _present(history).T) ** 2).sum())
+
+
+def _best(periods: int, found: list[tuple[int, ...]]) -> Floats:
+    """The matrix B'B with the least sum of variances at a cost of at most 1, nearly."""
+    steps = np.diff(np.eye(periods), axis=0)
+    wanted = np.eye(periods) + _CHANGES * steps.T @ steps
+    shapes = np.unique([(u.T @ u).ravel() for u in map(_present, found)], axis=0).astype(np.float64)
+    weights, best, least = np.full(len(shapes), 1 / len(shapes)), np.eye(periods) / periods, math.inf
+    for _ in range(_STEPS):
+        root = _root((weights @ shapes).reshape(periods, periods))
+        inverse = np.linalg.inv(root)
+        matrix = inverse @ _root(root @ wanted @ root) @ inverse
+        costs = shapes @ matrix.ravel()
+        total = float(costs.max() * np.trace(wanted @ np.linalg.inv(matrix)))
+        if total < least:
+            best, least = matrix / costs.max(), total
+        weights = weights * costs
+        weights /= weights.sum()
+    return best
+
+
+def _root(matrix: Floats) -> Floats:
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)
+
+
+def _triangle(matrix: Floats) -> Floats:
+    """The lower triangular B with ``B'B`` this matrix."""
+    return np.asarray(np.linalg.cholesky(matrix[::-1, ::-1])[::-1, ::-1].T)
