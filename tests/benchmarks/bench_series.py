@@ -50,7 +50,6 @@ from dpdist.model.evidence import Earlier, Evidence, Related
 from dpdist.model.learn import Learned
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
-from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 
 EPSILON = {"month": 0.8297, "quarter": 0.3717, "year": 0.3717, "state": 0.8893, "country": 0.4316, "whole": 1.0}
