@@ -67,14 +67,26 @@ class Noise:
         raise TypeError("a Noise holds a release key and is never pickled or copied; pass a KeyRef instead")
 
     def words(self, name: str, count: int, *, start: int = 0) -> NDArray[np.uint64]:
-        """Words ``start`` to ``start + count - 1`` of the stream `name`, uniform on [0, 2**64): uint64[count]."""
+        """Words ``start`` to ``start + count - 1`` of the stream `name`.
+
+        Returns
+        -------
+        uint64[count]
+            Uniform on [0, 2**64).
+        """
         return self._words(*_checked(name, count, start))
 
     def integers(self, name: str, count: int, *, high: int, start: int = 0) -> NDArray[np.int64]:
-        """Uniform integers on [0, high), ``floor(U * high)`` for a uniform U of 128 bits; `high` is from 1 to 2**63.
+        """Uniform integers on [0, high), ``floor(U * high)`` for a uniform U of 128 bits.
 
         The first word decides, unless the next 64 bits of U could carry into the integer part (probability
         ``high * 2**-64``); then they are read too. Total variation from uniform: below ``high * 2**-129``.
+        Raises ValueError: `high` is out of range.
+
+        Parameters
+        ----------
+        high : int
+            From 1 to 2**63.
         """
         high = operator.index(high)
         if not 1 <= high <= 2**63:
@@ -96,7 +108,17 @@ class Noise:
     def discrete_laplace(self, name: str, count: int, *, scale: float | Fraction, start: int = 0) -> NDArray[np.int64]:
         """Discrete Laplace noise, ``P(z) = (1 - q) / (1 + q) * q**|z|`` with ``q = exp(-1 / scale)``.
 
-        On an integer statistic of L1 sensitivity D it gives ``D / scale``-differential privacy [2]_.
+        On an integer statistic of L1 sensitivity D it gives ``D / scale``-differential privacy [1]_.
+        Raises ValueError: `scale` is not finite, not positive or too large.
+
+        Parameters
+        ----------
+        scale : float or Fraction
+            In units of the statistic, above 0, at most `LARGEST_SCALE`. A float is taken as the number it is.
+
+        References
+        ----------
+        .. [1] Ghosh, Roughgarden, Sundararajan, *Universally utility-maximizing privacy mechanisms*, 2009.
         """
         return self._sum_of_digits(name, count, start, _thresholds.laplace(steps_of("scale", scale)))
 
@@ -105,16 +127,36 @@ class Noise:
 
         On an integer statistic it is post-processing of the continuous Gaussian mechanism, whose accounting
         applies.
+        Raises ValueError: `sigma` is not finite, not positive or too large.
+
+        Parameters
+        ----------
+        sigma : float or Fraction
+            Deviation before rounding, in units of the statistic, above 0, at most `LARGEST_SCALE`. A float is
+            taken as the number it is.
         """
         return self._sum_of_digits(name, count, start, _thresholds.gaussian(steps_of("sigma", sigma)))
 
     def grid_laplace(
         self, name: str, count: int, *, scale: float | Fraction, grid: float, start: int = 0
     ) -> NDArray[np.float64]:
-        """Discrete Laplace noise on the multiples of `grid`, ``P(x) ~ exp(-|x| / scale)``: float64[count].
+        """Discrete Laplace noise on the multiples of `grid`, ``P(x) ~ exp(-|x| / scale)``.
 
         The statistic must be on the same grid (`round_to_grid`), which adds ``grid`` a value to its L1
         sensitivity.
+        Raises ValueError: `scale` is not finite, not positive or too large, or `grid` is not a power of two.
+
+        Parameters
+        ----------
+        scale : float or Fraction
+            In units of the statistic, above 0, at most ``LARGEST_SCALE * grid``.
+        grid : float
+            A power of two (`grid_below`).
+
+        Returns
+        -------
+        float64[count]
+            Exact multiples of `grid`.
         """
         steps = self.discrete_laplace(name, count, scale=steps_of("scale", scale, grid), start=start)
         return steps.astype(np.float64) * np.float64(grid)
@@ -122,11 +164,24 @@ class Noise:
     def grid_gaussian(
         self, name: str, count: int, *, sigma: float | Fraction, grid: float, start: int = 0
     ) -> NDArray[np.float64]:
-        """Rounded Gaussian noise, the multiple of `grid` nearest to a draw of ``N(0, sigma**2)``: float64[count].
+        """Rounded Gaussian noise, the multiple of `grid` nearest to a draw of ``N(0, sigma**2)``.
 
         The statistic must be on the same grid (`round_to_grid`): for d values that adds ``grid * sqrt(d)`` to
         its L2 sensitivity. Many draws are fastest for ``sigma <= 2**10 * grid``; finer grids take more words
         a draw.
+        Raises ValueError: `sigma` is not finite, not positive or too large, or `grid` is not a power of two.
+
+        Parameters
+        ----------
+        sigma : float or Fraction
+            Deviation before rounding, in units of the statistic, above 0, at most ``LARGEST_SCALE * grid``.
+        grid : float
+            A power of two (`grid_below`).
+
+        Returns
+        -------
+        float64[count]
+            Exact multiples of `grid`.
         """
         steps = self.gaussian_integers(name, count, sigma=steps_of("sigma", sigma, grid), start=start)
         return steps.astype(np.float64) * np.float64(grid)
