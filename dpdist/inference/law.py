@@ -33,8 +33,14 @@ MOST_JOINED = 300_000  # cells at most of a table to which attributes of rules a
 
 
 class Law:
-    """The law of the released records, none of which breaks a rule; `kept` are the numbers of the rules that the model
-    keeps by itself.
+    """The law of the released records.
+
+    Parameters
+    ----------
+    rules : Rules
+        No record breaks them.
+    kept : collection of int
+        Numbers of the rules that the model keeps by itself.
     """
 
     def __init__(self, model: PublishedModel, rules: Rules = (), kept: Collection[int] = ()) -> None:

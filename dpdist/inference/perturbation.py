@@ -133,8 +133,16 @@ class _Products:
 
 
 class ErrorField:
-    """The law of the errors of released records; `numbers` has for each attribute the number of each code, where these
-    are ordered.
+    """The law of the errors of released records.
+
+    Parameters
+    ----------
+    codes : Codes
+        The released records.
+    numbers : sequence of ndarray or None
+        For each attribute the number of each code where they are ordered.
+    measurements : Measurements, optional
+        Of the release.
     """
 
     def __init__(

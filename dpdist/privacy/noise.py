@@ -44,9 +44,15 @@ _SECOND = b"\0second"  # the stream of bits 64 to 127 of each uniform
 
 
 class Noise:
-    """Random words and noise as pure functions of (key, name, index). The key, 32 secret bytes, is neither printed,
-    pickled nor copied.
+    """Random words and noise as pure functions of (key, name, index).
 
+    Parameters
+    ----------
+    key : bytes
+        32 secret bytes. Neither printed, pickled nor copied.
+
+    Notes
+    -----
     In every method, element i of the result is draw number ``start + i`` of the stream `name`, whatever `start` and
     `count`. A scale, or a deviation before rounding, is in units of the statistic, above 0 and at most `LARGEST_SCALE`
     (times the grid, a power of two: `grid_below`); a float is taken as the number it is. Every method raises ValueError
@@ -202,10 +208,16 @@ class Noise:
         Where one record changes each score by at most 1, the pick is ``2 / scale``-bounded-range. It compares a uniform
         of 256 bits with exact sums of certified weights. `dpdist.privacy.selection` says what the pick costs as a
         Gaussian mechanism, and how near it is to the exponential mechanism.
+        Raises ValueError: no candidate is left that is allowed.
 
-        The candidates are the same after the pick: the picked one is still among them. `start` is its number in the
-        stream `name`; candidates that are not allowed, by a public rule, take the numbers after it. Raises ValueError:
-        no candidate is left that is allowed.
+        Parameters
+        ----------
+        candidates : Candidates
+            They are the same after the pick: the picked one is still among them.
+        start : int
+            Number of the pick in the stream `name`; candidates that are not allowed take the numbers after it.
+        allowed : callable
+            A public rule. At least one index is allowed.
         """
         address, _, start = _checked(name, 1, start)
         refused: list[int] = []
