@@ -112,7 +112,7 @@ manifests: setup tools ## write deploy/kubernetes from the chart
 e2e: setup ## the whole thing on real servers: PostgreSQL, Ceph, Prefect, Dask with TLS (installs them by apt, as root)
 	@$(BIN)/python tests/e2e/run.py
 	@$(BIN)/python tests/e2e/federated.py
-	@$(BIN)/python tests/e2e/mailbox.py
+	@$(BIN)/python tests/e2e/mailbox.py --s3
 
 e2e-kubernetes: setup ## every mode of the chart on a real Kubernetes node (Debian, root); DPDIST_NODE names the script that starts it
 	@$(BIN)/python tests/e2e/kubernetes.py

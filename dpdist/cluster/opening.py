@@ -35,15 +35,9 @@ def open_cluster(where: ClusterSpec, *, mode: str | None = None, resources: Sequ
     """Open an executor for the time of a release. Raises ClusterUnreachable: no scheduler answers at the address, or no
     worker is behind it.
 
-    Parameters
-    ----------
-    where : ClusterSpec
-        The scheduler or the embedded workers; `timeout` is for the scheduler, for a first worker, and then for
-        `workers`; then fewer suffice.
-    mode : {"in-process", "threads", "embedded", "address"}, optional
-        Takes the place of its mode; ``auto`` is embedded here.
-    resources : sequence of str
-        Dask resources of the embedded workers, one worker for each; takes the place of `workers`.
+    The timeout is for the scheduler, for a first worker, and then for `workers`; then fewer suffice. `mode` takes the
+    place of that of the spec, whose ``auto`` is embedded here, and `resources` that of `workers`: an embedded worker
+    for each of these Dask resources.
     """
     mode = mode or where.mode
     if mode == "in-process":

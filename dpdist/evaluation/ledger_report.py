@@ -34,15 +34,8 @@ _OPEN: Final = ("reserved", "drawing")
 
 
 def ledger_page(rows: Sequence[Mapping[str, Any]], *, ledger: str, at: str) -> str:
-    """The page of what `dpdist.ledger.statement.ledger_rows` found.
-    Raises SpecError: Jinja is not installed.
-
-    Parameters
-    ----------
-    ledger : str
-        The address, without credentials.
-    at : str
-        When the ledger was read, ISO 8601 in UTC.
+    """The page of what `dpdist.ledger.statement.ledger_rows` found in the ledger of an address (without credentials) at
+    a time (ISO 8601 in UTC). Raises SpecError: Jinja is not installed.
     """
     if find_spec("jinja2") is None:
         raise SpecError("the page of a ledger needs jinja2: pip install 'dpdist[evaluate]'")

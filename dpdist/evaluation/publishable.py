@@ -145,13 +145,8 @@ def refuse_another_reading(manifest: Manifest, spec: ReleaseSpec | None, table: 
     """Refuse a table that may be read otherwise than it was for the release; opens nothing.
 
     How a CSV file is read decides which records it has, so whoever chose it could ask the file anything. Parquet files
-    and tables in memory are read in one way.
-    Raises SpecError: the table is of CSV files, and the spec is not that of the release.
-
-    Parameters
-    ----------
-    spec : ReleaseSpec, optional
-        What says how the table is read.
+    and tables in memory are read in one way. Raises SpecError: the table is of CSV files, and the spec, which says how
+    they are read, is not that of the release.
     """
     if spec is not None and spec.fingerprint == manifest.spec_sha256:
         return

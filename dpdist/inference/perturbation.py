@@ -133,18 +133,8 @@ class _Products:
 
 
 class ErrorField:
-    """The law of the errors of released records.
-
-    Parameters
-    ----------
-    codes : Codes
-        The released records.
-    cardinalities : sequence of int
-    errors : CellErrors
-    numbers : sequence of ndarray or None
-        For each attribute the number of each code where they are ordered.
-    measurements : Measurements, optional
-        Of the release.
+    """The law of the errors of released records; `numbers` has for each attribute the number of each code, where these
+    are ordered.
     """
 
     def __init__(

@@ -3,8 +3,9 @@
 Levels, changes, sums, averages and trends of a count or share are sums of the levels of the periods with weights. They
 are asked of the joint law of all levels given all measured tables, and not of each release by itself: a level is that
 of a random walk, whose steps have the variance q, and of the persons of the period, with the variance s
-(`dpdist.model.evidence`). Both are estimated from published tables, so intervals count the drift. Where a period did
-not measure the table of a question, the answers of the releases are compared, as if their errors added up.
+(`dpdist.model.evidence`). Both are estimated from published tables, so intervals count the drift. Once the quarters and
+years of a series are there, what they measured of sums of its months counts, too, and answers name them. Where a period
+did not measure the table of a question, the answers of the releases are compared, as if their errors added up.
 """
 
 from __future__ import annotations
@@ -41,12 +42,37 @@ _UNKNOWN = 1e3  # deviation of the level of the first period, before anything is
 _APART = "a period did not measure this table: errors of the periods are taken to add up"
 
 
+Sum = tuple[Floats, float, float]
+"""Weights of the periods, the noisy sum of their levels, and its variance."""
+
+
+@dataclass(frozen=True, eq=False)
+class RollUp:
+    """A quarter or a year that was made of periods of a series."""
+
+    name: str
+    release: Published
+    weights: Floats  # the part of its records that each period of the series has
+
+    @classmethod
+    def of(cls, name: str, release: Published, periods: Sequence[Published]) -> RollUp | None:
+        """That of a release; None unless each month that it was made of is one of the periods, in that version."""
+        learned: Any = release.manifest.parameters.get("learned")
+        named = learned.get("evidence") if isinstance(learned, dict) and release.measurements is not None else None
+        parts = {one["attempt"] for one in (named or {}).get("sum", ())}
+        records = np.array([one.records * (one.manifest.attempt in parts) for one in periods], np.float64)
+        if not parts or np.count_nonzero(records) < len(parts):
+            return None
+        return cls(name, release, records / records.sum())
+
+
 @dataclass(frozen=True, eq=False)
 class Series:
     """Releases of one population, in the order of time."""
 
     periods: tuple[str, ...]  # names of their folders
     releases: tuple[Published, ...]
+    roll_ups: tuple[RollUp, ...] = ()
 
     @classmethod
     def open(
@@ -57,7 +83,8 @@ class Series:
         storage_options: Mapping[str, Any] | None = None,
     ) -> Series:
         """Open the releases in a folder, in the order of their names; the last part may be a pattern: ``made/2026-??``.
-        Of the folder of a series these are its months, each in its newest version.
+        Of the folder of a series these are its months, each in its newest version, with the quarters and years that
+        were made of these versions.
 
         Raises
         ------
@@ -69,8 +96,8 @@ class Series:
         place = os.fspath(uri).rstrip("/")
         pattern = place if set(place.rpartition("/")[2]) & set("*?[") else f"{place}/*"
         paths = releases_at(pattern, storage_options or {})
-        if pattern != place:
-            paths = tuple(path for path in paths if not re.search(r"/\d{4}-(q[1-4]|year)(-v\d+)?\Z", path))
+        rolled = [p for p in paths if pattern != place and re.search(r"/\d{4}-(q[1-4]|year)(-v\d+)?\Z", p)]
+        paths = tuple(path for path in paths if path not in rolled)
         if len(paths) < 2:
             raise DataNotFound(f"{uri}: expected the folders of two releases or more, of one period each")
         names = tuple(path.rpartition("/")[2] for path in paths)
@@ -78,7 +105,9 @@ class Series:
         for name, release in zip(names, opened, strict=True):
             if release.schema.cardinalities != opened[0].schema.cardinalities:
                 raise SpecError(f"{uri}: the releases {names[0]} and {name} have different schemas")
-        return cls(names, tuple(opened))
+        longer = [Published.open(path, public_key, storage_options=storage_options) for path in rolled]
+        sums = [RollUp.of(path.rpartition("/")[2], one, opened) for path, one in zip(rolled, longer, strict=True)]
+        return cls(names, tuple(opened), tuple(one for one in sums if one is not None))
 
     def answer(self, question: str) -> list[Answer]:
         """Answer ``change of share where … between A and B``, ``sum``, ``average`` or ``trend of … from A to B``, where
@@ -143,7 +172,11 @@ class Series:
         measured = [one for one in known if one is not None]
         note = ""
         if len(measured) == len(known):
-            levels, covariance = self._joint(*(np.array(column) for column in zip(*measured, strict=True)))
+            answers_of = [(one, _measured(one.release, asked)) for one in self.roll_ups]
+            sums = [(one, found) for one, found in answers_of if found is not None]
+            note = f"with what {', '.join(one.name for one, _ in sums)} measured" if sums else ""
+            shares, variances = (np.array(column) for column in zip(*measured, strict=True))
+            levels, covariance = self._joint(shares, variances, [(one.weights, *found) for one, found in sums])
             levels, covariance = levels * scale, covariance * np.outer(scale, scale)
             estimates = weights @ levels
             deviations = np.sqrt(np.einsum("ki,ij,kj->k", weights, covariance, weights))
@@ -158,13 +191,13 @@ class Series:
             for question, e, d in zip(questions, estimates, deviations, strict=True)
         ]
 
-    def _joint(self, shares: Floats, variances: Floats) -> tuple[Floats, Floats]:
+    def _joint(self, shares: Floats, variances: Floats, sums: Sequence[Sum] = ()) -> tuple[Floats, Floats]:
         """Shares of all periods given what was measured of them, and the covariance of their errors."""
         records = self.releases[-1].records
         mean = min(max(float((shares / variances).sum() / (1 / variances).sum()), 0.0), 1.0)
         persons, step = self._drift.at_most(max(mean * records, 1.0))
         rest = max(1 - mean, 1 / records) / records**2  # from counts of rare cells to shares
-        return joint_levels(shares, variances, persons=persons * rest, step=step * rest)
+        return joint_levels(shares, variances, persons=persons * rest, step=step * rest, sums=sums)
 
     @cached_property
     def _drift(self) -> Drift:
@@ -175,16 +208,21 @@ class Series:
         return evidence.drifts[0]
 
 
-def joint_levels(levels: Floats, variances: Floats, *, persons: float, step: float) -> tuple[Floats, Floats]:
-    """Levels of all periods given noisy ones, and the covariance of their errors: of a random walk with steps of a
-    variance, about which each period has another variance of its persons.
+def joint_levels(
+    levels: Floats, variances: Floats, *, persons: float, step: float, sums: Sequence[Sum] = ()
+) -> tuple[Floats, Floats]:
+    """Levels of all periods given noisy ones and noisy sums of them, and the covariance of their errors: of a random
+    walk with steps of a variance, about which each period has another variance of its persons.
     """
     number, times = len(levels), np.arange(len(levels))
     mean = float((levels / variances).sum() / (1 / variances).sum())
     prior = step * np.minimum.outer(times, times) + persons * np.eye(number)
     prior += _UNKNOWN**2 * (variances.max() + prior.max())
-    gain = np.linalg.solve(prior + np.diag(variances), prior).T
-    return mean + gain @ (levels - mean), prior - gain @ prior
+    seen = np.concatenate([np.eye(number), *(weights[None] for weights, _, _ in sums)])
+    noisy = np.append(levels, [level for _, level, _ in sums])
+    noise = np.diag(np.append(variances, [variance for _, _, variance in sums]))
+    gain = np.linalg.solve(seen @ prior @ seen.T + noise, seen @ prior).T
+    return mean + gain @ (noisy - seen @ np.full(number, mean)), prior - gain @ seen @ prior
 
 
 def _bounded(answer: Answer, asked: Quantity) -> Answer:

@@ -120,14 +120,9 @@ class Book:
 
     @classmethod
     def open(cls, connection: sa.Connection, name: str, *, mark: Mark | None = None, lock: bool = False) -> Book:
-        """Open and check the book of a data set; with `lock` nobody else writes it until the transaction ends.
-        Raises DatasetUnknown; LedgerError: a row or an entry was changed outside of dpdist, or the database is older
-        than the mark.
-
-        Parameters
-        ----------
-        mark : Mark, optional
-            What the anchor of the ledger has seen.
+        """Open and check the book of a data set; with `lock` nobody else writes it until the transaction ends. Raises
+        DatasetUnknown; LedgerError: a row or an entry was changed outside of dpdist, or the database is older than the
+        mark, which the anchor of the ledger has seen.
         """
         book = cls(connection, dataset_row(connection, name, lock=lock))
         try:

@@ -120,19 +120,11 @@ class Custodian:
     def open(
         cls, url: str, *, create: bool = True, price: PriceOf = accountant_price, anchor: str | None = None
     ) -> Self:
-        """Open a ledger.
+        """Open a ledger: ``sqlite:///path`` (one machine, local disk) or ``postgresql+psycopg://user@host/database``.
 
-        Parameters
-        ----------
-        url : str
-            ``sqlite:///path`` (one machine, local disk) or ``postgresql+psycopg://user@host/database``.
-        create : bool
-            Make the ledger, or its tables, when needed.
-        price : callable
-            ``price(event, portfolio)``: what the JSON of a privacy event costs; by the accountant by default.
-        anchor : str, optional
-            A local folder or ``s3://bucket/prefix`` outside of the database, where the heads of the journals are
-            kept; by default what ``DPDIST_LEDGER_ANCHOR`` says. A database that is older is refused.
+        With `create` it, or its tables, are made when needed. ``price(event, portfolio)`` says what the JSON of a
+        privacy event costs. The heads of the journals are kept outside of the database, at `anchor`, a local folder or
+        ``s3://bucket/prefix``, by default what ``DPDIST_LEDGER_ANCHOR`` says: a database that is older is refused.
         """
         database = Database(url)
         if database.file and not database.file.exists():
@@ -169,15 +161,10 @@ class Custodian:
         Only an act of its custodian changes the terms (`amend`). Without a key-encryption key, which protects the
         private key, there is no identity (`new_identity`).
 
-        Parameters
-        ----------
-        epsilon, delta : number or text
-            The caps, kept exactly: ``4``, ``"1/3"``, ``1e-8`` (a float stands for the decimal it prints as).
-        guarantees : iterable of str
-            The kinds of guarantee a release may have, of `GUARANTEES`.
-        pml : number or text, optional
-            The cap of an account of pointwise maximal leakage, in nats. With it, releases with the guarantee
-            ``pml`` are charged there; without, they are charged their equal differential privacy.
+        Caps are kept exactly: ``4``, ``"1/3"``, ``1e-8`` (a float stands for the decimal it prints as). A release has
+        one of the kinds `guarantees`, of `GUARANTEES`. With `pml`, the cap of an account of pointwise maximal leakage
+        in nats, releases with the guarantee ``pml`` are charged there; without, they are charged their equal
+        differential privacy.
         """
         return self._enter(terms.terms_of(name, epsilon, delta, guarantees, pml, None))
 
@@ -223,12 +210,8 @@ class Custodian:
         return self._read(lambda book: set(book.inputs), dataset)
 
     def verify(self, dataset: str, *, receipts: Iterable[str] = ()) -> Statement:
-        """Check that the records of a data set are whole.
-
-        Parameters
-        ----------
-        receipts : iterable of str
-            Digests noted elsewhere (`Charge.receipt`, `Statement.head`) that must be in the journal.
+        """Check that the records of a data set are whole, and that `receipts`, digests that were noted elsewhere
+        (`Charge.receipt`, `Statement.head`), are in its journal.
         """
         book, also_charged_to = self._read(_with_others, dataset)
         missing = [f"receipt {one[:12]} is not in the journal" for one in receipts if one not in book.receipts]

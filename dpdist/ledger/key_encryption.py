@@ -42,16 +42,9 @@ class KeyEncryptionKey:
 
     @classmethod
     def find(cls, default: str | Path | None = None, *, create: bool = False) -> KeyEncryptionKey:
-        """Find the key-encryption key of this process.
-        Raises KeyUnavailable: none is configured, or it cannot be read, has the wrong length or a file others may
-        read.
-
-        Parameters
-        ----------
-        default : path, optional
-            The file used when neither ``DPDIST_KEK`` nor ``DPDIST_KEK_FILE`` is set.
-        create : bool
-            Make the default file when it is missing (exclusively, mode 0600).
+        """Find the key-encryption key of this process; the file `default` is that of a process in which neither
+        ``DPDIST_KEK`` nor ``DPDIST_KEK_FILE`` is set, and is made with `create` (exclusively, mode 0600). Raises
+        KeyUnavailable: none is configured, or it cannot be read, has the wrong length or a file others may read.
         """
         text = os.environ.get("DPDIST_KEK", "")
         if text:

@@ -126,15 +126,10 @@ def _require_key_file(content: bytes, uri: str, attempt: str) -> None:
 
 
 def erase_key_file(uri: str, *, attempt: str, patient: bool = True) -> bool:
-    """Overwrite and delete the key file of an attempt and forget its key in this process; idempotent.
+    """Overwrite and delete the key file of an attempt and forget its key in this process; say whether there was one.
 
     `patient` asks a storage that does not answer again, as often as any request; else once.
     Raises KeyUnavailable: the file exists and cannot be deleted; StorageUnavailable: the storage does not answer.
-
-    Returns
-    -------
-    bool
-        Whether there was one.
     """
     forget_keys(attempt)
     where, options = split_address(uri)

@@ -51,16 +51,9 @@ def gaussian_only(event: Event) -> tuple[Fraction, Fraction]:
 
 
 def epsilon(event: Event, *, delta: float) -> float:
-    """Least epsilon at which the event is (epsilon, delta)-DP (add/remove), rounded upwards.
-    Raises AccountingError: delta is out of range, or no finite epsilon exists at this delta.
+    """Least epsilon at which the event is (epsilon, delta)-DP (add/remove), rounded upwards; delta is 0 for events that
+    are purely differentially private. Raises AccountingError: delta is not in [0, 1), or no finite epsilon exists.
 
-    Parameters
-    ----------
-    delta : float
-        In (0, 1), or 0 for events that are purely differentially private.
-
-    Examples
-    --------
     >>> from dpdist.privacy.events import Gaussian
     >>> epsilon(Gaussian(noise_multiplier=2.0), delta=1e-9)
     2.90974
@@ -136,19 +129,11 @@ def plausible_deniability(
     """What R seed-dependent records cost: the whole release, one record, and the published theorem composed.
     Raises AccountingError: a parameter is out of range, or no finite epsilon exists at this delta.
 
-    Parameters
-    ----------
-    k, gamma, epsilon0, passing_mass, records :
-        As in `dpdist.privacy.deniability.SeedRecords`.
-    delta : float
-        Of the whole release, and the most that one record's may be.
-
-    Returns
-    -------
-    dict
-        A JSON object: `summary`, with ``epsilon`` for the whole release, and ``epsilon_one_record`` (a release of one
-        record), ``epsilon_per_record`` and ``delta_per_record`` (PD Theorem 1), ``epsilon_published_composition``
-        (PD Theorem 1 over all records); the published ones are null where the theorem gives nothing.
+    `delta` is that of the whole release, and the most that one record's may be; the others are those of
+    `dpdist.privacy.deniability.SeedRecords`. Returns the JSON object of `summary`, with ``epsilon`` for the whole
+    release, and ``epsilon_one_record`` (a release of one record), ``epsilon_per_record`` and ``delta_per_record`` (PD
+    Theorem 1), ``epsilon_published_composition`` (the theorem over all records); the published ones are null where it
+    gives nothing.
     """
     event, one = (
         SeedRecords(k=k, gamma=gamma, epsilon0=epsilon0, passing_mass=passing_mass, records=count)
@@ -187,8 +172,6 @@ def most_right(event: Event, *, guess: float = GUESS) -> float:
 
     .. [1] Hayes, Balle, Mahloujifar, *Bounding training data reconstruction in DP-SGD*, NeurIPS 2023, section 3.
 
-    Examples
-    --------
     >>> from dpdist.privacy.events import Gaussian
     >>> most_right(Gaussian(noise_multiplier=1 / 0.182))
     0.0160026
@@ -241,14 +224,9 @@ def _at(event: Event, delta: float) -> float:
 
 
 def calibrate_gaussian(*, sensitivity: float, epsilon: float, delta: float, count: int = 1) -> float:
-    """Least standard deviation of the Gaussian mechanism (Balle and Wang 2018, Theorem 8), rounded upwards.
-
-    What it costs by `epsilon`, which is rounded upwards to six digits, is within the budget.
-
-    Parameters
-    ----------
-    sensitivity : float
-        L2 sensitivity of one of ``count`` composed statistics.
+    """Least standard deviation of the Gaussian mechanism (Balle and Wang 2018, Theorem 8), rounded upwards, for
+    ``count`` composed statistics of this L2 sensitivity each. What it costs by `epsilon`, which is rounded upwards to
+    six digits, is within the budget.
     """
     require_budget(epsilon=epsilon, delta=delta)
     if delta == 0:
@@ -293,21 +271,13 @@ class NoiseChoice:
 def choose_noise(
     *, count: int, epsilon: float, delta: float, sensitivity: float = 1.0, grid: float = 1.0, label: str = ""
 ) -> NoiseChoice:
-    """Laplace or Gaussian noise for ``count`` statistics over the same records, whichever deviates less.
-    Raises AccountingError: the budget is not valid.
+    """Laplace or Gaussian noise, whichever deviates less, for ``count`` statistics that one record can change:
+    entropies, or count tables (one cell of each), by `sensitivity` each at most. Raises AccountingError: the budget is
+    not valid.
 
-    Parameters
-    ----------
-    count : int
-        Statistics that one record can change: entropies, or count tables (one cell of each).
-    sensitivity : float
-        Most that one record changes each of them.
-    grid : float
-        Lattice on which the noise lives; 1 for counts. Statistics that are not on it are rounded to it first, which is
-        charged.
+    The noise lives on a lattice, the `grid` (1 for counts). Statistics that are not on it are rounded to it first,
+    which is charged.
 
-    Examples
-    --------
     >>> choose_noise(count=1, epsilon=1.0, delta=1e-9).kind, choose_noise(count=60, epsilon=1.0, delta=1e-9).kind
     ('laplace', 'gaussian')
     """

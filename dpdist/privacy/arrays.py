@@ -26,13 +26,8 @@ DIGIT_BITS = 16
 
 
 def stable_order(*keys: Unsigned) -> NDArray[np.int64]:
-    """The order of the rows by one key after another, the first most significant; equal rows keep theirs.
-    Raises TypeError: a key is not of unsigned integers.
-
-    Parameters
-    ----------
-    *keys : ndarray of unsigned integers, shape (rows,)
-        The smallest type that holds a key has the fewest digits.
+    """The order of the rows by one key after another, the first most significant; equal rows keep theirs. The smallest
+    type that holds a key has the fewest digits. Raises TypeError: a key is not of unsigned integers.
     """
     if any(key.dtype.kind != "u" for key in keys):
         raise TypeError(f"keys are unsigned integers, got {[str(key.dtype) for key in keys]}")

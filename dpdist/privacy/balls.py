@@ -61,8 +61,6 @@ def lower_quantile(probability: float, *, trials: int, rate: float) -> int:
     """The least k with ``Pr[Bin(trials, rate) <= k] >= probability``.
     Raises AccountingError: the probability is not in (0, 1), the rate is not in [0, 1], or there are no trials.
 
-    Examples
-    --------
     >>> lower_quantile(1e-9, trials=1000, rate=0.3)
     216
     """
@@ -95,8 +93,6 @@ def trials_needed(probability: float, *, successes: int, rate: float) -> int:
     Raises AccountingError: the probability is not in (0, 1), the rate is not in (0, 1], no success is asked for, or
     more than 10**15 trials are needed.
 
-    Examples
-    --------
     >>> trials_needed(1e-9, successes=300, rate=0.3)
     1323
     """

@@ -62,19 +62,10 @@ def least_scale(
     """Least scale on the grid of the noise whose cost is within epsilon. Raises AccountingError: the budget is not
     valid, or no scale up to 1e12 times `start` meets it.
 
-    Parameters
-    ----------
-    cost : callable
-        Scale to epsilon at `delta`, rounded upwards as by `dpdist.privacy.accountant.epsilon`; falls as the scale
-        grows. It may raise AccountingError where there is too little noise to account for.
-    epsilon, delta : float
-        The budget. The search does not use delta; it is checked and named in errors.
-    start : float
-        First scale to try, rounded upwards; the answer does not depend on it.
-    least : float
-        No scale below is tried.
-    bits : int
-        Significant bits of the answer.
+    `cost` takes a scale to epsilon at `delta`, rounded upwards as by `dpdist.privacy.accountant.epsilon`, and falls as
+    the scale grows; it may raise AccountingError where there is too little noise to account for. The search does not
+    use delta, which is checked and named in errors. The answer, of this many significant bits, does not depend on
+    `start`, where the search begins; no scale below `least` is tried.
 
     >>> least_scale(lambda scale: 3 / scale, epsilon=0.51, delta=0.0)
     5.8828125

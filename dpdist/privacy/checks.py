@@ -69,18 +69,8 @@ def count_check(
     """The check of a split's size, from the declared minimum of records of the whole table.
     Raises AccountingError: the parameters are out of range, or so few records cannot be confirmed with this budget.
 
-    Parameters
-    ----------
-    records : int
-        Declared minimum of records of the table.
-    share : float
-        Probability with which a record goes to the split; 1 for the whole table.
-    epsilon, delta : float
-        Budget of the check.
-    failure : float
-        Most that the probability may be that a table of `records` or more is refused.
-    unit : int
-        Records of a unit, at most.
+    A record goes to the split with the probability `share`. A table of `records` or more is refused with a probability
+    of `failure` at most. `unit`: records of a unit, at most.
     """
     if not epsilon > 0 or not 0 < delta < 1 or not 0 < share <= 1 or not 0 < failure < 1 or records < 1:
         raise AccountingError(
@@ -171,19 +161,9 @@ def pass_check(
     epsilon: float,
     delta: float,
 ) -> PassCheck:
-    """The check of a declared passing mass.
+    """The check of a declared passing mass, with a budget of (epsilon, delta); `seeds` is the confirmed lower bound of
+    their number (`CountCheck.minimum`), `candidates` M, the others as in `dpdist.privacy.deniability.SeedRecords`.
     Raises AccountingError: no outcome of the check could confirm so large a passing mass.
-
-    Parameters
-    ----------
-    k, gamma, epsilon0, passing_mass :
-        As in `dpdist.privacy.deniability.SeedRecords`.
-    seeds : int
-        Confirmed lower bound of the number of seeds (`CountCheck.minimum`).
-    candidates : int
-        M.
-    epsilon, delta : float
-        Budget of the check.
     """
     if not epsilon > 0 or not 0 < delta < 1:
         raise AccountingError(f"a pass check needs epsilon > 0 and delta in (0, 1), got {epsilon}, {delta}")

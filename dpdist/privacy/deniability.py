@@ -48,33 +48,15 @@ _MOST_LINES = 2_000_000
 
 @dataclass(frozen=True)
 class SeedRecords(Event):
-    """``records`` released records, each conditional on passing the randomised plausible-deniability test.
-
-    Attributes
-    ----------
-    k : int
-        Threshold of the test.
-    gamma : float
-        Width of the buckets of generation probability; 1 where all plausible seeds have the *same* probability
-        (fixed omega).
-    epsilon0 : float
-        Parameter of the discrete Laplace noise on the threshold, ``P(z) ~ exp(-epsilon0 |z|)``.
-    passing_mass : float
-        Checked lower bound of ``Z = n Pr[pass]``, for the smaller of two adjacent sets of seeds.
-    records : int
-        Released records R.
-
-    Notes
-    -----
-    `dpdist.privacy.deniability` derives the dominating pair.
-    """
+    """``records`` released records, each conditional on passing the randomised plausible-deniability test."""
 
     type: ClassVar[str] = "seed-records/1"
-    k: int
+    k: int  # threshold of the test
+    # width of the buckets of generation probability; 1 where all plausible seeds have the same one (fixed omega)
     gamma: float
-    epsilon0: float
-    passing_mass: float
-    records: int
+    epsilon0: float  # of the discrete Laplace noise on the threshold, ``P(z) ~ exp(-epsilon0 |z|)``
+    passing_mass: float  # checked lower bound of ``Z = n Pr[pass]``, for the smaller of two adjacent sets of seeds
+    records: int  # released records R
 
     def __post_init__(self) -> None:
         check_integer(self, "k", low=1)
@@ -117,18 +99,12 @@ def growth(*, k: int, gamma: float, epsilon0: float) -> float:
 
 
 def certain_mass(*, seeds: int, combinations: int, k: int, epsilon0: float) -> float:
-    """Lower bound of the passing mass Z of *every* table with this many seeds, for a fixed omega.
+    """Lower bound of the passing mass Z of *every* table with this many seeds, for a fixed omega, by the number of
+    combinations of values that a candidate can keep.
 
     All seeds with the same kept values are plausible together, so ``Z = sum_c n_c pt(n_c)`` over the combinations c of
     kept values, ``sum_c n_c = n``, and ``n - Z <= combinations * max_C C (1 - pt(C))``. For ``C >= k`` the maximand is
     ``C e^{-epsilon0 (C + 1 - k)}`` up to a constant, which falls from ``1/epsilon0`` on.
-
-    Parameters
-    ----------
-    seeds : int
-        Lower bound of the number of seeds.
-    combinations : int
-        Of values that a candidate can keep.
     """
     SeedRecords(k=k, gamma=1.0, epsilon0=epsilon0, passing_mass=1.0, records=1)
     stop = max(k, 1 / epsilon0) + 2
@@ -187,15 +163,9 @@ def _theorem1(k: int, gamma: float, epsilon0: float) -> tuple[Floats, Floats]:
 
 def theorem1(*, k: int, gamma: float, epsilon0: float, delta: float) -> PlausibleDeniability:
     """PD Theorem 1 with its best t: one released record is ``(epsilon0 + ln(1 + gamma/t), e^{-epsilon0 (k-t)})``-DP.
-    Raises AccountingError: no t in 1 .. k-1 reaches delta: k or epsilon0 is too small.
+    The largest t < k is taken with which the record's delta does not exceed `delta`. Raises AccountingError: no t
+    reaches it: k or epsilon0 is too small.
 
-    Parameters
-    ----------
-    delta : float
-        The record's delta must not exceed it; the largest such t < k is taken.
-
-    Examples
-    --------
     >>> theorem1(k=50, gamma=4, epsilon0=1, delta=1e-12).epsilon
     1.16706
     """

@@ -95,21 +95,10 @@ def covers(reserved: Any, planned: Any, *, name: str = "") -> bool:
     Noise may have been drawn already, and the same draws at two scales would show them. So a plan at another number of
     the grid is not covered, even if it costs less; what else a plan computes may differ by a part in 10^8.
 
-    Parameters
-    ----------
-    reserved, planned : JSON of events
-        As of `Event.to_json`; None where a release has no event.
-    name : str
-        The field whose value they are; empty for events.
+    Both are JSON of events (`Event.to_json`), None where a release has no event, or values of the field `name` of one.
+    They have the same structure, labels and whole numbers, no less noise and no larger loss, failure or rate, up to a
+    part in 10^12; other numbers are equal up to that.
 
-    Returns
-    -------
-    bool
-        True where both have the same structure, labels and whole numbers, no less noise and no larger loss, failure or
-        rate, up to a part in 10^12; other numbers are equal up to that.
-
-    Examples
-    --------
     >>> from dpdist.privacy.events import Gaussian
     >>> reserved, less, more = (Gaussian(noise).to_json() for noise in (2.0, 2.0 - 1e-9, 2.0 + 1e-9))
     >>> covers(reserved, less), covers(reserved, more)
@@ -148,11 +137,6 @@ def _decode(value: Any) -> Any:
 def from_json(data: Mapping[str, Any] | str) -> Event:
     """The event that `Event.to_json` wrote.
     Raises AccountingError: the type is unknown, or a field is missing, unknown or out of its range.
-
-    Parameters
-    ----------
-    data : mapping or str
-        The JSON object, or its text.
     """
     kind = None
     try:

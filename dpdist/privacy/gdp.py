@@ -41,20 +41,9 @@ _ROUNDING: Final = 2.0**-39  # of a mass: above what summing 3000 of them loses
 
 
 def least_mu(pair: DominatingPair, failures: ArrayLike) -> Floats:
-    """The least mu for which the pair is mu-GDP but for each of the failures, rounded upwards.
+    """The least mu for which the pair is mu-GDP but for each of the failures d of (1), in [0, 1): float64, rounded
+    upwards, infinite where the pair has more mass of infinite loss than the failure.
 
-    Parameters
-    ----------
-    failures : array_like of float
-        Probabilities d of (1), in [0, 1).
-
-    Returns
-    -------
-    float64, the shape of `failures`
-        Infinite where the pair has more mass of infinite loss than the failure.
-
-    Examples
-    --------
     Randomised response with epsilon 1 is dominated by the Gaussian mechanism of noise multiplier 0.81.
 
     >>> likely = 1 / (1 + np.exp(-1.0))
@@ -87,11 +76,8 @@ def _quantile(error: Floats, complement: Floats, d: Floats) -> Floats:
 def largest_mu_squared(*, epsilon: Fraction, delta: Fraction) -> Fraction:
     """The largest ``mu**2``, rounded downwards to 12 digits, at which mu-GDP implies (epsilon, delta)-DP.
 
-    Every step is certified in ball arithmetic.
-    Raises AccountingError: epsilon or delta is out of range.
+    Every step is certified in ball arithmetic. Raises AccountingError: epsilon or delta is out of range.
 
-    Examples
-    --------
     >>> round(float(largest_mu_squared(epsilon=Fraction(1), delta=Fraction("1e-9"))) ** 0.5, 3)
     0.182
     """
@@ -134,13 +120,7 @@ def implies(*, mu_squared: Fraction, epsilon: Fraction, delta: Fraction) -> bool
 
 
 def delta_at(*, mu_squared: Fraction, epsilon: Fraction) -> float:
-    """The least delta at which mu-GDP implies (epsilon, delta)-DP, rounded upwards.
-
-    Parameters
-    ----------
-    epsilon : Fraction
-        Not negative.
-    """
+    """The least delta at which mu-GDP implies (epsilon, delta)-DP, for an epsilon of at least 0; rounded upwards."""
     mu = math.sqrt(mu_squared) * (1 + 2.0**-50)
     with working_precision(2048):
         return math.nextafter(float(_profile(Fraction(mu), epsilon).upper()), 1.0)

@@ -17,14 +17,9 @@ LARGEST_SCALE = 2.0**45
 
 
 def grid_below(step: float) -> float:
-    """Return the largest power of two that is not above `step`.
-    Raises ValueError: `step` is not finite, not positive or out of range.
-
-    Parameters
-    ----------
-    step : float
-        In units of the statistic, from 2**-900 to 2**900: say 2**-30 of the sensitivity for a few statistics,
-        2**-10 of the deviation of the noise for many.
+    """Return the largest power of two that is not above `step`, which is in units of the statistic: say 2**-30 of the
+    sensitivity for a few statistics, 2**-10 of the deviation of the noise for many. Raises ValueError: `step` is not
+    from 2**-900 to 2**900.
     """
     if not 2.0**-900 <= step <= 2.0**900:
         raise ValueError(f"step must be a finite number from 2**-900 to 2**900, got {step}")
@@ -62,11 +57,6 @@ def round_to_grid(values: ArrayLike, *, grid: float) -> NDArray[np.float64]:
 
     Two values that differ by D differ by at most ``D + grid`` after rounding: the sensitivity grows by that.
     Raises ValueError: `grid` is not a power of two, or a value is not finite or not below ``2**52 * grid`` in size.
-
-    Parameters
-    ----------
-    grid : float
-        A power of two.
     """
     grid = power_of_two(grid)
     steps = np.asarray(values, dtype=np.float64) / grid

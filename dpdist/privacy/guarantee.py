@@ -305,11 +305,6 @@ _KINDS = {kind.kind: kind for kind in (DifferentialPrivacy, PlausibleDeniability
 def from_json(data: Mapping[str, Any]) -> Guarantee:
     """The guarantee that `Guarantee.to_json` wrote.
     Raises AccountingError: the kind is unknown, or its numbers are not those of a guarantee of that kind.
-
-    Parameters
-    ----------
-    data : mapping
-        The JSON object.
     """
     body = {name: value for name, value in data.items() if name not in ("kind", "sentence")}
     kind = data.get("kind")

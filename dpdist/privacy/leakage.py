@@ -57,19 +57,10 @@ def noiseless_leakage(alpha: float) -> float:
 
 
 def scale_for(*, epsilon: float, alpha: float) -> float:
-    """Least Laplace scale with at most this leakage, rounded upwards.
-    Raises AccountingError: a parameter is out of range; GuaranteeRefused: ``epsilon >= ln(1/alpha)``: no noise is
-    needed, and without noise nothing but the assumption protects.
+    """Least Laplace scale with at most this leakage, in nats, rounded upwards; `alpha` is the least probability of
+    every bin. Raises AccountingError: a parameter is out of range; GuaranteeRefused: ``epsilon >= ln(1/alpha)``: no
+    noise is needed, and without noise nothing but the assumption protects.
 
-    Parameters
-    ----------
-    epsilon : float
-        Leakage, in nats; above 0 and below ``ln(1/alpha)``.
-    alpha : float
-        Least probability of every bin, in (0, 1).
-
-    Examples
-    --------
     >>> round(scale_for(epsilon=0.5, alpha=0.05), 4)
     3.7402
     """

@@ -44,15 +44,9 @@ _SECOND = b"\0second"  # the stream of bits 64 to 127 of each uniform
 
 
 class Noise:
-    """Random words and noise as pure functions of (key, name, index).
+    """Random words and noise as pure functions of (key, name, index). The key, 32 secret bytes, is neither printed,
+    pickled nor copied.
 
-    Parameters
-    ----------
-    key : bytes
-        32 secret bytes. Neither printed, pickled nor copied.
-
-    Notes
-    -----
     In every method, element i of the result is draw number ``start + i`` of the stream `name`, whatever `start` and
     `count`. A scale, or a deviation before rounding, is in units of the statistic, above 0 and at most `LARGEST_SCALE`
     (times the grid, a power of two: `grid_below`); a float is taken as the number it is. Every method raises ValueError
@@ -73,26 +67,14 @@ class Noise:
         raise TypeError("a Noise holds a release key and is never pickled or copied; pass a KeyRef instead")
 
     def words(self, name: str, count: int, *, start: int = 0) -> NDArray[np.uint64]:
-        """Words ``start`` to ``start + count - 1`` of the stream `name`.
-
-        Returns
-        -------
-        uint64[count]
-            Uniform on [0, 2**64).
-        """
+        """Words ``start`` to ``start + count - 1`` of the stream `name`, uniform on [0, 2**64): uint64[count]."""
         return self._words(*_checked(name, count, start))
 
     def integers(self, name: str, count: int, *, high: int, start: int = 0) -> NDArray[np.int64]:
-        """Uniform integers on [0, high), ``floor(U * high)`` for a uniform U of 128 bits.
+        """Uniform integers on [0, high), ``floor(U * high)`` for a uniform U of 128 bits; `high` is from 1 to 2**63.
 
         The first word decides, unless the next 64 bits of U could carry into the integer part (probability
         ``high * 2**-64``); then they are read too. Total variation from uniform: below ``high * 2**-129``.
-        Raises ValueError: `high` is out of range.
-
-        Parameters
-        ----------
-        high : int
-            From 1 to 2**63.
         """
         high = operator.index(high)
         if not 1 <= high <= 2**63:
@@ -114,17 +96,7 @@ class Noise:
     def discrete_laplace(self, name: str, count: int, *, scale: float | Fraction, start: int = 0) -> NDArray[np.int64]:
         """Discrete Laplace noise, ``P(z) = (1 - q) / (1 + q) * q**|z|`` with ``q = exp(-1 / scale)``.
 
-        On an integer statistic of L1 sensitivity D it gives ``D / scale``-differential privacy [1]_.
-        Raises ValueError: `scale` is not finite, not positive or too large.
-
-        Parameters
-        ----------
-        scale : float or Fraction
-            In units of the statistic, above 0, at most `LARGEST_SCALE`. A float is taken as the number it is.
-
-        References
-        ----------
-        .. [1] Ghosh, Roughgarden, Sundararajan, *Universally utility-maximizing privacy mechanisms*, 2009.
+        On an integer statistic of L1 sensitivity D it gives ``D / scale``-differential privacy [2]_.
         """
         return self._sum_of_digits(name, count, start, _thresholds.laplace(steps_of("scale", scale)))
 
@@ -133,36 +105,16 @@ class Noise:
 
         On an integer statistic it is post-processing of the continuous Gaussian mechanism, whose accounting
         applies.
-        Raises ValueError: `sigma` is not finite, not positive or too large.
-
-        Parameters
-        ----------
-        sigma : float or Fraction
-            Deviation before rounding, in units of the statistic, above 0, at most `LARGEST_SCALE`. A float is
-            taken as the number it is.
         """
         return self._sum_of_digits(name, count, start, _thresholds.gaussian(steps_of("sigma", sigma)))
 
     def grid_laplace(
         self, name: str, count: int, *, scale: float | Fraction, grid: float, start: int = 0
     ) -> NDArray[np.float64]:
-        """Discrete Laplace noise on the multiples of `grid`, ``P(x) ~ exp(-|x| / scale)``.
+        """Discrete Laplace noise on the multiples of `grid`, ``P(x) ~ exp(-|x| / scale)``: float64[count].
 
         The statistic must be on the same grid (`round_to_grid`), which adds ``grid`` a value to its L1
         sensitivity.
-        Raises ValueError: `scale` is not finite, not positive or too large, or `grid` is not a power of two.
-
-        Parameters
-        ----------
-        scale : float or Fraction
-            In units of the statistic, above 0, at most ``LARGEST_SCALE * grid``.
-        grid : float
-            A power of two (`grid_below`).
-
-        Returns
-        -------
-        float64[count]
-            Exact multiples of `grid`.
         """
         steps = self.discrete_laplace(name, count, scale=steps_of("scale", scale, grid), start=start)
         return steps.astype(np.float64) * np.float64(grid)
@@ -170,24 +122,11 @@ class Noise:
     def grid_gaussian(
         self, name: str, count: int, *, sigma: float | Fraction, grid: float, start: int = 0
     ) -> NDArray[np.float64]:
-        """Rounded Gaussian noise, the multiple of `grid` nearest to a draw of ``N(0, sigma**2)``.
+        """Rounded Gaussian noise, the multiple of `grid` nearest to a draw of ``N(0, sigma**2)``: float64[count].
 
         The statistic must be on the same grid (`round_to_grid`): for d values that adds ``grid * sqrt(d)`` to
         its L2 sensitivity. Many draws are fastest for ``sigma <= 2**10 * grid``; finer grids take more words
         a draw.
-        Raises ValueError: `sigma` is not finite, not positive or too large, or `grid` is not a power of two.
-
-        Parameters
-        ----------
-        sigma : float or Fraction
-            Deviation before rounding, in units of the statistic, above 0, at most ``LARGEST_SCALE * grid``.
-        grid : float
-            A power of two (`grid_below`).
-
-        Returns
-        -------
-        float64[count]
-            Exact multiples of `grid`.
         """
         steps = self.gaussian_integers(name, count, sigma=steps_of("sigma", sigma, grid), start=start)
         return steps.astype(np.float64) * np.float64(grid)
@@ -208,16 +147,10 @@ class Noise:
         Where one record changes each score by at most 1, the pick is ``2 / scale``-bounded-range. It compares a uniform
         of 256 bits with exact sums of certified weights. `dpdist.privacy.selection` says what the pick costs as a
         Gaussian mechanism, and how near it is to the exponential mechanism.
-        Raises ValueError: no candidate is left that is allowed.
 
-        Parameters
-        ----------
-        candidates : Candidates
-            They are the same after the pick: the picked one is still among them.
-        start : int
-            Number of the pick in the stream `name`; candidates that are not allowed take the numbers after it.
-        allowed : callable
-            A public rule. At least one index is allowed.
+        The candidates are the same after the pick: the picked one is still among them. `start` is its number in the
+        stream `name`; candidates that are not allowed, by a public rule, take the numbers after it. Raises ValueError:
+        no candidate is left that is allowed.
         """
         address, _, start = _checked(name, 1, start)
         refused: list[int] = []

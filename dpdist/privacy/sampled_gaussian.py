@@ -33,16 +33,8 @@ def largest_loss(multiplier: float, rate: float) -> float:
 
 
 def sampled_gaussian_pair(multiplier: float, rate: float, interval: float) -> DominatingPair:
-    """The pair on multiples of ``interval``.
-
-    Parameters
-    ----------
-    multiplier : float
-        Standard deviation of the noise over the sensitivity.
-    rate : float
-        Probability that the sample holds the record, in (0, 1].
-    interval : float
-        Between two losses of the lattice.
+    """The pair on multiples of ``interval``: `multiplier` is the deviation of the noise over the sensitivity, `rate`
+    the probability, in (0, 1], that the sample holds the record.
     """
     top = largest_loss(multiplier, rate)
     least = -top if rate == 1 else max(math.log1p(-rate), -top)

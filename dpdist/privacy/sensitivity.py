@@ -61,20 +61,9 @@ def _size(n: int) -> int:
 
 
 def shannon(n: int) -> float:
-    """Exact sensitivity of the Shannon entropy, in bits, for add/remove and for replacement.
+    """Exact sensitivity of the Shannon entropy, in bits, for add/remove and for replacement, rounded upwards; `n` is a
+    lower bound of the larger of the two adjacent numbers of records.
 
-    Parameters
-    ----------
-    n : int
-        Lower bound of the larger of the two adjacent numbers of records.
-
-    Returns
-    -------
-    float
-        Rounded upwards.
-
-    Examples
-    --------
     >>> round(shannon(10_000), 6)
     0.001473
     """
@@ -97,23 +86,10 @@ def renyi_published(n: int, *, order: float) -> float:
 
 
 def renyi(n: int, *, order: float, adjacency: Adjacency = "add/remove") -> float:
-    """Exact sensitivity of the Renyi entropy of the given order, in bits.
-    Raises AccountingError: the order is not positive, too near to 1 or above 64.
+    """Exact sensitivity of the Renyi entropy of the given order, in bits, rounded upwards; `n` as in `shannon`, up to
+    1e9 and beyond. An order of 1 is the Shannon entropy. Raises AccountingError: the order is not positive, above 64,
+    or within 1e-6 of 1, where it is ill-conditioned.
 
-    Parameters
-    ----------
-    n : int
-        Lower bound of the larger of the two adjacent numbers of records; up to 1e9 and beyond.
-    order : float
-        Positive; 1 is the Shannon entropy. Orders within 1e-6 of 1, but not 1, are refused: they are ill-conditioned.
-
-    Returns
-    -------
-    float
-        Rounded upwards.
-
-    Examples
-    --------
     >>> round(renyi(10_000, order=2, adjacency="replacement"), 4)
     0.0144
     """

@@ -114,14 +114,9 @@ def audit(claim: Claim, *, runs: int, confidence: float = 0.999, key: bytes | No
     """Bound a mechanism's epsilon from below by running it on both tables, with a key of its own each time.
     Raises ValueError: `runs` or `confidence` is out of range.
 
-    Parameters
-    ----------
-    runs : int
-        Runs on each of the two tables, at least 4; a half chooses the events.
-    confidence : float
-        Probability with which the lower bound is one.
-    key : bytes, optional
-        32 bytes from which the keys of the runs are derived, for an audit that can be repeated.
+    There are this many `runs` on each of the two tables, at least 4; a half chooses the events. The lower bound is one
+    with the probability `confidence`. From `key`, 32 bytes, those of the runs are derived, for an audit that can be
+    repeated.
     """
     _check(runs, 4, confidence)
     source = Noise(key or secrets.token_bytes(32))
@@ -242,14 +237,8 @@ def audit_in_one_run(
     """Bound a mechanism's epsilon from below by guessing which of many canaries were in its table.
     Raises ValueError: `runs` or `confidence` is out of range.
 
-    Parameters
-    ----------
-    runs : int
-        Tables, each with all canaries by coins of its own, at least 2; the first chooses how many guesses are made.
-    confidence : float
-        Probability with which the lower bound is one.
-    key : bytes, optional
-        32 bytes from which coins and keys are derived, for an audit that can be repeated.
+    Each of the `runs`, at least 2, is a table with all canaries by coins of its own; the first chooses how many guesses
+    are made. `confidence` and `key` as for `audit`.
     """
     _check(runs, 2, confidence)
     source = Noise(key or secrets.token_bytes(32))

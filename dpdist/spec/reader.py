@@ -60,19 +60,10 @@ def load(
     Raises SpecError: the file cannot be read, is not YAML or is not a valid spec, or the schema's path leaves the
     folder of the spec; the message names each setting.
 
-    Parameters
-    ----------
-    source : path, mapping or ReleaseSpec
-        A YAML file, its settings, or a spec that was read before.
-    overrides : mapping of str to object, optional
-        Values by dotted path, such as ``{"synthesis.records": 1000}``; their paths are from the working folder.
-    base : Path, optional
-        The folder that the relative paths of a mapping are from. Without it they are from the working folder, and the
-        schema is no path. Those of a file are from its own folder.
-    day : date, optional
-        The day of ``{date:…}`` where the spec sets none (`dated`).
-    title : str
-        What a mapping is called in errors.
+    `overrides` are values by dotted path, such as ``{"synthesis.records": 1000}``; their paths are from the working
+    folder. Relative paths in a file are from its own folder, and those of a mapping from `base`; without that from the
+    working folder, and the schema is no path. `day` is that of ``{date:…}`` where the spec sets none (`dated`), `title`
+    what a mapping is called in errors.
     """
     if isinstance(source, ReleaseSpec):
         return change(source, overrides) if overrides else source
@@ -105,17 +96,9 @@ def load(
 
 
 def load_public(public: Mapping[str, Any], schema: Schema, settings: Mapping[str, Any] | None = None) -> ReleaseSpec:
-    """The spec of a release as far as its manifest says it; where its files are is not said.
-    Raises SpecError: this version does not know the kind, or the settings.
-
-    Parameters
-    ----------
-    public : mapping
-        The public part of the spec (`ReleaseSpec.public`).
-    schema : Schema
-        Of the table.
-    settings : mapping of str to object, optional
-        What the public part does not say, by dotted path.
+    """The spec of a release as far as its manifest says it (`ReleaseSpec.public`); where its files are is not said.
+    What the public part does not say may be given as `settings`, by dotted path. Raises SpecError: this version does
+    not know the kind, or the settings.
     """
     elsewhere = {name: {**public.get(name, {}), "path": "unknown"} for name in ("data", "output")}
     return load({**public, **elsewhere, "schema": schema}, settings, title="the manifest's spec")
@@ -123,14 +106,8 @@ def load_public(public: Mapping[str, Any], schema: Schema, settings: Mapping[str
 
 def dated(tree: Mapping[str, Any], *, day: date | None = None) -> dict[str, Any]:
     """A spec with the fields ``{date:…}`` of `name`, `output.path` and `data.path` filled, without the setting `date`.
-    Raises SpecError: a field is not one of those above, name and paths follow different periods, or `date` is no day.
-
-    Parameters
-    ----------
-    tree : mapping
-        The settings of a spec; left as they are.
-    day : date, optional
-        The day where the settings name none; by default today, in UTC.
+    The day is that of the setting, else `day`, by default today, in UTC. Raises SpecError: a field is not one of those
+    above, name and paths follow different periods, or `date` is no day.
     """
     out = dict(tree)
     chosen = out.pop("date", None)

@@ -37,14 +37,8 @@ KEPT = 7 * 24 * 3600
 
 
 def lock(file: IO[bytes], *, wait: bool) -> None:
-    """Lock an open file for this process alone.
-    Raises OSError: another process holds the lock, and `wait` is false; or the file system, or the operating system,
-    has no locks.
-
-    Parameters
-    ----------
-    wait : bool
-        Until the process that holds the lock drops it.
+    """Lock an open file for this process alone; with `wait`, once the process that holds the lock drops it. Raises
+    OSError: another process holds it, and `wait` is false; or the file system, or the operating system, has no locks.
     """
     if fcntl is None:
         raise OSError(errno.ENOLCK, "this system has no locks of files")

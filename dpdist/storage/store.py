@@ -42,17 +42,12 @@ class Store:
     Names are relative: components of letters, digits and ``. _ = -`` with ``/`` between them. A component never starts
     with a dot, and no name leads out of the store, not even through a symbolic link.
 
-    Raises SpecError: the address is neither local nor S3, or holds credentials or components that are dotted or
-    empty.
+    The address is a local path, or ``s3://bucket/prefix``. The folder is made when first written to. Missing folders
+    above it are made for a relative path only, because an absolute one may lead to a file system that is not mounted.
+    `storage_options` are those of `s3fs.S3FileSystem`, such as ``endpoint_url``. Credentials belong in the environment
+    or in a profile, where every worker finds its own; a store whose options hold credentials cannot be pickled.
 
-    Parameters
-    ----------
-    uri : str or path
-        A local path, or ``s3://bucket/prefix``. The folder is made when first written to. Missing folders above it
-        are made for a relative path only, because an absolute one may lead to a file system that is not mounted.
-    storage_options : mapping, optional
-        Options of `s3fs.S3FileSystem`, such as ``endpoint_url``. Credentials belong in the environment or in a
-        profile, where every worker finds its own; a store whose options hold credentials cannot be pickled.
+    Raises SpecError: the address is neither local nor S3, or holds credentials or components that are dotted or empty.
     """
 
     def __init__(self, uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> None:

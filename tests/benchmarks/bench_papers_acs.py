@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ class Tables:
             model = self._fitted(name, records)
             right = int((model.predicted == self._truth).sum())
             found[name] = {
-                "accuracy": proportion(right, len(self._truth)).to_json(),
+                "accuracy": asdict(proportion(right, len(self._truth))),
                 "agreement": model.agreement(self._reference[name]),
             }
         return found
@@ -137,7 +138,7 @@ class Tables:
         found = {}
         for name, classifier in likeness.CLASSIFIERS.items():
             accuracy, _ = likeness.play(self._real, records, classifier=classifier, seed=self._seed)
-            found[name] = accuracy.to_json()
+            found[name] = asdict(accuracy)
         return found
 
 

@@ -238,19 +238,16 @@ def panel(options: argparse.Namespace, releases: Releases, codes: Codes) -> Iter
     }
     shape = {"month": 12, "age": 20, "sex": 2, "status": 7}
     attributes = [{"name": name, "kind": "integer", "bounds": [0, size - 1]} for name, size in shape.items()]
-    tree = {
-        "kind": "histogram",
-        "name": "bench",
-        "dataset": "bench",
-        "schema": {"attributes": attributes},
-        "data": {"path": "unused", "minimum_records": 9 * persons},
-        "output": {"path": "unused"},
-        "privacy": {"epsilon": 1, "delta": 1e-9},
-        "histograms": [{"columns": list(shape)}],
-        "unit": {"by": "person", "at_most": 12},
-        "panel": {"period": "month", "changes": 1},
-    }
-    plan = make_plan(load(tree))
+    spec = spec_without_places(
+        "histogram",
+        {"attributes": attributes},
+        9 * persons,
+        privacy={"epsilon": 1, "delta": 1e-9},
+        histograms=[{"columns": list(shape)}],
+        unit={"by": "person", "at_most": 12},
+        panel={"period": "month", "changes": 1},
+    )
+    plan = make_plan(spec)
     assert isinstance(plan, HistogramPlan)
     assert plan.panel is not None
     assert plan.measurement is not None

@@ -19,11 +19,10 @@ from dpdist.families.prediction.lid.regression import (
     Sample,
     fit_all,
     fit_groups,
-    fit_landmarks,
     landmark_sums,
     tuning_of,
 )
-from dpdist.families.prediction.lid.ridge import average
+from dpdist.families.prediction.lid.ridge import average, fit_nystroem
 from dpdist.families.prediction.plan import LidPlan, plan_lid
 from dpdist.families.prediction.second_stage import RegressionSpec
 from dpdist.families.prediction.spec import TwoStageSpec
@@ -114,7 +113,8 @@ def ridge(regression: RegressionSpec, inputs: Floats, responses: Floats, sample:
     if estimator == "distributed":
         return average([fit_groups(seen, (tuning, key, regression.group_rows, len(inputs)), rows, 0)])
     landmarks = sample[1][: regression.landmarks]
-    return fit_landmarks(tuning, landmarks, landmark_sums(seen, tuning, landmarks, rows))
+    sums = landmark_sums(seen, tuning, landmarks, rows)
+    return fit_nystroem(sums, landmarks, kernel=tuning.kernel, penalty=tuning.penalty)
 
 
 # --- models that users train ------------------------------------------------------------------------------------------

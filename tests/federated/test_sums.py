@@ -230,6 +230,8 @@ def test_units_are_bounded_at_each_client_and_charged_for_all(tmp_path: Path) ->
     held = {name: SynthesisSession(spec=spec, name=name, attempt=attempt) for name in NAMES}
     assert held["north"].plan.mu * 4 == pytest.approx(make_plan(summing_federation(tmp_path)).mu, rel=1e-6)  # type: ignore[attr-defined]
     assert make_plan(alone).mu * 6 == pytest.approx(held["north"].plan.mu * 4, rel=1e-6)  # type: ignore[attr-defined]
+    said = next(fact.sentence for fact in held["north"].plan.details() if fact.title == "Clients")
+    assert "A unit is at 2 of them at most: that many times the noise" in said
     members = {name: well(client.join(one)) for name, one in held.items()}
     messages = [well(answer(one, own_question(one), members)) for one in held.values()]
     total = int(added([message.steps for message in messages]).sum())

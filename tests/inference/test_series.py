@@ -117,3 +117,22 @@ def test_joint_levels_cover(persons: float, step: float) -> None:
         covered = np.abs((levels - true) @ weights) < 1.96 * deviation
         assert 0.935 < covered.mean() < 0.965
         assert deviation <= np.sqrt(weights**2 @ variances) * 1.001
+
+
+@pytest.mark.parametrize(("persons", "step"), [(0.0, 0.001), (0.5, 0.2), (0.0, 25.0)])
+def test_what_a_quarter_measured_brings_its_months_nearer(persons: float, step: float) -> None:
+    rng, weights, runs = np.random.default_rng(4), np.array([0.3, 0.3, 0.4]), 4000
+    true = 50 + np.cumsum(rng.normal(0, np.sqrt(step), (runs, 3)), axis=1) + rng.normal(0, np.sqrt(persons), (runs, 3))
+    noisy, variances = true + rng.normal(0, 1, true.shape), np.ones(3)
+    quarters = true @ weights + rng.normal(0, 0.5, runs)
+    model = {"persons": persons, "step": step}
+    found = [
+        joint_levels(a, variances, **model, sums=[(weights, b, 0.25)]) for a, b in zip(noisy, quarters, strict=True)
+    ]
+    levels, covariance = np.array([level for level, _ in found]), found[0][1]
+    before = joint_levels(noisy[0], variances, **model)[1]
+    for asked in (np.eye(3)[1], np.eye(3)[2] - np.eye(3)[1], weights):
+        deviation = np.sqrt(asked @ covariance @ asked)
+        assert 0.935 < (np.abs((levels - true) @ asked) < 1.96 * deviation).mean() < 0.965
+        assert deviation <= np.sqrt(asked @ before @ asked) * 1.001
+    assert weights @ covariance @ weights < 0.8 * weights @ before @ weights

@@ -265,6 +265,6 @@ def _section(
     """A section (name, title, table) that is judged by the worst excess: `nothing` or the words of `leak`."""
     name, title, table = shown
     worst, more = max(excess.items(), key=lambda item: item[1].low)
-    figures = {**figures, "excess": {what: interval.to_json() for what, interval in excess.items()}}
+    figures = {**figures, "excess": excess}
     verdict = leak(worst, more) if more.low > 0 else nothing
     return PageSection(name, title, verdict, leak_state(more.low, severe=severe), (table,), figures=figures)

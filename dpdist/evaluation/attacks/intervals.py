@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,10 +30,6 @@ class Estimate:
     def cells(self) -> tuple[float, float, float]:
         """Value and limits, for a table."""
         return self.value, self.low, self.high
-
-    def to_json(self) -> dict[str, float]:
-        """The interval as a JSON object."""
-        return {"value": self.value, "low": self.low, "high": self.high}
 
 
 def proportion(hits: int, trials: int, *, confidence: float = 0.95) -> Estimate:
@@ -90,10 +85,6 @@ class OperatingPoint:
     allowed: float  # share of negatives that may be accused
     found: Estimate  # found, accused: shares of positives and of negatives at or above the threshold
     accused: Estimate
-
-    def to_json(self) -> dict[str, Any]:
-        """The point as a JSON object."""
-        return {"allowed": self.allowed, "found": self.found.to_json(), "accused": self.accused.to_json()}
 
 
 def operating_point(

@@ -84,9 +84,7 @@ def game(tables: AttackTables) -> PageSection:
         f"A {kind} tells released from real records in {best.value:.1%} of cases ({best.low:.1%} to {best.high:.1%}; "
         f"guessing: 50 %, independent marginals: {worst:.1%})."
     )
-    figures = {
-        f"{rival}, {kind}": {"accuracy": a.to_json(), "auc": b.to_json()} for (rival, kind), (a, b) in games.items()
-    }
+    figures = {f"{rival}, {kind}": {"accuracy": a, "auc": b} for (rival, kind), (a, b) in games.items()}
     state = _game_state(best.value, worst)
     return PageSection(name, title, verdict, state, (table,), figures={"records": count, **figures})
 
@@ -141,7 +139,7 @@ def copies(tables: AttackTables) -> PageSection:
     figures = {
         "compared": count,
         **{kind: {side: {"count": h, "of": n} for side, (h, n) in found.items()} for kind, found in hits.items()},
-        "excess": {kind: interval.to_json() for kind, interval in excess.items()},
+        "excess": excess,
     }
     state = leak_state(max(interval.low for interval in excess.values()))
     verdict = _copies_verdict(hits, excess, count)

@@ -64,9 +64,8 @@ class Attack:
     curve: tuple[Floats, Floats]  # the ROC curve
 
     def to_json(self) -> dict[str, object]:
-        """The attack as a JSON object, without its curve."""
-        area, point = self.area.to_json(), self.point.to_json()
-        return {"auc": area, "tpr_at_fpr": point, "members": self.members, "non_members": self.others}
+        """The figures of the attack, without its curve."""
+        return {"auc": self.area, "tpr_at_fpr": self.point, "members": self.members, "non_members": self.others}
 
 
 def judged(name: str, scores: Floats, members: int, *, confidence: float) -> Attack:

@@ -61,8 +61,8 @@ class AttackResult:
         return cls(attack, proportion(right, len(scores), confidence=confidence))
 
     def to_json(self) -> dict[str, object]:
-        """The attack as a JSON object."""
-        return self.attack.to_json() | {"guess": self.guess.to_json()}
+        """The figures of the attack."""
+        return self.attack.to_json() | {"guess": self.guess}
 
 
 def attacked(

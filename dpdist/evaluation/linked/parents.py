@@ -92,14 +92,8 @@ def real_parents(
 ) -> Deferred:
     """Graph of the parents of a real table with their first members, and of what the policies met.
 
-    Parameters
-    ----------
-    table : Located
-        Opened by `linked.read` with the column of the ids.
-    released : ReleasedTable
-        Says which codes a release can tell apart.
-    seed : int
-        Of the choice of parents, where there are too many.
+    The table is opened by `linked.read` with the column of the ids; `released` says which codes a release can tell
+    apart. Where there are too many parents, `seed` is that of their choice.
     """
     key = sample_key(seed, "parents")
     share = min(MOST_ROWS / max(table.rows, 1), 1.0)

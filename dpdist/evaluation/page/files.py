@@ -6,13 +6,13 @@ They are in a folder of mode 0700, or below a prefix of an S3 bucket that somebo
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dpdist.errors import DataNotFound, OutputUnwritable
+from dpdist.storage import local
 from dpdist.storage.store import Store
 
 
@@ -94,17 +94,8 @@ def is_remote(place: str | os.PathLike[str]) -> bool:
 
 def write_private(path: Path, content: bytes, *, advice: str) -> None:
     """Replace a file of mode 0600, in folders of mode 0700. Raises OutputUnwritable, with the `advice`."""
-    temporary = None
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        local.write(str(path), content, exclusive=False, mode=0o600)
     except OSError as error:
-        if temporary is not None:
-            with suppress(OSError):
-                os.unlink(temporary)
         raise OutputUnwritable(f"{path.parent} cannot be written ({error.strerror}): {advice}") from None

@@ -136,6 +136,15 @@ class CurvePlan:
         """Root mean square of the noise on the mean, in L2; the noise of a private count adds to it."""
         return self.sigma / self.curves * math.sqrt(float(self.basis.eigenvalues.sum()))
 
+    def public_parameters(self) -> dict[str, Any]:
+        """The public parameters, for the manifest."""
+        names = ("penalty", "clip", "truncation", "sigma", "count_sigma")
+        return {name: getattr(self, name) for name in names} | {
+            "clip_norm": "L2",
+            "terms": self.basis.eigenvalues.size,
+            "sensitivity_of_sum": self.sensitivity,
+        }
+
     def fact(self) -> Fact:
         """The expansion and the clipping, for people."""
         text = (

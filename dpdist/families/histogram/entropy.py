@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.calibration import GaussianPlan, Mechanism, grid_noise
 from dpdist.families.histogram.measurement import sampler_delta
+from dpdist.families.histogram.spec import CHECK_SHARE
 from dpdist.privacy import accountant
+from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Gaussian
 from dpdist.privacy.formatting import Fact
@@ -80,6 +82,14 @@ class EntropyPlan:
     def deviations(self) -> tuple[float, ...]:
         """Standard deviation of the noise on each entropy, in bits."""
         return tuple(scale * (math.sqrt(2) if self.mechanism == "laplace" else 1) for scale in self.scales)
+
+    def public_parameters(self, histograms: Sequence[int]) -> list[dict[str, Any]]:
+        """The public parameters of each entropy, by the numbers of their histograms, for the manifest."""
+        return [
+            {"histogram": number, "order": order, "mechanism": self.mechanism, "scale": scale}
+            | {"sensitivity": both.sensitivity, "published_bound": both.published_bound}
+            for number, order, scale, both in zip(histograms, self.orders, self.scales, self.bounds, strict=True)
+        ]
 
     def facts(self, histograms: Sequence[int]) -> list[Fact]:
         """The noise of each entropy, by the numbers of their histograms, for people."""
@@ -157,6 +167,17 @@ def plan_entropies(
         event=Composed((*events, ApproximateDP(0.0, sampler, label="sampler"))),
         unit=unit,
     )
+
+
+def check_of_records(records: int, epsilon: float, delta: float, unit: int) -> CountCheck:
+    """The check of the declared number of records, with its share of the budget. Raises AccountingError: too few."""
+    try:
+        return count_check(records=records, epsilon=epsilon, delta=delta, unit=unit)
+    except AccountingError as error:
+        raise AccountingError(
+            f"{error} ({float(CHECK_SHARE):.0%} of the budget); or choose privacy.adjacency: replacement if the number "
+            "of records is public"
+        ) from None
 
 
 def _least_laplace(steps: Sequence[tuple[int, int]], epsilon: float, delta: float) -> tuple[float, tuple[Event, ...]]:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.formatting import Fact
 
 ABSENT = -1
 _CHANGES = 0.7  # weight of a change beside a level
@@ -72,6 +73,18 @@ class Panel:
         """Whether levels and changes are enough nearer than with independent noise."""
         independent = math.sqrt(len(self.strategy))
         return sum(self.deviations) < _PAYS * (independent + math.sqrt(2) * independent)
+
+    def fact(self, followed: str, *, changes: int, scale: float) -> Fact:
+        """What following units is worth, where noise for a single count has the deviation `scale`, for people."""
+        periods = len(self.strategy)
+        level, change = (part * scale for part in self.deviations)
+        alone = scale * math.sqrt(periods)
+        text = (
+            f"{followed} over {periods} periods with {changes} changes at most; later ones are not counted. Deviation "
+            f"of a level {level:.4g}, of a change from one period to the next {change:.4g}; with independent noise "
+            f"{alone:.4g} and {math.sqrt(2) * alone:.4g}"
+        )
+        return Fact("Panel", text, {"level": level, "change": change, "independent_level": alone})
 
     def measured(self, table: Counts) -> Counts:
         """What noise is added to, of a table whose first axis is the period: exact integers of the same shape."""

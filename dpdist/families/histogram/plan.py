@@ -16,7 +16,7 @@ from dpdist.families.base.plan import Needs, Plan, core_seconds
 from dpdist.families.histogram.binning import BinningPlan, plan_binning
 from dpdist.families.histogram.counts import CountPlan, Query, fewest_cells, parent_cells
 from dpdist.families.histogram.curves import CurvePlan, plan_mean
-from dpdist.families.histogram.entropy import EntropyPlan, plan_entropies
+from dpdist.families.histogram.entropy import EntropyPlan, check_of_records, plan_entropies
 from dpdist.families.histogram.kernels import eigenbasis
 from dpdist.families.histogram.measurement import (
     LeakagePlan,
@@ -31,7 +31,7 @@ from dpdist.families.histogram.spec import CHECK_SHARE, HistogramSpec
 from dpdist.federated.messages import LEAST_SIGMA
 from dpdist.federated.plan import SummedPlan
 from dpdist.privacy.calibrate import ABOVE
-from dpdist.privacy.checks import CountCheck, count_check
+from dpdist.privacy.checks import CountCheck
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed, Replacement
 from dpdist.privacy.formatting import Fact, mebibytes
@@ -137,7 +137,7 @@ class HistogramPlan(Plan):
 
     def public_parameters(self) -> dict[str, Any]:
         """The public parameters, for the manifest."""
-        spec, entropies, curves = self.spec, self.entropies, self.curves
+        spec = self.spec
         out = super().public_parameters() | {"adjacency": spec.privacy.adjacency}
         if self.counts is not None:
             rows = zip(spec.queries, self.cells, self.noise, self.deviations, strict=True)
@@ -155,21 +155,11 @@ class HistogramPlan(Plan):
             out["bins"] = self.binning.public_parameters()
         if self.leakage is not None:
             out["leakage"] = self.leakage.guarantee.to_json()
-        if entropies is not None:
-            bounds = zip(spec.entropy_targets, entropies.scales, entropies.bounds, strict=True)
-            out["entropies"] = [
-                {"histogram": number, "order": order, "mechanism": entropies.mechanism, "scale": scale}
-                | {"sensitivity": both.sensitivity, "published_bound": both.published_bound}
-                for (number, order), scale, both in bounds
-            ]
-        if curves is not None:
-            out["curves"] = {
-                "kernel": spec.curves.kernel.model_dump() if spec.curves else None,
-                **{name: getattr(curves, name) for name in ("penalty", "clip", "truncation", "sigma", "count_sigma")},
-                "clip_norm": "L2",
-                "terms": curves.basis.eigenvalues.size,
-                "sensitivity_of_sum": curves.sensitivity,
-            }
+        if self.entropies is not None:
+            out["entropies"] = self.entropies.public_parameters([number for number, _ in spec.entropy_targets])
+        if self.curves is not None:
+            kernel = spec.curves.kernel.model_dump() if spec.curves else None
+            out["curves"] = {"kernel": kernel} | self.curves.public_parameters()
         return out
 
     def needs(self) -> Needs:
@@ -204,15 +194,8 @@ class HistogramPlan(Plan):
         """What the bound on the records of a unit costs; of a panel, what following units is worth."""
         if self.panel is None or self.measurement is None or self.spec.panel is None:
             return super().bounds()
-        periods, settings = len(self.panel.strategy), self.spec.panel
-        level, change = (part * min(self.measurement.scales) for part in self.panel.deviations)
-        alone = min(self.measurement.scales) * math.sqrt(periods)
-        text = (
-            f"units (column {self.spec.column_beside!r}) are followed over {periods} periods with {settings.changes} "
-            f"changes at most; later ones are not counted. Deviation of a level {level:.4g}, of a change from one "
-            f"period to the next {change:.4g}; with independent noise {alone:.4g} and {math.sqrt(2) * alone:.4g}"
-        )
-        return [Fact("Panel", text, {"level": level, "change": change, "independent_level": alone})]
+        followed = f"units (column {self.spec.column_beside!r}) are followed"
+        return [self.panel.fact(followed, changes=self.spec.panel.changes, scale=min(self.measurement.scales))]
 
     def noise_at(self, at_most: int) -> float:
         """The deviation of a count of the first histogram, or of the mean of curves."""
@@ -349,7 +332,9 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
                     "entropies need a check of data.minimum_records, which may fail: set privacy.delta above 0"
                 )
             spent = CHECK_SHARE
-            check = _check(records, epsilon * float(spent), privacy.delta * float(spent), spec.records_of_a_unit)
+            check = check_of_records(
+                records, epsilon * float(spent), privacy.delta * float(spent), spec.records_of_a_unit
+            )
             records = check.minimum
         entropies = plan_entropies(
             [order for _, order in spec.entropy_targets],
@@ -392,16 +377,6 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
         return FederatedHistogramPlan(spec=spec, counts=counts, measurement=measurement)
     parts: dict[str, Any] = {"binning": binning, "entropies": entropies, "count": check, "panel": panel}
     return HistogramPlan(spec=spec, counts=counts, measurement=measurement, **parts)
-
-
-def _check(records: int, epsilon: float, delta: float, unit: int) -> CountCheck:
-    try:
-        return count_check(records=records, epsilon=epsilon, delta=delta, unit=unit)
-    except AccountingError as error:
-        raise AccountingError(
-            f"{error} ({float(CHECK_SHARE):.0%} of the budget); or choose privacy.adjacency: replacement if the number "
-            "of records is public"
-        ) from None
 
 
 def _filled(whole: HistogramPlan) -> HistogramPlan:

@@ -37,7 +37,7 @@ from dpdist.families.prediction.lid.method import (
 )
 from dpdist.families.prediction.lid.method import codes as party_codes
 from dpdist.families.prediction.lid.regression import Features
-from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning, average
+from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning, average, fit_nystroem
 from dpdist.families.prediction.plan import FederatedPrivatePlan, LidPlan, PrivatePlan, TwoStagePlan
 from dpdist.families.prediction.private import stages as private
 from dpdist.families.prediction.private.together import measure_together
@@ -240,7 +240,8 @@ def _fitted(
             case _:
                 landmarks = task.constant("landmarks", sample()[1][: regression.landmarks])
                 sums = [task("sums", stage2.landmark_sums, seen, tuning, landmarks, block) for block in blocks]
-                made = task("solve", stage2.fit_landmarks, tuning, landmarks, task.tree("add", _total, sums))
+                solve = partial(fit_nystroem, kernel=tuning.kernel, penalty=tuning.penalty)
+                made = task("solve", solve, task.tree("add", _total, sums), landmarks)
         model: KernelRidge = attempt.executor.compute([made], progress=progress)[0]
         return model
 

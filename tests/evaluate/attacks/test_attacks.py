@@ -12,6 +12,7 @@ import pytest
 from releases import SCHEMA, project
 
 from dpdist.evaluation.attacks import AttackTables, Sizes, attack_sections, excess, likeness, membership
+from dpdist.evaluation.attacks.intervals import Estimate
 from dpdist.evaluation.attacks.shadow import mechanism_of, partial_copies
 from dpdist.evaluation.page.sections import PageSection
 from dpdist.evaluation.records import drawn, independent, size
@@ -64,7 +65,7 @@ def fresh() -> dict[str, PageSection]:
     return attacked(people(ROWS, seed=9))
 
 
-def auc(section: PageSection, attack: str) -> dict[str, float]:
+def auc(section: PageSection, attack: str) -> Estimate:
     figures: Any = section.figures[attack]
     return figures["auc"]
 
@@ -77,14 +78,14 @@ def test_copies_are_found_by_every_attack() -> None:
     assert figures["exact"]["hold-out"]["count"] == pytest.approx(chance, abs=3)  # wages of nothing
     assert f"repeats {ROWS:,} of {ROWS:,}" in sections["copies"].verdict
     for attack in ("closest record", "density", "shadow models"):
-        assert auc(sections["membership"], attack)["low"] > 0.9, attack
+        assert auc(sections["membership"], attack).low > 0.9, attack
     assert "can be told" in sections["membership"].verdict
     for name in ("copies", "membership", "linkage", "inference", "location"):
         assert sections[name].state == "bad", sections[name].verdict
     linked: Any = sections["linkage"].figures["excess"]
-    assert linked["10"]["low"] > 0.1
+    assert linked["10"].low > 0.1
     inferred: Any = sections["inference"].figures["excess"]
-    assert min(inferred[f"a{i}"]["low"] for i in range(5)) > 0.2
+    assert min(inferred[f"a{i}"].low for i in range(5)) > 0.2
 
 
 def test_a_fresh_sample_gives_nothing_away() -> None:
@@ -92,7 +93,7 @@ def test_a_fresh_sample_gives_nothing_away() -> None:
         assert section.state == "good", section.verdict
         if name == "membership":
             for attack in ("closest record", "density", "shadow models", "control"):
-                assert auc(section, attack)["low"] <= 0.5 <= auc(section, attack)["high"]
+                assert auc(section, attack).low <= 0.5 <= auc(section, attack).high
 
 
 def test_sections_are_figures_tables_and_words() -> None:
@@ -123,8 +124,8 @@ def test_a_tenth_of_copies_is_noticed_where_it_counts() -> None:
     assert sections["copies"].state == "bad"
     assert sections["membership"].state == "bad"
     point: Any = sections["membership"].figures["closest record"]
-    assert point["tpr_at_fpr"]["found"]["low"] > 0.04
-    assert auc(sections["membership"], "closest record")["value"] < 0.6
+    assert point["tpr_at_fpr"].found.low > 0.04
+    assert auc(sections["membership"], "closest record").value < 0.6
 
 
 def test_near_copies_are_counted_apart() -> None:
@@ -134,7 +135,7 @@ def test_near_copies_are_counted_apart() -> None:
     figures: Any = attacked(near)["copies"].figures
     assert figures["exact"]["training"]["count"] < 0.01 * ROWS
     assert figures["near"]["training"]["count"] == ROWS
-    assert figures["excess"]["near"]["low"] > 0.5
+    assert figures["excess"]["near"].low > 0.5
 
 
 def test_the_game_tells_marginals_from_records_and_not_samples() -> None:
@@ -248,7 +249,7 @@ def test_shadow_models_know_the_mechanism(tmp_path: Path) -> None:
     own = tables(table, table, holdout, schema=schema, sizes=sizes)
     section = membership.section(own, mechanism=mechanism)
     assert "by the same mechanism" in section.tables[0].note
-    assert auc(section, "shadow models")["low"] > 0.5
+    assert auc(section, "shadow models").low > 0.5
 
     def refused(table: Codes, seed: int) -> Codes:
         from dpdist.errors import CheckFailed

@@ -89,7 +89,7 @@ def test_an_operating_point_accuses_no_more_than_is_allowed() -> None:
     assert point.accused.value <= 0.001
     assert point.found == proportion(30, 100)  # four at 499 would be accused together, which is too many
     assert operating_point(positive, negative, allowed=0.002).found == proportion(50, 100)
-    assert point.to_json()["found"]["value"] == 0.3
+    assert point.found.value == 0.3
 
 
 def test_a_curve_goes_from_nothing_to_everything() -> None:

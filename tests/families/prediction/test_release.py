@@ -262,6 +262,7 @@ def test_the_first_stage_of_the_guide_runs(table: Path, tmp_path: Path, monkeypa
         ({"first_stage": "dpdist_rehearsed:three"}, r"callable as three\(original, rng\)"),
         ({"first_stage": "dpdist_rehearsed:failing"}, "made-up rows it failed with ZeroDivisionError"),
         ({"first_stage": "dpdist_rehearsed:short"}, "rows of the shape"),
+        ({"first_stage": "dpdist_rehearsed:nans"}, "finite rows"),
         ({"first_stage": "dpdist_rehearsed:nothing"}, "there is no"),
         ({"regression": {"hook": "dpdist_rehearsed:Argument"}}, r"callable as Argument\(\)"),
         ({"regression": {"hook": "dpdist_rehearsed:Unfitted"}}, "made-up rows it failed with AttributeError"),
@@ -274,6 +275,7 @@ def test_stages_that_do_not_do_what_they_must_are_refused_before_an_attempt(
         "def three(target, rows, rng): return target\n"
         "def failing(original, rng): return 1 // 0\n"
         "def short(original, rng): return original[:-1]\n"
+        "def nans(original, rng): return original * float('nan')\n"
         "class Argument:\n"
         "    def __init__(self, seed): pass\n"
         "class Unfitted:\n"

@@ -21,13 +21,12 @@ from dpdist.families.prediction.lid.regression import (
     block_sample,
     fit_all,
     fit_groups,
-    fit_landmarks,
     join_samples,
     landmark_sums,
     predicted,
     tuning_of,
 )
-from dpdist.families.prediction.lid.ridge import PROFILES, RadialKernel, reach
+from dpdist.families.prediction.lid.ridge import PROFILES, RadialKernel, Tuning, reach
 from dpdist.families.prediction.plan import plan
 from dpdist.families.prediction.second_stage import RegressionSpec
 from dpdist.families.prediction.spec import TwoStageSpec
@@ -91,13 +90,15 @@ def test_nystroem_with_all_landmarks_is_exact(intercept: bool) -> None:
 
 def test_distributed_with_one_group_is_exact_and_lambda_is_that_of_the_full_size() -> None:
     x, y = simulated(60, 1)
-    kernel = RadialKernel(name="gaussian", width=0.5)
-    one = ridge.average([[ridge.fit_group(x, y, rows=60, kernel=kernel, penalty=0.2)]])
-    assert one.predict(x) == pytest.approx(ridge.fit_exact(x, y, kernel=kernel, penalty=0.2).predict(x))
-    halves = [ridge.fit_group(x[i::2], y[i::2], rows=60, kernel=kernel, penalty=0.2) for i in (0, 1)]
-    by_hand = [ridge.fit_exact(x[i::2], y[i::2], kernel=kernel, penalty=0.1) for i in (0, 1)]
-    expected = (by_hand[0].predict(x) + by_hand[1].predict(x)) / 2
-    assert ridge.average([halves]).predict(x) == pytest.approx(expected)
+    features, tuning = Features(UNIT, np.ones(3)), Tuning(kernel=RadialKernel(name="gaussian", width=0.5), penalty=0.2)
+    exact = ridge.fit_exact(x, y, kernel=tuning.kernel, penalty=0.2)
+    [one] = fit_groups(features, (tuning, KEY, 60, 60), (x, y), 0)
+    assert one.predict(x) == pytest.approx(exact.predict(x))
+    halves = fit_groups(features, (tuning, KEY, 30, 60), (x, y), 0)
+    chosen = [[np.flatnonzero((x == row).all(axis=1))[0] for row in half.centres[0]] for half in halves]
+    assert sorted(np.concatenate(chosen)) == list(range(60))
+    by_hand = [ridge.fit_exact(x[rows], y[rows], kernel=tuning.kernel, penalty=0.1).predict(x) for rows in chosen]
+    assert ridge.average([halves]).predict(x) == pytest.approx((by_hand[0] + by_hand[1]) / 2)
 
 
 def sample_of(features: Features, blocks: list[Block], size: int) -> Sample:
@@ -117,7 +118,7 @@ def estimators(
     return {
         "exact": fit_all(features, tuning, blocks),
         "distributed": ridge.average(groups),
-        "nystroem": fit_landmarks(tuning, marks, sums),
+        "nystroem": ridge.fit_nystroem(sums, marks, kernel=tuning.kernel, penalty=tuning.penalty),
     }
 
 
@@ -140,7 +141,7 @@ def test_several_columns_are_each_predicted_as_one_alone() -> None:
     kernel = RadialKernel(name="matern", width=1.0)
 
     def made(targets: np.ndarray) -> list[ridge.KernelRidge]:
-        halves = [ridge.fit_group(x[i::2], targets[i::2], rows=90, kernel=kernel, penalty=0.2) for i in (0, 1)]
+        halves = [ridge.fit_exact(x[i::2], targets[i::2], kernel=kernel, penalty=0.1) for i in (0, 1)]
         sums = ridge.nystroem_sums(x, targets, landmarks=x[:20], kernel=kernel)
         return [
             ridge.fit_exact(x, targets, kernel=kernel, penalty=0.2),

@@ -42,7 +42,6 @@ from dpdist.families.prediction.lid.inputs import (
     near_counts,
 )
 from dpdist.families.prediction.lid.method import ALPHAS, BlockLayout, Disclosure, Method, largest_alpha, shuffled
-from dpdist.families.prediction.lid.regression import checked_rows
 from dpdist.families.prediction.spec import FIRST_STAGE_NAMES
 from dpdist.privacy.noise import Noise
 from dpdist.spec.kinds import load_hook
@@ -323,7 +322,3 @@ def test_hooks_are_found_or_refused() -> None:
     for bad in ("math:nothing", "no.such.module:f", "math:pi"):
         with pytest.raises(SpecError, match=r"prediction\.first_stage"):
             load_hook(bad, setting="prediction.first_stage")
-    with pytest.raises(SpecError, match="finite rows"):
-        checked_rows(np.full((2, 2), np.nan), np.zeros((2, 2)), setting="s")
-    with pytest.raises(SpecError, match="finite rows"):
-        checked_rows(np.zeros((2, 3)), np.zeros((2, 2)), setting="s")

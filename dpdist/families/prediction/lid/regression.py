@@ -122,20 +122,16 @@ def fit_groups(
     if tuning.kernel.parties:  # every group has its share of every party
         dealt = order[np.argsort(tuning.kernel.codes(inputs)[order], kind="stable")]
         groups = [dealt[first::count] for first in range(count)]
+    shares = [tuning.penalty * len(group) / rows for group in groups]  # lambda is that of all rows
     return [
-        ridge.fit_group(inputs[group], responses[group], rows=rows, kernel=tuning.kernel, penalty=tuning.penalty)
-        for group in groups
+        ridge.fit_exact(inputs[group], responses[group], kernel=tuning.kernel, penalty=penalty)
+        for group, penalty in zip(groups, shares, strict=True)
     ]
 
 
 def landmark_sums(features: Features, tuning: Tuning, landmarks: Floats, block: Block) -> NystroemSums:
     """The sums of the Nystroem estimator over the records of a block."""
     return ridge.nystroem_sums(*features.of(block), landmarks=landmarks, kernel=tuning.kernel)
-
-
-def fit_landmarks(tuning: Tuning, landmarks: Floats, sums: NystroemSums) -> KernelRidge:
-    """The Nystroem estimator from the sums over all records."""
-    return ridge.fit_nystroem(sums, landmarks=landmarks, kernel=tuning.kernel, penalty=tuning.penalty)
 
 
 def fit_hook(hook: str, features: Features, blocks: Sequence[Block]) -> Any:
@@ -165,16 +161,11 @@ _ROWS = 40  # made up
 
 
 def own_rows(hook: str, original: Floats, rng: np.random.Generator) -> Floats:
-    """Synthetic rows of a user's first stage. Raises SpecError: they have another shape, or are not finite."""
-    return checked_rows(load_hook(hook, setting=FIRST_STAGE)(original.copy(), rng), original, setting=FIRST_STAGE)
-
-
-def checked_rows(rows: object, like: Floats, *, setting: str) -> Floats:
-    """What a user's first stage returned, on the unit cube. Raises SpecError: another shape, or not finite."""
-    out = np.asarray(rows, np.float64)
-    if out.shape != like.shape or not np.all(np.isfinite(out)):
-        raise SpecError(f"{setting}: it must return finite rows of the shape it was given")
-    return np.clip(out, 0.0, 1.0)
+    """Synthetic rows of a user's first stage, on the unit cube. Raises SpecError: another shape, or not finite."""
+    rows = np.asarray(load_hook(hook, setting=FIRST_STAGE)(original.copy(), rng), np.float64)
+    if rows.shape != original.shape or not np.all(np.isfinite(rows)):
+        raise SpecError(f"{FIRST_STAGE}: it must return finite rows of the shape it was given")
+    return np.clip(rows, 0.0, 1.0)
 
 
 def rehearse_hooks(method: Method) -> None:

@@ -262,11 +262,6 @@ def fit_exact(inputs: Floats, responses: Floats, *, kernel: RadialKernel, penalt
     return KernelRidge(kernel, offset, (inputs,), (weights,))
 
 
-def fit_group(inputs: Floats, responses: Floats, *, rows: int, kernel: RadialKernel, penalty: float) -> KernelRidge:
-    """The estimator of one group of rows, with lambda as for all `rows` of them."""
-    return fit_exact(inputs, responses, kernel=kernel, penalty=penalty * len(inputs) / rows)
-
-
 def average(groups: Sequence[Sequence[KernelRidge]]) -> KernelRidge:
     """The mean of groups of estimators of one kernel."""
     parts = [part for group in groups for part in group]
@@ -309,7 +304,7 @@ def nystroem_sums(inputs: Floats, responses: Floats, *, landmarks: Floats, kerne
     return NystroemSums(products, right, ones, *_party_totals(kernel, codes, responses))
 
 
-def fit_nystroem(sums: NystroemSums, *, landmarks: Floats, kernel: RadialKernel, penalty: float) -> KernelRidge:
+def fit_nystroem(sums: NystroemSums, landmarks: Floats, *, kernel: RadialKernel, penalty: float) -> KernelRidge:
     """The Nystroem estimator from the sums over all rows; the landmarks' functions are orthonormalised first."""
     offset = _offsets(kernel, sums.rows, sums.totals)
     own = kernel(landmarks, landmarks)
