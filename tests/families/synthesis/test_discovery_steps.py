@@ -108,7 +108,7 @@ def test_one_record_moves_all_histograms_by_what_is_charged(tmp_path: Path, monk
     records = [kinds[i] for i in rng.integers(0, len(kinds), 40)]
     outcome: dict[str, Any] = {}
     before, noise = measured(records, tmp_path, monkeypatch, outcome)
-    charged = noise.spent(1, 1 + 2 * 2 + 1)  # a step is asked of the number alone
+    charged = noise.spent(1, 1 + 2 * 2, 1)  # a step is asked of the number alone
     most = 0.0
     for record in kinds:
         after, _ = measured([*records, record], tmp_path, monkeypatch, outcome)
