@@ -14,7 +14,7 @@ import numpy as np
 from deniability_claims import release_claim, tables_canaries
 from harness import Clock, argument_parser, spec_without_places, write
 
-from dpdist.families.base.bounding import joined
+from dpdist.families.base.cutting import joined
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.claims import (
     alike,

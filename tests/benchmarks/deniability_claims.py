@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import CheckFailed
-from dpdist.families.base.bounding import joined
+from dpdist.families.base.cutting import joined
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.deniability.claims import resemblance
 from dpdist.families.deniability.parameters import (

@@ -20,7 +20,7 @@ from scipy.stats import binom
 
 from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
-from dpdist.families.base.bounding import joined
+from dpdist.families.base.cutting import joined
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability import deniability, estimation, splits

@@ -18,7 +18,8 @@ from dpdist.data.released import Decoder, ReleasedTable
 from dpdist.data.report import RowReport
 from dpdist.evaluation.inputs import sample_key
 from dpdist.evaluation.utility.checks import broken_operator
-from dpdist.families.base.bounding import ShardPiece, blocks_of, joined, sharded
+from dpdist.families.base.bounding import ShardPiece, blocks_of, sharded
+from dpdist.families.base.cutting import joined
 from dpdist.families.base.family import LinkedRows
 from dpdist.families.base.graph import no_codes, table_pass
 from dpdist.ledger.keys import KeyRef, load_noise

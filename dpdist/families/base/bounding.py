@@ -12,7 +12,7 @@ values have changed as often as is declared, they stay.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -25,6 +25,7 @@ from dpdist.data.inputs import Join
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.data.records import Batches, HeldRecords, Located, Records, RecordsInMemory
 from dpdist.data.report import RowReport
+from dpdist.families.base.cutting import joined
 from dpdist.families.base.graph import no_codes
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
@@ -276,13 +277,3 @@ def _since(first: NDArray[np.bool_], event: NDArray[np.bool_]) -> NDArray[np.int
     """How many events there were in each unit up to a row; `first` marks the first row of each."""
     number = np.cumsum(event)
     return np.asarray(number - number[np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))])
-
-
-def joined(pieces: Iterable[Codes]) -> Codes:
-    """Records one after another."""
-    return [np.concatenate(columns) for columns in zip(*pieces, strict=True)]
-
-
-def spans_of(blocks: Sequence[Codes], spans: Sequence[tuple[int, int]]) -> Codes:
-    """The records of a span of each block, one after another."""
-    return joined([column[a:b] for column in block] for block, (a, b) in zip(blocks, spans, strict=True))

@@ -13,7 +13,7 @@ from typing import Any
 from dpdist.cluster.executor import InProcess
 from dpdist.data.records import Records, RecordsInMemory
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, StorableT, silent
-from dpdist.families.base.bounding import joined
+from dpdist.families.base.cutting import joined
 from dpdist.families.base.family import Stage
 from dpdist.families.base.plan import Plan
 from dpdist.ledger.keys import KeyRef

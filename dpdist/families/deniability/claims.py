@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from dpdist.data.count import PairCounts, pair_counts
-from dpdist.families.base.bounding import joined
+from dpdist.families.base.cutting import joined
 from dpdist.families.base.network import Network, thresholds_from_weights
 from dpdist.families.base.rehearsal import EXECUTOR, key_from
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesis, SeedSynthesizer

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import CheckFailed
-from dpdist.families.base.bounding import joined
+from dpdist.families.base.cutting import joined
 from dpdist.families.base.network import Network
 from dpdist.families.deniability.prefixes import PrefixCode, SeedIndex
 from dpdist.families.deniability.spec import DeniabilitySpec

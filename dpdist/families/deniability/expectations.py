@@ -23,7 +23,7 @@ from dpdist.data.report import check
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import EmptyTable
-from dpdist.families.base.bounding import joined
+from dpdist.families.base.cutting import joined
 from dpdist.families.deniability.search import NOISE_SHARE
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec, Shares
 from dpdist.families.deniability.splits import plan_model

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.records import slices
-from dpdist.families.base.bounding import spans_of
+from dpdist.families.base.cutting import spans_of
 from dpdist.families.deniability.deniability import (
     CandidateRecords,
     Passed,

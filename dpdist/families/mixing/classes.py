@@ -17,8 +17,8 @@ from dpdist.cluster.executor import Deferred, Executor
 from dpdist.data.operators import Operator
 from dpdist.errors import DataError
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.bounding import joined
 from dpdist.families.base.calibration import noisily_passes
+from dpdist.families.base.cutting import joined
 from dpdist.families.base.passes import Passes
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import SHARD_BYTES, Mixer, Rows, clip_rows

@@ -13,7 +13,7 @@ from dpdist.cluster.executor import Deferred, Tasks
 from dpdist.data.records import slices
 from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
-from dpdist.families.base.bounding import joined, spans_of
+from dpdist.families.base.cutting import joined, spans_of
 from dpdist.families.base.family import Stage
 from dpdist.families.mixing.classes import (
     ClassCodes,

@@ -22,7 +22,8 @@ from dpdist.data.operators import pair_counts_operator
 from dpdist.data.records import HeldRecords, Located, RecordsInMemory
 from dpdist.data.report import RowReport, check
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
-from dpdist.families.base.bounding import ShardPiece, blocks_of, joined, sharded
+from dpdist.families.base.bounding import ShardPiece, blocks_of, sharded
+from dpdist.families.base.cutting import joined
 from dpdist.families.base.family import Stage
 from dpdist.families.base.graph import no_codes, table_pass
 from dpdist.families.relational.draw import draw_linked

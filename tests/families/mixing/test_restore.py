@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from dpdist.families.base.bounding import joined
+from dpdist.families.base.cutting import joined
 from dpdist.families.mixing.classes import Restorations
 from dpdist.families.mixing.mixture import Mixer, clip_rows, piece_of
 from dpdist.families.mixing.restore import mixture_sums, restoration
