@@ -53,12 +53,13 @@ unsynced.apply()
 
 multiprocessing.get_context("forkserver").set_forkserver_preload(list(forkserver.PRELOADED))
 distributed.utils._forkserver_preload_set = True
-_nanny, _environment = Nanny.__init__, dict(os.environ)
+_nanny = Nanny.__init__
+_environment = {name: value for name, value in os.environ.items() if not name.startswith(("DPDIST_KEK", "AWS_"))}
 
 
 @functools.cache
 def _start_forks() -> None:
-    """Start the server of worker processes with an environment that no test has changed."""
+    """Start the server of worker processes with an environment that no test has changed, and without secrets."""
     with mock.patch.dict(os.environ, _environment, clear=True):
         multiprocessing.forkserver.ensure_running()
 
