@@ -44,7 +44,7 @@ def _column(out: BinaryIO, values: pa.Array, told: Attributes) -> None:
     """A vector of R: a factor, dates, times, logical values, integers, numbers or texts."""
     kind = values.type
     if pa.types.is_dictionary(kind):
-        codes = np.asarray(values.indices.fill_null(-1)) + 1
+        codes = np.asarray(values.indices.cast(pa.int64()).fill_null(-1)) + 1
         codes = np.where(codes == 0, _NONE, codes)
         classes = ["ordered", "factor"] if kind.ordered else ["factor"]
         _vector(out, _INTEGER, codes.astype(">i4"), {"levels": values.dictionary.to_pylist(), "class": classes, **told})

@@ -37,6 +37,7 @@ class Law:
 
     Parameters
     ----------
+    model : PublishedModel
     rules : Rules
         No record breaks them.
     kept : collection of int
@@ -64,8 +65,12 @@ class Law:
         return list(rows), fitted.adjustment.weights(rows, fitted.domain)
 
     def marginal(self, attributes: Set) -> Floats:
-        """Shares of the cells of some attributes of the table, ascending; of the shape of their domains. Raises
-        SpecError: the exact marginal would take too much memory.
+        """Shares of the cells of some attributes of the table, ascending; of the shape of their domains.
+
+        Raises
+        ------
+        SpecError
+            The exact marginal would take too much memory.
         """
         shape = tuple(self.domain[i] for i in attributes)
         if self.is_weighted:
@@ -147,8 +152,12 @@ class Law:
     def draw(self, condition: Condition | None, records: int, noise: Noise) -> tuple[Codes, int]:
         """Records that meet a condition, in random order, and how many different rows of a pool they come from.
 
-        Of a law without weights there is no such number: it is that of the records. Raises SpecError: no record of
-        this law meets the condition.
+        Of a law without weights there is no such number: it is that of the records.
+
+        Raises
+        ------
+        SpecError
+            No record of this law meets the condition.
         """
         if self.is_weighted:
             return self._from_pool(condition, records, noise)

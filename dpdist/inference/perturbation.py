@@ -139,6 +139,8 @@ class ErrorField:
     ----------
     codes : Codes
         The released records.
+    cardinalities : sequence of int
+    errors : CellErrors
     numbers : sequence of ndarray or None
         For each attribute the number of each code where they are ordered.
     measurements : Measurements, optional

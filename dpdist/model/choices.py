@@ -68,12 +68,8 @@ class Choices:
     merge_below: float = 1.5  # values with noisy counts under this many deviations are merged
     coarse: tuple[tuple[int, int], ...] = ((24, 20),)  # from so large attributes on, groups of their coarse copies
     cells: int = 150_000  # most cells of all cliques
-    iterations: tuple[int, ...] = (
-        24,
-        32,
-        *[40] * 6,
-        60,
-    )  # of the fit after the tree and each round; the last number repeats
+    # of the fit after the tree and each round; the last number repeats
+    iterations: tuple[int, ...] = (24, 32, *[40] * 6, 60)
     penalty: float = 0.5  # part of the expected error of a pair's table that its score is reduced by
     priorities: tuple[tuple[int, int, float], ...] = ()  # pairs of attributes, and their weights; others have 1
     # pool_parts, pool_rows: parts of the pool of model records whose weights are raked, and rows of each

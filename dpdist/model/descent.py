@@ -46,9 +46,8 @@ def denoised(share: Floats, known: Floats, weight: float) -> Floats:
         return share
     left, parts = np.split(solve(matmul(squares, squares) + unit, np.hstack([wide, unit])), [columns + 1], axis=1)
     energy = inner(left.ravel(), left.ravel())
-    noise = (
-        columns * (inner(parts.ravel(), parts.ravel()) - 1) / weight
-    )  # in the direction of the margins there is none
+    # the energy of noise in what is left out; the direction of the margins, which counts 1, has no noise
+    noise = columns * (inner(parts.ravel(), parts.ravel()) - 1) / weight
     left *= min(1.0, noise / energy) if energy else 0.0
     return share - (left if wide is dependence else left.T)
 

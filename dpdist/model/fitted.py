@@ -249,5 +249,5 @@ def _expected(pairs: Mapping[tuple[int, int], Floats], coding: Coding) -> NDArra
 
 
 def units_of(shares: Floats) -> NDArray[np.int64]:
-    """Shares in units; where one cell has all records, its share may be more than 1 by what floats err."""
+    """Shares in units. The share of a cell that has all records may be above 1 by an error of floats: it is 1."""
     return np.clip(np.rint(shares * UNIT), 0, UNIT).astype(np.int64)

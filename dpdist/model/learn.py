@@ -173,7 +173,7 @@ def _all_pairs(
 
 
 def _weights(learner: Learner) -> list[float]:
-    """Weights of all pairs, by what a model of earlier releases expects: cells that hold more than noise count."""
+    """Weights of all pairs, by the cells of a model of earlier releases that hold more than noise."""
     fine, records = learner.coding.fine, learner.one_way.records
     pairs = list(combinations(range(len(fine)), 2))
     sigma = float(learner.account.deviations(learner.choices.rake, [1.0] * len(pairs))[0])

@@ -32,9 +32,8 @@ from dpdist.spec.rules import Rules
 # the largest weight of a pair: a distance times a weight over this moves by at most 1 with a record, rounded down
 LARGEST_WEIGHT = 1 << 10
 
-FULL = (
-    0.99  # above this part of its cells a model counts as full: only pairs that are close in the tree are still tried
-)
+# above this part of its cells a model counts as full: only pairs that are close in the tree are still tried
+FULL = 0.99
 RULES_PART = 4  # rules may take a fourth of the cells of the model
 A = TypeVar("A", bound=tuple[int, ...])
 

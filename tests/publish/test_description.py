@@ -182,6 +182,16 @@ def test_every_type_of_r(tmp_path: Path) -> None:
     assert (first["number"], first["text"], first["kind"]) == (0.1, "Zoë ż", "b")
 
 
+@pytest.mark.parametrize("width", [pa.int8(), pa.uint8()], ids=str)
+def test_factors_of_r_have_all_levels(width: pa.DataType, tmp_path: Path) -> None:
+    pyreadr = pytest.importorskip("pyreadr")
+    levels = [f"v{code}" for code in range(128)]
+    codes = pa.array([*range(128), None], width)
+    write_rds(tmp_path / "t.rds", pa.table({"kind": pa.DictionaryArray.from_arrays(codes, levels)}), {})
+    (frame,) = pyreadr.read_r(tmp_path / "t.rds").values()
+    assert frame["kind"].astype(object).where(frame["kind"].notna(), None).tolist() == [*levels, None]
+
+
 @pytest.mark.parametrize("to", ["dta", "sav"])
 def test_stata_and_spss_read_the_labels(release: Any, to: str, tmp_path: Path) -> None:
     pyreadstat = pytest.importorskip("pyreadstat")

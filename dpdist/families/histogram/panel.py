@@ -51,7 +51,7 @@ class Panel:
 
     @property
     def norm(self) -> float:
-        """What a unit changes at most, in L2: noise of so many sigma costs what sigma costs for one count."""
+        """What a unit changes at most, in L2: noise of this many deviations costs what one costs for a single count."""
         return math.sqrt(self.squared)
 
     @cached_property

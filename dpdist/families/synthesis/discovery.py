@@ -14,7 +14,7 @@ CELLS = 512
 """Cells of a fine histogram, about; of small tables fewer."""
 
 _VALUES = 4.0  # parts of mu^2 that the values of a column get where a histogram of numbers has one: they must be clear
-_STEPS = 0.25  # the same for multiples, of which only most or few matters
+_STEPS = 0.25  # the same for multiples: most of a column's values are, or few
 
 _NAMED = 0.25  # part of delta that is the probability of naming a value of one record
 

@@ -40,7 +40,7 @@ MOST_VALUES = 100
 
 _MOST_BINS = 40  # in addition to heaps
 _LEAST_CELLS = 8
-_ZERO = 1 << 24  # parts of a range of any numbers, the first of which are taken for 0
+_ZERO = 1 << 24  # parts of a range of any numbers; the first are taken for 0
 _SEEN = 2.5  # deviations from which on cells at an end have records
 _CLEAR = 4.0  # deviations from which on a coarse bin has records
 _RESOLVED = 3.0  # deviations of the records of a coarse bin between public bounds, on average
@@ -145,10 +145,10 @@ def _split(schema: Schema, names: Sequence[str], counts: Counts) -> list[Counts]
 
 
 def _groups(given: Attribute, records: float) -> Counts:
-    """The first bin of each group of bins that gets a count of its own, where there are so many deviations of records.
+    """The first bin of each group of bins that gets a count of its own; `records` are in deviations of the noise.
 
-    Bins of public bounds are so many that records stand out of the noise on average; powers of two become powers of
-    four where records are few.
+    Between public bounds the groups are few enough that on average their records stand out of the noise. Without
+    bounds, powers of two become powers of four where records are few.
     """
     lows = given.bin_ends()[0]
     if given.bounds is None or given.bounds[1] < UNBOUNDED:
