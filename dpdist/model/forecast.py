@@ -22,8 +22,7 @@ from dpdist.accuracy.tables import TRIPLES
 from dpdist.errors import AccountingError
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, MOST_CODED_CELLS, TRIPLE_CELLS, Choices, is_wide
 from dpdist.model.grids import GROUPS
-from dpdist.privacy.arrays import Floats
-from dpdist.privacy.grid import LARGEST_SCALE
+from dpdist.privacy.arrays import LARGEST_SCALE, Floats
 from dpdist.privacy.selection import draws_of_pick, pick_scale
 
 

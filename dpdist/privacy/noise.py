@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from dpdist.privacy import _thresholds
-from dpdist.privacy.grid import steps_of
+from dpdist.privacy.arrays import steps_of
 from dpdist.privacy.selection import Candidates
 
 SAMPLER_DELTA = 2.0**-60

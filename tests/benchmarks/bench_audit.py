@@ -14,7 +14,6 @@ import numpy as np
 from deniability_claims import release_claim, tables_canaries
 from harness import Clock, argument_parser, spec_without_places, write
 
-from dpdist.families.base.cutting import joined
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.claims import (
     alike,
@@ -31,6 +30,7 @@ from dpdist.families.histogram.claims import canaries as histogram_canaries
 from dpdist.families.histogram.claims import claims as histogram_claims
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.mixing.claims import mixtures_claim
+from dpdist.privacy.arrays import joined
 from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.testing import Claim, Finding, audit, audit_in_one_run, table_of
 from dpdist.spec.schema import Schema

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import CheckFailed
-from dpdist.families.base.cutting import joined
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.deniability.claims import resemblance
 from dpdist.families.deniability.parameters import (
@@ -27,7 +26,7 @@ from dpdist.families.deniability.structure import (
     independent_structure,
 )
 from dpdist.privacy import accountant
-from dpdist.privacy.arrays import Codes, Floats
+from dpdist.privacy.arrays import Codes, Floats, joined
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim
 from dpdist.spec.schema import Schema

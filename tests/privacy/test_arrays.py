@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.privacy.arrays import stable_order
-from dpdist.privacy.grid import grid_below, power_of_two, round_to_grid
+from dpdist.privacy.arrays import grid_below, power_of_two, round_to_grid, stable_order
 
 WORDS = (np.uint8, np.uint16, np.uint32, np.uint64)
 

@@ -19,7 +19,7 @@ from scipy import special, stats
 
 from dpdist.privacy import _thresholds
 from dpdist.privacy import noise as noise_module
-from dpdist.privacy.grid import LARGEST_SCALE
+from dpdist.privacy.arrays import LARGEST_SCALE
 from dpdist.privacy.noise import Noise
 
 KEY = bytes(range(32))

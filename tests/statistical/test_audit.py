@@ -20,7 +20,6 @@ from scipy.stats import binom
 
 from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
-from dpdist.families.base.cutting import joined
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability import deniability, estimation, splits
@@ -42,6 +41,7 @@ from dpdist.ledger.keys import KeyRef
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy import testing as auditor
+from dpdist.privacy.arrays import joined
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run, guessing_p_value, table_of
 from dpdist.publish.verify import read_release

@@ -17,7 +17,6 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from dpdist.data.count import PairCounts, pair_counts
-from dpdist.families.base.cutting import joined
 from dpdist.families.base.network import Network, thresholds_from_weights
 from dpdist.families.base.rehearsal import EXECUTOR, key_from
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesis, SeedSynthesizer
@@ -38,7 +37,7 @@ from dpdist.families.deniability.structure import (
 )
 from dpdist.model.claims import model_claim
 from dpdist.privacy import accountant
-from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.privacy.arrays import Codes, Counts, Floats, joined
 from dpdist.privacy.deniability import SeedRecords, pass_probability
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim

@@ -34,11 +34,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import CheckFailed
-from dpdist.families.base.cutting import joined
 from dpdist.families.base.network import Network
 from dpdist.families.deniability.prefixes import PrefixCode, SeedIndex
 from dpdist.families.deniability.spec import DeniabilitySpec
-from dpdist.privacy.arrays import Codes, Counts
+from dpdist.privacy.arrays import Codes, Counts, joined
 from dpdist.privacy.noise import Noise
 
 

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.records import slices
-from dpdist.families.base.cutting import spans_of
 from dpdist.families.deniability.deniability import (
     CandidateRecords,
     Passed,
@@ -41,7 +40,7 @@ from dpdist.families.deniability.prefixes import (
     seed_keys,
 )
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.privacy.arrays import Codes, Counts
+from dpdist.privacy.arrays import Codes, Counts, spans_of
 
 if TYPE_CHECKING:
     from dpdist.cluster.executor import Deferred, Executor

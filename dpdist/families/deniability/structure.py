@@ -33,8 +33,8 @@ from dpdist.families.deniability.search import (
     total_variation_sensitivity,
 )
 from dpdist.privacy.accountant import choose_noise
+from dpdist.privacy.arrays import grid_below, round_to_grid
 from dpdist.privacy.event import Event
-from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.sensitivity import bounds
 from dpdist.spec.schema import Schema

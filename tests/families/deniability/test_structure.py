@@ -21,7 +21,7 @@ from dpdist.families.deniability.structure import (
     structure_plan,
 )
 from dpdist.privacy import accountant, events
-from dpdist.privacy.grid import round_to_grid
+from dpdist.privacy.arrays import round_to_grid
 from dpdist.privacy.noise import Noise
 
 SCORES = ("cfs", "mutual-information", "total-variation")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.histogram.entropy import plan_entropies, release_entropies, renyi, shannon
 from dpdist.privacy import accountant
-from dpdist.privacy.grid import round_to_grid
+from dpdist.privacy.arrays import round_to_grid
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.sensitivity import Bounds, bounds
 
