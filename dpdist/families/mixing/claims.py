@@ -31,7 +31,7 @@ from dpdist.privacy.arrays import Floats
 from dpdist.privacy.checks import CountCheck
 from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.sampled_gaussian import SampledUnit
+from dpdist.privacy.pieces import SampledUnit
 from dpdist.privacy.testing import Claim
 
 _MIXTURES, _DELTA = 4, 0.01
