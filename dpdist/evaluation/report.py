@@ -18,7 +18,7 @@ import numpy as np
 
 from dpdist.errors import OutputUnwritable, SpecError
 from dpdist.evaluation import attacks
-from dpdist.evaluation.attacks.shadow import mechanism_of_release
+from dpdist.evaluation.attacks.membership import mechanism_of_release
 from dpdist.evaluation.binning import View
 from dpdist.evaluation.inputs import Inputs, require_records
 from dpdist.evaluation.page.files import Folder, Pages
