@@ -20,8 +20,7 @@ from dpdist.data.source import TableSource, find_files
 from dpdist.errors import DataError, DataNotFound, DpdistError, SpecError
 from dpdist.evaluation.inputs import EvaluatedTables, open_inputs, weight_of
 from dpdist.evaluation.page.files import Pages, is_remote, pages_at
-from dpdist.evaluation.page.page import WORDS
-from dpdist.evaluation.page.sections import PageSection
+from dpdist.evaluation.page.page import WORDS, PageSection
 from dpdist.evaluation.report import (
     about_release,
     check_output,

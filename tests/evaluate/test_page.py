@@ -15,8 +15,7 @@ from needs import left_out
 
 from dpdist.evaluation.page import page as page_module
 from dpdist.evaluation.page import plots
-from dpdist.evaluation.page.page import PageAbout, render, text_of
-from dpdist.evaluation.page.sections import PageSection, PageTable, Plot, plain
+from dpdist.evaluation.page.page import PageAbout, PageSection, PageTable, Plot, plain, render, text_of
 from tests.evaluate.browser import chromium, visit
 
 EVIL = "</td></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}$\\foo^{"

@@ -42,8 +42,8 @@ from dpdist.evaluation.attacks.intervals import (
     operating_point,
     roc_curve,
 )
+from dpdist.evaluation.page.page import PageSection, PageTable, State, does_not_apply
 from dpdist.evaluation.page.plots import roc_plot
-from dpdist.evaluation.page.sections import PageSection, PageTable, State, does_not_apply
 from dpdist.evaluation.records import Agreement, Gower, coarse, drawn, halves, size, stacked, take
 from dpdist.families.base.plan import Plan
 from dpdist.families.base.registry import family_of, stages_of

@@ -25,8 +25,8 @@ from dpdist.evaluation.attacks.intervals import Estimate, Sizes, proportion
 from dpdist.evaluation.attacks.membership import ALLOWED, Attack, judged
 from dpdist.evaluation.binning import view_of
 from dpdist.evaluation.linked.parents import ParentRecords
+from dpdist.evaluation.page.page import PageSection, PageTable, State, does_not_apply
 from dpdist.evaluation.page.plots import roc_plot
-from dpdist.evaluation.page.sections import PageSection, PageTable, State, does_not_apply
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.spec.schema import Schema
 

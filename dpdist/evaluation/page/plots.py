@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.evaluation.page.sections import Plot, visible
+from dpdist.evaluation.page.page import Plot, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

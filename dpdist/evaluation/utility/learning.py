@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from dpdist.evaluation.binning import View
 from dpdist.evaluation.page import plots
-from dpdist.evaluation.page.sections import Cell, PageSection, PageTable, State, does_not_apply
+from dpdist.evaluation.page.page import Cell, PageSection, PageTable, State, does_not_apply
 from dpdist.evaluation.utility.models import (
     CLASSIFIERS,
     ModelKind,

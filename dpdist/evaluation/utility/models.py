@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
 from dpdist.evaluation.binning import Axis, View
-from dpdist.evaluation.page.sections import PageSection, does_not_apply
+from dpdist.evaluation.page.page import PageSection, does_not_apply
 from dpdist.evaluation.records import drawn, independent, size, take
 from dpdist.privacy.arrays import Codes, Floats
 

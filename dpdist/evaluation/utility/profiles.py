@@ -13,7 +13,7 @@ import numpy as np
 from dpdist.data.records import BATCH_ROWS
 from dpdist.evaluation.binning import View
 from dpdist.evaluation.page import plots
-from dpdist.evaluation.page.sections import Plot, State
+from dpdist.evaluation.page.page import Plot, State
 from dpdist.evaluation.utility.marginals import Marginals, Subset, marginals_operator
 from dpdist.privacy.arrays import Codes, Counts, Floats
 

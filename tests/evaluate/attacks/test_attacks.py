@@ -14,7 +14,7 @@ from releases import SCHEMA, project
 from dpdist.evaluation.attacks import AttackTables, Sizes, attack_sections, excess, likeness, membership
 from dpdist.evaluation.attacks.intervals import Estimate
 from dpdist.evaluation.attacks.membership import mechanism_of, partial_copies
-from dpdist.evaluation.page.sections import PageSection
+from dpdist.evaluation.page.page import PageSection
 from dpdist.evaluation.records import drawn, independent, size
 from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.deniability.plan import plan
