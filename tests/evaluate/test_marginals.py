@@ -17,7 +17,7 @@ from dpdist.data.count import pair_counts
 from dpdist.data.operators import pair_counts_operator, through
 from dpdist.data.released import ReleaseDecoder
 from dpdist.errors import VerificationFailed
-from dpdist.evaluation.binning import view_of
+from dpdist.evaluation.records import view_of
 from dpdist.evaluation.utility.marginals import (
     Marginals,
     chosen_triples,

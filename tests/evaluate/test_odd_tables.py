@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from dpdist import errors
 from dpdist.cli import app
 from dpdist.data.count import MAX_PAIR_CELLS, pair_cells
-from dpdist.evaluation.binning import view_of
+from dpdist.evaluation.records import view_of
 from dpdist.evaluation.request import Request
 from dpdist.evaluation.run import Evaluated, run_evaluation
 from dpdist.ledger import Books

@@ -1,7 +1,7 @@
 """The page: one HTML file that works offline and asks for nothing; and its sections, with a verdict in words.
 
-A section is what one part of an evaluation (the marginals, a model, an attack) hands to the page and to the JSON.
-All it shows is plain text, which Jinja escapes, or SVG that `dpdist.evaluation.page.plots` drew. Its content security
+A section is what one part of an evaluation (the marginals, a model, an attack) hands to the page and to the JSON. All
+the page shows is plain text, which Jinja escapes, or SVG that `dpdist.evaluation.page.plots` drew. Its content security
 policy forbids every request and every style and script but the two that are written here, by their hashes.
 """
 

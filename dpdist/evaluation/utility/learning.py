@@ -8,9 +8,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpdist.evaluation.binning import View
 from dpdist.evaluation.page import plots
 from dpdist.evaluation.page.page import Cell, PageSection, PageTable, State, does_not_apply
+from dpdist.evaluation.records import View
 from dpdist.evaluation.utility.models import (
     CLASSIFIERS,
     ModelKind,

@@ -11,9 +11,9 @@ from math import comb
 import numpy as np
 
 from dpdist.data.records import BATCH_ROWS
-from dpdist.evaluation.binning import View
 from dpdist.evaluation.page import plots
 from dpdist.evaluation.page.page import Plot, State
+from dpdist.evaluation.records import View
 from dpdist.evaluation.utility.marginals import Marginals, Subset, marginals_operator
 from dpdist.privacy.arrays import Codes, Counts, Floats
 

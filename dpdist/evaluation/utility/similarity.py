@@ -9,9 +9,9 @@ from math import comb
 import numpy as np
 
 from dpdist.data.count import PairCounts
-from dpdist.evaluation.binning import View
 from dpdist.evaluation.page import plots
 from dpdist.evaluation.page.page import Cell, PageSection, PageTable, Plot, State, does_not_apply
+from dpdist.evaluation.records import View
 from dpdist.evaluation.utility.marginals import (
     SUBSAMPLES,
     Marginals,
