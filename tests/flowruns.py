@@ -16,7 +16,7 @@ from outcomes import at_moments
 from releases import project
 
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.ledger.key_encryption import KeyEncryptionKey
+from dpdist.ledger.signing import KeyEncryptionKey
 from dpdist.lifecycle import run as lifecycle
 from dpdist.lifecycle.run import Run, run_release
 from dpdist.storage.store import Store

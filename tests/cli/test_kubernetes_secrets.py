@@ -15,7 +15,7 @@ from cryptography import x509
 from dpdist import errors
 from dpdist.cli.cluster import chart_settings, secret_manifests
 from dpdist.ledger import keys
-from dpdist.ledger.key_encryption import KeyEncryptionKey
+from dpdist.ledger.signing import KeyEncryptionKey
 
 ENVIRONMENT = {
     "DPDIST_LEDGER": "postgresql+psycopg://dpdist:planted@db/ledger",

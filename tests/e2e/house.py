@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from servers import ROOT, Processes, answers, wait_for
 
-from dpdist.ledger.key_encryption import KeyEncryptionKey
+from dpdist.ledger.signing import KeyEncryptionKey
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_port

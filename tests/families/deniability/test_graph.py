@@ -34,8 +34,8 @@ from dpdist.families.deniability.graph import (
     sharded_seeds,
 )
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys, seed_operator
-from dpdist.ledger.key_encryption import KeyEncryptionKey
 from dpdist.ledger.keys import KeyRef, load_noise, new_key, write_key_file
+from dpdist.ledger.signing import KeyEncryptionKey
 from dpdist.privacy.arrays import Codes
 
 KEY = KeyRef.fixed("5a" * 32)
