@@ -16,8 +16,7 @@ from federations import federation
 
 from dpdist.errors import AccountingError, RoundFailed, SpecError
 from dpdist.families.mixing.budget import compare
-from dpdist.families.mixing.federated.plan import FederatedPlan
-from dpdist.families.mixing.plan import planned
+from dpdist.families.mixing.plan import FederatedPlan, planned
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.federated.messages import (
     identity_text,

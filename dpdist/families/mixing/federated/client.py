@@ -13,8 +13,7 @@ from dpdist.errors import RoundFailed, SpecError
 from dpdist.families.mixing.classes import Classes, Confirmed, class_sums, gather
 from dpdist.families.mixing.classes import confirm as confirm_classes
 from dpdist.families.mixing.federated.messages import noisy_steps
-from dpdist.families.mixing.federated.plan import FederatedPlan
-from dpdist.families.mixing.plan import planned
+from dpdist.families.mixing.plan import FederatedPlan, planned
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.federated import session as own
 from dpdist.federated.client import Joined, answering, masks_of, message_of, pin

@@ -22,8 +22,8 @@ from dpdist.families.mixing.classes import MixedClass, Mixtures, Restorations, n
 from dpdist.families.mixing.federated import client
 from dpdist.families.mixing.federated.client import MixingSession
 from dpdist.families.mixing.federated.messages import average, largest_step
-from dpdist.families.mixing.federated.plan import FederatedPlan
 from dpdist.families.mixing.mixture import Rows
+from dpdist.families.mixing.plan import FederatedPlan
 from dpdist.families.mixing.restore import Restoration, mixture_sums, restoration
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.federated.client import Joined
