@@ -15,7 +15,7 @@ from federations import predicting_federation as federation
 from dpdist.cluster.worker_groups import Lost
 from dpdist.errors import RoundFailed, SpecError
 from dpdist.families.base.registry import make_plan
-from dpdist.families.prediction.private.together import PredictionSession, contribute
+from dpdist.families.prediction.private.stages import PredictionSession, contribute
 from dpdist.federated import mailbox, rounds
 from dpdist.federated.client import ClientAnswer
 from dpdist.federated.mailbox import MailboxClient
