@@ -27,8 +27,8 @@ from releases import SCHEMA, fund, placed, table
 import dpdist
 from dpdist.errors import EmptyTable, ReleaseConflict, SpecError, VerificationFailed
 from dpdist.families.base.registry import make_plan
-from dpdist.families.mixing.federated import client as mixing
-from dpdist.families.mixing.federated.client import MixingSession
+from dpdist.families.mixing.federated import stages as mixing
+from dpdist.families.mixing.federated.stages import MixingSession
 from dpdist.federated import client
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import Run, run_release

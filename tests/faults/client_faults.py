@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpdist.families.mixing.federated import client as mixing
+from dpdist.families.mixing.federated import stages as mixing
 from dpdist.federated import session as client_session
 
 _numbers = count()

@@ -20,9 +20,9 @@ from federations import NAMES, contract_of_client, federation, states, table
 from dpdist.errors import ColumnMismatch
 from dpdist.families.base.registry import make_plan
 from dpdist.families.mixing import classes
-from dpdist.families.mixing.federated import client as mixing
-from dpdist.families.mixing.federated.client import MixingSession
+from dpdist.families.mixing.federated import stages as mixing
 from dpdist.families.mixing.federated.messages import average
+from dpdist.families.mixing.federated.stages import MixingSession
 from dpdist.families.mixing.mixture import clip_rows
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec
