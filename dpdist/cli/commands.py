@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpdist.api.display import bars, stop_bars
-from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
 from dpdist.cli.help import dress
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.ledger_views import metrics, report
-from dpdist.cli.plan import plan
+from dpdist.cli.plan import account_app, plan
 from dpdist.cli.readers import audit_coverage, draw, export, infer, replicates, tabulate, verify
 from dpdist.cli.runs import join, runs_app
 from dpdist.cli.schema import examples, schema_app, spec_app, synthesize
