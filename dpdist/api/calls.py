@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from dpdist.api.containers import as_input, column_names, is_partitioned, paths_of
 from dpdist.api.display import PlannedRelease, shown
-from dpdist.api.given import executor_for, key_of, specified
+from dpdist.api.given import as_input, column_names, executor_for, is_partitioned, key_of, paths_of, specified
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.errors import printable
 from dpdist.spec.reader import AnySpecification

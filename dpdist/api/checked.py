@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpdist.api.containers import as_input, is_partitioned, paths_of, to_arrow
-from dpdist.api.given import executor_for
+from dpdist.api.given import as_input, executor_for, is_partitioned, paths_of, to_arrow
 from dpdist.cluster.executor import InProcess
 from dpdist.data.files import check_arrow
 from dpdist.data.inputs import Files, source_of

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpdist.api.containers import as_input, is_partitioned, paths_of
 from dpdist.api.display import shown
-from dpdist.api.given import executor_for, specified
+from dpdist.api.given import as_input, executor_for, is_partitioned, paths_of, specified
 from dpdist.api.ledger import Ledger
 from dpdist.errors import SpecError
 from dpdist.spec.reader import AnySpecification

@@ -16,7 +16,7 @@ import pytest
 from dask import delayed
 from pydantic import ValidationError
 
-from dpdist.api.containers import as_input
+from dpdist.api.given import as_input
 from dpdist.data.report import check
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
