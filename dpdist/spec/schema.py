@@ -49,7 +49,7 @@ from dpdist.spec.strict_yaml import load_yaml, write_yaml
 from dpdist.spec.validation import validated
 
 if TYPE_CHECKING:
-    from dpdist.api.checked import SchemaCheck
+    from dpdist.api.schemas import SchemaCheck
 
 LARGEST_INTEGER = 1 << 62
 """Largest absolute value of an integer in a domain."""
@@ -506,7 +506,7 @@ class Schema(Displayed, Frozen):
         -------
         SchemaCheck
         """
-        module = import_module("dpdist.api.checked")  # of a layer above this one, which has the tables
+        module = import_module("dpdist.api.schemas")  # of a layer above this one, which has the tables
         found: SchemaCheck = module.check_schema(self, table, custodian=custodian, layout=layout)
         return found
 

@@ -16,7 +16,7 @@ import pytest
 from commands import Command
 
 import dpdist
-from dpdist.api.checked import NOT_READ
+from dpdist.api.schemas import NOT_READ
 from dpdist.errors import DataNotFound, SpecError
 
 SCHEMA = dpdist.Schema.model_validate(

@@ -20,7 +20,7 @@ from commands import Command
 from outcomes import states
 from releases import KEY, fund, placed
 
-from dpdist.api.drafts import draft_of
+from dpdist.api.schemas import draft_of
 from dpdist.data.records import MOST_TEXT_BYTES
 from dpdist.data.texts import VALUES, count_values, texts_of
 from dpdist.errors import ColumnMismatch, ContractBroken, DpdistError, SpecError
