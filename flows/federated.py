@@ -14,9 +14,8 @@ from prefect.artifacts import create_table_artifact
 
 from dpdist.errors import SpecError
 
-from .events import told
 from .release import one_at_a_time, read_spec, run_with_retries, without_private_text
-from .server import artifact_key, storage_of_block
+from .server import artifact_key, storage_of_block, told
 
 if TYPE_CHECKING:
     from dpdist.federated.spec import FederatedSpec

@@ -13,9 +13,8 @@ from prefect.artifacts import create_markdown_artifact
 from dpdist.errors import LedgerError
 from dpdist.spec.release import DEFAULT_LEDGER
 
-from .events import name_run, tell_state
 from .release import pinned, without_private_text
-from .server import page_address, storage_of_block
+from .server import name_run, page_address, storage_of_block, tell_state
 
 
 @flow(

@@ -39,8 +39,7 @@ from dpdist.spec.reader import load
 from dpdist.spec.series import day_of, is_whole
 from dpdist.spec.strict_yaml import load_yaml
 
-from .events import RELEASED, tell, told
-from .server import StepProgress, artifact_key, inside, show_outcome, show_plan, storage_of_block
+from .server import RELEASED, StepProgress, artifact_key, inside, show_outcome, show_plan, storage_of_block, tell, told
 
 if TYPE_CHECKING:
     from dpdist.lifecycle.run import AttemptMode
