@@ -103,7 +103,8 @@ class Synthesizer(Displayed):
         """Return a synthesizer for a table without a schema; it reads no record. `fit` finds what is not public.
 
         Names and types of the columns are taken as public. Values that many records share, bounds and bins are found
-        with noise, for ``discover.share`` of the budget (of mu^2, 0.4 by default), in the same charge as the model.
+        with noise, for ``discover.share`` of the budget at most (of mu^2, 0.75 by default), in the same charge as the
+        model.
 
         Parameters
         ----------
