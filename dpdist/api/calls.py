@@ -10,7 +10,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dpdist.api.display import PlannedRelease, shown
-from dpdist.api.given import as_input, column_names, executor_for, is_partitioned, key_of, paths_of, specified
+from dpdist.api.given import (
+    as_input,
+    column_names,
+    executor_for,
+    is_partitioned,
+    key_of,
+    named_arguments,
+    paths_of,
+    specified,
+)
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.errors import printable
 from dpdist.spec.reader import AnySpecification
@@ -36,6 +45,7 @@ IN_MEMORY = "given as a table"
 """What stands for `data.path` in the spec of a release whose table is no file."""
 
 
+@named_arguments
 def plan(
     spec: AnySpecification,
     *,
@@ -78,6 +88,7 @@ def plan(
     return PlannedRelease(plan)
 
 
+@named_arguments
 def release(
     spec: AnySpecification,
     *,
@@ -209,6 +220,7 @@ def _silent(text: str) -> None:
     """Announce nothing."""
 
 
+@named_arguments
 def open_release(
     path: str | os.PathLike[str],
     *,
@@ -242,6 +254,7 @@ def open_release(
     return Release(path, public_key=key, storage_options=storage_options)
 
 
+@named_arguments
 def open_series(
     path: str | os.PathLike[str],
     *,
@@ -271,6 +284,7 @@ def open_series(
     return Series.open(path, key_of(public_key), storage_options=storage_options)
 
 
+@named_arguments
 def verify(
     path: str | os.PathLike[str] | Release,
     *,

@@ -191,6 +191,14 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "a delta that is none": (errors.SpecError, "delta", lambda: asked(delta=1.0)),
     "a setting that is none": (errors.SpecError, "did you mean 'records'",
         lambda: asked(settings={"synthesis.record": 5})),
+    "eps": (TypeError, "did you mean 'epsilon'?", lambda: asked(eps=1)),
+    "eps of a synthesizer": (TypeError, "Synthesizer() has no argument 'eps'; did you mean 'epsilon'?",
+        lambda: dpdist.Synthesizer({}, eps=1)),  # type: ignore[call-arg]
+    "eps of a release": (TypeError, "release() has no argument 'eps'; there are spec, data",
+        lambda: dpdist.release({}, eps=1)),  # type: ignore[call-arg]
+    "columns to drops": (TypeError, "did you mean 'drop'?", lambda: asked(drops=[])),
+    "a seed that is misspelled": (TypeError, "did you mean 'seed'?",
+        lambda: asked().sample(5, seeds=1)),  # type: ignore[call-arg]
     "another frame": (errors.ColumnMismatch, "'region' is missing",
         lambda: asked(ledger=dpdist.Ledger("others.db"), dataset="others").fit(people().drop(columns="region"))),
     "a second release": (errors.BudgetExceeded, "dataset=", lambda: asked().fit(people())),
