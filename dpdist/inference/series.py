@@ -27,8 +27,9 @@ from dpdist.inference.answers import NORMAL_95, Answer, Quantity, around, infer,
 from dpdist.inference.published import Published
 from dpdist.model.drift import Drift, spread_of
 from dpdist.model.earlier import releases_at
-from dpdist.model.evidence import Earlier, Evidence, Related
+from dpdist.model.evidence import Earlier, Evidence, Related, combined
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.formatting import Displayed, Fact, folded, lines_of
 from dpdist.spec.rules import forbidden_cells
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ _ASKED = re.compile(
     re.DOTALL,
 )
 _UNKNOWN = 1e3  # deviation of the level of the first period, before anything is known, in those of what is measured
+_UNMEASURED = "no one-way table was measured, so nothing says how many records there are"
 _APART = "a period did not measure this table: errors of the periods are taken to add up"
 
 
@@ -67,8 +69,8 @@ class RollUp:
         return cls(name, release, records / records.sum())
 
 
-@dataclass(frozen=True, eq=False)
-class Series:
+@dataclass(frozen=True, eq=False, repr=False)
+class Series(Displayed):
     """Releases of one population, in the order of time."""
 
     periods: tuple[str, ...]  # names of their folders
@@ -158,8 +160,20 @@ class Series:
         """Draw a count or share of each period, with its 95 % intervals as a band (matplotlib); return the axes."""
         frame = self.frame(quantity)
         axes = frame["estimate"].plot(ax=axes, title=quantity)
-        axes.fill_between(range(len(frame)), frame["low"], frame["high"], alpha=0.25, label="95 %")
+        axes.fill_between(range(len(frame)), frame["low"], frame["high"], alpha=0.25, label="95 % interval")
+        axes.legend()
         return axes
+
+    @property
+    def _heading(self) -> str:
+        return f"A series of {len(self.periods)} releases"
+
+    def _facts(self) -> list[Fact]:
+        longer = ", ".join(one.name for one in self.roll_ups)
+        periods = Fact("Periods", f"{self.periods[0]} to {self.periods[-1]}")
+        return [periods, Fact("Attributes", ", ".join(self.releases[0].schema.names))] + [
+            Fact("Roll-ups", longer)
+        ] * bool(longer)
 
     def _place(self, name: str) -> int:
         if name not in self.periods:
@@ -168,6 +182,8 @@ class Series:
 
     def _answers(self, questions: Sequence[str], asked: Quantity, weights: Floats) -> list[Answer]:
         """Sums of levels with some weights, a row for each question."""
+        if not asked.attributes:
+            return self._of_all(questions, asked, weights)
         found: list[list[Answer]] = []
         known = [_measured(release, asked) for release in self.releases]
         if any(known):
@@ -182,6 +198,16 @@ class Series:
             found.append(_answers(questions, estimates, apart, _APART))
         return [min(one, key=lambda answer: answer.deviation or 0.0) for one in zip(*found, strict=True)]
 
+    def _of_all(self, questions: Sequence[str], asked: Quantity, weights: Floats) -> list[Answer]:
+        """Sums of the numbers of records, or of the share of all of them."""
+        if asked.kind == "share":
+            return _answers(questions, weights.sum(1), np.zeros(len(weights)), "")
+        records = np.array([release.records for release in self.releases], np.float64)
+        variances = np.array([1 / precision if (precision := _precision(one)) else math.inf for one in self.releases])
+        if not np.isfinite(variances).all():
+            raise SpecError(f"{asked.text!r}: {_UNMEASURED}")
+        return _answers(questions, weights @ records, np.sqrt(weights**2 @ variances), "")
+
     def _together(
         self, questions: Sequence[str], asked: Quantity, weights: Floats, known: Sequence[tuple[float, float] | None]
     ) -> list[Answer]:
@@ -190,18 +216,32 @@ class Series:
         answers_of = [(one, _measured(one.release, asked)) for one in self.roll_ups]
         longer = {one.name: (one.weights, *found) for one, found in answers_of if found is not None}
         periods = zip(np.eye(len(known)), known, strict=True)
-        levels, covariance = self._joint([(of, *one) for of, one in periods if one is not None] + [*longer.values()])
+        measured = [(of, *one) for of, one in periods if one is not None]
+        levels, covariance = self._joint([*measured, *longer.values()], asked.attributes)
         covariance *= np.outer(scale, scale)
         deviations = np.sqrt(np.einsum("ki,ij,kj->k", weights, covariance, weights))
         note = f"with what {', '.join(longer)} measured" if longer else ""
         return _answers(questions, weights @ (levels * scale), deviations, note)
 
-    def _joint(self, sums: Sequence[Sum]) -> tuple[Floats, Floats]:
+    def _joint(self, sums: Sequence[Sum], attributes: tuple[int, ...]) -> tuple[Floats, Floats]:
         """Shares of all periods given what was measured of them, and the covariance of their errors."""
         records = self.releases[-1].records
         spread = spread_of(np.array([_mean(sums) * records]), records)
         persons, step = (float(variance[0]) / records**2 for variance in self._drift.at_most(spread))
+        step *= self._faster(attributes)
         return joint_levels(sums, persons=persons, step=step)
+
+    def _faster(self, attributes: tuple[int, ...]) -> float:
+        """How many times as far as all tables that of a question moves in a step."""
+        tables = [release.measured(attributes) for release in self.releases]
+        cells = np.logical_and.reduce([np.isfinite(table[1]) for table in tables if table is not None])
+        factors = [self.releases[-1].records / release.records for release in self.releases]
+        chain = [
+            None if table is None else (table[0][cells] * factor, (table[1][cells] * factor) ** 2)
+            for table, factor in zip(tables, factors, strict=True)
+        ]
+        mean = combined(*chain)
+        return 1.0 if mean is None else self._drift.faster(chain, spread_of(mean[0], self.releases[-1].records))
 
     @cached_property
     def _drift(self) -> Drift:
@@ -266,7 +306,7 @@ def _measured(release: Published, asked: Quantity) -> tuple[float, float] | None
     The number of records is a mean of the totals of one-way tables, so of a share its error counts, too, and so does
     what it has in common with the errors of the cells of a one-way table.
     """
-    attributes = asked.attributes or (0,)
+    attributes = asked.attributes
     found = release.measured(attributes) if len(attributes) <= 2 else None
     if found is None:
         return None
@@ -276,8 +316,27 @@ def _measured(release: Published, asked: Quantity) -> tuple[float, float] | None
     share = float(found[0][mask].sum()) / release.records
     variance = float((found[1][mask] ** 2).sum())
     if asked.kind == "share":
-        tables = [t for t in release.model.measurements.tables if len(t.attributes) == 1 and not t.coded]
-        precision = sum(1 / (t.deviation**2 * t.counts.size) for t in tables)
+        precision = _precision(release)
         common = np.count_nonzero(mask) / mask.size if len(attributes) == 1 else 0.0
         variance += share * (share - 2 * common) / precision if precision else math.inf
     return (share, variance / release.records**2) if 0 < variance < math.inf else None
+
+
+def _precision(release: Published) -> float:
+    """The precision of the noisy number of records: of the totals of one-way tables."""
+    tables = [t for t in release.model.measurements.tables if len(t.attributes) == 1 and not t.coded]
+    return sum(1 / (t.deviation**2 * t.counts.size) for t in tables)
+
+
+def told(answers: Sequence[Answer]) -> str:
+    """Answers as text; those of several periods as lines, a note once where it is that of all."""
+    if len(answers) == 1:
+        return repr(answers[0])
+    notes = {answer.note for answer in answers}
+    named = [answer.question[:-1].rpartition(" [") for answer in answers]
+    facts = [
+        Fact(period, f"{a.estimate:,.6g}  ({a.low:,.6g} to {a.high:,.6g})" + f"; {a.note}" * (len(notes) > 1))
+        for a, (_, _, period) in zip(answers, named, strict=True)
+    ]
+    facts += [Fact("Note", note) for note in notes if note and len(notes) == 1]
+    return folded("\n".join([f"{named[0][0]}, with 95 % intervals", *lines_of(facts)]))
