@@ -6,10 +6,12 @@ import json
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from dpdist.cli.schema import json_schema_of
 from dpdist.errors import SpecError
@@ -17,7 +19,9 @@ from dpdist.families.base.registry import FAMILIES
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.spec import reader
 from dpdist.spec.reader import load
-from dpdist.spec.validation import override, parse_overrides
+from dpdist.spec.schema import Attribute
+from dpdist.spec.unit import UnitSpec
+from dpdist.spec.validation import override, parse_overrides, validation_message
 
 RELEASES = Path(__file__).parents[2] / "deploy" / "releases"
 SPECS = sorted(path.name for path in RELEASES.glob("*.yaml"))
@@ -220,3 +224,52 @@ def test_json_schemas_have_a_title_and_an_id() -> None:
         assert found["title"] == f"dpdist {kind}"
         assert found["$id"].endswith(f"/{kind}.json")
         jsonschema.Draft202012Validator.check_schema(found)
+
+
+# --- What a unit of protection is called where nobody names it
+
+
+@pytest.mark.parametrize(
+    ("column", "name"),
+    [
+        ("patient_id", "patient"),
+        ("patientId", "patient"),
+        ("Person No", "Person"),
+        ("hh_id", "hh"),
+        ("household", "household"),
+        ("hid", "hid"),  # no unit is called h
+        ("pid", "pid"),
+        ("id", "unit"),
+        ("größe_id", "unit"),
+    ],
+)
+def test_a_unit_is_called_after_its_column(column: str, name: str) -> None:
+    assert UnitSpec(by=column, at_most=1).name == name
+
+
+# --- What is said of a setting that is wrong, where several forms are admitted
+
+
+BUCKETS = "{width: n}, {edges: [...]}, {groups: [[...], ...]}, {every: month} or a list"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"bins": {"count": 0}}, "bins.count: expected 1 or more"),
+        ({"bins": {"edges": [0, 5, 5]}}, "bins: edges must be strictly increasing"),
+        ({"bins": {"width": 3}}, "bins: expected {count: n}, {edges: [...]} or {every: month}"),
+        ({"bins": 5}, "bins: expected {count: n}, {edges: [...]} or {every: month}"),
+        ({"missing": "ignore"}, "missing: expected 'refuse' or 'drop' or {category: NAME}"),
+        ({"missing": {"category": ""}}, "missing.category: expected a text of 1 character(s) or more"),
+        ({"buckets": {"width": 0}}, "buckets.width: expected 1 or more"),
+        ({"buckets": [1, "x"]}, "buckets.1: expected an integer"),
+        ({"buckets": "x"}, f"buckets: expected {BUCKETS}"),
+        ({"levels": [{"prefx": 1}]}, f"levels.0: expected {{prefix: n}}, {BUCKETS}"),
+        ({"bounds": ["a", 3]}, "bounds.0: expected an integer or a number, such as 0.25"),
+    ],
+)
+def test_a_value_of_several_forms_is_told_what_it_is_meant_to_be(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Attribute.model_validate({"name": "b", "kind": "integer", "bounds": [0, 9], **settings})
+    assert validation_message(refused.value) == message
