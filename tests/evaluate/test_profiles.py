@@ -10,8 +10,17 @@ import pytest
 
 from dpdist.evaluation.page import plots
 from dpdist.evaluation.records import Axis, View
-from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, marginals_operator
-from dpdist.evaluation.utility.profiles import dependences, parities, parity, pictures, reserved, wide_counts
+from dpdist.evaluation.utility.marginals import (
+    Marginals,
+    chosen_triples,
+    dependences,
+    marginals_operator,
+    parities,
+    parity,
+    pictures,
+    reserved,
+    wide_counts,
+)
 from dpdist.evaluation.utility.similarity import marginal_section, wide_section
 
 pytest.importorskip("matplotlib")
