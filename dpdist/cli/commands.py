@@ -187,16 +187,14 @@ def release(
         bool, typer.Option("--resume", help="Continue the attempt that was interrupted; costs nothing more.")
     ] = False,
     new_attempt: Annotated[
-        bool,
-        typer.Option("--new-attempt", help="Give up an interrupted attempt; its charge stays, a new one is made."),
+        bool, typer.Option("--new-attempt", help="Give up an interrupted attempt; its charge stays, a new one is made.")
     ] = False,
     once: Annotated[
         bool,
         typer.Option("--once", help="For jobs: begin, or continue what was interrupted, or end if it is published."),
     ] = False,
     test_key: Annotated[
-        str | None,
-        typer.Option("--test-key", hidden=True, help="A fixed key, 64 hexadecimal digits: NOT PRIVATE."),
+        str | None, typer.Option("--test-key", hidden=True, help="A fixed key, 64 hexadecimal digits: NOT PRIVATE.")
     ] = None,
     as_json: shared.AsJson = False,
     **_: Any,

@@ -115,12 +115,7 @@ def _protects(text: str | None) -> str:
 
 
 def admit_input(
-    book: Book,
-    *,
-    fingerprint: str,
-    contract: str,
-    also_charged_to: Collection[str] = (),
-    months: Collection[str] = (),
+    book: Book, *, fingerprint: str, contract: str, also_charged_to: Collection[str] = (), months: Collection[str] = ()
 ) -> None:
     """Write down that an input keeps the contract with this digest; again, it finds its work done.
 

@@ -17,14 +17,7 @@ from hypothesis import strategies as st
 
 from dpdist.data import files
 from dpdist.data.files import first_record, lines_of_range, records_of_lines
-from dpdist.data.source import (
-    TableSource,
-    beginnings,
-    find_files,
-    fingerprint,
-    format_of,
-    would_find,
-)
+from dpdist.data.source import TableSource, beginnings, find_files, fingerprint, format_of, would_find
 from dpdist.errors import DataNotFound, DpdistError, SpecError, StorageUnavailable, UnreadableFile
 from dpdist.spec.data import CsvSpec, ParentTable
 from dpdist.spec.validation import validated
@@ -368,11 +361,7 @@ def records(content: bytes, cuts: list[int], block: int) -> list[bytes]:
 
 @settings(max_examples=120, deadline=None)
 @given(
-    LINES,
-    st.sampled_from(["\n", "\r\n"]),
-    st.booleans(),
-    st.lists(st.integers(0, 200), max_size=6),
-    st.integers(1, 30),
+    LINES, st.sampled_from(["\n", "\r\n"]), st.booleans(), st.lists(st.integers(0, 200), max_size=6), st.integers(1, 30)
 )
 def test_every_cut_gives_the_same_records(
     texts: list[str], line_break: str, ends: bool, cuts: list[int], block: int

@@ -168,11 +168,7 @@ def test_power_of_two() -> None:
             power_of_two(refused)
 
 
-@given(
-    values=st.lists(st.floats(-1e6, 1e6), min_size=1),
-    bits=st.integers(-10, 30),
-    noise=st.integers(-(2**51), 2**51),
-)
+@given(values=st.lists(st.floats(-1e6, 1e6), min_size=1), bits=st.integers(-10, 30), noise=st.integers(-(2**51), 2**51))
 def test_rounded_values_and_noise_add_exactly(values: list[float], bits: int, noise: int) -> None:
     grid = 2.0**-bits
     rounded = round_to_grid(values, grid=grid)

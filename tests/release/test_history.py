@@ -96,7 +96,7 @@ def test_attempts_are_logged_from_their_charge_to_their_end(tmp_path: Path, log:
     entries = [json.loads(line) for line in log.getvalue().splitlines()]
     told = [entry for entry in entries if "stage" not in entry]
     assert [entry["message"] for entry in told] == [
-        *("attempt reserved", "run ended early", "attempt resumed", "release committed", "release published"),
+        *("attempt reserved", "run ended early", "attempt resumed", "release committed", "release published")
     ]
     whose = {"release": "first", "dataset": "people", "attempt": outcome.attempt}
     assert all(entry.items() >= whose.items() for entry in told)
