@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     validate_parameters=True,
 )
 def federated(
-    spec: str | dict[str, Any],
-    settings: dict[str, Any] | None = None,
-    attempt: Literal["once", "replace"] = "once",
+    spec: str | dict[str, Any], settings: dict[str, Any] | None = None, attempt: Literal["once", "replace"] = "once"
 ) -> str:
     """Run a federated release, or continue the one that was interrupted; parameters as of `flows.release.release`.
     Returns str: address of the release.

@@ -31,11 +31,7 @@ MOMENTS = (
 )
 """When a fault may strike: as the key is shared, as a stage begins, before the ledger commits, before the manifest."""
 
-_CALLS = {
-    "charge": (Books, "share_key"),
-    "commit": (Books, "commit"),
-    "manifest": (publication, "publish"),
-}
+_CALLS = {"charge": (Books, "share_key"), "commit": (Books, "commit"), "manifest": (publication, "publish")}
 
 
 @contextmanager

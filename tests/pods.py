@@ -159,9 +159,7 @@ class Pods:
 def _expanded(text: str, environment: dict[str, str]) -> str:
     """``$(NAME)`` filled in, ``$$(`` as ``$(``: the kubelet's rules."""
     return re.sub(
-        r"\$\$|\$\((\w+)\)",
-        lambda found: "$" if found[0] == "$$" else environment.get(found[1], found[0]),
-        text,
+        r"\$\$|\$\((\w+)\)", lambda found: "$" if found[0] == "$$" else environment.get(found[1], found[0]), text
     )
 
 

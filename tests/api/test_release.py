@@ -173,13 +173,7 @@ def test_a_release_is_evaluated_against_frames(ledger: dpdist.Ledger) -> None:
 
 def test_a_synthesizer_charges_once_and_samples_for_free(ledger: dpdist.Ledger) -> None:
     model = dpdist.Synthesizer(
-        SCHEMA,
-        epsilon=5,
-        delta=1e-7,
-        ledger=ledger,
-        dataset="people",
-        settings=LEAST,
-        name="model",
+        SCHEMA, epsilon=5, delta=1e-7, ledger=ledger, dataset="people", settings=LEAST, name="model"
     )
     again = type(model)(**model.get_params())
     assert again.get_params() == model.get_params()

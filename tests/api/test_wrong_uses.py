@@ -189,11 +189,7 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[Place], Any]]] = {
             releases.SCHEMA, epsilon=1, delta=1e-9, ledger=p.ledger, dataset="people"
         ).sample(),
     ),
-    "fitting without a minimum": (
-        errors.SpecError,
-        "minimum_records",
-        lambda p: synthesizer(p).fit(TABLE),
-    ),
+    "fitting without a minimum": (errors.SpecError, "minimum_records", lambda p: synthesizer(p).fit(TABLE)),
     "an unknown parameter": (
         errors.SpecError,
         "no parameter 'eps'; did you mean 'epsilon'?",

@@ -15,13 +15,7 @@ from deniability_claims import release_claim, tables_canaries
 from harness import Clock, argument_parser, spec_without_places, write
 
 from dpdist.families.base.registry import make_plan
-from dpdist.families.deniability.claims import (
-    alike,
-    even_network,
-    records_claim,
-    structure_claim,
-    tables_claim,
-)
+from dpdist.families.deniability.claims import alike, even_network, records_claim, structure_claim, tables_claim
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesizer
 from dpdist.families.deniability.parameters import parameter_plan
 from dpdist.families.deniability.plan import plan

@@ -378,11 +378,7 @@ def main() -> None:
     spec = yaml.safe_load(arguments.spec.read_text())
     values = columns(spec, arguments.data)
     keep_figures(spec, values, arguments.data)
-    results = {
-        "table_s3": table_s3(spec, values),
-        "errors": errors(spec, values),
-        "sensitivity": sensitivities(spec),
-    }
+    results = {"table_s3": table_s3(spec, values), "errors": errors(spec, values), "sensitivity": sensitivities(spec)}
     for r in results["table_s3"]:
         print(
             f"{r['column']:<10} n {r['records']}  H {r['entropy']:.4f}  noisy {r['entropy_noisy_mean']:.4f}  "

@@ -42,11 +42,7 @@ from dpdist.families.mixing.plan import plan
 from dpdist.families.mixing.restore import mixture_sums, restoration
 from dpdist.families.mixing.scaling import Encoding, moment_sums, noisy_moments
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.federated.messages import (
-    Masks,
-    Message,
-    public_key,
-)
+from dpdist.federated.messages import Masks, Message, public_key
 from dpdist.privacy.noise import Noise
 
 ROOT = Path(__file__).resolve().parents[2]

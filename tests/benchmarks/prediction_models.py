@@ -14,14 +14,7 @@ from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid.method import joined
-from dpdist.families.prediction.lid.regression import (
-    Features,
-    Sample,
-    fit_all,
-    fit_groups,
-    landmark_sums,
-    tuning_of,
-)
+from dpdist.families.prediction.lid.regression import Features, Sample, fit_all, fit_groups, landmark_sums, tuning_of
 from dpdist.families.prediction.lid.ridge import average, fit_nystroem
 from dpdist.families.prediction.plan import LidPlan, plan_lid
 from dpdist.families.prediction.second_stage import RegressionSpec

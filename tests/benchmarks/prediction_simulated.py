@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from prediction_models import (
-    Rows,
-)
+from prediction_models import Rows
 
 from dpdist.privacy.arrays import Floats
 

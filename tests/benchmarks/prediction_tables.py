@@ -29,10 +29,7 @@ class Task:
 
     def __init__(self, name: str, seed: int) -> None:
         path = ROOT / "deploy" / "releases" / f"{name}.yaml"
-        self.name, self.spec = (
-            name,
-            load(path, {"data.path": str(DATA / FILES[name]), "data.minimum_records": 100}),
-        )
+        self.name, self.spec = (name, load(path, {"data.path": str(DATA / FILES[name]), "data.minimum_records": 100}))
         table = open_table(table_source(self.spec), self.spec.table, partitions=1)
         codes, _ = run_pass(table, gather_operator())
         self.columns = columns_of(self.spec)

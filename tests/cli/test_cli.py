@@ -201,12 +201,7 @@ def test_errors_have_codes_and_no_traceback(
 def test_an_open_attempt_is_given_up(dpdist: Command, spec_file: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     ledger = Books.open(url)
-    request = {
-        "spec_hash": "s",
-        "input_fingerprint": "i",
-        "guarantee": "dp",
-        "event": ApproximateDP(epsilon=1),
-    }
+    request = {"spec_hash": "s", "input_fingerprint": "i", "guarantee": "dp", "event": ApproximateDP(epsilon=1)}
     reserved, drawing = (ledger.reserve(dataset="people", release=name, **request) for name in ("one", "two"))
     ledger.mark_drawing(drawing)
     ledger.close()

@@ -22,19 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cases import (
-    CASES,
-    CLIENTS,
-    DISCOVERING,
-    DISCOVERY,
-    FEDERATED,
-    HISTOGRAM,
-    LID,
-    MIXING,
-    PARTIES,
-    SYNTHESIS,
-    Case,
-)
+from cases import CASES, CLIENTS, DISCOVERING, DISCOVERY, FEDERATED, HISTOGRAM, LID, MIXING, PARTIES, SYNTHESIS, Case
 from clusters import parts
 from executors import Executors, Measured, Twice, runs_use
 from jsonschema import Draft202012Validator
@@ -89,11 +77,7 @@ TALLY = Family(
 TALLY_CASE = replace(
     HISTOGRAM,
     name="ten lines",
-    settings={
-        "kind": "tally",
-        "schema": {"attributes": SCHEMA["attributes"][:1]},
-        "data.extra_columns": "ignore",
-    },
+    settings={"kind": "tally", "schema": {"attributes": SCHEMA["attributes"][:1]}, "data.extra_columns": "ignore"},
 )
 
 

@@ -225,11 +225,7 @@ def cases(draw: st.DrawFn, *, max_rows: int = 60, continuous: bool = False) -> C
     has_commas = any("a,b" in (a.values or ()) for a in schema.attributes)
     strip = draw(st.booleans()) and not (has_commas and delimiter == ",")
     csv = CsvSpec(
-        header=header,
-        columns=None if header else schema.names,
-        delimiter=delimiter,
-        strip=strip,
-        comment="#",
+        header=header, columns=None if header else schema.names, delimiter=delimiter, strip=strip, comment="#"
     )
     return Case(
         schema=schema,

@@ -27,12 +27,7 @@ from dpdist.data.operators import Operator, Split, gather_operator, pair_counts_
 from dpdist.data.report import check
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
-from dpdist.families.base.graph import (
-    encoded,
-    partition_codes,
-    run_pass,
-    table_pass,
-)
+from dpdist.families.base.graph import encoded, partition_codes, run_pass, table_pass
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.storage import files as storage

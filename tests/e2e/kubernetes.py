@@ -48,12 +48,7 @@ def reached(node: Node) -> None:
 
 def deleted(node: Node) -> None:
     """A pod of each kind is deleted in the middle of a release, which then is continued."""
-    for kind, after in [
-        ("worker", 1),
-        ("scheduler", 0),
-        ("scheduler", 2),
-        ("release", 1),
-    ]:
+    for kind, after in [("worker", 1), ("scheduler", 0), ("scheduler", 2), ("release", 1)]:
         with node.timed(f"job: {kind} deleted {after} s after the charge"):
             name = f"deleted-{kind}-{after}"
             node.install("one", name, "large")

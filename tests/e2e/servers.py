@@ -16,10 +16,7 @@ import psutil
 
 ROOT = Path(__file__).parents[2]
 SERVERS = ROOT / "tests" / "servers"
-PACKAGES = {
-    "initdb": ["postgresql"],
-    "radosgw": ["ceph-mon", "ceph-osd", "radosgw", "ceph-common"],
-}
+PACKAGES = {"initdb": ["postgresql"], "radosgw": ["ceph-mon", "ceph-osd", "radosgw", "ceph-common"]}
 
 
 def install_missing() -> None:

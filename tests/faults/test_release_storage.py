@@ -50,11 +50,7 @@ def in_bucket(folder: Path, bucket: str, **changes: Any) -> PlausibleDeniability
 
 @pytest.mark.parametrize("faults", [("SlowDown", "hang up", "InternalError", "RequestTimeout"), ("silence",)])
 def test_a_few_failures_at_every_moment_are_survived(
-    faults: tuple[str, ...],
-    tmp_path: Path,
-    flaky_s3: FlakyS3,
-    calm: list[bytes],
-    monkeypatch: pytest.MonkeyPatch,
+    faults: tuple[str, ...], tmp_path: Path, flaky_s3: FlakyS3, calm: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(objects.CONFIG, "read_timeout", 0.5)
     spec, met = in_bucket(tmp_path, flaky_s3.bucket), []

@@ -112,8 +112,7 @@ class LedgerMachine(RuleBasedStateMachine):
         elif live.state == "committed" or (live.spec, live.input) != (spec, input):
             error = ReleaseConflict
         attempt = self.expect(
-            error,
-            lambda: self.ledger.resume(dataset="acs", release=release, spec_hash=spec, input_fingerprint=input),
+            error, lambda: self.ledger.resume(dataset="acs", release=release, spec_hash=spec, input_fingerprint=input)
         )
         if live is not None and error is None:
             assert attempt.id == live.id

@@ -22,12 +22,7 @@ from dpdist.families.mixing.federated.messages import (
     noisy_steps,
 )
 from dpdist.families.mixing.mixture import Mixer, Rows, clip_rows
-from dpdist.federated.messages import (
-    Masks,
-    Message,
-    check_message,
-    public_key,
-)
+from dpdist.federated.messages import Masks, Message, check_message, public_key
 from dpdist.privacy import accountant
 from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.noise import Noise

@@ -147,10 +147,7 @@ def test_the_plan_says_which_groups_have_usable_means(tmp_path: Path) -> None:
         ({"model": {"shares": {"one_way": 0.5}}}, "model.shares: there is no such setting"),
         ({"privacy": {"epsilon": 0, "delta": 1e-7}}, "epsilon"),
         ({"synthesis": {"records": 0}}, "records"),
-        (
-            {"schema": {"attributes": [{"name": "x", "kind": "number", "bounds": [0, 1]}]}},
-            "continuous",
-        ),
+        ({"schema": {"attributes": [{"name": "x", "kind": "number", "bounds": [0, 1]}]}}, "continuous"),
     ],
 )
 def test_refuses(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
