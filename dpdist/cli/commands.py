@@ -232,6 +232,7 @@ def _summary(outcome: Outcome) -> str:
     lines += [
         *shared.guarantee_lines(outcome.guarantees),
         f"Release     {outcome.uri}",
+        "Read it     its _README.md says how pandas, Polars, DuckDB and R open it",
         f"Records     {outcome.records:,}" if outcome.cells is None else f"Cells       {outcome.cells:,}",
         *(f"WARNING     {caution}" for caution in outcome.cautions),
         f"Budget      {outcome.budget}",
