@@ -1,7 +1,5 @@
 """What tests of interrupted releases share: acting when a stage begins, and what must come out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any

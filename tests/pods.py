@@ -5,8 +5,6 @@ its own (127.x.y.z), a Service's name leads to its pod. Paths of volumes are fol
 command is changed.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import random

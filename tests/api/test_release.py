@@ -1,7 +1,5 @@
 """What the objects of the API show and give back: plans, releases as frames, synthesizers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Wrong uses from Python: each one clear error of the tree, nothing charged, nothing lost."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Run ``python tests/benchmarks/bench_audit.py --json audit.json``; ``--runs`` set
 ``--only`` the families. Whole releases are a tenth as many: each simulates 2^18 records to fit its network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any

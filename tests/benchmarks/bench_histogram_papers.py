@@ -7,8 +7,6 @@ REAEDP adds noise for one record more or less (add/remove) while it states repla
 number is add/remove.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import math

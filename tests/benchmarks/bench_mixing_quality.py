@@ -13,8 +13,6 @@ their rate in the class. Models are trained on what is released and tested on re
 *vectors* are the mixtures, as published; *records* have their spread restored and are decoded into the schema.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -8,8 +8,6 @@ parameters. As many records are generated as the input has: `sampling_floor` is 
 sample drawn from the input itself. Keys and splits are seeded, **not private**, so that runs can be repeated.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from fractions import Fraction

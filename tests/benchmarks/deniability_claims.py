@@ -1,7 +1,5 @@
 """Claims about plausible deniability that no plan makes: a whole release, and many canaries in one run."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

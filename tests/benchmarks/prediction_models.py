@@ -1,7 +1,5 @@
 """What the benchmarks of two-stage synthesis share: the models that users of a release train, and their errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

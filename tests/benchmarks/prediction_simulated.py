@@ -1,7 +1,5 @@
 """The simulated regression: g, its inputs and its rows."""
 
-from __future__ import annotations
-
 import numpy as np
 from prediction_models import Rows
 

@@ -1,7 +1,5 @@
 """Five public tables: disclosure, linkage, and what synthetic records add to public ones."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Releases that are not the expected ones, and values of an earlier one."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import hashlib

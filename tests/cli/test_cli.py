@@ -1,7 +1,5 @@
 """The command line: every command on real input, every error with its own exit code and without a traceback."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Text for a terminal: 80 columns, labels, tables and options; the guarantee once; help that people can read."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

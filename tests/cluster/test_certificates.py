@@ -1,7 +1,5 @@
 """Certificates: what is written, and that only their holders get into a cluster."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 from typing import Any

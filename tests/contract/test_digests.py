@@ -17,8 +17,6 @@ Digests are the same on every processor. `processors.py` runs all cases where el
 costs err by a little, and where NumPy, OpenBLAS and the C library take the code of other processors.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import contextlib

@@ -3,8 +3,6 @@
 A new family is a `Case` in `tests/cases.py`; nothing else is written here for it.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import logging

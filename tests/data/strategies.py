@@ -3,8 +3,6 @@
 `Case.expected` encodes the drawn values one by one in plain Python: the reference for everything in `dpdist.data`.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables as people have them: what is read, passed over and refused, for each form (docs/how-to/schema.md)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Passes over a table: any layout, batch size and scheduler gives the bits of the plain reference."""
 
-from __future__ import annotations
-
 import pickle
 import re
 import tempfile

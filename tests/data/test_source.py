@@ -1,7 +1,5 @@
 """Finding files, telling their versions apart, and saying what is wrong with a path."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

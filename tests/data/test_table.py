@@ -1,7 +1,5 @@
 """Opening tables: layouts, columns, and files that cannot be used."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The chart: linted, rendered in every mode, valid for Kubernetes, closed to what it does not know."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The five commands for Kubernetes in the guide are the chart's and the command line's."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """The image and the compose file: linted, pinned, in step with the lock, without privileges; and its commands work."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

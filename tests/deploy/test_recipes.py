@@ -1,7 +1,5 @@
 """Recipes for raw files: ACS PUMS person files, and tables and images for mixtures."""
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
 import runpy

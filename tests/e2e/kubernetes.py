@@ -8,8 +8,6 @@ each kind of pod in the middle of a release and continues it. After the first, c
 namespace of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

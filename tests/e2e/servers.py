@@ -1,7 +1,5 @@
 """Processes of the end-to-end run: started, waited for, stopped; all on 127.0.0.1, all below one folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Distances of marginals against brute force, for any chunking; NIST's score; views and decoders."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import combinations, pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables that nobody has in mind: tiny, constant, huge, with labels that are not to be shown; hold-outs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

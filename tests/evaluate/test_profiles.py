@@ -1,7 +1,5 @@
 """What determines what, four and five attributes, and pictures: beside counts made by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from math import prod

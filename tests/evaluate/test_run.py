@@ -1,7 +1,5 @@
 """`dpdist evaluate` as a user meets it: what it writes, what it refuses, and that nothing leaks."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

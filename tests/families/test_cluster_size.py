@@ -1,7 +1,5 @@
 """The proposed size of a cluster against the needs of the plan, and against the chart."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

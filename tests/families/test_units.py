@@ -1,7 +1,5 @@
 """Units of several records: their cost is enumerated, and the places of their records change no bit."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -3,8 +3,6 @@
 The server is moto; with DPDIST_TEST_S3 a real one behind a gateway that fails (`make e2e` gives it Ceph).
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Two-stage releases and histograms of clients' records: each sum is asked for once, and released as by a curator."""
 
-from __future__ import annotations
-
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

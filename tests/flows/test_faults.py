@@ -1,7 +1,5 @@
 """The fault matrix of the flow: what Prefect repeats, what is killed, what runs twice; at each moment of a release."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The release as a flow: what Prefect shows, what it must not hold, and what a retry does."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

@@ -1,7 +1,5 @@
 """The ledger against a simple model of it, over random histories."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass

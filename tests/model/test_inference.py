@@ -1,7 +1,5 @@
 """Junction trees, inference, all pairs and the fit against the full joint table of tiny domains."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations, permutations
 from math import prod

@@ -1,7 +1,5 @@
 """The checks of declared lower bounds, with exact probabilities."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """The bound for released records against exact enumeration, and the reference values."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

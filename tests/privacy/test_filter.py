@@ -5,8 +5,6 @@ else helps. With losses on one lattice, the largest hockey-stick divergence over
 numbers of mechanisms used of each kind.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

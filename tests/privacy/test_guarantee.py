@@ -1,7 +1,5 @@
 """Guarantees print what they are, and only together with what they are about."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import product

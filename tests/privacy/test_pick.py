@@ -1,7 +1,5 @@
 """Picks by the exponential mechanism, and what the floors of their weights move."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

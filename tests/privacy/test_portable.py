@@ -1,7 +1,5 @@
 """Functions, linear algebra and orders that are the same on every processor: accurate, of portable operations."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath

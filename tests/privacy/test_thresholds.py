@@ -1,7 +1,5 @@
 """Thresholds against high-precision arithmetic, digits against what they add up to, privacy from the thresholds."""
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Releases of statistics: their manifest counts cells, and verification looks at types and numbers."""
 
-from __future__ import annotations
-
 import json
 from datetime import date
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Run lists, run records and structured logs."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

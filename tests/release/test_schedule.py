@@ -1,7 +1,5 @@
 """A schedule over months: one spec, a name by date, and a contract that says what a month may spend."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Releases are signed with the identity of their data set, without further settings."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Contracts of data sets: what is a part of one, and what the ledger admits under one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Schemas drafted from public descriptions of tables, in the formats in which others publish them."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import re

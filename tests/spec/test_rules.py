@@ -1,7 +1,5 @@
 """Rules of a schema: what they forbid, against enumeration; contradictions; what a part of a contract may say."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Schemas: domains, buckets, policies and the errors of a wrong one."""
 
-from __future__ import annotations
-
 import datetime as dt
 from datetime import UTC, date, datetime
 from pathlib import Path

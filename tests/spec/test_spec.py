@@ -1,7 +1,5 @@
 """Specs: parsing, overrides, exact shares, fingerprints and the errors of a wrong one."""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 from functools import cache

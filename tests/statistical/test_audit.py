@@ -3,8 +3,6 @@
 All keys are fixed: an audit gives the same figures every time. Confidence is 99.9 % or more throughout.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Intervals hold as often as they say, and equal what they are defined by."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

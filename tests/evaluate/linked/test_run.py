@@ -1,7 +1,5 @@
 """`dpdist evaluate` of a release of two linked tables."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Candidates: pure functions of (key, index), distributed as the mechanism says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 

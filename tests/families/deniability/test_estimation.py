@@ -1,7 +1,5 @@
 """From noisy counts to probabilities: projections, shrinkage, raking, and the network they make."""
 
-from __future__ import annotations
-
 import io
 import math
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """A release and the audit of it run the same stages: a line that changes in one of them changes both."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import cache

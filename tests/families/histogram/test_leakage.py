@@ -1,7 +1,5 @@
 """PML: closed forms against exact leakage by enumeration and against numeric inversion."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

@@ -1,7 +1,5 @@
 """The noise on histograms: what it costs, how it is shared, and its distribution."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from itertools import combinations, pairwise

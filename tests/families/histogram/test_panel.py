@@ -1,7 +1,5 @@
 """Histograms by period of units that seldom change: what a unit's history costs is enumerated."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

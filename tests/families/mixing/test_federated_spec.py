@@ -1,7 +1,5 @@
 """Specs and plans of federated releases: what is refused, what is told, what becomes public."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The private variant: sensitivities attained and never exceeded, integers, post-processing, and the noise drawn."""
 
-from __future__ import annotations
-
 import math
 from functools import reduce
 from itertools import product

@@ -1,7 +1,5 @@
 """Stage 1: scales, kernel densities, Latin hypercube, matching, and what is disclosed."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whole tiny releases, enumerated: adaptive rounds on all tables of up to four records never exceed their charge."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable

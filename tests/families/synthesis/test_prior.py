@@ -1,7 +1,5 @@
 """A public table as a prior."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from dataclasses import replace

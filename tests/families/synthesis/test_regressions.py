@@ -1,7 +1,5 @@
 """Declared regressions: what a record moves is enumerated, the steps find the table's own coefficients."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A synthesis from a table to its parts: the plan, the stages on every executor, the audit, and a whole release."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

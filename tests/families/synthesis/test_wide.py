@@ -1,7 +1,5 @@
 """Wide code lists: pairs that do not fit a worker are counted on merged codes; hierarchies give coarse copies."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import Any
