@@ -291,9 +291,10 @@ def states(options: argparse.Namespace, releases: Releases, codes: Codes) -> Ite
     chosen = [ordered[round(k * (len(ordered) - 1) / max(options.states - 1, 1))] for k in range(options.states)]
     for state in chosen if options.states else ():
         own = [codes[k][codes[place] == state] for k in kept]
-        for how, related in (("alone", ()), ("with the country", (country,))):
-            figures = inside.figures(own, inside.release(own, "whole", *related))
-            yield {"case": "states", "release": f"{len(own[0]):,} records, {how}", **figures}
+        for key in range(options.keys):
+            for how, related in (("alone", ()), ("with the country", (country,))):
+                figures = inside.figures(own, inside.release(own, "whole", *related))
+                yield {"case": "states", "release": f"{len(own[0]):,} records, {how}", "key": key, **figures}
 
 
 def panel(options: argparse.Namespace, releases: Releases, codes: Codes) -> Iterator[dict[str, Any]]:
