@@ -10,7 +10,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dpdist.api.display import PlannedRelease, shown
-from dpdist.api.given import as_input, column_names, executor_for, is_partitioned, key_of, paths_of, specified
+from dpdist.api.given import (
+    as_input,
+    column_names,
+    executor_for,
+    is_partitioned,
+    key_of,
+    named_arguments,
+    paths_of,
+    specified,
+)
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.errors import printable
 from dpdist.spec.reader import AnySpecification
@@ -36,6 +45,7 @@ IN_MEMORY = "given as a table"
 """What stands for `data.path` in the spec of a release whose table is no file."""
 
 
+@named_arguments
 def plan(
     spec: AnySpecification, *, data: Any = None, ledger: AnyLedger = None, settings: Mapping[str, Any] | None = None
 ) -> PlannedRelease:
@@ -74,6 +84,7 @@ def plan(
     return PlannedRelease(plan)
 
 
+@named_arguments
 def release(
     spec: AnySpecification,
     *,
@@ -205,6 +216,7 @@ def _silent(text: str) -> None:
     """Announce nothing."""
 
 
+@named_arguments
 def open_release(
     path: str | os.PathLike[str], *, public_key: Any = None, storage_options: Mapping[str, Any] | None = None
 ) -> Release:
@@ -235,6 +247,7 @@ def open_release(
     return Release(path, public_key=key, storage_options=storage_options)
 
 
+@named_arguments
 def open_series(
     path: str | os.PathLike[str], *, public_key: Any = None, storage_options: Mapping[str, Any] | None = None
 ) -> Series:
@@ -261,6 +274,7 @@ def open_series(
     return Series.open(path, key_of(public_key), storage_options=storage_options)
 
 
+@named_arguments
 def verify(
     path: str | os.PathLike[str] | Release,
     *,

@@ -5,14 +5,15 @@ Tables are recognised by their methods, so that this module imports none of the 
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from dpdist.errors import ColumnMismatch, SpecError
+from dpdist.errors import ColumnMismatch, SpecError, meant
 from dpdist.spec.reader import AnySpecification, load
 from dpdist.spec.release import ReleaseSpec
 
@@ -26,10 +27,28 @@ if TYPE_CHECKING:
     from dpdist.data.inputs import Input
     from dpdist.data.source import ExtraColumns
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 EXPECTED = (
     "a path, a pandas, Polars or Dask DataFrame, a pyarrow table or dataset, a DuckDB relation, an ADBC cursor, "
     "a Delta or an Iceberg table"
 )
+
+
+def named_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose TypeError for an argument that it does not have says which one may be meant."""
+    names = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+    title = function.__qualname__.removesuffix(".__init__")
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in names:
+                raise TypeError(f"{title}() has no argument {name!r}{meant(name, names)}")
+        return function(*args, **kwargs)
+
+    return called
 
 
 def paths_of(data: object) -> list[str] | None:

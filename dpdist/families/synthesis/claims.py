@@ -74,14 +74,16 @@ def _found(plan: SynthesisPlan, record: int, noise: Noise) -> Floats:
     how, spec = plan.discovery, plan.spec
     if how is None:
         raise ValueError("nothing is found")
+    texts = len(spec.undeclared_texts)
     return canary_counts(
-        len(spec.undeclared_texts),
+        texts,
         3 * len(spec.undeclared_numbers) + 1,
         record,
         named_as=("gaussian", how.values, how.named_from),
         counted_as=("gaussian", how.cells),
         far=how.cells,
         noise=noise,
+        again=("gaussian", *how.naming(how.again, texts)) if texts else None,
     )
 
 
