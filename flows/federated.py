@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 )
 @described
 def federated(
-    spec: str | dict[str, Any],
-    settings: dict[str, Any] | None = None,
-    attempt: Literal["once", "replace"] = "once",
+    spec: str | dict[str, Any], settings: dict[str, Any] | None = None, attempt: Literal["once", "replace"] = "once"
 ) -> str:
     """Run a federated release, or continue the one that was interrupted.
 

@@ -37,11 +37,7 @@ IN_MEMORY = "given as a table"
 
 
 def plan(
-    spec: AnySpecification,
-    *,
-    data: Any = None,
-    ledger: AnyLedger = None,
-    settings: Mapping[str, Any] | None = None,
+    spec: AnySpecification, *, data: Any = None, ledger: AnyLedger = None, settings: Mapping[str, Any] | None = None
 ) -> PlannedRelease:
     """Say what a release would guarantee, cost and need: ``dpdist plan``. Reads no record.
 
@@ -210,10 +206,7 @@ def _silent(text: str) -> None:
 
 
 def open_release(
-    path: str | os.PathLike[str],
-    *,
-    public_key: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
+    path: str | os.PathLike[str], *, public_key: Any = None, storage_options: Mapping[str, Any] | None = None
 ) -> Release:
     """Verify a release, and open it.
 
@@ -243,10 +236,7 @@ def open_release(
 
 
 def open_series(
-    path: str | os.PathLike[str],
-    *,
-    public_key: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
+    path: str | os.PathLike[str], *, public_key: Any = None, storage_options: Mapping[str, Any] | None = None
 ) -> Series:
     """Open the releases of several periods, for questions over time.
 

@@ -18,8 +18,6 @@ noise, and with the changes that are not counted.
 Keys are seeded, **not private**.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence

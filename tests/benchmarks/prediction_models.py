@@ -1,7 +1,5 @@
 """What the benchmarks of two-stage synthesis share: the models that users of a release train, and their errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,7 @@ from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid.method import joined
-from dpdist.families.prediction.lid.regression import (
-    Features,
-    Sample,
-    fit_all,
-    fit_groups,
-    landmark_sums,
-    tuning_of,
-)
+from dpdist.families.prediction.lid.regression import Features, Sample, fit_all, fit_groups, landmark_sums, tuning_of
 from dpdist.families.prediction.lid.ridge import average, fit_nystroem
 from dpdist.families.prediction.plan import LidPlan, plan_lid
 from dpdist.families.prediction.second_stage import RegressionSpec

@@ -1,7 +1,5 @@
 """The five brands and the five tables of the two-stage paper, with its columns, sizes and requirements."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ and the *optimal profit ratio*: the profit at the price that an estimated elasti
 price of the true one. ``MAPD`` is the mean absolute percentage deviation of elasticities.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

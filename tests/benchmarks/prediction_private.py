@@ -1,7 +1,5 @@
 """The private variant beside the published method and plausible-deniability synthesis of the same budget."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 import tempfile

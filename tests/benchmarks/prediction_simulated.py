@@ -1,11 +1,7 @@
 """The simulated regression: g, its inputs and its rows."""
 
-from __future__ import annotations
-
 import numpy as np
-from prediction_models import (
-    Rows,
-)
+from prediction_models import Rows
 
 from dpdist.privacy.arrays import Floats
 

@@ -1,7 +1,5 @@
 """The page: what it escapes, what it forbids, how it looks in a browser."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

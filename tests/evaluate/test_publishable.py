@@ -1,7 +1,5 @@
 """Figures that may be published: their sensitivity, their noise, their charge, and what a crash does."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

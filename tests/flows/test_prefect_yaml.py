@@ -4,8 +4,6 @@ The pool of type kubernetes has the job template of the Helm chart; the server c
 Prefect's own templating makes the Job from it.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """Questions over time."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,9 +1,7 @@
 """Noisy tables of earlier releases as evidence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -224,7 +222,7 @@ class Replayed(GaussianAccount):
     from a run before: what a neighbour changes is then compared given the same outcomes.
     """
 
-    def __init__(self, mu: float, noise: Noise, before: Replayed | None = None) -> None:
+    def __init__(self, mu: float, noise: Noise, before: Self | None = None) -> None:
         super().__init__(mu, noise)
         self.before, self.steps = before, list[tuple[str, list[np.ndarray], Any]]()
 

@@ -14,16 +14,21 @@ from dpdist.evaluation.page.page import Cell, PageSection, PageTable, Plot, Stat
 from dpdist.evaluation.records import View
 from dpdist.evaluation.utility.marginals import (
     SUBSAMPLES,
+    Dependence,
     Marginals,
     Subset,
+    dependences,
     distances,
     distances_to_independence,
     equivalent_share,
     k_marginal_score,
+    parities,
+    pictures,
+    reserved,
     subsample_scores,
     subsample_scores_by_halves,
+    wide_counts,
 )
-from dpdist.evaluation.utility.profiles import Dependence, dependences, parities, pictures, reserved, wide_counts
 from dpdist.privacy.arrays import Codes, Floats
 
 GOOD, FAIR = 0.35, 0.75  # largest parts of the way from two real halves to independence that are called so
