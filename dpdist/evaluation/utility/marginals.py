@@ -29,6 +29,7 @@ from dpdist.evaluation.page import plots
 from dpdist.evaluation.page.page import Plot, State
 from dpdist.evaluation.records import View
 from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.privacy.formatting import number_of
 
 Subset = tuple[int, ...]
 
@@ -230,7 +231,7 @@ def reserved(state: State, text: str, found: Sequence[Dependence]) -> tuple[Stat
     if not broken:
         return state, text
     worst = broken[0]
-    more = f" ({len(broken) - 1} more such pairs)" if len(broken) > 1 else ""
+    more = f" ({number_of(len(broken) - 1, 'more such pair')})" if len(broken) > 1 else ""
     text += f" But {worst.text} in the real table, and only in {worst.released:.1%} of the released records{more}."
     return ("bad" if state == "bad" or worst.released < _BROKEN else "fair"), text
 
