@@ -4,8 +4,9 @@ Levels, changes, sums, averages and trends of a count or share are sums of the l
 are asked of the joint law of all levels given all measured tables, and not of each release by itself: a level is that
 of a random walk, whose steps have the variance q, and of the persons of the period, with the variance s
 (`dpdist.model.evidence`). Both are estimated from published tables, so intervals count the drift. Once the quarters and
-years of a series are there, what they measured of sums of its months counts, too, and answers name them. Where a period
-did not measure the table of a question, the answers of the releases are compared, as if their errors added up.
+years of a series are there, what they measured of sums of its months counts, too, and answers name them. A period
+that did not measure the table of a question lies between those that did; or the answers of the releases are compared,
+as if their errors added up, where that is nearer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from dpdist.errors import DataNotFound, SpecError
 from dpdist.inference.answers import NORMAL_95, Answer, Quantity, around, infer, parse_quantity
 from dpdist.inference.published import Published
-from dpdist.model.drift import Drift
+from dpdist.model.drift import Drift, spread_of
 from dpdist.model.earlier import releases_at
 from dpdist.model.evidence import Earlier, Evidence, Related
 from dpdist.privacy.arrays import Floats
@@ -167,37 +168,40 @@ class Series:
 
     def _answers(self, questions: Sequence[str], asked: Quantity, weights: Floats) -> list[Answer]:
         """Sums of levels with some weights, a row for each question."""
-        scale = np.array([release.records if asked.kind == "count" else 1 for release in self.releases], np.float64)
+        found: list[list[Answer]] = []
         known = [_measured(release, asked) for release in self.releases]
-        measured = [one for one in known if one is not None]
-        note = ""
-        if len(measured) == len(known):
-            answers_of = [(one, _measured(one.release, asked)) for one in self.roll_ups]
-            sums = [(one, found) for one, found in answers_of if found is not None]
-            note = f"with what {', '.join(one.name for one, _ in sums)} measured" if sums else ""
-            shares, variances = (np.array(column) for column in zip(*measured, strict=True))
-            levels, covariance = self._joint(shares, variances, [(one.weights, *found) for one, found in sums])
-            levels, covariance = levels * scale, covariance * np.outer(scale, scale)
-            estimates = weights @ levels
-            deviations = np.sqrt(np.einsum("ki,ij,kj->k", weights, covariance, weights))
-        else:
+        if any(known):
+            found.append(self._together(questions, asked, weights, known))
+        if not all(known):
             answers = [infer(release, asked.text) for release in self.releases]
-            if any(one.deviation is None for one in answers):
+            deviations = np.array([math.inf if one.deviation is None else one.deviation for one in answers])
+            if not found and not np.isfinite(deviations).all():
                 raise SpecError(f"{asked.text!r}: {answers[0].note}")
             estimates = weights @ np.array([float(one.estimate) for one in answers])
-            deviations, note = np.abs(weights) @ np.array([one.deviation or 0.0 for one in answers]), _APART
-        return [
-            Answer(question, float(e), float(d), float(e - NORMAL_95 * d), float(e + NORMAL_95 * d), note)
-            for question, e, d in zip(questions, estimates, deviations, strict=True)
-        ]
+            apart = np.where(weights, np.abs(weights) * deviations, 0).sum(1)
+            found.append(_answers(questions, estimates, apart, _APART))
+        return [min(one, key=lambda answer: answer.deviation or 0.0) for one in zip(*found, strict=True)]
 
-    def _joint(self, shares: Floats, variances: Floats, sums: Sequence[Sum] = ()) -> tuple[Floats, Floats]:
+    def _together(
+        self, questions: Sequence[str], asked: Quantity, weights: Floats, known: Sequence[tuple[float, float] | None]
+    ) -> list[Answer]:
+        """The same, given what was measured in some of the periods and in roll-ups."""
+        scale = np.array([release.records if asked.kind == "count" else 1 for release in self.releases], np.float64)
+        answers_of = [(one, _measured(one.release, asked)) for one in self.roll_ups]
+        longer = {one.name: (one.weights, *found) for one, found in answers_of if found is not None}
+        periods = zip(np.eye(len(known)), known, strict=True)
+        levels, covariance = self._joint([(of, *one) for of, one in periods if one is not None] + [*longer.values()])
+        covariance *= np.outer(scale, scale)
+        deviations = np.sqrt(np.einsum("ki,ij,kj->k", weights, covariance, weights))
+        note = f"with what {', '.join(longer)} measured" if longer else ""
+        return _answers(questions, weights @ (levels * scale), deviations, note)
+
+    def _joint(self, sums: Sequence[Sum]) -> tuple[Floats, Floats]:
         """Shares of all periods given what was measured of them, and the covariance of their errors."""
         records = self.releases[-1].records
-        mean = min(max(float((shares / variances).sum() / (1 / variances).sum()), 0.0), 1.0)
-        persons, step = self._drift.at_most(max(mean * records, 1.0))
-        rest = max(1 - mean, 1 / records) / records**2  # from counts of rare cells to shares
-        return joint_levels(shares, variances, persons=persons * rest, step=step * rest, sums=sums)
+        spread = spread_of(np.array([_mean(sums) * records]), records)
+        persons, step = (float(variance[0]) / records**2 for variance in self._drift.at_most(spread))
+        return joint_levels(sums, persons=persons, step=step)
 
     @cached_property
     def _drift(self) -> Drift:
@@ -208,21 +212,32 @@ class Series:
         return evidence.drifts[0]
 
 
-def joint_levels(
-    levels: Floats, variances: Floats, *, persons: float, step: float, sums: Sequence[Sum] = ()
-) -> tuple[Floats, Floats]:
-    """Levels of all periods given noisy ones and noisy sums of them, and the covariance of their errors: of a random
-    walk with steps of a variance, about which each period has another variance of its persons.
+def joint_levels(sums: Sequence[Sum], *, persons: float, step: float) -> tuple[Floats, Floats]:
+    """Levels of all periods given noisy sums of them, and the covariance of their errors: of a random walk with steps
+    of a variance, about which each period has another variance of its persons.
     """
-    number, times = len(levels), np.arange(len(levels))
-    mean = float((levels / variances).sum() / (1 / variances).sum())
+    seen = np.stack([weights for weights, _, _ in sums])
+    noisy, variances = np.array([(y, v) for _, y, v in sums]).T
+    number, mean = seen.shape[1], _mean(sums)
+    times = np.arange(number)
     prior = step * np.minimum.outer(times, times) + persons * np.eye(number)
     prior += _UNKNOWN**2 * (variances.max() + prior.max())
-    seen = np.concatenate([np.eye(number), *(weights[None] for weights, _, _ in sums)])
-    noisy = np.append(levels, [level for _, level, _ in sums])
-    noise = np.diag(np.append(variances, [variance for _, _, variance in sums]))
-    gain = np.linalg.solve(seen @ prior @ seen.T + noise, seen @ prior).T
-    return mean + gain @ (noisy - seen @ np.full(number, mean)), prior - gain @ seen @ prior
+    gain = np.linalg.solve(seen @ prior @ seen.T + np.diag(variances), seen @ prior).T
+    return mean + gain @ (noisy - mean * seen.sum(1)), prior - gain @ seen @ prior
+
+
+def _mean(sums: Sequence[Sum]) -> float:
+    """The mean level by precision."""
+    seen = np.array([weights.sum() for weights, _, _ in sums])
+    noisy, variances = np.array([(y, v) for _, y, v in sums]).T
+    return float((seen * noisy / variances).sum() / (seen**2 / variances).sum())
+
+
+def _answers(questions: Sequence[str], estimates: Floats, deviations: Floats, note: str) -> list[Answer]:
+    """Answers with normal intervals."""
+    halves = NORMAL_95 * deviations
+    columns = (column.tolist() for column in (estimates, deviations, estimates - halves, estimates + halves))
+    return [Answer(q, e, d, low, high, note) for q, e, d, low, high in zip(questions, *columns, strict=True)]
 
 
 def _bounded(answer: Answer, asked: Quantity) -> Answer:
@@ -246,7 +261,11 @@ def _weights(kind: str, first: int, last: int, number: int) -> Floats:
 
 
 def _measured(release: Published, asked: Quantity) -> tuple[float, float] | None:
-    """The share of the records that the noisy tables give, and its variance; None where they do not."""
+    """The share of the records that the noisy tables give, and its variance; None where they do not.
+
+    The number of records is a mean of the totals of one-way tables, so of a share its error counts, too, and so does
+    what it has in common with the errors of the cells of a one-way table.
+    """
     attributes = asked.attributes or (0,)
     found = release.measured(attributes) if len(attributes) <= 2 else None
     if found is None:
@@ -255,9 +274,10 @@ def _measured(release: Published, asked: Quantity) -> tuple[float, float] | None
     mask = asked.condition.cells(attributes, shape)
     mask &= ~forbidden_cells(release.schema.forbidden, attributes, shape).ravel()
     share = float(found[0][mask].sum()) / release.records
-    variance = float((found[1][mask] ** 2).sum()) / release.records**2
+    variance = float((found[1][mask] ** 2).sum())
     if asked.kind == "share":
         tables = [t for t in release.model.measurements.tables if len(t.attributes) == 1 and not t.coded]
         precision = sum(1 / (t.deviation**2 * t.counts.size) for t in tables)
-        variance += share**2 / precision / release.records**2 if precision else math.inf
-    return (share, variance) if 0 < variance < math.inf else None
+        common = np.count_nonzero(mask) / mask.size if len(attributes) == 1 else 0.0
+        variance += share * (share - 2 * common) / precision if precision else math.inf
+    return (share, variance / release.records**2) if 0 < variance < math.inf else None

@@ -78,7 +78,9 @@ def _folded(line: str) -> str:
 
 def cut(line: str, indent: str) -> str:
     """A line in `WIDTH` columns, cut at spaces."""
-    return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    whole = line.replace(" %", "\u00a0%")  # no line begins with a percent sign
+    filled = textwrap.fill(whole, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return filled.replace("\u00a0%", " %")
 
 
 class Displayed:

@@ -179,8 +179,9 @@ def test_bars_show_the_time_that_remains() -> None:
 
 
 def test_examples_are_listed_and_copied(dpdist: Command, tmp_path: Path) -> None:
-    assert re.search(r"^demo +What `make demo` runs first", dpdist("examples").out, re.M)
+    assert re.search(r"^demo +Records drawn from a model", dpdist("examples").out, re.M)
     assert dpdist("examples", "demo").out == "demo.yaml\nschemas/acs2013.yaml\n"
+    assert "path: demo/census\n" in Path("demo.yaml").read_text()  # beside the copy, not two folders above it
     assert "(1, 1e-9)-differential privacy" in dpdist("plan", "demo.yaml").out
     assert "did you mean 'demo'" in dpdist("examples", "demoo").err
     assert dpdist("examples", "demo").code != 0

@@ -107,7 +107,9 @@ def test_joint_levels_cover(persons: float, step: float) -> None:
     walk = 50 + np.cumsum(rng.normal(0, np.sqrt(step), (runs, number)), axis=1)
     true = walk + rng.normal(0, np.sqrt(persons), walk.shape)
     noisy = true + rng.normal(0, np.sqrt(variances), walk.shape)
-    found = [joint_levels(one, variances, persons=persons, step=step) for one in noisy]
+    found = [
+        joint_levels([*zip(np.eye(number), one, variances, strict=True)], persons=persons, step=step) for one in noisy
+    ]
     levels, covariance = np.array([level for level, _ in found]), found[0][1]
     away = np.arange(number) - (number - 1) / 2
     for weights in (np.eye(number)[3], np.eye(number)[5] - np.eye(number)[2], np.ones(number), away / (away @ away)):
@@ -124,11 +126,10 @@ def test_what_a_quarter_measured_brings_its_months_nearer(persons: float, step: 
     noisy, variances = true + rng.normal(0, 1, true.shape), np.ones(3)
     quarters = true @ weights + rng.normal(0, 0.5, runs)
     model = {"persons": persons, "step": step}
-    found = [
-        joint_levels(a, variances, **model, sums=[(weights, b, 0.25)]) for a, b in zip(noisy, quarters, strict=True)
-    ]
+    months = [[*zip(np.eye(3), one, variances, strict=True)] for one in noisy]
+    found = [joint_levels([*a, (weights, b, 0.25)], **model) for a, b in zip(months, quarters, strict=True)]
     levels, covariance = np.array([level for level, _ in found]), found[0][1]
-    before = joint_levels(noisy[0], variances, **model)[1]
+    before = joint_levels(months[0], **model)[1]
     for asked in (np.eye(3)[1], np.eye(3)[2] - np.eye(3)[1], weights):
         deviation = np.sqrt(asked @ covariance @ asked)
         assert 0.935 < (np.abs((levels - true) @ asked) < 1.96 * deviation).mean() < 0.965

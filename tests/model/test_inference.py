@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpdist.data.count import marginal
+from dpdist.model import conditional
 from dpdist.model.conditional import Conditional, KnownRows
 from dpdist.model.descent import FactorModel, TableMeasurement, denoised, fit
 from dpdist.model.fitted import Fitted, Step, cumulative_of
@@ -290,7 +291,9 @@ def test_what_the_model_excludes_follows_what_is_admitted(fitted: Fitted) -> Non
     assert drawn[0].tolist() == [4] * 7
 
 
-def test_rows_that_are_given_differently_and_a_factor_more_follow_the_joint_table(fitted: Fitted) -> None:
+def test_rows_that_are_given_differently_and_a_factor_more_follow_the_joint_table(
+    fitted: Fitted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Batches, groups of rows, and a rule on two attributes that differs between groups."""
     found = fitted.conditionals()
     joint = np.einsum("a,ab,bc,bcd->abcd", *(found[s] for s in ((0,), (0, 1), (1, 2), (1, 2, 3))))
@@ -298,7 +301,7 @@ def test_rows_that_are_given_differently_and_a_factor_more_follow_the_joint_tabl
     rule[1, [0, 1, 2], [3, 0, 1]] = 0
     group, first = np.arange(ROWS) % 2, np.arange(ROWS) // 2 % 2
     law = Conditional(fitted, 1, [((2, 3), rule)])
-    law._batch = ROWS // 3
+    monkeypatch.setattr(conditional, "_CELLS", ROWS)  # several batches
     drawn = law.draw(KnownRows([first], {}, [group]), Noise(bytes(32)), "rows")
     merged = np.array([0, 1, 2, 3, 2, 2])
     counts = np.zeros((2, 2, *joint.shape[1:]))
@@ -308,3 +311,13 @@ def test_rows_that_are_given_differently_and_a_factor_more_follow_the_joint_tabl
         expected /= expected.sum((1, 2, 3), keepdims=True)
         assert not counts[k][:, :, rule[k] == 0].any()
         assert np.abs(counts[k] / (ROWS / 4) - expected).max() < 6 * 0.5 / np.sqrt(ROWS / 4)
+
+
+def test_the_attribute_whose_factors_have_few_groups_is_summed_out_first() -> None:
+    rows = np.arange(3000)
+    groups = np.zeros(3000, np.int64), rows // 100, rows % 7
+    tables = np.ones((1, 5, 15)), np.ones((30, 5)), np.ones((7, 15))
+    factors = map(conditional._Factor, ((0, 1), (0,), (1,)), tables, groups)
+    order, largest, alike = conditional._elimination(list(factors), (5, 15))
+    assert (order, largest) == ([1, 0], 5)
+    assert (np.diff((groups[1] * 7 + groups[2])[alike]) != 0).sum() == 30 * 7 - 1  # those of the dearer sum's groups

@@ -2,12 +2,13 @@
 
 import json
 import math
+import re
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import HISTOGRAM, SYNTHESIS
+from cases import DISCOVERY, HISTOGRAM, PATIENTS, PRIVATE, RELATIONAL, SYNTHESIS, Case
 from scipy import stats
 
 from dpdist.errors import AccountingError, SpecError
@@ -175,6 +176,52 @@ def test_a_value_is_reconstructed_from_a_histogram_no_more_often(scale: float) -
         chances = [math.prod((hit if k == v else miss)[c] for k, c in enumerate(cells)) for v in range(3)]
         right += max(chances) / 3
     assert 1 / 3 < right <= most_right(DiscreteLaplace(scale), guess=1 / 3)
+
+
+def factors(event: Event) -> list[tuple[np.ndarray, np.ndarray]]:
+    """What is seen, with its chances if a record is present and if it is absent, for each part of a release."""
+    match event:
+        case Composed(events=events):
+            return [factor for one in events for factor in factors(one)]
+        case Gaussian(noise_multiplier=sigma, count=count):
+            ends = np.linspace(-9 * sigma, 9 * sigma + 1, 4_001)
+            return [(np.diff(stats.norm.cdf(ends, 1, sigma)), np.diff(stats.norm.cdf(ends, 0, sigma)))] * count
+        case DiscreteLaplace(scale=scale, sensitivity=far, count=count):  # outcomes of one likelihood ratio are one
+            inner = laplace(scale, np.arange(1, far))
+            near, beyond = 1 / (1 + math.exp(-1 / scale)), math.exp(-far / scale) / (1 + math.exp(-1 / scale))
+            return [(np.array([beyond, *inner[::-1], near]), np.array([near, *inner, beyond]))] * count
+        case ApproximateDP(epsilon=0.0, delta=delta):  # nothing, or the presence itself
+            return [(np.array([1 - delta, delta]), np.array([1.0, 0.0]))]
+    raise AssertionError(event)
+
+
+def right_by_enumeration(event: Event, guess: float = 0.01) -> float:
+    """How often the optimal guesser is right who sees all of a release."""
+    present = absent = np.ones(1)
+    wide = [one for one in factors(event) if len(one[0]) > 1_000]
+    if len(wide) > 1:  # of several normal statistics the likelihood ratio depends on one weighted sum alone
+        mu = math.sqrt(sum((1 / one.noise_multiplier) ** 2 for one in event.events if isinstance(one, Gaussian)))
+        wide = factors(Gaussian(1 / mu))
+    for one, other in [*wide, *(one for one in factors(event) if len(one[0]) <= 1_000)]:
+        present, absent = np.outer(present, one).ravel(), np.outer(absent, other).ravel()
+    return max(optimal(present, absent, guess), optimal(absent, present, guess))
+
+
+@pytest.mark.parametrize("case", [SYNTHESIS, RELATIONAL, PRIVATE, DISCOVERY, PATIENTS], ids=lambda case: case.name)
+def test_the_sentence_of_a_kind_is_never_below_the_optimal_guesser(case: Case) -> None:
+    """The sentence of the manifest, of five kinds: their own noise, attained, and too low where epsilon is smaller."""
+    spec = case.spec(Path("unused"))
+
+    def stated(factor: float) -> tuple[float, Event]:
+        plan = make_plan(change(spec, {"privacy.epsilon": spec.privacy.epsilon * factor}))
+        (said,) = re.findall(r"a chance of 1 % is right with ([\d.]+) % at most", plan.guarantees[0].sentence())
+        assert plan.event is not None
+        return float(said) / 100, plan.event
+
+    bound, event = stated(1)
+    found = right_by_enumeration(event)
+    assert found <= bound <= 1.01 * found
+    assert stated(0.97)[0] < found
 
 
 def test_it_grows_with_the_guess_and_knows_no_event_and_all() -> None:

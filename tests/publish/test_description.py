@@ -69,7 +69,7 @@ def test_the_descriptions_are_files_of_the_manifest(release: Any) -> None:
     assert {file.name for file in release.manifest.files} >= NAMES
     assert release.verify().unlisted == ()
     text = Path(release.path, "_README.md").read_text(encoding="utf-8")
-    for said in (*ABOUT.values(), release.guarantee, "Age of the person", "1 = female", "0 to 99", "doi:10.29012"):
+    for said in (*ABOUT.values(), release.guarantee, "Age of the person", "1 = female", "0 to 99 |", "doi:10.29012"):
         assert said in text
     Path(release.path, "_README.md").write_text(text + "more", encoding="utf-8")
     with pytest.raises(dpdist.errors.VerificationFailed, match=r"_README\.md"):

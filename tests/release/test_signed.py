@@ -301,7 +301,7 @@ def test_a_forgery_that_agrees_with_itself_is_whole_and_nothing_more(dpdist: Com
     answer = dpdist("verify", str(place))
     assert answer.code == 0
     assert f"{place}: integrity only, 2,500 records" in answer.words
-    assert "whoever wrote them may have written anything" in answer.words
+    assert "their author is not verified" in answer.words
     refused = dpdist("verify", str(place), "--ledger", ledger_url(made))
     assert refused.code == 6
     assert "another manifest was committed" in refused.err

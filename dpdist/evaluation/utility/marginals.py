@@ -165,8 +165,9 @@ def equivalent_share(score: float, scores: Floats, shares: Sequence[float] = SUB
 
 
 _PICTURES, _PANELS = 60, 12  # attributes drawn, and in one figure, at most
-# shares of records: that keep a dependence at least, that a release may lose, that it keeps unless it is bad
-_SURE, _LOST, _BROKEN = 0.98, 0.02, 0.8
+# shares of records: that keep a dependence at least, that a release may lose, or lose of one without an exception, and
+# that it keeps unless it is bad
+_SURE, _LOST, _LOST_OF_ALL, _BROKEN = 0.98, 0.02, 0.005, 0.8
 _CONSTANT = 0.95  # share of one value from which on an attribute says nothing that another could determine
 _LEAST = 20  # real records for each value of what determines
 _GROUPS, _SUBSETS = 6, 100
@@ -203,7 +204,7 @@ class Dependence:
     @property
     def is_broken(self) -> bool:
         """Whether the release breaks it."""
-        return self.released < self.real - _LOST
+        return self.released < self.real - (_LOST if self.real < 1 else _LOST_OF_ALL)
 
 
 def dependences(counts: Mapping[str, Marginals], view: View) -> list[Dependence]:

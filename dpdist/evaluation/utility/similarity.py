@@ -128,7 +128,7 @@ def wide_section(samples: Mapping[str, Codes], view: View, *, seed: int) -> Page
     counts = wide_counts(samples, view, seed=seed)
     of = {k: Distances.of(counts, k, seed=seed, weighted=False) for k in (4, 5) if counts["real"].subsets(k)}
     apart = {k: parities(counts, k) for k in of}
-    columns = (*_COLUMNS, "parities", "parities of two halves")
+    columns = (*_COLUMNS, "parities", "of halves")
     rows = tuple((f"{k}-way", *one.row, *apart[k]) for k, one in of.items())
     note = (
         "In six groups of each attribute at most, of about as many real records each; at most 100 sets of attributes, "
