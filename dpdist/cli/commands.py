@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpdist.api.display import bars, stop_bars
-from dpdist.cli import shared
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
@@ -27,6 +26,18 @@ from dpdist.cli.plan import account_app, plan
 from dpdist.cli.readers import audit_coverage, draw, export, infer, replicates, tabulate, verify
 from dpdist.cli.runs import join, runs_app
 from dpdist.cli.schema import examples, schema_app, spec_app, synthesize
+from dpdist.cli.shared import (
+    AsJson,
+    Settings,
+    SpecPath,
+    error_text,
+    guarantee_lines,
+    loaded,
+    overrides,
+    say,
+    show_json,
+    with_quiet,
+)
 from dpdist.errors import AccountingError, DpdistError, SpecError
 from dpdist.privacy.formatting import folded
 
@@ -80,7 +91,7 @@ def _version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        shared.say(f"dpdist {version('dpdist')}")
+        say(f"dpdist {version('dpdist')}")
         raise typer.Exit
 
 
@@ -121,11 +132,11 @@ def _told(error: Exception) -> int:
     if _signals:  # it was said; what fails on the way out is no other end
         return 128 + _signals[0]
     if isinstance(error, DpdistError):
-        shared.say(shared.error_text(f"dpdist: {error}", terminal=sys.stderr.isatty()), err=True)
+        say(error_text(f"dpdist: {error}", terminal=sys.stderr.isatty()), err=True)
         return error.exit_code
     if isinstance(error, BrokenPipeError):
         return 1
-    shared.say(f"dpdist: internal error ({type(error).__name__}){_of_the_charge()}. {_details_of(error)}", err=True)
+    say(f"dpdist: internal error ({type(error).__name__}){_of_the_charge()}. {_details_of(error)}", err=True)
     return 70
 
 
@@ -146,7 +157,7 @@ def _terminated(number: int, frame: object) -> None:
     signal.signal(number, signal.SIG_DFL if number == signal.SIGINT else signal.SIG_IGN)
     logging.getLogger("sqlalchemy").setLevel(logging.CRITICAL)  # its pool would log this exit with a traceback
     stop_bars()
-    shared.say(f"dpdist: terminated{_of_the_charge()}", err=True)
+    say(f"dpdist: terminated{_of_the_charge()}", err=True)
     sys.exit(128 + number)
 
 
@@ -179,10 +190,10 @@ def _details_of(error: Exception) -> str:
 
 
 @app.command()
-@shared.with_quiet
+@with_quiet
 def release(
-    spec: shared.SpecPath,
-    settings: shared.Settings = None,
+    spec: SpecPath,
+    settings: Settings = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the attempt that was interrupted; costs nothing more.")
     ] = False,
@@ -196,7 +207,7 @@ def release(
     test_key: Annotated[
         str | None, typer.Option("--test-key", hidden=True, help="A fixed key, 64 hexadecimal digits: NOT PRIVATE.")
     ] = None,
-    as_json: shared.AsJson = False,
+    as_json: AsJson = False,
     **_: Any,
 ) -> None:
     """Run a release: charge, compute, publish. Of a series: all periods that are due."""
@@ -209,28 +220,26 @@ def release(
     asked = [mode for mode, flag in zip(modes, (resume, new_attempt, once), strict=True) if flag]
     if len(asked) > 1:
         raise SpecError("give one of --resume, --new-attempt, --once")
-    given = shared.overrides(settings)
+    given = overrides(settings)
     if whole := is_whole(load_yaml(spec), given):
         if asked not in ([], ["once"]):
             raise SpecError("of a series, every period is released once: choose one with --set series.period=2026-03")
         made = release_due(
-            spec, settings=given, announce=lambda text: shared.say(text, err=True), test_key=test_key, progress=True
+            spec, settings=given, announce=lambda text: say(text, err=True), test_key=test_key, progress=True
         )
     else:
         made = [call(spec, settings=given, attempt=asked[0] if asked else "new", test_key=test_key, progress=True)]
     outcomes = [one.outcome for one in made if one.outcome is not None]
     if as_json:
-        shared.show_json([one.to_json() for one in outcomes] if whole else outcomes[0].to_json())
+        show_json([one.to_json() for one in outcomes] if whole else outcomes[0].to_json())
     else:
-        shared.say(
-            "\n".join(map(_summary, outcomes)) or "Nothing is due: all periods that have ended are published, or wait"
-        )
+        say("\n".join(map(_summary, outcomes)) or "Nothing is due: all periods that have ended are published, or wait")
 
 
 def _summary(outcome: Outcome) -> str:
     lines = [f"Nothing to do: it was published already, by attempt {outcome.attempt}"] if outcome.already else []
     lines += [
-        *shared.guarantee_lines(outcome.guarantees),
+        *guarantee_lines(outcome.guarantees),
         f"Release     {outcome.uri}",
         "Read it     its _README.md says how pandas, Polars, DuckDB and R open it",
         f"Records     {outcome.records:,}" if outcome.cells is None else f"Cells       {outcome.cells:,}",
@@ -241,7 +250,7 @@ def _summary(outcome: Outcome) -> str:
 
 
 @app.command()
-@shared.with_quiet
+@with_quiet
 def sample(
     folder: Annotated[Path, typer.Argument(help="Folder to make; with --schema a .csv or .parquet file.")],
     rows: Annotated[int, typer.Option(min=1, help="Number of rows.")] = 100_000,
@@ -259,18 +268,18 @@ def sample(
 
     if schema is not None:
         write_uniform(folder, schema, rows, seed=seed)
-        shared.say(f"{folder}: {rows:,} invented rows")
+        say(f"{folder}: {rows:,} invented rows")
         return
     with bars() as progress:
         write(folder, rows, seed=seed, progress=lambda done, total: progress("writing rows", done, total))
-    shared.say(f"{folder}: {rows:,} invented rows")
+    say(f"{folder}: {rows:,} invented rows")
 
 
 @app.command()
-@shared.with_quiet
+@with_quiet
 def audit(
-    spec: shared.SpecPath,
-    settings: shared.Settings = None,
+    spec: SpecPath,
+    settings: Settings = None,
     runs: Annotated[int, typer.Option(min=200, help="Runs of each mechanism on each of two tables.")] = 4000,
     confidence: Annotated[float, typer.Option(min=0.5, max=1 - 1e-9, help="Confidence of each lower bound.")] = 0.999,
     one_run: Annotated[
@@ -282,7 +291,7 @@ def audit(
             min=0, help="Instead, measure how often intervals cover, by this many releases of made-up tables."
         ),
     ] = 0,
-    as_json: shared.AsJson = False,
+    as_json: AsJson = False,
     **_: Any,
 ) -> None:
     """Attack the mechanisms of a spec on made-up tables.
@@ -295,7 +304,7 @@ def audit(
     from dpdist.privacy.testing import audit as attack
     from dpdist.privacy.testing import audit_in_one_run, table_of
 
-    plan = make_plan(shared.loaded(spec, settings))
+    plan = make_plan(loaded(spec, settings))
     if coverage:
         audit_coverage(plan, coverage, as_json)
         return
@@ -312,9 +321,9 @@ def audit(
             findings.append(audit_in_one_run(canaries, runs=10, confidence=confidence))
             progress(canaries.name, 1, 1)
     if as_json:
-        shared.show_json([finding.to_json() for finding in findings])
+        show_json([finding.to_json() for finding in findings])
     else:
-        shared.say(table_of(findings))
+        say(table_of(findings))
     if any(finding.rejected for finding in findings):
         raise AccountingError("a mechanism leaks more than it states; do not publish with it")
 

@@ -9,7 +9,18 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from dpdist.cli import shared
+from dpdist.cli.shared import (
+    REQUIRED,
+    AsJson,
+    Endpoint,
+    Quiet,
+    Settings,
+    loaded,
+    option,
+    show,
+    storage_options,
+    with_options,
+)
 from dpdist.errors import SpecError
 from dpdist.evaluation.request import Request
 
@@ -22,9 +33,7 @@ def _options() -> list[inspect.Parameter]:
             continue
         kind, text = get_args(hints[one.name])
         if one.name == "release":
-            found.append(
-                shared.option(one.name, Annotated[str, typer.Argument(metavar="RELEASE", help=text)], shared.REQUIRED)
-            )
+            found.append(option(one.name, Annotated[str, typer.Argument(metavar="RELEASE", help=text)], REQUIRED))
             continue
         if kind is not bool and isinstance(one.default, int | str):
             text = f"{text[:-1]}; default: {one.default}."
@@ -36,16 +45,16 @@ def _options() -> list[inspect.Parameter]:
         one_of: Any = list[str] if several else Path if kind is Any else kind
         first = one_of if isinstance(one_of, type) or several else get_args(one_of)[0]
         annotation: Any = Annotated[first | None, declared]
-        found.append(shared.option(one.name, annotation))
+        found.append(option(one.name, annotation))
     return found
 
 
-@shared.with_options(
+@with_options(
     *_options(),
-    shared.option("settings", shared.Settings),
-    shared.option("endpoint_url", shared.Endpoint),
-    shared.option("as_json", shared.AsJson, False),
-    shared.option("quiet", shared.Quiet, False),
+    option("settings", Settings),
+    option("endpoint_url", Endpoint),
+    option("as_json", AsJson, False),
+    option("quiet", Quiet, False),
 )
 def evaluate(**given: Any) -> None:
     """Compare a release with the real table (CONFIDENTIAL).
@@ -56,10 +65,8 @@ def evaluate(**given: Any) -> None:
 
     asked = {name: value for name, value in given.items() if value is not None and name in Request.settings()}
     if "spec" in asked:
-        asked["spec"] = shared.loaded(asked["spec"], given["settings"])
+        asked["spec"] = loaded(asked["spec"], given["settings"])
     elif given["settings"]:
         raise SpecError("--set: give the spec that it overrides with --spec")
-    done = call(
-        asked.pop("release"), progress=True, storage_options=shared.storage_options(given["endpoint_url"]), **asked
-    )
-    shared.show(done, as_json=given["as_json"])
+    done = call(asked.pop("release"), progress=True, storage_options=storage_options(given["endpoint_url"]), **asked)
+    show(done, as_json=given["as_json"])

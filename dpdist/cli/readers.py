@@ -95,7 +95,7 @@ def verify(
         str | None,
         typer.Option(
             help="SQLAlchemy URL or SQLite file of the ledger: also compare the release with the account. Default: "
-            "dpdist-ledger.db of this folder, if it is there and knows the release.",
+            "dpdist-ledger.db of this folder, if it is there and knows the release."
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the release that is expected.")] = None,

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from dpdist.cli import shared
+from dpdist.cli.shared import (
+    DEFAULT_LEDGER,
+    AsJson,
+    Endpoint,
+    LedgerUrl,
+    Settings,
+    SpecPath,
+    loaded,
+    moment,
+    say,
+    show_json,
+    storage_options,
+)
 from dpdist.errors import RoundFailed, SpecError
 from dpdist.privacy.formatting import folded, number_of
 
@@ -18,18 +30,15 @@ Work = Annotated[str, typer.Option("--work", help="The confidential folder of th
 
 @runs_app.command("list")
 def runs_list(
-    ledger: shared.LedgerUrl = shared.DEFAULT_LEDGER,
-    work: Work = ".dpdist",
-    endpoint_url: shared.Endpoint = None,
-    as_json: shared.AsJson = False,
+    ledger: LedgerUrl = DEFAULT_LEDGER, work: Work = ".dpdist", endpoint_url: Endpoint = None, as_json: AsJson = False
 ) -> None:
     """List all attempts with their state and what they stored."""
     from dpdist.lifecycle.history import list_runs, opened
 
-    with opened(ledger, work, shared.storage_options(endpoint_url)) as (found, folder):
+    with opened(ledger, work, storage_options(endpoint_url)) as (found, folder):
         runs = list_runs(found, folder)
     if as_json:
-        shared.show_json([asdict(run) for run in runs])
+        show_json([asdict(run) for run in runs])
         return
     from rich.console import Console
     from rich.table import Column, Table
@@ -37,21 +46,19 @@ def runs_list(
     names = ("data set", "release", "attempt", "state", "since", "stored")
     table = Table(*(Column(name, overflow="fold") for name in names))
     for run in runs:
-        table.add_row(
-            run.dataset, run.release, run.attempt[:8], run.state, shared.moment(run.created), ", ".join(run.stored)
-        )
+        table.add_row(run.dataset, run.release, run.attempt[:8], run.state, moment(run.created), ", ".join(run.stored))
     Console().print(table)
 
 
 @runs_app.command("clean")
 def runs_clean(
-    ledger: shared.LedgerUrl = shared.DEFAULT_LEDGER,
+    ledger: LedgerUrl = DEFAULT_LEDGER,
     work: Work = ".dpdist",
     output: Annotated[
         list[str] | None,
         typer.Option("--output", metavar="RELEASE", help="Folder or s3:// prefix of a release; may be repeated."),
     ] = None,
-    endpoint_url: shared.Endpoint = None,
+    endpoint_url: Endpoint = None,
 ) -> None:
     """Delete what killed runs left.
 
@@ -61,36 +68,36 @@ def runs_clean(
     from dpdist.storage.local import sweep_reports
     from dpdist.storage.store import Store
 
-    with opened(ledger, work, shared.storage_options(endpoint_url)) as (found, folder):
+    with opened(ledger, work, storage_options(endpoint_url)) as (found, folder):
         swept = sweep_store(folder)
         for place in output or ():
-            swept += sweep_output(found, Store(place, shared.storage_options(endpoint_url)))
+            swept += sweep_output(found, Store(place, storage_options(endpoint_url)))
         found.sweep()
     swept += sweep_reports(older=0)
     for name in swept:
-        shared.say(name)
-    shared.say(f"{number_of(len(swept), 'file')} deleted")
+        say(name)
+    say(f"{number_of(len(swept), 'file')} deleted")
 
 
 @runs_app.command("show")
 def runs_show(
     attempt: Annotated[str, typer.Argument(help="Id of the attempt, or its beginning.")],
-    ledger: shared.LedgerUrl = shared.DEFAULT_LEDGER,
+    ledger: LedgerUrl = DEFAULT_LEDGER,
     work: Work = ".dpdist",
-    endpoint_url: shared.Endpoint = None,
+    endpoint_url: Endpoint = None,
 ) -> None:
     """Print the run record of an attempt. Confidential: it holds private counts."""
     from dpdist.lifecycle.history import find_attempt, opened, run_record
 
-    with opened(ledger, work, shared.storage_options(endpoint_url)) as (found, folder):
+    with opened(ledger, work, storage_options(endpoint_url)) as (found, folder):
         record = run_record(folder, find_attempt(found, attempt))
-    shared.show_json(record)
+    show_json(record)
 
 
 def join(
-    spec: shared.SpecPath,
+    spec: SpecPath,
     client: Annotated[str, typer.Option(help="Name of the client, as the spec has it.")],
-    settings: shared.Settings = None,
+    settings: Settings = None,
     accept: Annotated[
         str | None, typer.Option(metavar="SHA256", help="Answer what was shown for this spec; without it, show it.")
     ] = None,
@@ -105,19 +112,19 @@ def join(
     from dpdist.federated.mailbox import MailboxClient
     from dpdist.federated.spec import FederatedRelease
 
-    read = shared.loaded(spec, settings)
+    read = loaded(spec, settings)
     session = family_of(read).session
     if not isinstance(read, FederatedRelease) or session is None:
         raise SpecError("join: expected a spec with `federated.mailbox`")
     member = MailboxClient(read, client, session)
     if accept is None:
-        shared.say(f"{folded(make_plan(read).explain())}\nTo join     --accept {read.fingerprint}")
+        say(f"{folded(make_plan(read).explain())}\nTo join     --accept {read.fingerprint}")
         return
     if accept != read.fingerprint:
         raise SpecError("--accept: the spec is not the one that was shown; look at it again without --accept")
-    if not member.attend(patience=patience, told=shared.say):
+    if not member.attend(patience=patience, told=say):
         raise RoundFailed(
             "the round ended without this client: the coordinator gave it up, or went on once it was lost. Sums "
             "with what it answered before may be published: its charge stays"
         )
-    shared.say("committed")
+    say("committed")

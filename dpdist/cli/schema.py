@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dpdist.cli import shared
+from dpdist.cli.shared import (
+    DEFAULT_LEDGER,
+    LedgerUrl,
+    Settings,
+    SpecPath,
+    loaded,
+    overrides,
+    say,
+    show_json,
+    with_quiet,
+)
 from dpdist.errors import ColumnMismatch, OutOfDomain, OutputExists, SpecError, meant
 from dpdist.privacy.formatting import folded
 
@@ -48,11 +58,11 @@ def schema_draft(
     from dpdist.api.schemas import draft_of
 
     wanted: dict[str, Any] = {"columns": tuple(columns or ()), "without": tuple(without or ()), "table": table}
-    shared.say(draft_of(source, public=public, **wanted), nl=False)
+    say(draft_of(source, public=public, **wanted), nl=False)
 
 
 @schema_app.command("discover")
-@shared.with_quiet
+@with_quiet
 def schema_discover(
     source: Annotated[Path, typer.Argument(help="The private table: Parquet or CSV.")],
     folder: Annotated[str, typer.Argument(help="Folder to publish the discovery into; its name is the release's.")],
@@ -68,7 +78,7 @@ def schema_discover(
     dataset: Annotated[str, typer.Option(help="Data set whose budget is charged.")],
     epsilon: Annotated[float, typer.Option(help="Epsilon of the discovery.")],
     delta: Annotated[float, typer.Option(help="Delta of the discovery.")],
-    ledger: shared.LedgerUrl = shared.DEFAULT_LEDGER,
+    ledger: LedgerUrl = DEFAULT_LEDGER,
     **_: Any,
 ) -> None:
     """Discover the values of columns, at a charge.
@@ -80,7 +90,7 @@ def schema_discover(
     from dpdist.api.schemas import discovered
 
     text = discovered(source, folder, columns, dataset=dataset, budget=(epsilon, delta), ledger=ledger)
-    shared.say(text, nl=False)
+    say(text, nl=False)
 
 
 @schema_app.command("check")
@@ -113,25 +123,21 @@ def schema_check(
 
     left = left_to_decide(schema.read_text(encoding="utf-8-sig", errors="replace")) if schema.is_file() else []
     if left:
-        shared.say(
-            folded("\n".join(["left to decide; delete each comment when it is done:", *(f"  {x}" for x in left)]))
-        )
+        say(folded("\n".join(["left to decide; delete each comment when it is done:", *(f"  {x}" for x in left)])))
     read = Schema.from_yaml(schema)
     equal = [a.name for a in read.attributes if isinstance(a.bins, Count) and a.bins.count == BINS]
     if equal:
-        shared.say(
-            folded(f"  {BINS} bins of equal width, as drafts have: {', '.join(equal)}; see docs/how-to/schema.md")
-        )
-    shared.say(f"{schema}: a valid schema of {number_of(len(read.attributes), 'attribute')}")
+        say(folded(f"  {BINS} bins of equal width, as drafts have: {', '.join(equal)}; see docs/how-to/schema.md"))
+    say(f"{schema}: a valid schema of {number_of(len(read.attributes), 'attribute')}")
     for attribute in read.attributes:
         domain = "continuous" if attribute.is_continuous else number_of(attribute.cardinality, "code")
         missing = attribute.missing if isinstance(attribute.missing, str) else f"as {attribute.missing.category!r}"
         outside = attribute.out_of_domain
         beyond = outside if isinstance(outside, str) else f"as {outside.category!r}"
         what = f"{attribute.kind}, {domain}; missing: {missing}; outside: {beyond}"
-        shared.say(folded(f"  {attribute.name:<15} {what}"))
+        say(folded(f"  {attribute.name:<15} {what}"))
     for rule in read.rules:
-        shared.say(f"  {rule.text}; broken: {rule.broken}")
+        say(f"  {rule.text}; broken: {rule.broken}")
     if against:
         _against(read, against, spec, custodian=custodian)
     elif spec is not None or custodian:
@@ -140,11 +146,11 @@ def schema_check(
 
 def _against(schema: Schema, paths: list[str], spec: Path | None, *, custodian: bool) -> None:
     """Print whether a table fits a schema. Raises ColumnMismatch, OutOfDomain: it does not."""
-    layout = {} if spec is None else shared.loaded(spec, None).data.model_dump(include={"format", "csv", "storage"})
+    layout = {} if spec is None else loaded(spec, None).data.model_dump(include={"format", "csv", "storage"})
     found = schema.check(paths, custodian=custodian, **layout)
     if found.problems:
         raise ColumnMismatch("the table does not fit the schema:\n" + "\n".join(found.problems))
-    shared.say(folded(repr(found)))
+    say(folded(repr(found)))
     if found.of_records:
         raise OutOfDomain("the records of the table break the schema (confidential, as printed above)")
 
@@ -156,19 +162,19 @@ def schema_json(
     ] = "schema",
 ) -> None:
     """Print the JSON schema of a kind of file, for editors."""
-    shared.show_json(json_schema_of(of))
+    show_json(json_schema_of(of))
 
 
 @spec_app.command("schema")
 def spec_schema() -> None:
     """Print the JSON schema of a spec file."""
-    shared.show_json(json_schema_of("spec"))
+    show_json(json_schema_of("spec"))
 
 
 @spec_app.command("show")
-def spec_show(spec: shared.SpecPath, settings: shared.Settings = None) -> None:
+def spec_show(spec: SpecPath, settings: Settings = None) -> None:
     """Print a spec as it will be used, defaults included."""
-    shared.say(shared.loaded(spec, settings).model_dump_json(indent=2, by_alias=True))
+    say(loaded(spec, settings).model_dump_json(indent=2, by_alias=True))
 
 
 def json_schema_of(kind: str) -> dict[str, Any]:
@@ -205,7 +211,7 @@ def examples(
         width = max(map(len, found))
         for one, text in found.items():
             about = " ".join(line.strip("# ") for line in text.splitlines()[1:4] if line.startswith("#"))
-            shared.say(folded(f"{one:<{width}}  {about.partition('. ')[0].rstrip('.')}"))
+            say(folded(f"{one:<{width}}  {about.partition('. ')[0].rstrip('.')}"))
         return
     if name not in found:
         raise SpecError(f"there is no example {name!r}{meant(name, found)}")
@@ -217,10 +223,10 @@ def examples(
         target.parent.mkdir(parents=True, exist_ok=True)
         text = (_examples() / file).read_text(encoding="utf-8")
         target.write_text(text.replace("../../", ""), encoding="utf-8")  # paths of the project: here, of the copy
-        shared.say(str(target))
+        say(str(target))
 
 
-@shared.with_quiet
+@with_quiet
 def synthesize(
     table: Annotated[str, typer.Argument(help="The private table: Parquet or CSV; a file, a folder or s3://.")],
     epsilon: Annotated[float, typer.Option(help="Epsilon of all of it.")],
@@ -234,9 +240,9 @@ def synthesize(
     dataset: Annotated[
         str | None, typer.Option(help="Data set that is charged; default: frame, with this budget.")
     ] = None,
-    ledger: shared.LedgerUrl = shared.DEFAULT_LEDGER,
+    ledger: LedgerUrl = DEFAULT_LEDGER,
     schema: Annotated[Path | None, typer.Option(help="Write the schema that was found here.")] = None,
-    settings: shared.Settings = None,
+    settings: Settings = None,
     **_: Any,
 ) -> None:
     """Release a table without a schema.
@@ -254,11 +260,11 @@ def synthesize(
         ledger=ledger,
         dataset=dataset,
         name=name or re.sub(r"[^A-Za-z0-9_-]+", "-", Path(table).stem),
-        settings={"synthesis.records": None} | shared.overrides(settings),
+        settings={"synthesis.records": None} | overrides(settings),
     )
-    shared.say(folded(repr(made)), err=True)
+    say(folded(repr(made)), err=True)
     made.fit(table, progress=True)
-    shared.say(folded("\n".join(repr(made).split("\n")[1:])))
+    say(folded("\n".join(repr(made).split("\n")[1:])))
     if schema is not None:
         made.release_.schema.save(schema)
 
