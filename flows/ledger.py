@@ -14,7 +14,7 @@ from dpdist.errors import LedgerError
 from dpdist.spec.release import DEFAULT_LEDGER
 
 from .release import pinned, without_private_text
-from .server import name_run, page_address, storage_of_block, tell_state
+from .server import described, name_run, page_address, storage_of_block, tell_state
 
 
 @flow(
@@ -23,6 +23,7 @@ from .server import name_run, page_address, storage_of_block, tell_state
     persist_result=False,
     validate_parameters=True,
 )
+@described
 def ledger(page: str = "ledger.html", budget_below: float = 0.2, open_hours: float = 24.0) -> str:
     """Write the page of the ledger that the worker names (``DPDIST_LEDGER``).
 

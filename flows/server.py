@@ -11,16 +11,18 @@ cluster through the variables that every S3 client reads. Workers of a running c
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
+from griffe import Docstring, DocstringSectionKind, Parser, parse
 from prefect import get_client, runtime
 from prefect.artifacts import (
     create_link_artifact,
@@ -51,6 +53,18 @@ default: the working directory.
 """
 
 _INTERVAL = 1.0
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def described(function: Function) -> Function:
+    """Say in a docstring of numpydoc, in Google's style too, what each parameter is: Prefect's forms show that."""
+    text = inspect.getdoc(function) or ""
+    for section in parse(Docstring(text), Parser.numpy):
+        if section.kind is DocstringSectionKind.parameters:
+            said = (f"    {one.name}: {' '.join(one.description.split())}" for one in section.value)
+            function.__doc__ = "\n".join([text, "", "Args:", *said])
+    return function
 
 
 def artifact_key(*parts: str) -> str:

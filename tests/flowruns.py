@@ -1,7 +1,5 @@
 """What tests of the release flow share: a spec as a parameter, and acting at the moments of a flow's runs."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable, Iterator

@@ -47,11 +47,7 @@ IN_MEMORY = "given as a table"
 
 @named_arguments
 def plan(
-    spec: AnySpecification,
-    *,
-    data: Any = None,
-    ledger: AnyLedger = None,
-    settings: Mapping[str, Any] | None = None,
+    spec: AnySpecification, *, data: Any = None, ledger: AnyLedger = None, settings: Mapping[str, Any] | None = None
 ) -> PlannedRelease:
     """Say what a release would guarantee, cost and need: ``dpdist plan``. Reads no record.
 
@@ -222,10 +218,7 @@ def _silent(text: str) -> None:
 
 @named_arguments
 def open_release(
-    path: str | os.PathLike[str],
-    *,
-    public_key: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
+    path: str | os.PathLike[str], *, public_key: Any = None, storage_options: Mapping[str, Any] | None = None
 ) -> Release:
     """Verify a release, and open it.
 
@@ -256,10 +249,7 @@ def open_release(
 
 @named_arguments
 def open_series(
-    path: str | os.PathLike[str],
-    *,
-    public_key: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
+    path: str | os.PathLike[str], *, public_key: Any = None, storage_options: Mapping[str, Any] | None = None
 ) -> Series:
     """Open the releases of several periods, for questions over time.
 

@@ -66,11 +66,7 @@ def is_partitioned(data: object) -> bool:
 
 
 def as_input(
-    data: Any,
-    *,
-    executor: Executor | None,
-    extra_columns: ExtraColumns = "refuse",
-    wanted: Sequence[str] | None = None,
+    data: Any, *, executor: Executor | None, extra_columns: ExtraColumns = "refuse", wanted: Sequence[str] | None = None
 ) -> Input:
     """A table that is no path (see `EXPECTED`) as an input of a release or an evaluation; `wanted` as for `to_arrow`.
 

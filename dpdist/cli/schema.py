@@ -221,7 +221,8 @@ def examples(
         if target.exists():
             raise OutputExists(f"{target} exists: choose another --to")
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes((_examples() / file).read_bytes())
+        text = (_examples() / file).read_text(encoding="utf-8")
+        target.write_text(text.replace("../../", ""), encoding="utf-8")  # paths of the project: here, of the copy
         say(str(target))
 
 

@@ -232,7 +232,8 @@ def publishing(request: Request, manifest: Manifest) -> Iterator[FiguresPublicat
     from dpdist.ledger import Books
 
     plan = FiguresPlan(request.publish, _unit(manifest))
-    ledger = Books.open(request.ledger or os.environ.get("DPDIST_LEDGER") or DEFAULT_LEDGER, create=False)
+    named = DEFAULT_LEDGER if request.spec is None else request.spec.ledger
+    ledger = Books.open(request.ledger or os.environ.get("DPDIST_LEDGER") or named, create=False)
     try:
         yield FiguresPublication(ledger, manifest, plan, pages_of(request), request.seed)
     finally:

@@ -193,12 +193,7 @@ class Noise:
         return steps.astype(np.float64) * np.float64(grid)
 
     def pick(
-        self,
-        name: str,
-        candidates: Candidates,
-        *,
-        start: int = 0,
-        allowed: Callable[[int], bool] = lambda index: True,
+        self, name: str, candidates: Candidates, *, start: int = 0, allowed: Callable[[int], bool] = lambda index: True
     ) -> int:
         """An index by the exponential mechanism, ``P(i) ~ exp(scores[i] / scale)``, among those that are allowed.
 

@@ -298,7 +298,7 @@ class Attribute(Frozen):
             values = [f"{value} = {label}" for value, label in zip(values, self.labels, strict=True)]
         held = ", ".join(values[:12]) + f" and {len(values) - 12} more" * (len(values) > 12)
         if self.bounds is not None:
-            held = f"{self.shown(self.bounds[0])} to {self.shown(self.bounds[1])}"
+            held = " to ".join(str(self.shown(end)).removesuffix(".0") for end in self.bounds)
         told = [
             f"{self.kind} {held}" if binned or not values else f"{self.kind}: {held}",
             f"in {len(self.bin_edges):,} bins" if binned else None,

@@ -1,7 +1,5 @@
 """Checks of a table against a schema: public facts for everybody, what records say for the custodian alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

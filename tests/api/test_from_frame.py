@@ -1,7 +1,5 @@
 """From a frame to a release in three lines: types, one charge, what is found, and twenty wrong uses."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from datetime import date

@@ -10,8 +10,6 @@ private table's answer: on average over the keys, and for the worst one; and the
 points of the distribution function of the private table). Keys are seeded, **not private**.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from contextlib import suppress

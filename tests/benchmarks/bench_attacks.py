@@ -14,8 +14,6 @@ One half of each table is released from, the other half is the hold-out. Attacke
 Keys and splits are seeded, **not private**.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -13,8 +13,6 @@ plan, the ledger and the sample. Other packages are *sdv* (a Gaussian copula, wi
 *opendp-MST*: `--ways sdv --python PATH`, an interpreter of an environment as `peers/frames.py` says.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os

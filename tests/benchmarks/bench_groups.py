@@ -9,8 +9,6 @@ of a simple random sample of the group's size. The workload says that everything
 (`model.priorities`). Keys are seeded, **not private**.
 """
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from types import SimpleNamespace

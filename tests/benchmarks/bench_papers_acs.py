@@ -16,8 +16,6 @@ Figures of the paper are read from a JSON file of the same shape as the one writ
 left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator, Sequence

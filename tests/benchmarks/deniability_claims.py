@@ -1,7 +1,5 @@
 """Claims about plausible deniability that no plan makes: a whole release, and many canaries in one run."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
@@ -20,11 +18,7 @@ from dpdist.families.deniability.parameters import (
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
 from dpdist.families.deniability.pool import PoolPlan
 from dpdist.families.deniability.stages import IndexedSeeds, stages
-from dpdist.families.deniability.structure import (
-    Structure,
-    StructureStatistics,
-    independent_structure,
-)
+from dpdist.families.deniability.structure import Structure, StructureStatistics, independent_structure
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes, Floats, joined
 from dpdist.privacy.noise import Noise

@@ -1,7 +1,5 @@
 """Secrets for the chart: made once, complete, refused where something is missing; mounted files are read."""
 
-from __future__ import annotations
-
 import base64
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The house of the end-to-end run: its servers, its tables, its deployments, and how a run is begun and ended."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

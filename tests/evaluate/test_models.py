@@ -1,7 +1,5 @@
 """Models of real and of released records: leaks and ruins are distinguished."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

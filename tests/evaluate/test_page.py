@@ -1,7 +1,5 @@
 """The page: what it escapes, what it forbids, how it looks in a browser."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -156,6 +154,9 @@ def test_plots_are_in_the_colours_of_the_page_and_repeatable() -> None:
         (-3.8471e-05, "-0.000038"),
         (1e-12, "1e-12"),
         (0.0, "0"),
+        (0.1, "0.100"),
+        (980.4, "980"),
+        (999.7, "1,000"),
         (float("nan"), "–"),
         (123456.7, "123,457"),
         ("x", "x"),

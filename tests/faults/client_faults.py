@@ -5,8 +5,6 @@ time.
 ``forged``: signed with another key, as by a worker that took the client's resource without its identity.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from itertools import count

@@ -1,7 +1,5 @@
 """Missing values are left out, values are ordered as numbers, and intervals end where their quantity does."""
 
-from __future__ import annotations
-
 import math
 from copy import deepcopy
 from typing import Any

@@ -1,7 +1,5 @@
 """Replicate weights: what they say of the errors of records, and what R's survey package makes of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

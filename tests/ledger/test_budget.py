@@ -1,7 +1,5 @@
 """Budgets, and the account of leakage."""
 
-from __future__ import annotations
-
 import json
 import math
 from decimal import Decimal

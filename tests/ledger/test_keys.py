@@ -1,7 +1,5 @@
 """Attempt keys: wrapped, bound to their attempt, shared, erased, never shown."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """The Gaussian pair that a mechanism is no worse than, and that of noise on a sample."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

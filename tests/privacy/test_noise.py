@@ -1,7 +1,5 @@
 """Streams, draws, their distributions and what a Noise refuses."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import pickle

@@ -1,7 +1,5 @@
 """Values that many records share are released as they are, numbers as people write them, booleans as booleans."""
 
-from __future__ import annotations
-
 from datetime import date
 from typing import Any
 

@@ -3,8 +3,6 @@
 All keys are fixed: an audit gives the same figures every time. Confidence is 99.9 % or more throughout.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -225,8 +223,7 @@ def small_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_noise")
 @pytest.mark.parametrize(
-    "claim",
-    [lambda: tables(3), lambda: tables(3, 3, epsilon=2.0), lambda: structure(score="cfs", delta=0.05)],
+    "claim", [lambda: tables(3), lambda: tables(3, 3, epsilon=2.0), lambda: structure(score="cfs", delta=0.05)]
 )
 def test_a_noise_scale_30_percent_too_small_is_rejected(claim: Callable[[], Claim]) -> None:
     assert run(claim(), runs=8000).rejected

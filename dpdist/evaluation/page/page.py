@@ -234,7 +234,9 @@ def text_of(cell: Cell) -> str:
     if isinstance(cell, float):
         if 0 < abs(cell) < 1e-4 and abs(cell) >= 1e-7:
             return np.format_float_positional(float(f"{cell:.2g}"), trim="-")
-        return f"{cell:,.0f}" if abs(cell) >= 1_000 else f"{cell:.3g}"
+        if abs(cell) >= 999.5:
+            return f"{cell:,.0f}"
+        return f"{cell:#.3g}".rstrip(".") if abs(cell) >= 1e-4 else f"{cell:.3g}"
     return str(cell)
 
 

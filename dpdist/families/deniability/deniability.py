@@ -260,7 +260,4 @@ def candidate_batch(
             candidates = synthesizer.propose(noise, prefix, first, last)
             passes = test.passes(noise, synthesizer, candidates, synthesizer.counts(seeds, candidates), first)
         parts.append(Passed.of(candidates, passes, first))
-    return Passed(
-        np.concatenate([part.indices for part in parts]),
-        joined(part.codes for part in parts),
-    )
+    return Passed(np.concatenate([part.indices for part in parts]), joined(part.codes for part in parts))

@@ -16,14 +16,7 @@ from dpdist.errors import SpecError
 from dpdist.families.base.family import AsReleased
 from dpdist.families.base.plan import Needs
 from dpdist.families.mixing.budget import ClassPlan, best_order, common_noise, divide_budget
-from dpdist.families.mixing.federated.messages import (
-    MESSAGES_HELD,
-    CorrelatedNoise,
-    block_rows,
-    correlated_noise,
-    local_noise,
-    require_fine_grid,
-)
+from dpdist.families.mixing.federated import messages
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import Mixer
 from dpdist.families.mixing.restore import LARGEST_WIDTH
@@ -45,7 +38,7 @@ class FederatedPlan(ClientsPlan, MixingPlan):
     spec: MixingSpec
 
     def __post_init__(self) -> None:
-        require_fine_grid(self.mixer(self.classes[0].code), self.shared(len(self.federated.clients)))
+        messages.require_fine_grid(self.mixer(self.classes[0].code), self.shared(len(self.federated.clients)))
 
     @property
     def noises(self) -> int:
@@ -64,17 +57,17 @@ class FederatedPlan(ClientsPlan, MixingPlan):
         clip = self.largest_norm
         return Mixer(order=self.order, clip=clip, sigma=self.sigma_over_clip * clip, name=f"mixing/{code}")
 
-    def shared(self, clients: int) -> CorrelatedNoise:
+    def shared(self, clients: int) -> messages.CorrelatedNoise:
         """The noise of each of this many clients. Raises AccountingError: no honest client would be among them."""
         sigma = self.sigma_over_clip * self.largest_norm
         if self.federated.trust == "local":
-            return local_noise(sigma, clients=clients)
-        return correlated_noise(sigma, clients=clients, colluding=self.federated.colluding)
+            return messages.local_noise(sigma, clients=clients)
+        return messages.correlated_noise(sigma, clients=clients, colluding=self.federated.colluding)
 
     @property
     def block(self) -> int:
         """Mixtures in a message."""
-        return block_rows(self.encoding.width, clients=len(self.federated.clients))
+        return messages.block_rows(self.encoding.width, clients=len(self.federated.clients))
 
     def needs(self) -> Needs:
         """Memory and tasks: of a client, and of the coordinator (the driver), which holds a block of all."""
@@ -82,8 +75,8 @@ class FederatedPlan(ClientsPlan, MixingPlan):
         message = 8 * self.encoding.width * min(self.block, max(part.mixtures.records for part in self.classes))
         return replace(
             found,
-            task_bytes=max(found.task_bytes, MESSAGES_HELD * message),
-            driver_bytes=(len(self.federated.clients) + MESSAGES_HELD) * message,
+            task_bytes=max(found.task_bytes, messages.MESSAGES_HELD * message),
+            driver_bytes=(len(self.federated.clients) + messages.MESSAGES_HELD) * message,
         )
 
     def details(self) -> list[Fact]:

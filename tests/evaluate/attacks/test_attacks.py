@@ -1,7 +1,5 @@
 """Attacks find what is there, and do not find what is not."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Graphs of the synthesis: the bits of the pure functions for any partitions, batches, shards and parts."""
 
-from __future__ import annotations
-
 import base64
 import os
 from collections.abc import Callable, Sequence

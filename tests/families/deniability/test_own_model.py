@@ -1,7 +1,5 @@
 """Generative models of the user's own under the privacy test, against brute force in tiny universes."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Structure learning: the plan's charge, the noise, and what is found in made-up tables."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

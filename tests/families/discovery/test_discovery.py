@@ -1,7 +1,5 @@
 """Discovery: the thresholded counts are as private as stated, named values are right, and nothing is told for free."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from contextlib import closing

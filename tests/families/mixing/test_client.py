@@ -1,7 +1,5 @@
 """What a client does for itself: it sends what it was charged for, once, with whom it knows, and says little else."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

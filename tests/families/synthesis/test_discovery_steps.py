@@ -1,7 +1,5 @@
 """What a synthesis finds before it learns: one record is in one cell of each histogram."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from functools import partial

@@ -1,7 +1,5 @@
 """A synthesis from a table to its parts: the plan, the stages on every executor, the audit, and a whole release."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -147,10 +145,7 @@ def test_the_plan_says_which_groups_have_usable_means(tmp_path: Path) -> None:
         ({"model": {"shares": {"one_way": 0.5}}}, "model.shares: there is no such setting"),
         ({"privacy": {"epsilon": 0, "delta": 1e-7}}, "epsilon"),
         ({"synthesis": {"records": 0}}, "records"),
-        (
-            {"schema": {"attributes": [{"name": "x", "kind": "number", "bounds": [0, 1]}]}},
-            "continuous",
-        ),
+        ({"schema": {"attributes": [{"name": "x", "kind": "number", "bounds": [0, 1]}]}}, "continuous"),
     ],
 )
 def test_refuses(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
