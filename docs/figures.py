@@ -83,8 +83,10 @@ def speed() -> Rows:
     for row in Table("baseline.million").rows:
         plain = row if row[1] == "without privacy" else plain
         rows.append([*row, *(f"{float(row[at]) / float(plain[at]):.2f}" for at in (3, 4))])
-    for what, seconds, cpu, driver, worker in Table("speed.release").rows[2:]:
+    for what, seconds, cpu, driver, worker in Table("speed.release").rows[3:]:
         size, _, how = what.partition(" rows")
+        if how in (", one worker process", ", threads"):
+            continue
         rows.append(
             [
                 size,
@@ -119,7 +121,7 @@ def coverage() -> Rows:
 def covered_cells() -> Rows:
     """Return the coverage of cells that are chosen by their share of the table."""
     columns = ("table", "ε", "one-way", "two-way", "three-way")
-    return [list(columns), *(row for row in Table("coverage.table").only(*columns) if row[1] in ("0.1", "1", "4"))]
+    return [list(columns), *(row for row in Table("coverage.table").only(*columns) if row[1] in ("0.1", "1"))]
 
 
 def groups() -> Rows:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdist.api.display import shown
-from dpdist.api.given import as_input, executor_for, is_partitioned, named_arguments, paths_of, specified
+from dpdist.api.given import as_input, executor_for, is_partitioned, paths_of, specified
 from dpdist.api.ledger import Ledger
 from dpdist.errors import SpecError
 from dpdist.spec.reader import AnySpecification
@@ -28,7 +28,6 @@ def _parameter(option: re.Match[str]) -> str:
     return option[1].replace("-", "_") + ("=" if option[2] is not None else "")
 
 
-@named_arguments
 def evaluate(
     release: str | os.PathLike[str],
     against: Any = None,
