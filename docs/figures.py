@@ -122,6 +122,12 @@ def covered_cells() -> Rows:
     return [list(columns), *(row for row in Table("coverage.table").only(*columns) if row[1] in ("0.1", "1", "4"))]
 
 
+def groups() -> Rows:
+    """Return errors of means within areas."""
+    table = Table("groups.means")
+    return [table.columns[1:], *table.where(groups="areas").only(*table.columns[1:])]
+
+
 def attacks() -> Rows:
     """Return what the attacks of an evaluation find."""
     columns = ("table", "release", "closest record", "density", "shadow models", "linkage", "inference")
@@ -312,6 +318,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "speed": speed,
     "coverage": coverage,
     "covered_cells": covered_cells,
+    "groups": groups,
     "attacks": attacks,
     "households": household_attacks,
     "audit": audit,

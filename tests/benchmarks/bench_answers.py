@@ -26,7 +26,7 @@ from harness import argument_parser, write_rows
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.inference.answers import infer, parse_quantity
-from dpdist.inference.comparisons import by_replicates
+from dpdist.inference.comparisons import by_replicates, mean
 from dpdist.inference.replicates import Replicates, make_replicates
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.conditions import parse_condition
@@ -93,7 +93,10 @@ def _groups(codes: Codes, schema: Schema, grouping: list[str]) -> Iterator[tuple
 
 def _replicated(real: Replicates, replicates: Replicates, question: str) -> list[tuple[bool, float]]:
     found = []
-    for truth, ours in zip(by_replicates(real, question), by_replicates(replicates, question), strict=True):
+    answers = by_replicates(replicates, question)
+    if question.startswith("mean ") and " minus " not in question:
+        answers = [mean(replicates, question)]
+    for truth, ours in zip(by_replicates(real, question), answers, strict=True):
         if isinstance(ours.low, float) and isinstance(ours.high, float):
             found.append((ours.low <= truth.estimate <= ours.high, (ours.high - ours.low) / 2))
     return found or [(True, np.nan)]

@@ -24,6 +24,7 @@ from dpdist.families.synthesis.spec import PRESUMED_VALUES, WholeSynthesisSpec
 from dpdist.federated.plan import SummedPlan
 from dpdist.model.choices import (
     MOST_CODED_CELLS,
+    SECOND_COPY,
     Choices,
     choose,
     is_wide,
@@ -378,6 +379,8 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     sizes = spec.presumed.cardinalities
     widening = spec.widening(len(spec.clients))
     found = choose(sizes, records=spec.expected_records, mu=mu / widening, parts=parts, raking=not is_wide(sizes))
+    if any(len(priority.attributes) == 1 for priority in spec.model.priorities):
+        found = replace(found, coarse=(*found.coarse, SECOND_COPY))
     if spec.federated is not None:
         found = with_sums(replace(found, mu=mu))
     if not draws_at_most(found, sizes) * SAMPLER_DELTA <= _LOST * spec.privacy.delta:
