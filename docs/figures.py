@@ -122,6 +122,12 @@ def covered_cells() -> Rows:
     return [list(columns), *(row for row in Table("coverage.table").only(*columns) if row[1] in ("0.1", "1", "4"))]
 
 
+def groups() -> Rows:
+    """Return errors of means within areas."""
+    table = Table("groups.means")
+    return [table.columns[1:], *table.where(groups="areas").only(*table.columns[1:])]
+
+
 def attacks() -> Rows:
     """Return what the attacks of an evaluation find."""
     columns = ("table", "release", "closest record", "density", "shadow models", "linkage", "inference")
@@ -288,14 +294,35 @@ def papers() -> Rows:
     return rows
 
 
+def frames() -> Rows:
+    """Return the errors of releases from a frame, beside those of a schema by hand and of other packages."""
+    names = {
+        "schema by hand": "by hand",
+        "three lines, names and types alone": "three lines",
+        "three lines, bounds public": "bounds public",
+        "three lines, bounds and values public": "values public",
+        "SDV 2.0, Gaussian copula, without privacy": "SDV 2.0, no privacy",
+        "OpenDP 0.16, MST": "OpenDP 0.16, MST",
+        "OpenDP 0.16, AIM": "OpenDP 0.16, AIM",
+    }
+    cells = {
+        (table, way): found.partition(" ")[0] or seconds
+        for table, way, found, seconds in Table("frame.ways").only("table", "way", "2-way, bins of neither", "seconds")
+    }
+    tables = dict.fromkeys(table for table, _ in cells)
+    return [["table", *names.values()], *([table, *(cells.get((table, way), "") for way in names)] for table in tables)]
+
+
 TABLES: dict[str, Callable[[], Rows]] = {
     "quality": quality,
     "speed": speed,
     "coverage": coverage,
     "covered_cells": covered_cells,
+    "groups": groups,
     "attacks": attacks,
     "households": household_attacks,
     "audit": audit,
+    "frames": frames,
     "options": options,
     "papers": papers,
 }

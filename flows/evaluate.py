@@ -18,9 +18,8 @@ from prefect.artifacts import create_markdown_artifact
 
 from dpdist.errors import SpecError
 
-from .events import name_run
 from .release import as_task, pinned, read_spec, without_private_text
-from .server import artifact_key, page_address, storage_of_block
+from .server import artifact_key, described, name_run, page_address, storage_of_block
 
 OPTIONS = ("target", "train", "test", "seed", "attacks", "publish", "parents", "holdout_parents")
 """What the starter of a run can choose in addition to the tables; the worker says where page and ledger are."""
@@ -32,6 +31,7 @@ OPTIONS = ("target", "train", "test", "seed", "attacks", "publish", "parents", "
     persist_result=False,
     validate_parameters=True,
 )
+@described
 def evaluate(
     release: str,
     output: str,

@@ -14,9 +14,8 @@ from prefect.artifacts import create_table_artifact
 
 from dpdist.errors import SpecError
 
-from .events import told
 from .release import one_at_a_time, read_spec, run_with_retries, without_private_text
-from .server import artifact_key, storage_of_block
+from .server import artifact_key, described, storage_of_block, told
 
 if TYPE_CHECKING:
     from dpdist.federated.spec import FederatedSpec
@@ -28,13 +27,25 @@ if TYPE_CHECKING:
     persist_result=False,
     validate_parameters=True,
 )
+@described
 def federated(
-    spec: str | dict[str, Any],
-    settings: dict[str, Any] | None = None,
-    attempt: Literal["once", "replace"] = "once",
+    spec: str | dict[str, Any], settings: dict[str, Any] | None = None, attempt: Literal["once", "replace"] = "once"
 ) -> str:
-    """Run a federated release, or continue the one that was interrupted; parameters as of `flows.release.release`.
-    Returns str: address of the release.
+    """Run a federated release, or continue the one that was interrupted.
+
+    Parameters
+    ----------
+    spec : str or dict
+        Path of a spec file in the folder of specs, or a whole spec with its schema.
+    settings : dict, optional
+        Values that replace those of the spec, by dotted path.
+    attempt : {"once", "replace"}
+        Begin, continue what was interrupted, or end if it is published; or give an interrupted attempt up.
+
+    Returns
+    -------
+    str
+        Address of the release.
     """
 
     @storage_of_block()

@@ -13,9 +13,8 @@ from prefect.artifacts import create_markdown_artifact
 from dpdist.errors import LedgerError
 from dpdist.spec.release import DEFAULT_LEDGER
 
-from .events import name_run, tell_state
 from .release import pinned, without_private_text
-from .server import page_address, storage_of_block
+from .server import described, name_run, page_address, storage_of_block, tell_state
 
 
 @flow(
@@ -24,6 +23,7 @@ from .server import page_address, storage_of_block
     persist_result=False,
     validate_parameters=True,
 )
+@described
 def ledger(page: str = "ledger.html", budget_below: float = 0.2, open_hours: float = 24.0) -> str:
     """Write the page of the ledger that the worker names (``DPDIST_LEDGER``).
 

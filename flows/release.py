@@ -39,8 +39,18 @@ from dpdist.spec.reader import load
 from dpdist.spec.series import day_of, is_whole
 from dpdist.spec.strict_yaml import load_yaml
 
-from .events import RELEASED, tell, told
-from .server import StepProgress, artifact_key, inside, show_outcome, show_plan, storage_of_block
+from .server import (
+    RELEASED,
+    StepProgress,
+    artifact_key,
+    described,
+    inside,
+    show_outcome,
+    show_plan,
+    storage_of_block,
+    tell,
+    told,
+)
 
 if TYPE_CHECKING:
     from dpdist.lifecycle.run import AttemptMode
@@ -68,6 +78,7 @@ Answer = TypeVar("Answer")
     persist_result=False,
     validate_parameters=True,
 )
+@described
 def release(
     spec: str | dict[str, Any],
     settings: dict[str, Any] | None = None,

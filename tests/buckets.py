@@ -1,7 +1,5 @@
 """S3 servers in the process of the test."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A small release of every family: a made-up table, a ledger and a spec. What tests of all families share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from copy import deepcopy

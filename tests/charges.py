@@ -1,7 +1,5 @@
 """Prices of charges for tests that need no accountant."""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """The chart as Helm renders it: Helm's own code (a wheel in .tools, see `make tools`), no cluster, no network."""
 
-from __future__ import annotations
-
 import copy
 import os
 import sys

@@ -1,7 +1,5 @@
 """Servers to break: a Dask cluster of separate processes, and an S3 server; faults on order."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal
@@ -13,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import pytest
@@ -138,7 +136,7 @@ class FlakyS3:
         if not real:
             self.environment |= {"AWS_ACCESS_KEY_ID": "planted-access-key", "AWS_SECRET_ACCESS_KEY": "planted-secret"}
 
-    def __enter__(self) -> FlakyS3:
+    def __enter__(self) -> Self:
         self.environment["AWS_ENDPOINT_URL"] = self._serving.__enter__()
         return self
 

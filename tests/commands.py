@@ -1,7 +1,5 @@
 """The command line in the process of the tests: all but the start of an interpreter."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

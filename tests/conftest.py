@@ -1,7 +1,5 @@
 """Fixtures shared by all tests: public data files, throwaway servers, keys of their own."""
 
-from __future__ import annotations
-
 import os
 
 # before NumPy is imported: as in worker processes; the tests themselves take the cores

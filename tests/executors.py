@@ -1,7 +1,5 @@
 """Executors for tests: one of each kind, opened once, and some in process that look closely at what they run."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext

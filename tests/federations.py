@@ -1,7 +1,5 @@
 """Small federations: clients with a table, a ledger, a folder and an identity each, and a spec of them all."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """What tests of the release flow share: a spec as a parameter, and acting at the moments of a flow's runs."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable, Iterator
@@ -16,7 +14,7 @@ from outcomes import at_moments
 from releases import project
 
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.ledger.key_encryption import KeyEncryptionKey
+from dpdist.ledger.signing import KeyEncryptionKey
 from dpdist.lifecycle import run as lifecycle
 from dpdist.lifecycle.run import Run, run_release
 from dpdist.storage.store import Store

@@ -5,8 +5,6 @@ exit status are those of a process of its own; only the seconds that imports tak
 imported.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

@@ -1,7 +1,5 @@
 """A manifest of stated contents, for tests of manifests and of their readers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import date
 from types import SimpleNamespace

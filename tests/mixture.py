@@ -1,7 +1,5 @@
 """The mixture of products that the guide to a model of one's own writes; the guide has its only copy."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tests need besides Python packages: they are left out without it, and the run ends with a line that says so."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from typing import NoReturn

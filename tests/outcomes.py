@@ -1,7 +1,5 @@
 """What tests of interrupted releases share: acting when a stage begins, and what must come out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -31,11 +29,7 @@ MOMENTS = (
 )
 """When a fault may strike: as the key is shared, as a stage begins, before the ledger commits, before the manifest."""
 
-_CALLS = {
-    "charge": (Books, "share_key"),
-    "commit": (Books, "commit"),
-    "manifest": (publication, "publish"),
-}
+_CALLS = {"charge": (Books, "share_key"), "commit": (Books, "commit"), "manifest": (publication, "publish")}
 
 
 @contextmanager

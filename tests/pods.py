@@ -5,8 +5,6 @@ its own (127.x.y.z), a Service's name leads to its pod. Paths of volumes are fol
 command is changed.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import random
@@ -159,9 +157,7 @@ class Pods:
 def _expanded(text: str, environment: dict[str, str]) -> str:
     """``$(NAME)`` filled in, ``$$(`` as ``$(``: the kubelet's rules."""
     return re.sub(
-        r"\$\$|\$\((\w+)\)",
-        lambda found: "$" if found[0] == "$$" else environment.get(found[1], found[0]),
-        text,
+        r"\$\$|\$\((\w+)\)", lambda found: "$" if found[0] == "$$" else environment.get(found[1], found[0]), text
     )
 
 

@@ -1,7 +1,5 @@
 """Ports on 127.0.0.1 for the servers of tests."""
 
-from __future__ import annotations
-
 import os
 import random
 import socket

@@ -1,7 +1,5 @@
 """A small release of a synthesis of which only the folder is left."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

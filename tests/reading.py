@@ -1,7 +1,5 @@
 """The words of a text that a test searches for private numbers, without those that would match by chance."""
 
-from __future__ import annotations
-
 import re
 
 _BY_CHANCE = re.compile(

@@ -1,7 +1,5 @@
 """Small releases for tests: a made-up table, a spec around it and a ledger."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache

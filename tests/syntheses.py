@@ -1,7 +1,5 @@
 """Choices of a synthesis that its plan would make otherwise, for tests of what each choice does."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

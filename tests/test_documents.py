@@ -1,7 +1,5 @@
 """The documents are true: their examples run, and the files, names and sections that they point to are there."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import importlib.util

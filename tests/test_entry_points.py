@@ -1,7 +1,5 @@
 """A family of another distribution is a family: the command line finds, plans, releases, verifies and audits it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

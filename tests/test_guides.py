@@ -1,7 +1,5 @@
 """The guides are true: their files are written, and their commands run on an invented table of the schema."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

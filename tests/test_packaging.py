@@ -1,7 +1,5 @@
 """What the package says of itself agrees with itself: version, citation, extras."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

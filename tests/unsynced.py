@@ -3,8 +3,6 @@
 A commit takes 13 ms and a file 4 ms longer with it on the machines that run the tests.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 from unittest import mock

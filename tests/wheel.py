@@ -3,8 +3,6 @@
 python tests/wheel.py dist/dpdist-0.1.0-py3-none-any.whl
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

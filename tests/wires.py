@@ -1,7 +1,5 @@
 """Looking at a cluster from outside: every byte that leaves a process, and where each task ran."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterable

@@ -9,9 +9,17 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from dpdist.api.containers import as_input, column_names, is_partitioned, paths_of
 from dpdist.api.display import PlannedRelease, shown
-from dpdist.api.given import executor_for, key_of, specified
+from dpdist.api.given import (
+    as_input,
+    column_names,
+    executor_for,
+    is_partitioned,
+    key_of,
+    named_arguments,
+    paths_of,
+    specified,
+)
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.errors import printable
 from dpdist.spec.reader import AnySpecification
@@ -37,12 +45,9 @@ IN_MEMORY = "given as a table"
 """What stands for `data.path` in the spec of a release whose table is no file."""
 
 
+@named_arguments
 def plan(
-    spec: AnySpecification,
-    *,
-    data: Any = None,
-    ledger: AnyLedger = None,
-    settings: Mapping[str, Any] | None = None,
+    spec: AnySpecification, *, data: Any = None, ledger: AnyLedger = None, settings: Mapping[str, Any] | None = None
 ) -> PlannedRelease:
     """Say what a release would guarantee, cost and need: ``dpdist plan``. Reads no record.
 
@@ -79,6 +84,7 @@ def plan(
     return PlannedRelease(plan)
 
 
+@named_arguments
 def release(
     spec: AnySpecification,
     *,
@@ -210,11 +216,9 @@ def _silent(text: str) -> None:
     """Announce nothing."""
 
 
+@named_arguments
 def open_release(
-    path: str | os.PathLike[str],
-    *,
-    public_key: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
+    path: str | os.PathLike[str], *, public_key: Any = None, storage_options: Mapping[str, Any] | None = None
 ) -> Release:
     """Verify a release, and open it.
 
@@ -243,11 +247,9 @@ def open_release(
     return Release(path, public_key=key, storage_options=storage_options)
 
 
+@named_arguments
 def open_series(
-    path: str | os.PathLike[str],
-    *,
-    public_key: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
+    path: str | os.PathLike[str], *, public_key: Any = None, storage_options: Mapping[str, Any] | None = None
 ) -> Series:
     """Open the releases of several periods, for questions over time.
 
@@ -272,6 +274,7 @@ def open_series(
     return Series.open(path, key_of(public_key), storage_options=storage_options)
 
 
+@named_arguments
 def verify(
     path: str | os.PathLike[str] | Release,
     *,

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpdist.api.containers import as_input, is_partitioned, paths_of
 from dpdist.api.display import shown
-from dpdist.api.given import executor_for, specified
+from dpdist.api.given import as_input, executor_for, is_partitioned, named_arguments, paths_of, specified
 from dpdist.api.ledger import Ledger
 from dpdist.errors import SpecError
 from dpdist.spec.reader import AnySpecification
@@ -29,6 +28,7 @@ def _parameter(option: re.Match[str]) -> str:
     return option[1].replace("-", "_") + ("=" if option[2] is not None else "")
 
 
+@named_arguments
 def evaluate(
     release: str | os.PathLike[str],
     against: Any = None,

@@ -56,7 +56,8 @@ def export(release: Release, to: str, path: str | os.PathLike[str] | None = None
     except ImportError:
         raise SpecError(f"export: {to} needs pyreadstat: pip install 'dpdist[readers]'") from None
     frame, values = _numbered(release)
-    labels = [getattr(attributes.get(name), "label", None) or name for name in frame.columns]
+    asked = [attributes.get(name) for name in frame.columns]
+    labels = [(own and own.label) or name for own, name in zip(asked, frame.columns, strict=True)]
     names = _names(list(frame.columns))
     frame.columns = names
     known = {name: meanings for name, meanings in zip(names, values, strict=True) if meanings}
@@ -65,7 +66,10 @@ def export(release: Release, to: str, path: str | os.PathLike[str] | None = None
     if to == "dta":
         given |= {"file_label": title[:80], "version": 15}
         return _write(target, partial(pyreadstat.write_dta, frame, os.fspath(target), **given))
-    given |= {"file_label": title[:64]}
+    ordered = {name for name, own in zip(names, asked, strict=True) if own and own.kind == "ordinal"}
+    measures = {name: "ordinal" if name in ordered else "nominal" if name in known else "scale" for name in names}
+    whole = {name: "F12.0" for name in names if frame[name].dtype.kind in "iu"}
+    given |= {"file_label": title[:64], "variable_measure": measures, "variable_format": whole}
     return _write(target, partial(pyreadstat.write_sav, frame, os.fspath(target), **given))
 
 

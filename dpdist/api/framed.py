@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpdist.api.containers import is_partitioned, paths_of, to_arrow
+from dpdist.api.given import is_partitioned, paths_of, to_arrow
 from dpdist.errors import ColumnMismatch, SpecError, meant
 from dpdist.spec.groups import number_of
 from dpdist.spec.schema import Attribute, Schema

@@ -119,7 +119,7 @@ class Ledger:
         SpecError
             The data set has no contract.
         """
-        from dpdist.api.containers import as_input, is_partitioned, paths_of
+        from dpdist.api.given import as_input, is_partitioned, paths_of
         from dpdist.cluster.cluster import Cluster
         from dpdist.data.files import wanted_columns
         from dpdist.lifecycle.conformity import admit, check_input

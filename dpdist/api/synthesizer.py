@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdist.api.calls import IN_MEMORY, AnyLedger, opened_run, plan
+from dpdist.api.given import named_arguments
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.released import Release
 from dpdist.errors import BudgetExceeded, DatasetExists, SpecError, meant
@@ -66,6 +67,7 @@ class Synthesizer(Displayed):
     n_features_in_ : int
     """
 
+    @named_arguments
     def __init__(
         self,
         schema: Schema | str | os.PathLike[str] | Mapping[str, Any],
@@ -87,6 +89,7 @@ class Synthesizer(Displayed):
         self._framed: Framed | None = None
 
     @classmethod
+    @named_arguments
     def from_frame(
         cls,
         frame: Any,
@@ -103,7 +106,8 @@ class Synthesizer(Displayed):
         """Return a synthesizer for a table without a schema; it reads no record. `fit` finds what is not public.
 
         Names and types of the columns are taken as public. Values that many records share, bounds and bins are found
-        with noise, for ``discover.share`` of the budget (of mu^2, 0.4 by default), in the same charge as the model.
+        with noise, for ``discover.share`` of the budget at most (of mu^2, 0.75 by default), in the same charge as the
+        model.
 
         Parameters
         ----------
@@ -169,6 +173,7 @@ class Synthesizer(Displayed):
     def _names(cls) -> list[str]:
         return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 
+    @named_arguments
     def fit(
         self,
         X: Any,
@@ -219,6 +224,7 @@ class Synthesizer(Displayed):
         with suppress(DatasetExists):
             Ledger(url_of(self.ledger)).create(self.dataset, epsilon=self.epsilon, delta=self.delta)
 
+    @named_arguments
     def sample(self, n: int = 1, *, where: str | None = None, seed: int = 0, labels: bool = False) -> Any:
         """Draw records from the published model, as ``dpdist draw`` does. Costs nothing.
 

@@ -152,7 +152,7 @@ def _secret(name: str, content: Mapping[str, bytes], namespace: str | None, *, k
 
 
 def _kek(environment: Mapping[str, str]) -> bytes:
-    from dpdist.ledger.key_encryption import KEY_BYTES, KeyEncryptionKey
+    from dpdist.ledger.signing import KEY_BYTES, KeyEncryptionKey
 
     if environment.get("DPDIST_KEK") or environment.get("DPDIST_KEK_FILE"):
         return KeyEncryptionKey.find().secret

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpdist.api.display import bars, stop_bars
-from dpdist.cli.account import account_app
 from dpdist.cli.cluster import cluster_app
 from dpdist.cli.contract import contract_app
 from dpdist.cli.evaluate import evaluate
 from dpdist.cli.help import dress
 from dpdist.cli.ledger import ledger_app
 from dpdist.cli.ledger_views import metrics, report
-from dpdist.cli.plan import plan
+from dpdist.cli.plan import account_app, plan
 from dpdist.cli.readers import audit_coverage, draw, export, infer, replicates, tabulate, verify
 from dpdist.cli.runs import join, runs_app
 from dpdist.cli.schema import examples, schema_app, spec_app, synthesize
@@ -199,16 +198,14 @@ def release(
         bool, typer.Option("--resume", help="Continue the attempt that was interrupted; costs nothing more.")
     ] = False,
     new_attempt: Annotated[
-        bool,
-        typer.Option("--new-attempt", help="Give up an interrupted attempt; its charge stays, a new one is made."),
+        bool, typer.Option("--new-attempt", help="Give up an interrupted attempt; its charge stays, a new one is made.")
     ] = False,
     once: Annotated[
         bool,
         typer.Option("--once", help="For jobs: begin, or continue what was interrupted, or end if it is published."),
     ] = False,
     test_key: Annotated[
-        str | None,
-        typer.Option("--test-key", hidden=True, help="A fixed key, 64 hexadecimal digits: NOT PRIVATE."),
+        str | None, typer.Option("--test-key", hidden=True, help="A fixed key, 64 hexadecimal digits: NOT PRIVATE.")
     ] = None,
     as_json: AsJson = False,
     **_: Any,
@@ -244,6 +241,7 @@ def _summary(outcome: Outcome) -> str:
     lines += [
         *guarantee_lines(outcome.guarantees),
         f"Release     {outcome.uri}",
+        "Read it     its _README.md says how pandas, Polars, DuckDB and R open it",
         f"Records     {outcome.records:,}" if outcome.cells is None else f"Cells       {outcome.cells:,}",
         *(f"WARNING     {caution}" for caution in outcome.cautions),
         f"Budget      {outcome.budget}",

@@ -40,9 +40,7 @@ def _options() -> list[inspect.Parameter]:
         flag = f"--{one.name.replace('_', '-')}"
         several = get_origin(kind) is tuple
         declared = typer.Option(
-            f"{flag}/--no-{flag[2:]}" if one.default is True else flag,
-            help=text,
-            metavar="DATA" if several else None,
+            f"{flag}/--no-{flag[2:]}" if one.default is True else flag, help=text, metavar="DATA" if several else None
         )
         one_of: Any = list[str] if several else Path if kind is Any else kind
         first = one_of if isinstance(one_of, type) or several else get_args(one_of)[0]

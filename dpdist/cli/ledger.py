@@ -43,8 +43,7 @@ def ledger_create(
         typer.Option(help="With --allow pml: cap on pointwise maximal leakage, in nats; charged instead of epsilon."),
     ] = None,
     contract: Annotated[
-        Path | None,
-        typer.Option(help="Contract file (YAML), which has the caps as well: see `dpdist contract draft`."),
+        Path | None, typer.Option(help="Contract file (YAML), which has the caps as well: see `dpdist contract draft`.")
     ] = None,
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
@@ -208,8 +207,7 @@ def _filters(filters: list[dict[str, Any]]) -> list[str]:
 
 @ledger_app.command("anchor")
 def ledger_anchor(
-    dataset: Annotated[str, typer.Argument(help="Name of the data set.")],
-    ledger: LedgerUrl = DEFAULT_LEDGER,
+    dataset: Annotated[str, typer.Argument(help="Name of the data set.")], ledger: LedgerUrl = DEFAULT_LEDGER
 ) -> None:
     """Set the anchor of a data set to the ledger as it is.
 

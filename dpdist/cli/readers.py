@@ -95,7 +95,7 @@ def verify(
         str | None,
         typer.Option(
             help="SQLAlchemy URL or SQLite file of the ledger: also compare the release with the account. Default: "
-            "dpdist-ledger.db of this folder, if it is there and knows the release.",
+            "dpdist-ledger.db of this folder, if it is there and knows the release."
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the release that is expected.")] = None,
@@ -248,18 +248,19 @@ def infer(
     RELEASE may be a series: a folder of releases, or a pattern such as 'releases/2026-??'.
     """
     from dpdist.inference.comparisons import answer
+    from dpdist.inference.series import told
 
     series = place.series()
     if series is None:
         opened = place.open()
-        answers = [item for question in questions for item in answer(opened, question)]
+        answers = [[item] for question in questions for item in answer(opened, question)]
     else:
-        answers = [item for question in questions for item in series.answer(question)]
+        answers = [series.answer(question) for question in questions]
     if as_json:
-        show_json([item.to_json() for item in answers])
+        show_json([item.to_json() for found in answers for item in found])
         return
-    for item in answers:
-        say(repr(item))
+    for found in answers:
+        say(told(found))
 
 
 @reads

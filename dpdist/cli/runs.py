@@ -30,10 +30,7 @@ Work = Annotated[str, typer.Option("--work", help="The confidential folder of th
 
 @runs_app.command("list")
 def runs_list(
-    ledger: LedgerUrl = DEFAULT_LEDGER,
-    work: Work = ".dpdist",
-    endpoint_url: Endpoint = None,
-    as_json: AsJson = False,
+    ledger: LedgerUrl = DEFAULT_LEDGER, work: Work = ".dpdist", endpoint_url: Endpoint = None, as_json: AsJson = False
 ) -> None:
     """List all attempts with their state and what they stored."""
     from dpdist.lifecycle.history import list_runs, opened

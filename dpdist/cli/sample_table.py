@@ -128,11 +128,7 @@ def _tables(rows: int, seed: int) -> Iterator[pa.Table]:
 
 
 def write(
-    folder: str | Path,
-    rows: int,
-    *,
-    seed: int = 0,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    folder: str | Path, rows: int, *, seed: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Path:
     """Write the table as Parquet files of at most ten million rows each, into a local folder that holds none; another
     seed gives other rows. `progress` is called with (rows written, rows). Raises OutputExists: the folder holds Parquet

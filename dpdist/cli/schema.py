@@ -55,7 +55,7 @@ def schema_draft(
     NIST and the Census Bureau (JSON, CSV), names files of the UCI repository, the types of Parquet files, and
     releases of kind: discovery. Reads no record, unless --public is given.
     """
-    from dpdist.api.drafts import draft_of
+    from dpdist.api.schemas import draft_of
 
     wanted: dict[str, Any] = {"columns": tuple(columns or ()), "without": tuple(without or ()), "table": table}
     say(draft_of(source, public=public, **wanted), nl=False)
@@ -87,7 +87,7 @@ def schema_discover(
 
     Repeated, it ends what was interrupted, and costs nothing more.
     """
-    from dpdist.api.drafts import discovered
+    from dpdist.api.schemas import discovered
 
     text = discovered(source, folder, columns, dataset=dataset, budget=(epsilon, delta), ledger=ledger)
     say(text, nl=False)
@@ -221,7 +221,8 @@ def examples(
         if target.exists():
             raise OutputExists(f"{target} exists: choose another --to")
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes((_examples() / file).read_bytes())
+        text = (_examples() / file).read_text(encoding="utf-8")
+        target.write_text(text.replace("../../", ""), encoding="utf-8")  # paths of the project: here, of the copy
         say(str(target))
 
 

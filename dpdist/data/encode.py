@@ -30,10 +30,7 @@ if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes
 
 
-_FORMATS = {
-    "date": ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S"),
-    "datetime": ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d"),
-}
+_FORMATS = {"date": ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S"), "datetime": ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d")}
 
 
 def moments_of(array: pa.Array, attribute: Attribute) -> pa.Array:

@@ -161,10 +161,7 @@ class _Recoded(io.RawIOBase):
 def _read_head(found: FoundFile, source: TableSource, compression: str | None) -> bytes:
     """The first bytes of a CSV file."""
     message = f"{found.shown} is not a valid {compression or 'CSV'} file: write or copy it again"
-    with (
-        storage_errors(found.shown),
-        open_csv(found, source) as file,
-    ):
+    with storage_errors(found.shown), open_csv(found, source) as file:
         return unless_damaged(lambda: file.read(_HEAD_BYTES), message)
 
 

@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.cluster.executor import Executor, TaskProgress
-from dpdist.data.keyed_ids import UnitHashes
+from dpdist.data.keyed_ids import Hashes, UnitHashes
 from dpdist.data.records import Opened, RecordsInMemory
 from dpdist.data.report import RowReport
 from dpdist.data.source import TableSource, fingerprint, fingerprint_of, fingerprint_of_sides, sides_of
 from dpdist.data.table import Table, TableFiles
 from dpdist.errors import SpecError
 from dpdist.privacy.arrays import Codes
-from dpdist.privacy.keyed_hash import Hashes
 from dpdist.spec.data import TableSpec
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema

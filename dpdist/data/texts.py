@@ -9,6 +9,7 @@ UTF-8 is passed over. The memory of counts grows with the number of different va
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from zlib import crc32
 
@@ -105,6 +106,37 @@ def count_values(batches: Iterable[Sequence[pa.Array]], columns: int) -> tuple[l
                 pending[place] = [added(pending[place])]
     tables = [added(tables) for tables in pending]
     return [table.filter(pc.not_equal(table["value"], _PASSED_OVER)) for table in tables], missing
+
+
+WEIGHT = 1 << 10
+"""What a value counts in `weigh_values` that is the only one of its row."""
+
+
+def weight_of(values: int) -> int:
+    """What each of this many values of a row counts: their squares sum to at most that of `WEIGHT`."""
+    return math.isqrt(WEIGHT**2 // values)
+
+
+def weigh_values(batches: Iterable[Sequence[pa.Array]], known: Sequence[Sequence[str]]) -> list[pa.Table]:
+    """The sums of weights with which each text stands in each column, but for those that are known of the column.
+
+    The weights of a row's texts are `weight_of` their number, so a row changes all sums by `WEIGHT` at most in L2.
+    """
+    weights = np.array([0, *(weight_of(number) for number in range(1, len(known) + 1))], np.int64)
+    found = [[VALUES.empty_table()] for _ in known]
+    passed_over = [pa.array([_PASSED_OVER, *values], pa.large_string()) for values in known]
+    for arrays in batches:
+        others = [
+            pc.and_(pc.is_valid(array), pc.invert(pc.is_in(array, values))).to_numpy(zero_copy_only=False)
+            for array, values in zip(arrays, passed_over, strict=True)
+        ]
+        of_row = weights[np.sum(others, axis=0)]
+        for tables, array, kept in zip(found, arrays, others, strict=True):
+            texts = array.filter(pa.array(kept)).dictionary_encode()
+            sums = np.zeros(len(texts.dictionary), np.int64)
+            np.add.at(sums, texts.indices.to_numpy(), of_row[kept])
+            tables[:] = [added([*tables, pa.Table.from_arrays([texts.dictionary, pa.array(sums)], schema=VALUES)])]
+    return [table for (table,) in found]
 
 
 def added(tables: Sequence[pa.Table]) -> pa.Table:

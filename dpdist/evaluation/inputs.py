@@ -19,8 +19,8 @@ from dpdist.data.report import RowReport, check
 from dpdist.data.source import find_files
 from dpdist.data.weighted import WeightedRecords
 from dpdist.errors import DataError, EmptyTable, SpecError
-from dpdist.evaluation.binning import View, view_of
-from dpdist.evaluation.page.sections import PageSection
+from dpdist.evaluation.page.page import PageSection
+from dpdist.evaluation.records import View, view_of
 from dpdist.evaluation.utility.checks import broken_operator, rules_section
 from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, marginals_operator
 from dpdist.families.base.attempt import Progress

@@ -11,8 +11,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from dpdist.errors import SpecError
-from dpdist.evaluation.page.page import PageAbout, render
-from dpdist.evaluation.page.sections import Cell, PageSection, PageTable, State
+from dpdist.evaluation.page.page import Cell, PageAbout, PageSection, PageTable, State, render
 from dpdist.privacy.formatting import downwards, number_of, upwards
 
 GUARANTEES: Final = {

@@ -30,7 +30,7 @@ from dpdist.data.inputs import Input
 from dpdist.data.source import find_files, format_of
 from dpdist.errors import LedgerError, ReleaseConflict, SpecError
 from dpdist.evaluation.page.files import Pages
-from dpdist.evaluation.page.sections import PageSection, PageTable
+from dpdist.evaluation.page.page import PageSection, PageTable
 from dpdist.evaluation.utility.marginals import Marginals, Subset
 from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import KeyRef

@@ -18,13 +18,11 @@ import numpy as np
 
 from dpdist.errors import OutputUnwritable, SpecError
 from dpdist.evaluation import attacks
-from dpdist.evaluation.attacks.shadow import mechanism_of_release
-from dpdist.evaluation.binning import View
+from dpdist.evaluation.attacks.membership import mechanism_of_release
 from dpdist.evaluation.inputs import Inputs, require_records
 from dpdist.evaluation.page.files import Folder, Pages
-from dpdist.evaluation.page.page import PageAbout, render
-from dpdist.evaluation.page.sections import PageSection, does_not_apply
-from dpdist.evaluation.records import drawn
+from dpdist.evaluation.page.page import PageAbout, PageSection, does_not_apply, render
+from dpdist.evaluation.records import View, drawn
 from dpdist.evaluation.request import Request
 from dpdist.evaluation.utility import learning, similarity
 from dpdist.evaluation.utility.checks import coverage_section, holdout_section

@@ -65,7 +65,7 @@ class Request:
     publish: Annotated[
         float | None, "Also write noisy scores that may be published: their epsilon, charged to the ledger."
     ] = None
-    ledger: Annotated[str | None, "URL of this ledger; default: DPDIST_LEDGER, or dpdist-ledger.db here."] = None
+    ledger: Annotated[str | None, "URL of this ledger; default: DPDIST_LEDGER, else that of --spec."] = None
     # of object storage, unless the spec says
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     executor: Where = None  # where tables are read, instead of `cluster`; it stays open

@@ -20,8 +20,7 @@ from dpdist.data.source import TableSource, find_files
 from dpdist.errors import DataError, DataNotFound, DpdistError, SpecError
 from dpdist.evaluation.inputs import EvaluatedTables, open_inputs, weight_of
 from dpdist.evaluation.page.files import Pages, is_remote, pages_at
-from dpdist.evaluation.page.page import WORDS
-from dpdist.evaluation.page.sections import PageSection
+from dpdist.evaluation.page.page import WORDS, PageSection
 from dpdist.evaluation.report import (
     about_release,
     check_output,
@@ -233,7 +232,8 @@ def publishing(request: Request, manifest: Manifest) -> Iterator[FiguresPublicat
     from dpdist.ledger import Books
 
     plan = FiguresPlan(request.publish, _unit(manifest))
-    ledger = Books.open(request.ledger or os.environ.get("DPDIST_LEDGER") or DEFAULT_LEDGER, create=False)
+    named = DEFAULT_LEDGER if request.spec is None else request.spec.ledger
+    ledger = Books.open(request.ledger or os.environ.get("DPDIST_LEDGER") or named, create=False)
     try:
         yield FiguresPublication(ledger, manifest, plan, pages_of(request), request.seed)
     finally:

@@ -10,7 +10,7 @@ client's resource, can neither stand between two clients nor send a message in a
 deviation ``sigma / sqrt(H)``. Any set of messages that lacks one of the clients is uniform, so the view of a
 coordinator is the sum alone. The noise of H honest clients in it is, but for aliasing below ``exp(-pi^2 sigma_s^2)``,
 a post-processing of Gaussian noise of deviation sigma: with ``sigma_s >= LEAST_SIGMA`` that is less than 2^-355.
-*Gaussian masks* (`Masks.draw`) stand in messages of real numbers (`dpdist.families.mixing.federated.client`).
+*Gaussian masks* (`Masks.draw`) stand in messages of real numbers (`dpdist.families.mixing.federated.stages`).
 """
 
 from __future__ import annotations

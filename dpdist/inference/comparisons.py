@@ -19,6 +19,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpdist.accuracy.measured import linear, logistic
 from dpdist.data.count import table_counts
@@ -41,12 +42,14 @@ from dpdist.inference.replicates import Replicates, make_replicates, without_rep
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.spec.regression import Regression, asks_for_regression, hidden, parse_regression
 from dpdist.spec.rules import forbidden_cells
+from dpdist.spec.schema import Schema
 
 LOGISTIC_NOTE = (
     "the interval is not reliable: a logistic regression depends on more than the tables that were measured; a spec "
     "that declares it (`regressions`) has it measured"
 )
 MEASURED_NOTE = "measured: the spec declared this regression"
+_SURELY = 6.0  # deviations of the number of records from which on a mean of a noisy table has no bias to speak of
 _BETWEEN = re.compile(r"\s+(minus|over)\s+")
 
 
@@ -71,7 +74,38 @@ def answer(release: Published, question: str) -> list[Answer]:
         return by_replicates(_replicates(release), question)
     if release.errors is None or parse_quantity(question, release.schema).kind != "mean":
         return [infer(release, question)]
-    return by_replicates(make_replicates(release), question)
+    return [mean(make_replicates(release), question)]
+
+
+def mean(replicates: Replicates, question: str) -> Answer:
+    """A mean by replicates; or from the noisy table of its attributes, where that was measured and is nearer: what the
+    model leaves out of its records is in no replicate.
+
+    Raises
+    ------
+    SpecError
+        The question cannot be read, or no record has a value.
+    """
+    (found,) = by_replicates(replicates, question)
+    release, asked = (
+        replicates.release,
+        parse_quantity(question, replicates.release.schema, replicates.release.bin_means),
+    )
+    measured = release.measured(asked.attributes) if len(asked.attributes) <= 2 else None
+    if measured is None or found.deviation is None:
+        return found
+    cells, middles = _cells_of(asked, asked.attributes, release.schema)
+    (noisy, noise), values = (column[cells] for column in measured), middles[cells]
+    total = float(noisy.sum())
+    if total < _SURELY * math.sqrt(float((noise**2).sum())):
+        return found
+    estimate = float(noisy @ values) / total
+    deviation = math.sqrt(float((((values - estimate) * noise) ** 2).sum())) / total
+    half = NORMAL_95 * deviation
+    if not half < replicates.multiple() * found.deviation:
+        return found
+    estimate, low, high = around(estimate, half, asked.range)
+    return Answer(question, estimate, deviation, low, high)
 
 
 def _replicates(release: Published) -> Replicates:
@@ -188,15 +222,22 @@ def _slopes(
 ) -> Floats:
     """By how much a quantity moves with a record more in each cell of a table."""
     release = replicates.release
-    shape = tuple(release.schema.cardinalities[i] for i in attributes)
-    cells = asked.condition.cells(attributes, shape).ravel()
-    cells &= ~forbidden_cells(release.schema.forbidden, attributes, shape).ravel()
+    cells, middles = _cells_of(asked, attributes, release.schema)
     if asked.numbers is None:
         return cells / (release.records if asked.kind == "share" else 1.0)
-    code = np.indices(shape)[attributes.index(asked.numbers.place)].ravel()
-    cells &= asked.numbers.counted[code]
-    away = np.where(cells, asked.numbers.middles[code] - estimate, 0.0)
+    away = np.where(cells, middles - estimate, 0.0)
     return np.asarray(away / (counts[cells].sum() * replicates.weight))
+
+
+def _cells_of(asked: Quantity, attributes: tuple[int, ...], schema: Schema) -> tuple[NDArray[np.bool_], Floats]:
+    """Which cells of a table a quantity counts, and its numbers there (of a count or share 0)."""
+    shape = tuple(schema.cardinalities[i] for i in attributes)
+    cells = asked.condition.cells(attributes, shape).ravel()
+    cells &= ~forbidden_cells(schema.forbidden, attributes, shape).ravel()
+    if asked.numbers is None:
+        return cells, np.zeros(len(cells))
+    code = np.indices(shape)[attributes.index(asked.numbers.place)].ravel()
+    return cells & asked.numbers.counted[code], asked.numbers.middles[code]
 
 
 def _regression(replicates: Replicates, question: str) -> list[Answer]:

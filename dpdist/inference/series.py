@@ -4,8 +4,9 @@ Levels, changes, sums, averages and trends of a count or share are sums of the l
 are asked of the joint law of all levels given all measured tables, and not of each release by itself: a level is that
 of a random walk, whose steps have the variance q, and of the persons of the period, with the variance s
 (`dpdist.model.evidence`). Both are estimated from published tables, so intervals count the drift. Once the quarters and
-years of a series are there, what they measured of sums of its months counts, too, and answers name them. Where a period
-did not measure the table of a question, the answers of the releases are compared, as if their errors added up.
+years of a series are there, what they measured of sums of its months counts, too, and answers name them. A period
+that did not measure the table of a question lies between those that did; or the answers of the releases are compared,
+as if their errors added up, where that is nearer.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from dpdist.errors import DataNotFound, SpecError
 from dpdist.inference.answers import NORMAL_95, Answer, Quantity, around, infer, parse_quantity
 from dpdist.inference.published import Published
-from dpdist.model.drift import Drift
+from dpdist.model.drift import Drift, spread_of
 from dpdist.model.earlier import releases_at
-from dpdist.model.evidence import Earlier, Evidence, Related
+from dpdist.model.evidence import Earlier, Evidence, Related, combined
 from dpdist.privacy.arrays import Floats
+from dpdist.privacy.formatting import Displayed, Fact, folded, lines_of
 from dpdist.spec.rules import forbidden_cells
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ _ASKED = re.compile(
     re.DOTALL,
 )
 _UNKNOWN = 1e3  # deviation of the level of the first period, before anything is known, in those of what is measured
+_UNMEASURED = "no one-way table was measured, so nothing says how many records there are"
 _APART = "a period did not measure this table: errors of the periods are taken to add up"
 
 
@@ -66,8 +69,8 @@ class RollUp:
         return cls(name, release, records / records.sum())
 
 
-@dataclass(frozen=True, eq=False)
-class Series:
+@dataclass(frozen=True, eq=False, repr=False)
+class Series(Displayed):
     """Releases of one population, in the order of time."""
 
     periods: tuple[str, ...]  # names of their folders
@@ -157,8 +160,20 @@ class Series:
         """Draw a count or share of each period, with its 95 % intervals as a band (matplotlib); return the axes."""
         frame = self.frame(quantity)
         axes = frame["estimate"].plot(ax=axes, title=quantity)
-        axes.fill_between(range(len(frame)), frame["low"], frame["high"], alpha=0.25, label="95 %")
+        axes.fill_between(range(len(frame)), frame["low"], frame["high"], alpha=0.25, label="95 % interval")
+        axes.legend()
         return axes
+
+    @property
+    def _heading(self) -> str:
+        return f"A series of {len(self.periods)} releases"
+
+    def _facts(self) -> list[Fact]:
+        longer = ", ".join(one.name for one in self.roll_ups)
+        periods = Fact("Periods", f"{self.periods[0]} to {self.periods[-1]}")
+        return [periods, Fact("Attributes", ", ".join(self.releases[0].schema.names))] + [
+            Fact("Roll-ups", longer)
+        ] * bool(longer)
 
     def _place(self, name: str) -> int:
         if name not in self.periods:
@@ -167,37 +182,66 @@ class Series:
 
     def _answers(self, questions: Sequence[str], asked: Quantity, weights: Floats) -> list[Answer]:
         """Sums of levels with some weights, a row for each question."""
-        scale = np.array([release.records if asked.kind == "count" else 1 for release in self.releases], np.float64)
+        if not asked.attributes:
+            return self._of_all(questions, asked, weights)
+        found: list[list[Answer]] = []
         known = [_measured(release, asked) for release in self.releases]
-        measured = [one for one in known if one is not None]
-        note = ""
-        if len(measured) == len(known):
-            answers_of = [(one, _measured(one.release, asked)) for one in self.roll_ups]
-            sums = [(one, found) for one, found in answers_of if found is not None]
-            note = f"with what {', '.join(one.name for one, _ in sums)} measured" if sums else ""
-            shares, variances = (np.array(column) for column in zip(*measured, strict=True))
-            levels, covariance = self._joint(shares, variances, [(one.weights, *found) for one, found in sums])
-            levels, covariance = levels * scale, covariance * np.outer(scale, scale)
-            estimates = weights @ levels
-            deviations = np.sqrt(np.einsum("ki,ij,kj->k", weights, covariance, weights))
-        else:
+        if any(known):
+            found.append(self._together(questions, asked, weights, known))
+        if not all(known):
             answers = [infer(release, asked.text) for release in self.releases]
-            if any(one.deviation is None for one in answers):
+            deviations = np.array([math.inf if one.deviation is None else one.deviation for one in answers])
+            if not found and not np.isfinite(deviations).all():
                 raise SpecError(f"{asked.text!r}: {answers[0].note}")
             estimates = weights @ np.array([float(one.estimate) for one in answers])
-            deviations, note = np.abs(weights) @ np.array([one.deviation or 0.0 for one in answers]), _APART
-        return [
-            Answer(question, float(e), float(d), float(e - NORMAL_95 * d), float(e + NORMAL_95 * d), note)
-            for question, e, d in zip(questions, estimates, deviations, strict=True)
-        ]
+            apart = np.where(weights, np.abs(weights) * deviations, 0).sum(1)
+            found.append(_answers(questions, estimates, apart, _APART))
+        return [min(one, key=lambda answer: answer.deviation or 0.0) for one in zip(*found, strict=True)]
 
-    def _joint(self, shares: Floats, variances: Floats, sums: Sequence[Sum] = ()) -> tuple[Floats, Floats]:
+    def _of_all(self, questions: Sequence[str], asked: Quantity, weights: Floats) -> list[Answer]:
+        """Sums of the numbers of records, or of the share of all of them."""
+        if asked.kind == "share":
+            return _answers(questions, weights.sum(1), np.zeros(len(weights)), "")
+        records = np.array([release.records for release in self.releases], np.float64)
+        variances = np.array([1 / precision if (precision := _precision(one)) else math.inf for one in self.releases])
+        if not np.isfinite(variances).all():
+            raise SpecError(f"{asked.text!r}: {_UNMEASURED}")
+        return _answers(questions, weights @ records, np.sqrt(weights**2 @ variances), "")
+
+    def _together(
+        self, questions: Sequence[str], asked: Quantity, weights: Floats, known: Sequence[tuple[float, float] | None]
+    ) -> list[Answer]:
+        """The same, given what was measured in some of the periods and in roll-ups."""
+        scale = np.array([release.records if asked.kind == "count" else 1 for release in self.releases], np.float64)
+        answers_of = [(one, _measured(one.release, asked)) for one in self.roll_ups]
+        longer = {one.name: (one.weights, *found) for one, found in answers_of if found is not None}
+        periods = zip(np.eye(len(known)), known, strict=True)
+        measured = [(of, *one) for of, one in periods if one is not None]
+        levels, covariance = self._joint([*measured, *longer.values()], asked.attributes)
+        covariance *= np.outer(scale, scale)
+        deviations = np.sqrt(np.einsum("ki,ij,kj->k", weights, covariance, weights))
+        note = f"with what {', '.join(longer)} measured" if longer else ""
+        return _answers(questions, weights @ (levels * scale), deviations, note)
+
+    def _joint(self, sums: Sequence[Sum], attributes: tuple[int, ...]) -> tuple[Floats, Floats]:
         """Shares of all periods given what was measured of them, and the covariance of their errors."""
         records = self.releases[-1].records
-        mean = min(max(float((shares / variances).sum() / (1 / variances).sum()), 0.0), 1.0)
-        persons, step = self._drift.at_most(max(mean * records, 1.0))
-        rest = max(1 - mean, 1 / records) / records**2  # from counts of rare cells to shares
-        return joint_levels(shares, variances, persons=persons * rest, step=step * rest, sums=sums)
+        spread = spread_of(np.array([_mean(sums) * records]), records)
+        persons, step = (float(variance[0]) / records**2 for variance in self._drift.at_most(spread))
+        step *= self._faster(attributes)
+        return joint_levels(sums, persons=persons, step=step)
+
+    def _faster(self, attributes: tuple[int, ...]) -> float:
+        """How many times as far as all tables that of a question moves in a step."""
+        tables = [release.measured(attributes) for release in self.releases]
+        cells = np.logical_and.reduce([np.isfinite(table[1]) for table in tables if table is not None])
+        factors = [self.releases[-1].records / release.records for release in self.releases]
+        chain = [
+            None if table is None else (table[0][cells] * factor, (table[1][cells] * factor) ** 2)
+            for table, factor in zip(tables, factors, strict=True)
+        ]
+        mean = combined(*chain)
+        return 1.0 if mean is None else self._drift.faster(chain, spread_of(mean[0], self.releases[-1].records))
 
     @cached_property
     def _drift(self) -> Drift:
@@ -208,21 +252,32 @@ class Series:
         return evidence.drifts[0]
 
 
-def joint_levels(
-    levels: Floats, variances: Floats, *, persons: float, step: float, sums: Sequence[Sum] = ()
-) -> tuple[Floats, Floats]:
-    """Levels of all periods given noisy ones and noisy sums of them, and the covariance of their errors: of a random
-    walk with steps of a variance, about which each period has another variance of its persons.
+def joint_levels(sums: Sequence[Sum], *, persons: float, step: float) -> tuple[Floats, Floats]:
+    """Levels of all periods given noisy sums of them, and the covariance of their errors: of a random walk with steps
+    of a variance, about which each period has another variance of its persons.
     """
-    number, times = len(levels), np.arange(len(levels))
-    mean = float((levels / variances).sum() / (1 / variances).sum())
+    seen = np.stack([weights for weights, _, _ in sums])
+    noisy, variances = np.array([(y, v) for _, y, v in sums]).T
+    number, mean = seen.shape[1], _mean(sums)
+    times = np.arange(number)
     prior = step * np.minimum.outer(times, times) + persons * np.eye(number)
     prior += _UNKNOWN**2 * (variances.max() + prior.max())
-    seen = np.concatenate([np.eye(number), *(weights[None] for weights, _, _ in sums)])
-    noisy = np.append(levels, [level for _, level, _ in sums])
-    noise = np.diag(np.append(variances, [variance for _, _, variance in sums]))
-    gain = np.linalg.solve(seen @ prior @ seen.T + noise, seen @ prior).T
-    return mean + gain @ (noisy - seen @ np.full(number, mean)), prior - gain @ seen @ prior
+    gain = np.linalg.solve(seen @ prior @ seen.T + np.diag(variances), seen @ prior).T
+    return mean + gain @ (noisy - mean * seen.sum(1)), prior - gain @ seen @ prior
+
+
+def _mean(sums: Sequence[Sum]) -> float:
+    """The mean level by precision."""
+    seen = np.array([weights.sum() for weights, _, _ in sums])
+    noisy, variances = np.array([(y, v) for _, y, v in sums]).T
+    return float((seen * noisy / variances).sum() / (seen**2 / variances).sum())
+
+
+def _answers(questions: Sequence[str], estimates: Floats, deviations: Floats, note: str) -> list[Answer]:
+    """Answers with normal intervals."""
+    halves = NORMAL_95 * deviations
+    columns = (column.tolist() for column in (estimates, deviations, estimates - halves, estimates + halves))
+    return [Answer(q, e, d, low, high, note) for q, e, d, low, high in zip(questions, *columns, strict=True)]
 
 
 def _bounded(answer: Answer, asked: Quantity) -> Answer:
@@ -246,8 +301,12 @@ def _weights(kind: str, first: int, last: int, number: int) -> Floats:
 
 
 def _measured(release: Published, asked: Quantity) -> tuple[float, float] | None:
-    """The share of the records that the noisy tables give, and its variance; None where they do not."""
-    attributes = asked.attributes or (0,)
+    """The share of the records that the noisy tables give, and its variance; None where they do not.
+
+    The number of records is a mean of the totals of one-way tables, so of a share its error counts, too, and so does
+    what it has in common with the errors of the cells of a one-way table.
+    """
+    attributes = asked.attributes
     found = release.measured(attributes) if len(attributes) <= 2 else None
     if found is None:
         return None
@@ -255,9 +314,29 @@ def _measured(release: Published, asked: Quantity) -> tuple[float, float] | None
     mask = asked.condition.cells(attributes, shape)
     mask &= ~forbidden_cells(release.schema.forbidden, attributes, shape).ravel()
     share = float(found[0][mask].sum()) / release.records
-    variance = float((found[1][mask] ** 2).sum()) / release.records**2
+    variance = float((found[1][mask] ** 2).sum())
     if asked.kind == "share":
-        tables = [t for t in release.model.measurements.tables if len(t.attributes) == 1 and not t.coded]
-        precision = sum(1 / (t.deviation**2 * t.counts.size) for t in tables)
-        variance += share**2 / precision / release.records**2 if precision else math.inf
-    return (share, variance) if 0 < variance < math.inf else None
+        precision = _precision(release)
+        common = np.count_nonzero(mask) / mask.size if len(attributes) == 1 else 0.0
+        variance += share * (share - 2 * common) / precision if precision else math.inf
+    return (share, variance / release.records**2) if 0 < variance < math.inf else None
+
+
+def _precision(release: Published) -> float:
+    """The precision of the noisy number of records: of the totals of one-way tables."""
+    tables = [t for t in release.model.measurements.tables if len(t.attributes) == 1 and not t.coded]
+    return sum(1 / (t.deviation**2 * t.counts.size) for t in tables)
+
+
+def told(answers: Sequence[Answer]) -> str:
+    """Answers as text; those of several periods as lines, a note once where it is that of all."""
+    if len(answers) == 1:
+        return repr(answers[0])
+    notes = {answer.note for answer in answers}
+    named = [answer.question[:-1].rpartition(" [") for answer in answers]
+    facts = [
+        Fact(period, f"{a.estimate:,.6g}  ({a.low:,.6g} to {a.high:,.6g})" + f"; {a.note}" * (len(notes) > 1))
+        for a, (_, _, period) in zip(answers, named, strict=True)
+    ]
+    facts += [Fact("Note", note) for note in notes if note and len(notes) == 1]
+    return folded("\n".join([f"{named[0][0]}, with 95 % intervals", *lines_of(facts)]))

@@ -290,7 +290,8 @@ def dataset_row(connection: sa.Connection, name: str, *, lock: bool = False) -> 
     row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
     if row is None:
         raise DatasetUnknown(
-            f"no data set {name!r} in the ledger: create it with dpdist ledger create {name} --epsilon … --delta …"
+            f"no data set {name!r} in the ledger: create it with dpdist ledger create {name} --epsilon … --delta …, "
+            f"in Python ledger.create({name!r}, epsilon=…, delta=…)"
         )
     return dict(row)
 

@@ -20,10 +20,9 @@ from dpdist.ledger import tables, terms
 from dpdist.ledger.anchor import VARIABLE, Anchor, Mark
 from dpdist.ledger.book import Book
 from dpdist.ledger.database import Database, create_file
-from dpdist.ledger.key_encryption import KeyEncryptionKey
 from dpdist.ledger.keys import WITH_TEST_KEY
 from dpdist.ledger.records import Budget, Charge, Dataset, PriceOf, Rational, accountant_price, damaged
-from dpdist.ledger.signing import Identity
+from dpdist.ledger.signing import Identity, KeyEncryptionKey
 from dpdist.ledger.terms import Period
 from dpdist.privacy.event import from_json, takes_size_for_public
 from dpdist.privacy.formatting import Displayed, Fact, downwards, number_of, upwards

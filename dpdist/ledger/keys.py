@@ -21,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dpdist.errors import ContractBroken, KeyUnavailable
-from dpdist.ledger.key_encryption import FORMAT, KEY_BYTES, KeyEncryptionKey
+from dpdist.ledger.signing import FORMAT, KEY_BYTES, KeyEncryptionKey
 from dpdist.privacy.noise import Noise
 from dpdist.storage import local
 from dpdist.storage.files import resource_error

@@ -148,7 +148,7 @@ def accountant_price(event: str, portfolio: Portfolio) -> Price:
     """
     read = from_json(event)
     stated = exact_sum(read)
-    epsilon = Fraction(accountant.epsilon(read, delta=float_below(portfolio.delta)))
+    epsilon = Fraction(repr(accountant.epsilon(read, delta=float_below(portfolio.delta))))  # the decimal it prints as
     if stated is not None and stated.amount is not None and stated.failure <= portfolio.delta:
         epsilon = min(stated.amount, epsilon)
     return Price(portfolio.costs(read), epsilon)

@@ -22,21 +22,8 @@ import sqlalchemy as sa
 
 from dpdist.errors import BudgetExceeded, ContractBroken, LedgerError
 from dpdist.ledger import book as books
-from dpdist.ledger import tables
+from dpdist.ledger import records, tables
 from dpdist.ledger.book import Book
-from dpdist.ledger.records import (
-    GUARANTEES,
-    NO_EVENT,
-    Account,
-    Costs,
-    Price,
-    Rational,
-    checked_name,
-    composed_leakage,
-    left_of,
-    portfolio_text,
-    rational,
-)
 from dpdist.privacy.filter import Portfolio
 from dpdist.privacy.formatting import downwards, number_of, upwards
 from dpdist.spec.contract import LARGEST_CAP, LEAST_CAP, Contract, PeriodSpec
@@ -45,32 +32,37 @@ _LONGEST: Final = {"day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}
 
 
 def terms_of(
-    name: str, epsilon: Rational, delta: Rational, guarantees: Iterable[str], pml: Rational | None, contract: str | None
+    name: str,
+    epsilon: records.Rational,
+    delta: records.Rational,
+    guarantees: Iterable[str],
+    pml: records.Rational | None,
+    contract: str | None,
 ) -> dict[str, str | None]:
     """Return the checked columns of a new data set. Raises LedgerError: a cap is out of range, a kind of guarantee is
     unknown, or the name is no name.
     """
     chosen = {guarantees} if isinstance(guarantees, str) else set(guarantees)
-    if not chosen or not chosen <= set(GUARANTEES):
-        raise LedgerError(f"guarantees must be one or more of {', '.join(GUARANTEES)}")
-    kinds = tuple(kind for kind in GUARANTEES if kind in chosen)
-    leakage = None if pml is None else rational(pml, setting="pml")
+    if not chosen or not chosen <= set(records.GUARANTEES):
+        raise LedgerError(f"guarantees must be one or more of {', '.join(records.GUARANTEES)}")
+    kinds = tuple(kind for kind in records.GUARANTEES if kind in chosen)
+    leakage = None if pml is None else records.rational(pml, setting="pml")
     if leakage is not None and (not LEAST_CAP <= leakage <= LARGEST_CAP or "pml" not in kinds):
         raise LedgerError(
             f"pml: an account of leakage has a cap of 1e-6 to {LARGEST_CAP:,} nats, and its data set allows the "
             "guarantee pml"
         )
-    epsilon_cap, delta_cap = rational(epsilon, setting="epsilon"), rational(delta, setting="delta")
+    epsilon_cap, delta_cap = records.rational(epsilon, setting="epsilon"), records.rational(delta, setting="delta")
     if not LEAST_CAP <= epsilon_cap <= LARGEST_CAP or not 0 <= delta_cap < 1:
         raise LedgerError(f"a data set's caps must satisfy 1e-6 <= epsilon <= {LARGEST_CAP:,} and 0 <= delta < 1")
     return {
-        "name": checked_name(name, setting="the data set's name"),
+        "name": records.checked_name(name, setting="the data set's name"),
         "epsilon_cap": str(epsilon_cap),
         "delta_cap": str(delta_cap),
         "guarantees": json.dumps(kinds),
         "created": books.now(),
         "pml_cap": None if leakage is None else str(leakage),
-        "filters": portfolio_text(Portfolio.standard(epsilon=epsilon_cap, delta=delta_cap)),
+        "filters": records.portfolio_text(Portfolio.standard(epsilon=epsilon_cap, delta=delta_cap)),
         "contract": contract,
     }
 
@@ -101,11 +93,11 @@ def amend(book: Book, contract: Contract, *, reason: str) -> None:
     account = account if contract.data.every else book.account_of(book.spent)
     if not account.is_kept(portfolio):
         raise BudgetExceeded(f"data set {name!r}: more is spent than the new cap on epsilon admits")
-    new = {**terms, "filters": portfolio_text(portfolio), "created": row["created"]}
+    new = {**terms, "filters": records.portfolio_text(portfolio), "created": row["created"]}
     changes = {column: value for column, value in new.items() if value != row[column]}
     if not changes:
         return
-    book.append(books.AMENDED, {"changes": changes, "reason": checked_name(reason, setting="the reason")})
+    book.append(books.AMENDED, {"changes": changes, "reason": records.checked_name(reason, setting="the reason")})
     update = sa.update(tables.dataset).where(tables.dataset.c.id == row["id"])
     book.connection.execute(update.values(changes))
 
@@ -123,12 +115,7 @@ def _protects(text: str | None) -> str:
 
 
 def admit_input(
-    book: Book,
-    *,
-    fingerprint: str,
-    contract: str,
-    also_charged_to: Collection[str] = (),
-    months: Collection[str] = (),
+    book: Book, *, fingerprint: str, contract: str, also_charged_to: Collection[str] = (), months: Collection[str] = ()
 ) -> None:
     """Write down that an input keeps the contract with this digest; again, it finds its work done.
 
@@ -210,7 +197,7 @@ class Period:
     policy: PeriodSpec
     begins: date
     portfolio: Portfolio  # the filters of the data set, at the epsilon of a period
-    account: Account
+    account: records.Account
     leakage: tuple[str, ...] = ()  # events charged to the account of leakage
 
     @classmethod
@@ -241,24 +228,24 @@ class Period:
     @property
     def epsilon_remaining(self) -> Fraction:
         """The cap minus what is spent, at least 0."""
-        return left_of(self.policy.epsilon, self.epsilon_spent)
+        return records.left_of(self.policy.epsilon, self.epsilon_spent)
 
     def sentence(self) -> str:
         """What is left, in words."""
         left, cap = downwards(self.epsilon_remaining), downwards(self.policy.epsilon)
         words = f"this {self.policy.per}, until {self.ends}, epsilon {left} of {cap} left"
         if self.policy.pml is not None:
-            nats = left_of(self.policy.pml, composed_leakage(self.leakage))
+            nats = records.left_of(self.policy.pml, records.composed_leakage(self.leakage))
             words += f" and {downwards(nats)} of {downwards(self.policy.pml)} nats"
         return words
 
-    def admits(self, price: Price) -> bool:
+    def admits(self, price: records.Price) -> bool:
         """Whether one more release fits."""
         return self.account.costs_of(self.portfolio, price) is not None
 
     def admits_leakage(self, event: str) -> bool:
         """Whether one more release fits that is charged to the account of leakage."""
-        total = composed_leakage([*self.leakage, event])
+        total = records.composed_leakage([*self.leakage, event])
         return self.policy.pml is None or (total is not None and total <= self.policy.pml)
 
 
@@ -276,12 +263,12 @@ def beginning(per: str, day: date) -> date:
     return day
 
 
-def refuse_beyond_period(book: Book, request: Mapping[str, Any], price: Price | None) -> None:
+def refuse_beyond_period(book: Book, request: Mapping[str, Any], price: records.Price | None) -> None:
     """Refuse a charge that is beyond what a period may spend. Raises BudgetExceeded: the message names public numbers
     only.
     """
     period = Period.of(book, book.months.get(request["input_fingerprint"], ()))
-    if period is None or request["event"] == NO_EVENT:
+    if period is None or request["event"] == records.NO_EVENT:
         return
     per, policy = period.policy.per, period.policy
     if book.dataset.leaks(request):
@@ -291,7 +278,7 @@ def refuse_beyond_period(book: Book, request: Mapping[str, Any], price: Price | 
     elif price is None or period.admits(price):
         return
     else:
-        together = period.portfolio.epsilon_of(period.account.charged(Costs(price.costs)).taken)
+        together = period.portfolio.epsilon_of(period.account.charged(records.Costs(price.costs)).taken)
         comes = "more" if together is None else f"epsilon {upwards(together)}"
         before = number_of(period.account.charges, "charge")
         asked = f"{comes} with the {before} of this {per}, above the {upwards(policy.epsilon)}"

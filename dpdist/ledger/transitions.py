@@ -20,19 +20,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from dpdist.errors import BudgetExceeded, GuaranteeRefused, LedgerError, ReleaseConflict
-from dpdist.ledger import tables
+from dpdist.ledger import records, tables
 from dpdist.ledger.book import Book, Row
-from dpdist.ledger.records import (
-    BUDGETED,
-    NO_EVENT,
-    Account,
-    Costs,
-    Dataset,
-    Price,
-    composed_leakage,
-    event_json,
-    left_of,
-)
 from dpdist.ledger.terms import refuse_beyond_period, refuse_unadmitted
 from dpdist.privacy.event import covers
 from dpdist.privacy.filter import Portfolio
@@ -45,7 +34,7 @@ def reserve(
     book: Book,
     request: Mapping[str, str],
     *,
-    price: Price | None,
+    price: records.Price | None,
     portfolio: Portfolio,
     wrapped_key: bytes,
     new_attempt: bool,
@@ -81,7 +70,7 @@ def _is_repeated(book: Book, request: Mapping[str, str]) -> bool:
     if charge is None:
         return False
     same = all(charge[name] == value for name, value in request.items() if name != "event")
-    if not same or not covers(event_json(charge["event"]), event_json(request["event"])):
+    if not same or not covers(records.event_json(charge["event"]), records.event_json(request["event"])):
         raise taken(request["attempt"])
     return True
 
@@ -91,10 +80,12 @@ def taken(attempt: str) -> ReleaseConflict:
     return ReleaseConflict(f"attempt {attempt} is reserved with another data set, spec, input or charge")
 
 
-def _admitted(book: Book, request: Mapping[str, str], price: Price | None) -> tuple[Fraction, Costs | None]:
+def _admitted(
+    book: Book, request: Mapping[str, str], price: records.Price | None
+) -> tuple[Fraction, records.Costs | None]:
     """What is charged, by itself and from each filter."""
     release = request["release"]
-    if request["event"] == NO_EVENT:
+    if request["event"] == records.NO_EVENT:
         return Fraction(0), None
     if book.dataset.leaks(request):
         return _leakage(book.dataset, book.leakage, request["event"], release=release), None
@@ -107,7 +98,7 @@ def _admitted(book: Book, request: Mapping[str, str], price: Price | None) -> tu
     return price.epsilon or Fraction(0), costs[0]
 
 
-def _costs(dataset: Dataset, account: Account, price: Price, *, release: str) -> Costs:
+def _costs(dataset: records.Dataset, account: records.Account, price: records.Price, *, release: str) -> records.Costs:
     """Return what a release is charged. Raises BudgetExceeded: no filter would hold after it. The message names public
     numbers only.
     """
@@ -115,11 +106,11 @@ def _costs(dataset: Dataset, account: Account, price: Price, *, release: str) ->
     costs = account.costs_of(portfolio, price)
     if costs is not None:
         return costs
-    remaining = left_of(dataset.epsilon, account.epsilon(portfolio))
+    remaining = records.left_of(dataset.epsilon, account.epsilon(portfolio))
     if account.alone is not None:
         why = "its first release took all of the cap"
     else:
-        after = portfolio.epsilon_of(account.charged(Costs(price.costs)).taken)
+        after = portfolio.epsilon_of(account.charged(records.Costs(price.costs)).taken)
         why = f"with {number_of(account.charges, 'charge')} before it that comes to {_epsilon(after)}"
     raise BudgetExceeded(
         f"data set {dataset.name!r}: release {release!r} asks for {_epsilon(price.epsilon)} at delta "
@@ -128,12 +119,12 @@ def _costs(dataset: Dataset, account: Account, price: Price, *, release: str) ->
     )
 
 
-def _leakage(dataset: Dataset, events: Sequence[str], event: str, *, release: str) -> Fraction:
+def _leakage(dataset: records.Dataset, events: Sequence[str], event: str, *, release: str) -> Fraction:
     """Return the leakage of `event` by itself if all events and it compose to at most the cap of the account. Raises
     BudgetExceeded: they do not.
     """
     cap = dataset.pml or Fraction(0)
-    alone, total = composed_leakage([event]), composed_leakage([*events, event])
+    alone, total = records.composed_leakage([event]), records.composed_leakage([*events, event])
     if alone is not None and total is not None and total <= cap:
         return alone
     asked, together = (
@@ -221,7 +212,7 @@ def resumed(book: Book, release: str, *, spec_hash: str, input_fingerprint: str)
     return charge
 
 
-def refuse_guarantee(dataset: Dataset, request: Mapping[str, str]) -> None:
+def refuse_guarantee(dataset: records.Dataset, request: Mapping[str, str]) -> None:
     """Refuse a kind of guarantee that the policy of the data set does not allow, or that lacks its event."""
     kind, allowed = request["guarantee"], dataset.guarantees
     if kind not in allowed:
@@ -229,7 +220,7 @@ def refuse_guarantee(dataset: Dataset, request: Mapping[str, str]) -> None:
             f"data set {dataset.name!r} allows the guarantees {', '.join(allowed)}, not {kind!r}: choose another "
             f"kind of release, or a data set made with `dpdist ledger create --allow {kind}`"
         )
-    if kind in BUDGETED and request["event"] == NO_EVENT:
+    if kind in records.BUDGETED and request["event"] == records.NO_EVENT:
         raise GuaranteeRefused(f"a release with the guarantee {kind!r} needs a privacy event to charge")
     event = json.loads(request["event"])
     exact = isinstance(event, dict) and event.get("scale", 1) is None

@@ -24,7 +24,7 @@ WEIGHT_BITS = 26
 LOOKED_AT = 2048  # rows of a sample that a round looks at: this number, or a sixteenth up to four times it
 _CELLS_AT_ONCE = 1 << 23  # places of the rows' cells, so that wide rows take no more memory than others
 # cells of all rows are held where they take no more places: the rounds look at each of them many times
-_HELD = 1 << 24
+_HELD = 1 << 25
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,8 @@ EMPTY = 0.2  # what a fitted cell of an empty table keeps of the noise, in devia
 # cells of all pair tables of the model's codes, where those of the values do not fit a worker
 MOST_CODED_CELLS = MAX_PAIR_CELLS // 16
 PUBLIC_MISFIT = 0.01  # share of the noisy misfit that says whether public rows are near enough to be released
+# a second coarse copy where everything by an attribute matters: a mean by its values takes few cells
+SECOND_COPY = (10, 4)
 FEWEST = 4  # fewest pairs of a round, and fewest triples
 MOST_TRIPLES = 20  # triples that are measured at most: their noise grows with the root of their number
 MOST_ROUNDS = 5000  # rounds of balancing at most
@@ -235,11 +237,13 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
         f"{_percent(c.one_way_again)} of mu^2, about +-{sigma:,.0f} records a count, the second time with most "
         f"precision where values are rare. Values under {c.merge_below:g} deviations are merged for the fit"
     }
-    for least, groups in c.coarse:
-        if max(cardinalities) >= least:
-            found["Coarse"] = (
-                f"attributes with {least} values or more get a copy of {groups} groups of equal mass, or by levels"
-            )
+    (least, groups), *further = c.coarse
+    if max(cardinalities) >= c.coarse[-1][0]:
+        found["Coarse"] = (
+            f"attributes with {least} values or more get a copy of {groups} groups"
+            + "".join(f", and they or their copies with {more} or more one of {few}" for more, few in further)
+            + " of equal mass, or by levels"
+        )
     picked = f"by small tables of all pairs, {_percent(c.grids)}" if c.grids else _percent(c.picks)
     if c.tree or c.pairs:
         found["Pairs"] = (

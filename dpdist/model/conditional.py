@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpdist.model.fitted import Fitted
 from dpdist.model.junction import Set
@@ -22,7 +24,8 @@ from dpdist.spec.conditions import Mask
 
 _CELLS = 1 << 24  # cells of the largest factor that is held for the rows of a batch, about
 _AT_ONCE = 1 << 16  # cells that are multiplied and summed at a time: they stay in the cache
-_GROUPS = 1 << 16  # more groups of rows than this are taken for this many where the order is chosen
+_LOOKED_AT = 1 << 12  # rows whose groups choose the order
+_MIXED = np.uint64(0x9E3779B97F4A7C15)  # groups of several factors are one number, for nearly all different
 
 
 _Grouped = tuple[Counts, Floats]
@@ -86,9 +89,6 @@ class Conditional:
                 table = table.reshape(prod(cards[a] for a in own), *(cards[a] for a in drawn))
                 self._tables.append((tuple(own), tuple(drawn), np.ascontiguousarray(table)))
         self._factors = [(tuple(fitted.fine[i] for i in places), table) for places, table in factors]
-        scopes = [*({*own, *drawn} for own, drawn, _ in self._tables), *(set(scope) for scope, _ in self._factors)]
-        self._order, largest = _elimination(scopes, known, cards)
-        self._batch = max(_CELLS // largest, 1)
 
     def draw(self, known: KnownRows, noise: Noise, name: str) -> list[Counts]:
         """A row for each row of the evidence: values of the table's other attributes. What is given and has probability
@@ -103,28 +103,30 @@ class Conditional:
             factors.append(_Factor((self.fitted.fine[i],), self._shares(i, patterns), group.ravel()))
         factors += [_Factor(*added, group) for added, group in zip(self._factors, known.groups, strict=True)]
         factors += [_Factor(drawn, table, _index(own, codes, cards, rows)) for own, drawn, table in self._tables]
-        uniforms = {a: _uniforms(noise, f"{name}/{a}", rows) for a in self._order}
-        drawn = {a: np.zeros(rows, np.int64) for a in self._order}
-        alike = np.lexsort([factor.group for factor in factors])
-        for start in range(0, rows, self._batch):
-            part = alike[start : start + self._batch]
-            for a, column in self._drawn([factor[part] for factor in factors], uniforms, part).items():
+        order, largest, alike = _elimination(factors, cards)
+        uniforms = {a: _uniforms(noise, f"{name}/{a}", rows) for a in order}
+        drawn, batch = {a: np.zeros(rows, np.int64) for a in order}, max(_CELLS // largest, 1)
+        for start in range(0, rows, batch):
+            part = alike[start : start + batch]
+            for a, column in self._drawn(order, [factor[part] for factor in factors], uniforms, part).items():
                 drawn[a][part] = column
         return [
             self._values(i, drawn[self.fitted.fine[i]], admitted.get(i), noise, name)
             for i in range(self.given, len(self.fitted.fine))
         ]
 
-    def _drawn(self, factors: list[_Factor], uniforms: dict[int, Floats], rows: Counts) -> dict[int, Counts]:
+    def _drawn(
+        self, order: list[int], factors: list[_Factor], uniforms: dict[int, Floats], rows: Counts
+    ) -> dict[int, Counts]:
         """Codes of the model's other attributes, for some rows."""
         buckets, found = [], dict[int, Counts]()
-        for a in self._order:
+        for a in order:
             bucket = [factor for factor in factors if a in factor.scope]
             factors = [factor for factor in factors if a not in factor.scope]
             buckets.append(bucket)
             if any(len(factor.scope) > 1 for factor in bucket):
                 factors.append(_summed(a, bucket))
-        for a, bucket in zip(reversed(self._order), reversed(buckets), strict=True):
+        for a, bucket in zip(reversed(order), reversed(buckets), strict=True):
             line = np.ones((len(rows), self.fitted.cardinalities[a]))
             for factor in bucket:
                 line *= factor.line(a, found)
@@ -160,26 +162,27 @@ class Conditional:
         return values
 
 
-def _elimination(scopes: Sequence[set[int]], known: set[int], cards: Sequence[int]) -> tuple[list[int], int]:
-    """An order of the attributes that are drawn in which they are summed out with few operations, and the most cells of
-    a sum. The attribute that takes the fewest for each group of rows comes first.
+def _elimination(factors: Sequence[_Factor], cards: Sequence[int]) -> tuple[list[int], int, Counts]:
+    """An order of the attributes that are drawn in which they are summed out with few operations: the one that takes
+    the fewest, for all groups of some of the rows, comes first. And the most cells of a sum, and an order of the rows
+    in which those that are in one group of the dearest sum follow each other.
     """
-    left, order, largest = [set(scope) for scope in scopes], list[int](), 1
-
-    def joined(a: int) -> set[int]:
-        return set[int]().union(*(scope for scope in left if a in scope))
-
-    def cost(a: int) -> tuple[int, int]:
-        scope = joined(a)
-        return prod(cards[b] for b in scope - known) * min(prod(cards[b] for b in scope & known), _GROUPS), a
-
-    while waiting := set[int]().union(*left) - known:
-        a = min(waiting, key=cost)
-        rest = joined(a) - {a}
-        left = [scope for scope in left if a not in scope] + ([rest] if rest - known else [])
-        order.append(a)
-        largest = max(largest, prod(cards[b] for b in rest - known))
-    return order, largest
+    left, largest = [({*f.scope}, f.group.astype(np.uint64)) for f in factors], 1
+    found, done = dict[int, tuple[int, set[int], NDArray[np.uint64]]](), list[tuple[int, int, NDArray[np.uint64]]]()
+    step = max(len(factors[0].group) // _LOOKED_AT, 1)
+    while waiting := set[int]().union(*(scope for scope, _ in left)):
+        for a in waiting - found.keys():
+            scopes, groups = zip(*((scope, group) for scope, group in left if a in scope), strict=True)
+            scope, key = set[int]().union(*scopes), reduce(lambda key, group: key * _MIXED + group, groups)
+            found[a] = prod(cards[b] for b in scope) * len(np.unique(key[::step])), scope, key
+        a = min(found, key=lambda a: (found[a][0], a))
+        cost, scope, key = found.pop(a)
+        left = [(others, group) for others, group in left if a not in others] + [(scope - {a}, key)]
+        found = {b: cost for b, cost in found.items() if b not in scope}
+        done.append((cost, a, key))
+        largest = max(largest, prod(cards[b] for b in scope - {a}))
+    alike = np.lexsort([key for _, _, key in sorted(done, key=lambda one: one[:2])])
+    return [a for _, a, _ in done], largest, alike
 
 
 def _summed(a: int, bucket: Sequence[_Factor]) -> _Factor:

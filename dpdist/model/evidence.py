@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dpdist.model.account import Measurements, NoisyTable
 from dpdist.model.coding import Coding, Pair
-from dpdist.model.drift import Chain, Drift, Estimate, Seen, differences, drift_of
+from dpdist.model.drift import Chain, Drift, Estimate, Seen, differences, drift_of, spread_of
 from dpdist.model.one_way import Merging, OneWay, combine, expected_counts
 from dpdist.privacy.arrays import Counts, Floats
 
@@ -33,7 +33,6 @@ RelationKind = Literal["part", "larger", "sum", "previous"]
 # the last one that is there gives the coding
 RELATIONS: tuple[RelationKind, ...] = ("part", "larger", "sum", "previous")
 _SUMS = ("larger", "sum")
-_LEAST = 1.0  # records that a cell is taken to expect at least
 _SURELY = 2.0  # deviations
 _FAR = 0.45  # part of the deviation of one-way tables above which drift leaves too much in tables of pairs
 _PAIRS = 300  # of more only some are looked at
@@ -82,8 +81,8 @@ class Related:
         total, measured = sum(release.records for release in self.releases), sum(records for _, records in known)
         factor = total / measured
         counts = np.sum([y for (y, _), _ in known], axis=0) * factor
-        expected = np.maximum(counts, _LEAST)
-        part = parts.at(expected * self.mean / total)[1] / 2  # of one part, where two differ by a step
+        spread = spread_of(counts * self.mean / total, self.mean)
+        part = parts.at(spread)[1] / 2  # of one part, where two differ by a step
         unknown = part * (total / self.mean) * (factor - 1)
         return counts, np.sum([v for (_, v), _ in known], axis=0) * factor**2 + unknown
 
@@ -108,7 +107,7 @@ class Evidence:
 
     related: tuple[Related, ...]
     cardinalities: tuple[int, ...]
-    records: float = 0.0  # of this release
+    records: float = math.inf  # of this release
     # by the attributes of a table: of the table itself for one, of the model for two
     _chains: dict[Set, list[Chain]] = field(default_factory=dict)
     _own: dict[Set, Estimate] = field(default_factory=dict)
@@ -135,9 +134,9 @@ class Evidence:
         pairs = list(combinations(singles, 2))
         found, cells = np.zeros(len(self.drifts)), 0
         for a, b in pairs[:: max(1, len(pairs) // _PAIRS)]:
-            expected = np.maximum(np.outer(np.maximum(a, 0), np.maximum(b, 0)) / self.records, _LEAST)
-            found += [np.sqrt(sum(drift.at(expected))).sum() for drift in self.drifts]
-            cells += expected.size
+            spread = spread_of(np.outer(np.maximum(a, 0), np.maximum(b, 0)) / self.records, self.records)
+            found += [np.sqrt(sum(drift.at(spread))).sum() for drift in self.drifts]
+            cells += spread.size
         return float(found.min()) / max(cells, 1)
 
     @property
@@ -223,14 +222,14 @@ class Evidence:
 
     def estimate(self, attributes: Set) -> Estimate:
         """The counts of a table by all that is known, and their variances. Raises KeyError: nothing is."""
-        expected = self._expected(attributes)
+        spread = self._spread(attributes)
         ahead = [
-            _ahead(chain, *drift.at(expected))
-            for chain, drift in zip(self._chains[attributes], self.drifts, strict=True)
+            _ahead(chain, *drift.at(spread)) for chain, drift in zip(self._chains[attributes], self.drifts, strict=True)
         ]
         own = self._own.get(attributes)
         if own is not None:
-            ahead = [None if told is None else _doubted(told, own, expected) for told in ahead]
+            most = np.maximum(spread, spread_of(own[0], self.records))
+            ahead = [None if told is None else _doubted(told, own, most) for told in ahead]
         found = combined(*ahead, own)
         if found is None:
             raise KeyError(attributes)
@@ -274,16 +273,16 @@ class Evidence:
             self._chains[attributes] = [chain for chains in found for chain in chains]
         self.settle()
 
-    def _expected(self, attributes: Set) -> Floats:
-        """Records that the cells of a table expect, about."""
+    def _spread(self, attributes: Set) -> Floats:
+        """The spread of the cells of a table, about."""
         known = combined(*(e for chain in self._chains[attributes] for e in chain), self._own.get(attributes))
         if known is None:
             raise KeyError(attributes)
-        return np.maximum(known[0], _LEAST)
+        return spread_of(known[0], self.records)
 
     def settle(self) -> None:
         """Estimate the drifts from all tables so far."""
-        known = {s: self._expected(s) for s, chains in self._chains.items() if any(map(any, chains)) or s in self._own}
+        known = {s: self._spread(s) for s, chains in self._chains.items() if any(map(any, chains)) or s in self._own}
         number = len(next(iter(self._chains.values())))
         self.drifts = []
         for c in range(number):
@@ -352,19 +351,19 @@ def _between(related: Related, tables: Sequence[Sequence[Estimate | None]]) -> D
     for own in tables if related.kind in _SUMS else ():
         known = [table for table in related.scaled(own, related.mean) if table is not None]
         if (mean := combined(*known)) is not None:
-            expected = np.maximum(mean[0], _LEAST)
-            seen += [item for one, other in pairwise(known) for item in differences([one], other, expected)]
+            spread = spread_of(mean[0], related.mean)
+            seen += [item for one, other in pairwise(known) for item in differences([one], other, spread)]
     return drift_of(seen)
 
 
-def _doubted(told: Estimate, own: Estimate, expected: Floats) -> Estimate:
+def _doubted(told: Estimate, own: Estimate, spread: Floats) -> Estimate:
     """What earlier releases say of a table, with more variance where this release's surely contradicts them: one table
     may change of a sudden, where the others do not.
     """
     noise, away = told[1] + own[1], (told[0] - own[0]) ** 2
-    excess, mean = float((away - noise).sum()), np.maximum(expected, own[0])
+    excess = float((away - noise).sum())
     surprise = float((away / noise - 1).sum()) / math.sqrt(2 * noise.size)
-    return told if surprise <= _SURELY or excess <= 0 else (told[0], told[1] + excess / float(mean.sum()) * mean)
+    return told if surprise <= _SURELY or excess <= 0 else (told[0], told[1] + excess / float(spread.sum()) * spread)
 
 
 def _ahead(chain: Chain, persons: Floats, step: Floats) -> Estimate | None:

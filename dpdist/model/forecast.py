@@ -22,8 +22,7 @@ from dpdist.accuracy.tables import TRIPLES
 from dpdist.errors import AccountingError
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, MOST_CODED_CELLS, TRIPLE_CELLS, Choices, is_wide
 from dpdist.model.grids import GROUPS
-from dpdist.privacy.arrays import Floats
-from dpdist.privacy.grid import LARGEST_SCALE
+from dpdist.privacy.arrays import LARGEST_SCALE, Floats
 from dpdist.privacy.selection import draws_of_pick, pick_scale
 
 
@@ -36,7 +35,8 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
     tables = len(cardinalities) + 2 * choices.rounds * choices.per_round
     raked = cells if choices.rake else 0
     m = len(cardinalities)
-    pick = draws_of_pick(math.comb(2 * m, 2) + 1)  # of all pairs, coarse copies of attributes among them, or to stop
+    copies = 1 + len(choices.coarse)  # an attribute and its coarse copies
+    pick = draws_of_pick(math.comb(copies * m, 2) + 1)  # of all pairs, or to stop
     triples = choices.triple_tables * (TRIPLE_CELLS + draws_of_pick(math.comb(m, 3) + 1))
     if choices.grids or choices.pairs_first:
         triples += math.comb(m, 2) * GROUPS[2] ** 2 + TRIPLES * GROUPS[3] ** 3
@@ -144,7 +144,7 @@ def usable_group(choices: Choices, cardinalities: Sequence[int]) -> int | None:
     """
     if not (choices.tree or choices.pairs or choices.rake):
         return None
-    codes = min(max(cardinalities), choices.coarse[0][1])
+    codes = min(max(cardinalities), choices.coarse[-1][1])
     found = pair_deviation(choices, len(cardinalities)) * math.sqrt(codes) / USABLE
     step = int(10 ** max(math.floor(math.log10(found)) - 1, 0))
     return math.ceil(found / step) * step

@@ -209,11 +209,7 @@ def theorem1(*, k: int, gamma: float, epsilon0: float, delta: float) -> Plausibl
         )
     best = int(allowed[-1])
     return PlausibleDeniability(
-        k=k,
-        gamma=gamma,
-        epsilon0=epsilon0,
-        epsilon=shown(float(epsilons[best])),
-        delta=shown(float(deltas[best])),
+        k=k, gamma=gamma, epsilon0=epsilon0, epsilon=shown(float(epsilons[best])), delta=shown(float(deltas[best]))
     )
 
 

@@ -57,7 +57,7 @@ def html_table(facts: Iterable[Fact], *, title: str = "") -> str:
     """An HTML table of facts; all text is escaped."""
     rows = [
         f'<tr><th style="{_STYLE}">{escape(fact.title)}</th>'
-        f'<td style="{_STYLE};white-space:pre-wrap">{escape(fact.sentence)}</td></tr>'
+        f'<td style="{_STYLE};white-space:pre-wrap">{_unbroken(escape(fact.sentence))}</td></tr>'
         for fact in facts
     ]
     caption = f'<caption style="text-align:left;font-weight:bold">{escape(title)}</caption>' if title else ""
@@ -78,7 +78,14 @@ def _folded(line: str) -> str:
 
 def cut(line: str, indent: str) -> str:
     """A line in `WIDTH` columns, cut at spaces."""
-    return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    whole = _unbroken(line)
+    filled = textwrap.fill(whole, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return filled.replace("\u00a0%", " %")
+
+
+def _unbroken(text: str) -> str:
+    """Text in which no line begins with a percent sign."""
+    return text.replace(" %", "\u00a0%")
 
 
 class Displayed:

@@ -90,10 +90,7 @@ class DifferentialPrivacy(Guarantee):
     """(epsilon, delta)-differential privacy."""
 
     kind: ClassVar[str] = "differential-privacy"
-    ranges: ClassVar = {
-        **{"epsilon": (0, math.inf), "delta": (0, 1)},
-        **{"records": (1, math.inf), "right": (0, 1)},
-    }
+    ranges: ClassVar = {**{"epsilon": (0, math.inf), "delta": (0, 1)}, **{"records": (1, math.inf), "right": (0, 1)}}
     before_meaning: ClassVar[str] = ": "
     epsilon: float  # epsilon, delta: rounded upwards by the accountant
     delta: float

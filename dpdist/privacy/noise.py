@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from dpdist.privacy import _thresholds
-from dpdist.privacy.grid import steps_of
+from dpdist.privacy.arrays import steps_of
 from dpdist.privacy.selection import Candidates
 
 SAMPLER_DELTA = 2.0**-60
@@ -193,12 +193,7 @@ class Noise:
         return steps.astype(np.float64) * np.float64(grid)
 
     def pick(
-        self,
-        name: str,
-        candidates: Candidates,
-        *,
-        start: int = 0,
-        allowed: Callable[[int], bool] = lambda index: True,
+        self, name: str, candidates: Candidates, *, start: int = 0, allowed: Callable[[int], bool] = lambda index: True
     ) -> int:
         """An index by the exponential mechanism, ``P(i) ~ exp(scores[i] / scale)``, among those that are allowed.
 

@@ -62,8 +62,8 @@ from numpy.typing import NDArray
 
 from dpdist.errors import AccountingError
 from dpdist.privacy import _thresholds
+from dpdist.privacy.arrays import steps_of
 from dpdist.privacy.calibrate import round_up
-from dpdist.privacy.grid import steps_of
 
 LARGEST_COST = 6
 """Largest m of a pick."""

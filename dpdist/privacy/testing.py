@@ -29,6 +29,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -55,6 +56,12 @@ class Claim:
     present: Mechanism
     epsilon: float  # epsilon, delta: what is stated (add/remove)
     delta: float = 0.0
+
+    @classmethod
+    def of(cls, name: str, run: Callable[..., Any], sides: Iterable[Any], *, epsilon: float, delta: float) -> Claim:
+        """The claim about a function of a table and of noise: `sides` are the tables without and with the canary."""
+        absent, present = (partial(run, side) for side in sides)
+        return cls(name=name, absent=absent, present=present, epsilon=epsilon, delta=delta)
 
 
 @dataclass(frozen=True, kw_only=True)

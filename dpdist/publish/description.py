@@ -137,7 +137,7 @@ def _readme(manifest: Manifest) -> str:
         categories, ends = _categories(attribute), _ends(field, attribute)
         shown = ", ".join(value if value == label else f"{value} = {label}" for value, label in categories[:12])
         shown += f", and {len(categories) - 12} more" if len(categories) > 12 else ""
-        shown = shown or (f"{ends[0]} to {ends[1]}" if ends else _kind(field)[0])
+        shown = shown or " to ".join(str(end).removesuffix(".0") for end in ends or ()) or _kind(field)[0]
         lines[-1] += "\n| " + " | ".join(part.replace("|", "\\|") for part in (field.name, title, shown, text)) + " |"
     lines += [
         "## Read it",

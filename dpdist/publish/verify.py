@@ -103,7 +103,7 @@ class VerifyReport(Displayed):
             else "not checked (give the public key of its publisher or the ledger: --public-key or --ledger, in Python "
             "public_key= or ledger=)"
         )
-        return f"{state}: the files belong together, but whoever wrote them may have written anything"
+        return f"{state}: the files are consistent, but their author is not verified"
 
     @property
     def counted(self) -> str:

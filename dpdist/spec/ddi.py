@@ -110,6 +110,7 @@ def _variable(variable: Element) -> Described:
         absent=tuple(absent),
         nullable=bool(absent or invalid),
         label=words(_inside(variable, "labl")),
+        absent_where=words(*(label for _, label, missing in found if missing)),
     )
 
 

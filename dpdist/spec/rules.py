@@ -38,8 +38,7 @@ def _listed(mapping: Any) -> Any:
 
 
 ValueMapping = Annotated[
-    dict[str, tuple[Value, ...]],
-    BeforeValidator(_listed, json_schema_input_type=dict[str, Value | tuple[Value, ...]]),
+    dict[str, tuple[Value, ...]], BeforeValidator(_listed, json_schema_input_type=dict[str, Value | tuple[Value, ...]])
 ]
 
 

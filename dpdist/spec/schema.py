@@ -49,7 +49,7 @@ from dpdist.spec.strict_yaml import load_yaml, write_yaml
 from dpdist.spec.validation import validated
 
 if TYPE_CHECKING:
-    from dpdist.api.checked import SchemaCheck
+    from dpdist.api.schemas import SchemaCheck
 
 LARGEST_INTEGER = 1 << 62
 """Largest absolute value of an integer in a domain."""
@@ -298,7 +298,7 @@ class Attribute(Frozen):
             values = [f"{value} = {label}" for value, label in zip(values, self.labels, strict=True)]
         held = ", ".join(values[:12]) + f" and {len(values) - 12} more" * (len(values) > 12)
         if self.bounds is not None:
-            held = f"{self.shown(self.bounds[0])} to {self.shown(self.bounds[1])}"
+            held = " to ".join(str(self.shown(end)).removesuffix(".0") for end in self.bounds)
         told = [
             f"{self.kind} {held}" if binned or not values else f"{self.kind}: {held}",
             f"in {len(self.bin_edges):,} bins" if binned else None,
@@ -506,7 +506,7 @@ class Schema(Displayed, Frozen):
         -------
         SchemaCheck
         """
-        module = import_module("dpdist.api.checked")  # of a layer above this one, which has the tables
+        module = import_module("dpdist.api.schemas")  # of a layer above this one, which has the tables
         found: SchemaCheck = module.check_schema(self, table, custodian=custodian, layout=layout)
         return found
 

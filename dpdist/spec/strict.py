@@ -207,9 +207,7 @@ def _exact(value: object) -> object:
 
 
 Exact = Annotated[
-    Fraction,
-    BeforeValidator(_exact, json_schema_input_type=float | str),
-    PlainSerializer(str, return_type=str),
+    Fraction, BeforeValidator(_exact, json_schema_input_type=float | str), PlainSerializer(str, return_type=str)
 ]
 
 MOST_RECORDS = 100_000_000_000

@@ -17,16 +17,7 @@ from pathlib import PurePosixPath
 from typing import IO, Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
-from dpdist.errors import (
-    DataNotFound,
-    DpdistError,
-    OutOfDisk,
-    OutputUnwritable,
-    ResourceError,
-    SpecError,
-    StorageUnavailable,
-    UnreadableFile,
-)
+from dpdist import errors
 from dpdist.storage.s3 import ATTEMPTS, filesystem
 
 T = TypeVar("T")
@@ -37,31 +28,35 @@ _PASSING = {errno.EBUSY, errno.EAGAIN, errno.ETIMEDOUT, getattr(errno, "EREMOTEI
 class _Problem(NamedTuple):
     """What to raise, by direction, and what to do about it."""
 
-    reading: type[DpdistError]
-    writing: type[DpdistError]
+    reading: type[errors.DpdistError]
+    writing: type[errors.DpdistError]
     advice: str
 
 
 def _refused(advice: str) -> _Problem:
-    return _Problem(DataNotFound, OutputUnwritable, advice)
+    return _Problem(errors.DataNotFound, errors.OutputUnwritable, advice)
 
 
-_FULL = _Problem(OutOfDisk, OutOfDisk, "no space is left: free some, or choose another place, then resume")
-_QUOTA = _Problem(OutOfDisk, OutOfDisk, "the quota is used up: raise it or free some space, then resume")
-_LIMIT = _Problem(OutOfDisk, OutOfDisk, "the file size limit of this process is too low: raise `ulimit -f`")
+_FULL = _Problem(
+    errors.OutOfDisk, errors.OutOfDisk, "no space is left: free some, or choose another place, then resume"
+)
+_QUOTA = _Problem(errors.OutOfDisk, errors.OutOfDisk, "the quota is used up: raise it or free some space, then resume")
+_LIMIT = _Problem(
+    errors.OutOfDisk, errors.OutOfDisk, "the file size limit of this process is too low: raise `ulimit -f`"
+)
 _BUSY = _Problem(
-    StorageUnavailable,
-    StorageUnavailable,
+    errors.StorageUnavailable,
+    errors.StorageUnavailable,
     f"the storage does not answer, or asks to slow down, after {ATTEMPTS} attempts: resume when it is back",
 )
 _UNREACHABLE = _Problem(
-    StorageUnavailable,
-    StorageUnavailable,
+    errors.StorageUnavailable,
+    errors.StorageUnavailable,
     "no server answers at the endpoint: check the endpoint and the network, then resume",
 )
 _TLS = _Problem(
-    StorageUnavailable,
-    StorageUnavailable,
+    errors.StorageUnavailable,
+    errors.StorageUnavailable,
     "no trusted TLS with the endpoint: its certificate must be for the name that is asked, of an authority that "
     "AWS_CA_BUNDLE names (the chart: trust.existingConfigMap); correct that or the endpoint, then resume",
 )
@@ -151,7 +146,7 @@ def translated(where: str, *, writing: bool) -> Iterator[None]:
     """
     try:
         yield
-    except DpdistError:
+    except errors.DpdistError:
         raise
     except Exception as error:
         problem = _problem(error, writing)
@@ -161,10 +156,10 @@ def translated(where: str, *, writing: bool) -> Iterator[None]:
         raise kind(f"cannot {'write' if writing else 'read'} {where}: {problem.advice}") from None
 
 
-def resource_error(error: Exception, what: str) -> DpdistError | None:
+def resource_error(error: Exception, what: str) -> errors.DpdistError | None:
     """The error to raise where a storage does not answer or is full, so that the run can be resumed; else None."""
     problem = _problem(error, writing=True)
-    if problem is None or not issubclass(problem.writing, ResourceError):
+    if problem is None or not issubclass(problem.writing, errors.ResourceError):
         return None
     return problem.writing(f"{what}: {problem.advice}")
 
@@ -239,7 +234,7 @@ def storage_errors(path: str) -> Iterator[None]:
     """
     try:
         yield
-    except DpdistError:
+    except errors.DpdistError:
         raise
     except Exception as error:
         known = _known(error, path)
@@ -248,7 +243,7 @@ def storage_errors(path: str) -> Iterator[None]:
         raise known from None
 
 
-def _known(error: Exception, path: str) -> DpdistError | None:
+def _known(error: Exception, path: str) -> errors.DpdistError | None:
     """The error of dpdist for an error of storage."""
     if isinstance(error, IndexError) and isinstance(error.__context__, TimeoutError):
         error = error.__context__  # s3fs looks into every failed read for a message, and a time-out has none
@@ -256,29 +251,29 @@ def _known(error: Exception, path: str) -> DpdistError | None:
     if problem is not None and problem is not _DENIED:
         return problem.reading(f"cannot read {path}: {problem.advice}")
     if isinstance(error, FileNotFoundError):
-        return DataNotFound(f"there is no file at {path}: check data.path")
+        return errors.DataNotFound(f"there is no file at {path}: check data.path")
     if isinstance(error, PermissionError):
-        return DataNotFound(
+        return errors.DataNotFound(
             f"access to {path} is denied: check the file's permissions, or the credentials and the bucket's policy"
         )
     if isinstance(error, ImportError):
-        return SpecError(f"reading {path} needs a package that is not installed: {error.name}")
+        return errors.SpecError(f"reading {path} needs a package that is not installed: {error.name}")
     if isinstance(error, ValueError) and ("rotocol" in str(error) or "ompression" in str(error)):
-        return SpecError(f"{path} cannot be opened: {error}")
+        return errors.SpecError(f"{path} cannot be opened: {error}")
     if type(error).__module__.split(".")[0] in ("botocore", "aiobotocore", "aiohttp"):
         if "Credential" in type(error).__name__ or "Profile" in type(error).__name__:
-            return DataNotFound(f"no credentials for {path}: set the AWS_* variables or data.storage.profile")
+            return errors.DataNotFound(f"no credentials for {path}: set the AWS_* variables or data.storage.profile")
         return _unavailable(path)
     if _passing(error):
         return _unavailable(path)
     if isinstance(error, OSError):  # the error's own text may be a server's, or a record's
         reason = os.strerror(error.errno) if error.errno else type(error).__name__
-        return UnreadableFile(f"{path} cannot be read: {reason}")
+        return errors.UnreadableFile(f"{path} cannot be read: {reason}")
     return None
 
 
-def _unavailable(path: str) -> StorageUnavailable:
-    return StorageUnavailable(
+def _unavailable(path: str) -> errors.StorageUnavailable:
+    return errors.StorageUnavailable(
         f"the storage of {path} does not answer: check data.storage.endpoint_url and the network, then resume"
     )
 
@@ -301,4 +296,4 @@ def unless_damaged(action: Callable[[], T], message: str | Callable[[], str]) ->
     except (pa.ArrowException, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         if _passing(error) or s3_code(error):
             raise
-    raise UnreadableFile(message if isinstance(message, str) else message())
+    raise errors.UnreadableFile(message if isinstance(message, str) else message())

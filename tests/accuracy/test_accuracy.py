@@ -1,7 +1,5 @@
 """The measured accuracy of records: what one record changes, what is public of it, and the intervals that follow."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

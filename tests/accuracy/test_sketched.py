@@ -1,7 +1,5 @@
 """Accuracy from signed sums: what a record moves, unbiased squares, and intervals that cover."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from itertools import combinations

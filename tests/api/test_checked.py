@@ -1,7 +1,5 @@
 """Checks of a table against a schema: public facts for everybody, what records say for the custodian alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,7 @@ import pytest
 from commands import Command
 
 import dpdist
-from dpdist.api.checked import NOT_READ
+from dpdist.api.schemas import NOT_READ
 from dpdist.errors import DataNotFound, SpecError
 
 SCHEMA = dpdist.Schema.model_validate(

@@ -1,7 +1,5 @@
 """A release through the caller's own client, which stays open: a LocalCluster, TLS by hand, a scheduler file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """One table in every container: the same released bytes, the same identity; attempts stay bound to it."""
 
-from __future__ import annotations
-
 import inspect
 import pkgutil
 import subprocess

@@ -1,7 +1,5 @@
 """What the objects of the API show and give back: plans, releases as frames, synthesizers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -173,13 +171,7 @@ def test_a_release_is_evaluated_against_frames(ledger: dpdist.Ledger) -> None:
 
 def test_a_synthesizer_charges_once_and_samples_for_free(ledger: dpdist.Ledger) -> None:
     model = dpdist.Synthesizer(
-        SCHEMA,
-        epsilon=5,
-        delta=1e-7,
-        ledger=ledger,
-        dataset="people",
-        settings=LEAST,
-        name="model",
+        SCHEMA, epsilon=5, delta=1e-7, ledger=ledger, dataset="people", settings=LEAST, name="model"
     )
     again = type(model)(**model.get_params())
     assert again.get_params() == model.get_params()

@@ -1,7 +1,5 @@
 """Wrong uses from Python: each one clear error of the tree, nothing charged, nothing lost."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -189,11 +187,7 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[Place], Any]]] = {
             releases.SCHEMA, epsilon=1, delta=1e-9, ledger=p.ledger, dataset="people"
         ).sample(),
     ),
-    "fitting without a minimum": (
-        errors.SpecError,
-        "minimum_records",
-        lambda p: synthesizer(p).fit(TABLE),
-    ),
+    "fitting without a minimum": (errors.SpecError, "minimum_records", lambda p: synthesizer(p).fit(TABLE)),
     "an unknown parameter": (
         errors.SpecError,
         "no parameter 'eps'; did you mean 'epsilon'?",

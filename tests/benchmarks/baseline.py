@@ -7,8 +7,6 @@ from the columns and writes them as Parquet, on one thread. Each run is a proces
 the same table follows it, so the ratios hold on a machine with other work.
 """
 
-from __future__ import annotations
-
 import shutil
 import statistics
 import sys

@@ -16,8 +16,6 @@ Errors, in per cent: *Kolmogorov*, the largest error of a cumulative share; *ran
 two random quantiles (2,000 pairs); *total variation* over the hundred ranges between true percentiles.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math

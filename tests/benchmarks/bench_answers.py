@@ -10,8 +10,6 @@ private table's answer, where one is given: on average over the keys, and for th
 (of quantiles: in points of the distribution function of the private table). Keys are seeded, **not private**.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,7 +26,7 @@ from harness import argument_parser, write_rows
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import make_plan
 from dpdist.inference.answers import infer, parse_quantity
-from dpdist.inference.comparisons import by_replicates
+from dpdist.inference.comparisons import by_replicates, mean
 from dpdist.inference.replicates import Replicates, make_replicates
 from dpdist.privacy.arrays import Codes
 from dpdist.spec.conditions import parse_condition
@@ -97,8 +95,10 @@ def _groups(codes: Codes, schema: Schema, grouping: list[str]) -> Iterator[tuple
 def _replicated(real: Replicates, replicates: Replicates, question: str) -> list[tuple[bool, float]]:
     """Of each answer with an interval; none where the question is refused, as no record is in the group."""
     found = []
+    is_mean = question.startswith("mean ") and " minus " not in question
     with suppress(SpecError):
-        for truth, ours in zip(by_replicates(real, question), by_replicates(replicates, question), strict=True):
+        answers = [mean(replicates, question)] if is_mean else by_replicates(replicates, question)
+        for truth, ours in zip(by_replicates(real, question), answers, strict=True):
             if isinstance(ours.low, float) and isinstance(ours.high, float):
                 found.append((ours.low <= truth.estimate <= ours.high, (ours.high - ours.low) / 2))
     return found

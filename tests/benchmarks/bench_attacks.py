@@ -14,8 +14,6 @@ One half of each table is released from, the other half is the hold-out. Attacke
 Keys and splits are seeded, **not private**.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +24,7 @@ from dpdist.data.inputs import table_source
 from dpdist.data.operators import gather_operator
 from dpdist.data.table import open_table
 from dpdist.evaluation.attacks import AttackTables, Generator, attack_sections
-from dpdist.evaluation.attacks.shadow import mechanism_of
+from dpdist.evaluation.attacks.membership import mechanism_of
 from dpdist.evaluation.records import halves, size, take
 from dpdist.families.base.graph import run_pass
 from dpdist.families.base.registry import stages_of

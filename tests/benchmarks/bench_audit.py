@@ -4,8 +4,6 @@ Run ``python tests/benchmarks/bench_audit.py --json audit.json``; ``--runs`` set
 ``--only`` the families. Whole releases are a tenth as many: each simulates 2^18 records to fit its network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
@@ -14,15 +12,8 @@ import numpy as np
 from deniability_claims import release_claim, tables_canaries
 from harness import Clock, argument_parser, spec_without_places, write
 
-from dpdist.families.base.cutting import joined
 from dpdist.families.base.registry import make_plan
-from dpdist.families.deniability.claims import (
-    alike,
-    even_network,
-    records_claim,
-    structure_claim,
-    tables_claim,
-)
+from dpdist.families.deniability.claims import alike, even_network, records_claim, structure_claim, tables_claim
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesizer
 from dpdist.families.deniability.parameters import parameter_plan
 from dpdist.families.deniability.plan import plan
@@ -31,6 +22,7 @@ from dpdist.families.histogram.claims import canaries as histogram_canaries
 from dpdist.families.histogram.claims import claims as histogram_claims
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.mixing.claims import mixtures_claim
+from dpdist.privacy.arrays import joined
 from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.testing import Claim, Finding, audit, audit_in_one_run, table_of
 from dpdist.spec.schema import Schema

@@ -8,8 +8,6 @@ the most frequent, and cut into ten parts of equal size: "kept" is the share of 
 of all candidates that passes. 1 is no bias; 0 means that such records are never released.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

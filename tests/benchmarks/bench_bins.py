@@ -8,8 +8,6 @@ bin were known), with numbers drawn uniformly in their bins, and with the releas
 Households have a made-up spec with the bins of a questionnaire. Keys are seeded, **not private**.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from collections.abc import Iterator

@@ -24,8 +24,6 @@ random sample of its size. *below* is the coverage of cells of 0.1 to 1 %, *sent
 points that the manifest states. Keys are seeded, **not private**.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from functools import cached_property

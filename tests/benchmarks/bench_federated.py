@@ -9,8 +9,6 @@ accuracy of the records, so all have the same budget for the model. Distances ar
 is 1e-9. Keys are seeded, **not private**. Writes `results/federated.json`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

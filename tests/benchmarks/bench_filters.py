@@ -7,8 +7,6 @@ the portfolio each has its share. The last column composes equal releases by the
 only where nobody chooses a release after seeing another, so no filter can admit more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction

@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_frame.py --json bench/frame.json [--tables adult] [--ways hand found] [--keys 3]
 
 Tables: Adult; *small*, 1,000 of its records; a made-up one like the Titanic's (891 records); a made-up one of many
-types (20,000 records).
+types (20,000 records); *persons*, 2,000 of the American Community Survey; *insurance*, 1,338 charges.
 Ways: *hand*, the schema written by hand; *found*, `Synthesizer.from_frame` with names and types alone; *bounds*, with
 the bounds of numbers and days public, as in the documents; *values*, the values of texts public as well.
 As many records are drawn as the table has. Two-way distances are means over all pairs of total variation, after both
@@ -12,8 +12,6 @@ bins* are twenty between quantiles of the table. Texts that are not named are a 
 plan, the ledger and the sample. Other packages are *sdv* (a Gaussian copula, without privacy), *opendp-AIM* and
 *opendp-MST*: `--ways sdv --python PATH`, an interpreter of an environment as `peers/frames.py` says.
 """
-
-from __future__ import annotations
 
 import csv
 import json
@@ -149,7 +147,40 @@ def small() -> Case:
     return replace(whole, frame=whole.frame.sample(1_000, random_state=7).reset_index(drop=True))
 
 
-CASES: dict[str, Callable[[], Case]] = {"adult": adult, "titanic": titanic, "mixed": mixed, "small": small}
+def _shipped(name: str, frame: pd.DataFrame) -> Case:
+    """A table of a shipped schema, with 20 bins of continuous numbers; its codes of categories are texts."""
+    shipped = Schema.from_yaml(ROOT / f"deploy/releases/schemas/{name}.yaml")
+    bins = {"bins": {"count": 20}}
+    tree = [
+        a.model_dump(exclude_defaults=True) | (bins if a.name in shipped.continuous else {}) for a in shipped.attributes
+    ]
+    schema = Schema.model_validate({"attributes": tree})
+    frame = frame[list(schema.names)].reset_index(drop=True)
+    for attribute in schema.attributes:
+        if attribute.values is not None and frame[attribute.name].dtype.kind in "if":
+            whole = frame[attribute.name].astype("Int64").astype(object)
+            frame[attribute.name] = whole.where(whole.notna(), None).map(str, na_action="ignore")
+    return Case(frame, schema, {a.name: a.bounds for a in schema.attributes if a.bounds is not None})
+
+
+def persons() -> Case:
+    """A sample of persons of the American Community Survey, with 15 columns of codes."""
+    return _shipped("acs2024-persons", pd.read_parquet(DATA / "acs2024_persons.parquet").sample(2_000, random_state=7))
+
+
+def insurance() -> Case:
+    """Medical insurance charges."""
+    return _shipped("insurance", pd.read_csv(DATA / "insurance.csv"))
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "adult": adult,
+    "titanic": titanic,
+    "mixed": mixed,
+    "small": small,
+    "persons": persons,
+    "insurance": insurance,
+}
 
 
 def by_hand(case: Case, epsilon: float, folder: Path) -> dpdist.Synthesizer:
@@ -192,7 +223,7 @@ def number_of(column: pd.Series) -> np.ndarray:
 def texts_of(column: pd.Series) -> pd.Series:
     """A column as texts; missing values as one of them."""
     texts = column.astype(object).where(column.notna(), "missing").astype(str)
-    return texts.replace({"unknown": "missing", "True": "true", "False": "false"})
+    return texts.replace({"unknown": "missing", "none": "missing", "True": "true", "False": "false"})
 
 
 class Coding:

@@ -7,8 +7,6 @@ REAEDP adds noise for one record more or less (add/remove) while it states repla
 number is add/remove.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import math
@@ -378,11 +376,7 @@ def main() -> None:
     spec = yaml.safe_load(arguments.spec.read_text())
     values = columns(spec, arguments.data)
     keep_figures(spec, values, arguments.data)
-    results = {
-        "table_s3": table_s3(spec, values),
-        "errors": errors(spec, values),
-        "sensitivity": sensitivities(spec),
-    }
+    results = {"table_s3": table_s3(spec, values), "errors": errors(spec, values), "sensitivity": sensitivities(spec)}
     for r in results["table_s3"]:
         print(
             f"{r['column']:<10} n {r['records']}  H {r['entropy']:.4f}  noisy {r['entropy_noisy_mean']:.4f}  "

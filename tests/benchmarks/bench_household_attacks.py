@@ -3,8 +3,6 @@
 Usage: python tests/benchmarks/bench_household_attacks.py --epsilon 1 4
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from pathlib import Path

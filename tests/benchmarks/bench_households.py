@@ -3,8 +3,6 @@
 Usage: python tests/benchmarks/bench_households.py --epsilon 1 4
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from contextlib import closing

@@ -10,8 +10,6 @@ against k. *composed*: the noise by composition of k - 1 counts, of which each l
 against differential privacy. *levels*: the counts of a binary tree in one release.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -8,8 +8,6 @@ gives each value of a group the same share. *60,000 codes* is a made-up table wi
 500, whose pair table does not fit a worker. Epsilon is 1, delta 1e-9.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import tempfile

@@ -7,8 +7,6 @@ of its class: both have the same pair. *Two classes*: it is replaced by one of t
 classes cost together.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

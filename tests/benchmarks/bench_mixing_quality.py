@@ -13,8 +13,6 @@ their rate in the class. Models are trained on what is released and tested on re
 *vectors* are the mixtures, as published; *records* have their spread restored and are decoded into the schema.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math
@@ -42,11 +40,7 @@ from dpdist.families.mixing.plan import plan
 from dpdist.families.mixing.restore import mixture_sums, restoration
 from dpdist.families.mixing.scaling import Encoding, moment_sums, noisy_moments
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.federated.messages import (
-    Masks,
-    Message,
-    public_key,
-)
+from dpdist.federated.messages import Masks, Message, public_key
 from dpdist.privacy.noise import Noise
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,8 +16,6 @@ Figures of the paper are read from a JSON file of the same shape as the one writ
 left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator, Sequence
@@ -33,7 +31,7 @@ from dpdist.data.operators import gather_operator, split_labels
 from dpdist.data.table import open_table
 from dpdist.evaluation.attacks import likeness
 from dpdist.evaluation.attacks.intervals import proportion
-from dpdist.evaluation.binning import view_of
+from dpdist.evaluation.records import view_of
 from dpdist.evaluation.utility.models import CLASSIFIERS, Encoder, ModelPredictions, fit, labels_of
 from dpdist.families.base.graph import run_pass
 from dpdist.families.base.network import Network

@@ -4,8 +4,6 @@ Run ``python tests/benchmarks/bench_papers_estimate.py``. It measures releases o
 epsilon 1 and 0.1: the total variation distance of pairs to other real records, and the accuracy of a random forest.
 """
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any
 

@@ -7,8 +7,6 @@ is best without noise; *ours* the one of 10^-2 ... 10^-6 that is best for each p
 are indicators of categories, and numbers on [0, 1]. The models are thrown away, so their noise is NumPy's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

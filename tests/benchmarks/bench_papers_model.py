@@ -9,8 +9,6 @@ records. *Figure 6*: candidates that pass the test with gamma 2. *Unique*: recor
 from 560,000 records, here there are 80,000. Keys and splits are seeded, **not private**.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

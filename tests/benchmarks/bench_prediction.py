@@ -13,8 +13,6 @@ was never used; on tables on the scale of the response. ``--only`` chooses table
 write ``results/prediction.json``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -8,8 +8,6 @@
 Delta 1e-9; keys are seeded, **not private**.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ parameters. As many records are generated as the input has: `sampling_floor` is 
 sample drawn from the input itself. Keys and splits are seeded, **not private**, so that runs can be repeated.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from fractions import Fraction
@@ -45,11 +43,7 @@ FILES = {
     "acs2024": [DATA / "acs2024_workers.parquet"],
     "adult": [DATA / "adult.data", DATA / "adult.test"],
 }
-STRUCTURE_SHARES = {
-    "cfs": Fraction(3, 10),
-    "mutual-information": Fraction(3, 10),
-    "total-variation": Fraction(3, 20),
-}
+STRUCTURE_SHARES = {"cfs": Fraction(3, 10), "mutual-information": Fraction(3, 10), "total-variation": Fraction(3, 20)}
 """Share of the records that learns the structure; distances need less of them than entropies."""
 
 

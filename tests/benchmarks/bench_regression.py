@@ -13,8 +13,6 @@ attributes resampled), three tenths of the records being seeds. It and all figur
 splits are seeded, **not private**, so that runs can be repeated.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Iterator, Sequence

@@ -8,8 +8,6 @@
    records out. Shared memory of the processes is counted in each.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

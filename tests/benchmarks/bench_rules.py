@@ -6,8 +6,6 @@ The spec is `deploy/releases/acs2024-persons.yaml`; *without* leaves the rules o
 total variation over attributes and over all pairs, to the table. Keys are seeded, **not private**.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from itertools import combinations, product

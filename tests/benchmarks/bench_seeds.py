@@ -7,8 +7,6 @@ model). A million records show the error of the model; they cost more than the s
 private**.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any

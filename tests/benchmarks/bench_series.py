@@ -10,19 +10,21 @@ as `previous`; the last one is also released *alone*. *Own sample* is as many re
 `sum` and its quarters as `larger`. *States*: some of the smallest and largest ones, alone and with the release of the
 country as a table that they are a `part` of; and the country with its states as a `sum`. Distances are those of
 `bench_synthesis.py`; *cells* are how many of the nominal 95 % intervals of one- and two-way cells above 1 % (and,
-*below*, of 0.1 to 1 %) cover. *By question*: levels of the last month, changes from the one before and sums of all,
-with the *length* of intervals in parts of those of each month's tables alone. *Panel*: the persons of the ACS 2024,
+*below*, of 0.1 to 1 %) cover. *By question*: levels of the last month, changes from the one before and from the first,
+averages and sums of all, of one and two attributes, over all keys and (*keys*) of the worst and the best one; *length*:
+of intervals in parts of those of each month's tables alone. *Panel*: the persons of the ACS 2024,
 aged by twelve months, of whom 5 % take the employment status of another person in some month, counted by month, age
 group, sex and status, with one change at most; errors by cell in deviations of a table that has the whole budget, from
 noise, and with the changes that are not counted.
 Keys are seeded, **not private**.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -44,11 +46,15 @@ from dpdist.families.histogram.counts import histograms
 from dpdist.families.histogram.plan import HistogramPlan
 from dpdist.families.histogram.stages import NoisyStatistics
 from dpdist.families.synthesis import stages
-from dpdist.inference.series import joint_levels
+from dpdist.inference.answers import NORMAL_95, parse_quantity
+from dpdist.inference.published import Published
+from dpdist.inference.series import Series, _measured
+from dpdist.model.account import Measurements, NoisyTable
 from dpdist.model.earlier import EarlierReleases
-from dpdist.model.evidence import Earlier, Evidence, Related
+from dpdist.model.evidence import Earlier, Related
 from dpdist.model.learn import Learned
-from dpdist.privacy.arrays import Codes
+from dpdist.model.one_way import combine
+from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 
@@ -109,63 +115,134 @@ def drifted(months: Sequence[Codes], drift: float) -> list[Codes]:
     return found
 
 
-def over_time(tables: Sequence[Codes], before: Sequence[Earlier], cards: tuple[int, ...]) -> Iterator[dict[str, Any]]:
-    """Coverage of questions over time about values of more than 1 %, and how long intervals are to those of two months.
+def exact(codes: Codes, published: Measurements, cards: tuple[int, ...]) -> list[NoisyTable]:
+    """The published tables of a release before they had noise."""
+    found = []
+    for table in published.tables:
+        if table.attributes:
+            columns = [
+                published.maps[a][codes[published.source[a]]] if table.coded else codes[a] for a in table.attributes
+            ]
+            cells = np.ravel_multi_index([column.astype(np.int64) for column in columns], table.shape)
+            found.append(replace(table, counts=np.bincount(cells, minlength=table.counts.size)))
+    return found
 
-    The steps are those of `dpdist.inference.series`.
+
+def redrawn(made: Earlier, tables: Sequence[NoisyTable], key: int) -> Earlier:
+    """A release with other noise in the tables that it chose."""
+    noise = Noise(np.random.default_rng([key, 13]).bytes(32))
+    noisy = [
+        replace(t, counts=t.counts + noise.gaussian_integers(f"{t.step}/{i}", t.counts.size, sigma=t.deviation))
+        for i, t in enumerate(tables)
+    ]
+    steps = [[t for t in noisy if t.step == step] for step in ("one-way", "one-way/again")]
+    one_way = combine([[t.counts for t in own] for own in steps], [np.array([t.deviation for t in s]) for s in steps])
+    return Earlier(replace(made.measurements, tables=tuple(noisy)), round(one_way.records))
+
+
+class Drawn(Published):
+    """A release as questions over time see it: its schema and its noisy tables."""
+
+    def __init__(self, schema: Schema, made: Earlier) -> None:
+        self.__dict__ |= {"manifest": SimpleNamespace(table=schema), "model": SimpleNamespace(**vars(made))}
+        self.__dict__ |= {"measurements": made.measurements, "records": made.records}
+
+
+def questions(schema: Schema, tables: Sequence[Codes]) -> Iterator[tuple[int, str, Floats]]:
+    """Conditions on one and two attributes that 1 to 99 % of the records meet, single values and half of all values,
+    with the number of records that meet them in each period.
     """
-    evidence = Evidence((Related("previous", tuple(before[:-1])),), cards)
-    evidence.repeated(before[-1].measurements)
-    number, records = len(before), before[-1].records
-    asked = {"levels": np.eye(number)[-1], "changes": np.eye(number)[-1] - np.eye(number)[-2], "sums": np.ones(number)}
-    found: dict[str, list[tuple[bool, float]]] = {name: [] for name in asked}
-    for i, size in enumerate(cards):
-        measured = [one.measurements.combined((i,), (size,)) for one in before]
-        noisy = np.array([one[0] / e.records for one, e in zip(measured, before, strict=True) if one is not None])
-        variances = np.array([(one[1] / e.records) ** 2 for one, e in zip(measured, before, strict=True) if one])
-        true = np.array([np.bincount(table[i], minlength=size) / len(table[i]) for table in tables])
-        for value in np.flatnonzero(true.mean(0) > 0.01).tolist():
-            mean = float(np.average(noisy[:, value], weights=1 / variances[:, value]))
-            persons, step = evidence.drifts[0].at_most(mean * records)
-            rest = max(1 - mean, 1 / records) / records**2
-            levels, covariance = joint_levels(
-                noisy[:, value], variances[:, value], persons=persons * rest, step=step * rest
-            )
-            for name, weights in asked.items():
-                deviation = float(np.sqrt(weights @ covariance @ weights))
-                away = abs(float(weights @ (levels - true[:, value])))
-                alone = float(np.sqrt(weights**2 @ variances[:, value]))
-                found[name].append((away < 1.96 * deviation, deviation / alone))
-    for name, answers in found.items():
-        covered, length = np.array(answers, np.float64).T
+    names, cards = [f"`{a.name}`" for a in schema.attributes], schema.cardinalities
+    values = [a.values or range(int(a.bounds[0]), int(a.bounds[1]) + 1) for a in schema.attributes]
+    single = [[np.bincount(codes[i], minlength=size) for codes in tables] for i, size in enumerate(cards)]
+    of = [(i, np.flatnonzero(np.mean(counts, 0) > 0.01 * len(tables[0][0]))) for i, counts in enumerate(single)]
+    for i, large in of:
+        for v in large.tolist():
+            yield 1, f"{names[i]} = {values[i][v]}", np.array(single[i])[:, v].astype(float)
+        if cards[i] > 4:
+            half = np.random.default_rng([i, 5]).permutation(cards[i])[: cards[i] // 2]
+            listed = ", ".join(str(values[i][v]) for v in half)
+            yield 1, f"{names[i]} in ({listed})", np.array(single[i])[:, half].sum(1).astype(float)
+    for (i, large), (j, others) in combinations(of, 2):
+        pairs = [codes[i].astype(np.int64) * cards[j] + codes[j] for codes in tables]
+        counts = np.array([np.bincount(pair, minlength=cards[i] * cards[j]) for pair in pairs], float)
+        for v, w in ((v, w) for v in large.tolist() for w in others.tolist()):
+            if (found := counts[:, v * cards[j] + w]).mean() > 0.01 * len(pairs[0]):
+                yield 2, f"{names[i]} = {values[i][v]} and {names[j]} = {values[j][w]}", found
+
+
+def over_time(schema: Schema, tables: Sequence[Codes], made: Sequence[Sequence[Earlier]]) -> Iterator[dict[str, Any]]:
+    """Coverage of questions over time, over several keys; lengths beside those of each month's tables alone.
+
+    Of two attributes, those that some month has measured; a length is given where all of them have.
+    """
+    number, records = len(tables), np.array([len(codes[0]) for codes in tables], float)
+    listed = list(questions(schema, tables))
+    weights = {
+        "share": np.eye(number)[-1],
+        "change of share": np.eye(number)[-1] - np.eye(number)[-2],
+        "change of share since month 1": np.eye(number)[-1] - np.eye(number)[0],
+        "average of share": np.full(number, 1 / number),
+        "sum of count": np.ones(number),
+    }
+    found: dict[tuple[str, int], list[list[bool]]] = {}
+    lengths: dict[str, list[float]] = {}
+    for key, releases in enumerate(made):
+        series = Series(tuple(f"{t + 1:02}" for t in range(number)), tuple(Drawn(schema, one) for one in releases))
+        for order, where, counts in listed:
+            asked = parse_quantity(f"share where {where}", schema)
+            known = [_measured(release, asked) for release in series.releases]
+            if not any(known):
+                continue
+            shares = series._together(list(weights), asked, np.array(list(weights.values())), known)
+            totals = series._together(list(weights), replace(asked, kind="count"), np.array([*weights.values()]), known)
+            for one, total in zip(shares, totals, strict=True):
+                of, is_count = weights[one.question], one.question.endswith("count")
+                answer, true = (total, of @ counts) if is_count else (one, of @ (counts / records))
+                rows = found.setdefault((one.question, order), [[] for _ in made])
+                rows[key].append(abs(float(answer.estimate) - true) < NORMAL_95 * (answer.deviation or 0.0))
+                if all(known) and not is_count:
+                    alone = np.sqrt(of**2 @ np.array([one[1] for one in known if one]))
+                    lengths.setdefault(one.question, []).append((answer.deviation or 0.0) / float(alone))
+    for kind in weights:
+        both = {order: [100 * float(np.mean(own)) for own in found[kind, order]] for order in (1, 2)}
         yield {
-            "release": f"{name} by question",
-            "cells_1": round(100 * covered.mean(), 1),
-            "length": round(float(np.median(length)), 2),
+            "release": f"{kind}, by question, of {len(made)} keys",
+            **{f"cells_{order}": round(float(np.mean(rates)), 1) for order, rates in both.items()},
+            **{f"keys_{order}": f"{min(rates):.1f} to {max(rates):.1f}" for order, rates in both.items()},
+            "length": round(float(np.median(lengths[kind])), 2) if kind in lengths else "",
         }
 
 
 def months(options: argparse.Namespace, releases: Releases, codes: Codes) -> Iterator[dict[str, Any]]:
-    """One row for each release that is looked at."""
+    """The last month alone and with those before, and questions over all of them, for several keys.
+
+    Of the months before, each key but the first has other noise in the tables that the first one chose.
+    """
     order = np.random.default_rng(0).permutation(len(codes[0]))
     size = len(order) // 12
     dealt = [[column[order[t * size : (t + 1) * size]] for column in codes] for t in range(12)]
     for drift, number in zip(options.drift, options.months, strict=True):
         tables, before = drifted(dealt[:number], drift), list[Earlier]()
-        about: Mapping[str, Any] = {"case": "months", "drift": drift}
-        last = tables[-1]
+        about: Mapping[str, Any] = {"case": "months", "table": options.table, "drift": drift}
+        last, cards = tables[-1], releases.schema.cardinalities
         again = np.random.default_rng(1).integers(0, size, size)
-        sample = Distances(last, releases.schema.cardinalities).of([column[again] for column in last])
+        sample = Distances(last, cards).of([column[again] for column in last])
         yield {**about, "release": "own sample", **{name: round(value, 4) for name, value in sample.items()}}
-        yield {**about, "release": f"month {number}, alone", **releases.figures(last, releases.release(last, "month"))}
-        for t, table in enumerate(tables):
+        for table in tables:
             related = (Related("previous", tuple(before)),) if before else ()
-            made = releases.release(table, "month", *related, only_learn=t + 1 not in (1, 2, 6, number))
-            before.append(earlier(made))
-            if t + 1 in (1, 2, 6, number):
-                named = f"month {t + 1}, with the {t} before" if t else "month 1"
-                yield {**about, "release": named, **releases.figures(table, made)}
-        yield from ({**about, **row} for row in over_time(tables, before, releases.schema.cardinalities))
+            before.append(earlier(releases.release(table, "month", *related, only_learn=True)))
+        known = [exact(table, one.measurements, cards) for table, one in zip(tables, before, strict=True)]
+        made = [
+            [redrawn(one, own, key * number + t) for t, (one, own) in enumerate(zip(before, known, strict=True))]
+            for key in range(options.redrawn)
+        ]
+        yield from ({**about, **row} for row in over_time(releases.schema, tables, made))
+        for key in range(options.keys):
+            related = (Related("previous", tuple((made[key] if key else before)[:-1])),)
+            for named, given in (("alone", ()), (f"with the {number - 1} before", related)):
+                row = releases.figures(last, releases.release(last, "month", *given))
+                yield {**about, "release": f"month {number}, {named}", "key": key, **row}
 
 
 def roll_ups(options: argparse.Namespace, releases: Releases, codes: Codes) -> Iterator[dict[str, Any]]:
@@ -214,9 +291,10 @@ def states(options: argparse.Namespace, releases: Releases, codes: Codes) -> Ite
     chosen = [ordered[round(k * (len(ordered) - 1) / max(options.states - 1, 1))] for k in range(options.states)]
     for state in chosen if options.states else ():
         own = [codes[k][codes[place] == state] for k in kept]
-        for how, related in (("alone", ()), ("with the country", (country,))):
-            figures = inside.figures(own, inside.release(own, "whole", *related))
-            yield {"case": "states", "release": f"{len(own[0]):,} records, {how}", **figures}
+        for key in range(options.keys):
+            for how, related in (("alone", ()), ("with the country", (country,))):
+                figures = inside.figures(own, inside.release(own, "whole", *related))
+                yield {"case": "states", "release": f"{len(own[0]):,} records, {how}", "key": key, **figures}
 
 
 def panel(options: argparse.Namespace, releases: Releases, codes: Codes) -> Iterator[dict[str, Any]]:
@@ -283,11 +361,13 @@ def main() -> None:
     parser.add_argument("--drift", nargs="*", type=float, default=[0.0, 0.02, 0.2])
     parser.add_argument("--months", nargs="*", type=int, default=[12, 6, 6])
     parser.add_argument("--keys", type=int, default=3)
+    parser.add_argument("--redrawn", type=int, default=10)
+    parser.add_argument("--table", default="acs2024")
     parser.add_argument("--states", type=int, default=3)
     parser.add_argument("--country", action="store_true")
     parser.add_argument("--cases", nargs="+", default=["months", "roll_ups", "states", "panel"])
     options = parser.parse_args()
-    codes, _, spec = table_of("acs2024")
+    codes, _, spec = table_of(options.table)
     releases, rows = Releases(spec.table), list[dict[str, Any]]()
     for case in (months, roll_ups, states, panel):
         for row in case(options, releases, codes) if case.__name__ in options.cases else ():

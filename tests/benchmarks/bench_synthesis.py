@@ -10,8 +10,6 @@ relative error of the counts of values with 20 records to half a percent of the 
 accuracy on the held-out fifth of gradient boosting trained on the release. Keys are seeded, **not private**.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ seconds and nanoseconds of CPU a row, and the largest memory of all processes to
 release with units runs once more, and a worker is killed while it bounds. The key is fixed, **not private**.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -7,8 +7,6 @@ the population; *median* that of the relative errors of cells above 0.1 %; *stat
 state. Records that count once are scaled to the public total. Delta is 1e-9.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import tempfile

@@ -7,8 +7,6 @@ Made-up tables are random Bayesian networks (`wide_tables.made_up`), 100,000 row
 a network. Distances are means of total variation over all pairs, and over the pairs that are edges of the network.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import resource

@@ -1,14 +1,11 @@
 """Claims about plausible deniability that no plan makes: a whole release, and many canaries in one run."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import CheckFailed
-from dpdist.families.base.cutting import joined
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.deniability.claims import resemblance
 from dpdist.families.deniability.parameters import (
@@ -21,13 +18,9 @@ from dpdist.families.deniability.parameters import (
 from dpdist.families.deniability.plan import PlausibleDeniabilityPlan
 from dpdist.families.deniability.pool import PoolPlan
 from dpdist.families.deniability.stages import IndexedSeeds, stages
-from dpdist.families.deniability.structure import (
-    Structure,
-    StructureStatistics,
-    independent_structure,
-)
+from dpdist.families.deniability.structure import Structure, StructureStatistics, independent_structure
 from dpdist.privacy import accountant
-from dpdist.privacy.arrays import Codes, Floats
+from dpdist.privacy.arrays import Codes, Floats, joined
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim
 from dpdist.spec.schema import Schema

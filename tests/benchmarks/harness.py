@@ -1,7 +1,5 @@
 """Common parts of the benchmarks: arguments, timing, and results as JSON with machine, version and command."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

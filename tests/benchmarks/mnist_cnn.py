@@ -5,8 +5,6 @@ to 0. Each image is centred and scaled by its own mean and deviation, because mi
 PyTorch is needed by this benchmark alone and is in no lock file: install it beside the others (`pip install torch`).
 """
 
-from __future__ import annotations
-
 from typing import Self
 
 import numpy as np

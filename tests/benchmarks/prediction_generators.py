@@ -7,8 +7,6 @@ the responses. The diffusion model has the paper's Table 6 (256 hidden units, ba
 not run.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

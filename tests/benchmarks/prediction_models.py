@@ -1,7 +1,5 @@
 """What the benchmarks of two-stage synthesis share: the models that users of a release train, and their errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,7 @@ from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid.method import joined
-from dpdist.families.prediction.lid.regression import (
-    Features,
-    Sample,
-    fit_all,
-    fit_groups,
-    landmark_sums,
-    tuning_of,
-)
+from dpdist.families.prediction.lid.regression import Features, Sample, fit_all, fit_groups, landmark_sums, tuning_of
 from dpdist.families.prediction.lid.ridge import average, fit_nystroem
 from dpdist.families.prediction.plan import LidPlan, plan_lid
 from dpdist.families.prediction.second_stage import RegressionSpec
@@ -205,3 +196,24 @@ class Nothing:
 
     def predict(self, inputs: Floats) -> Floats:
         return np.zeros(len(inputs))
+
+
+# --- The simulated regression: g, its inputs and its rows
+
+
+def g(x: Floats) -> Floats:
+    """Wendland's function of smoothness 4 in three dimensions."""
+    r = np.linalg.norm(x, axis=1)
+    return np.asarray(np.maximum(1 - r, 0) ** 6 * (35 * r * r + 18 * r + 3))
+
+
+def inputs(rows: int, rng: np.random.Generator, mean: float = 0.4) -> Floats:
+    """Gaussian inputs on the unit cube, with correlation 0.5."""
+    cov = 0.15**2 * (0.5 + 0.5 * np.eye(3))
+    return np.clip(rng.multivariate_normal([mean] * 3, cov, rows), 0, 1)
+
+
+def simulated(rows: int, rng: np.random.Generator, mean: float = 0.4) -> Rows:
+    """Rows of the simulated regression."""
+    x = inputs(rows, rng, mean)
+    return x, g(x) + rng.normal(0, np.sqrt(0.2), rows)

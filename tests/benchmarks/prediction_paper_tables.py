@@ -1,7 +1,5 @@
 """The five brands and the five tables of the two-stage paper, with its columns, sizes and requirements."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow.csv as pa_csv
 from harness import DATA, keep
+from numpy.typing import ArrayLike
 from prediction_models import ALL, FILES, Ridge, Rows, both, errors, mean_sd
-from prediction_pricing import mean_absolute_percentage_deviation, optimal_markup, optimal_profit_ratio
 from prediction_published import hypercube, near
 
 from dpdist.evaluation.utility.learning import delta_mse
@@ -326,3 +324,29 @@ def _largest(original: Floats, matched: Floats, most: float, eta: float) -> floa
     """The largest alpha, of a grid, whose LID is within the requirement; -1 where none exists."""
     within = [a / 20 for a in range(20) if 100 * near(original, mix(original, matched, alpha=a / 20), eta) <= most]
     return max(within, default=-1.0)
+
+
+# --- Prices from synthetic sales: elasticities, mark-ups and profits of brands with log-log demand
+
+
+def optimal_markup(elasticity: ArrayLike) -> Floats:
+    """Optimal mark-up over marginal cost, ``-1 / (1 + beta)``; NaN where demand is not elastic (beta >= -1)."""
+    beta = np.asarray(elasticity, np.float64)
+    elastic = beta < -1
+    return np.where(elastic, -1 / np.where(elastic, 1 + beta, -1.0), np.nan)
+
+
+def optimal_profit_ratio(true: ArrayLike, estimated: ArrayLike) -> Floats:
+    """Profit at the estimated elasticity's price over the profit at the true one's; NaN where one is not elastic.
+
+    With constant marginal cost c and demand ``p^beta`` the profit is ``(p - c) p^beta`` at ``p = c (1 + OMU)``.
+    """
+    beta, guess = np.asarray(true, np.float64), np.asarray(estimated, np.float64)
+    best, chosen = optimal_markup(beta), optimal_markup(guess)
+    return np.asarray((chosen / best) * ((1 + chosen) / (1 + best)) ** beta)
+
+
+def mean_absolute_percentage_deviation(true: ArrayLike, estimated: ArrayLike) -> float:
+    """Mean of ``|estimated - true| / |true|``."""
+    beta, guess = np.asarray(true, np.float64), np.asarray(estimated, np.float64)
+    return float(np.mean(np.abs(guess - beta) / np.abs(beta)))

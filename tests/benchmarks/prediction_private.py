@@ -1,7 +1,5 @@
 """The private variant beside the published method and plausible-deniability synthesis of the same budget."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 import tempfile
@@ -14,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from harness import keep, spec_without_places
-from prediction_models import FILES, Rows, Synthesis, errors, key, mean_sd
-from prediction_simulated import g, inputs, simulated
+from prediction_models import FILES, Rows, Synthesis, errors, g, inputs, key, mean_sd, simulated
 from prediction_tables import Task
 
 from dpdist.families.base.family import Stage

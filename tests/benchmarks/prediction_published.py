@@ -5,8 +5,6 @@ Two things are not in the paper's text: the noise of the responses (0.1 here), a
 paper, unclipped, because its Weibull and Cauchy first stages leave the unit cube.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Five public tables: disclosure, linkage, and what synthetic records add to public ones."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -29,10 +27,7 @@ class Task:
 
     def __init__(self, name: str, seed: int) -> None:
         path = ROOT / "deploy" / "releases" / f"{name}.yaml"
-        self.name, self.spec = (
-            name,
-            load(path, {"data.path": str(DATA / FILES[name]), "data.minimum_records": 100}),
-        )
+        self.name, self.spec = (name, load(path, {"data.path": str(DATA / FILES[name]), "data.minimum_records": 100}))
         table = open_table(table_source(self.spec), self.spec.table, partitions=1)
         codes, _ = run_pass(table, gather_operator())
         self.columns = columns_of(self.spec)

@@ -1,7 +1,5 @@
 """Wide tables: made-up ones of any number of attributes, and the persons of the ACS 2024 with all their codes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What an account refuses: leakage that is spent, and names that begin anew."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 

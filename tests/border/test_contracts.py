@@ -1,7 +1,5 @@
 """What may be asked under a contract: assumptions, readings, merged integers."""
 
-from __future__ import annotations
-
 import random
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """The files of a data set with a contract are read under its name alone, and never as a public table."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The public tables of a contract are below the folders that it names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

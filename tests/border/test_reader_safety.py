@@ -1,7 +1,5 @@
 """What a stranger's release may do to whoever reads it: be refused, soon and before it takes memory."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

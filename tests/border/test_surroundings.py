@@ -1,7 +1,5 @@
 """What changes or ends around a release: frames, files that are pipes, signals, clients, orders."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """The command line: every command on real input, every error with its own exit code and without a traceback."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -201,12 +199,7 @@ def test_errors_have_codes_and_no_traceback(
 def test_an_open_attempt_is_given_up(dpdist: Command, spec_file: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     ledger = Books.open(url)
-    request = {
-        "spec_hash": "s",
-        "input_fingerprint": "i",
-        "guarantee": "dp",
-        "event": ApproximateDP(epsilon=1),
-    }
+    request = {"spec_hash": "s", "input_fingerprint": "i", "guarantee": "dp", "event": ApproximateDP(epsilon=1)}
     reserved, drawing = (ledger.reserve(dataset="people", release=name, **request) for name in ("one", "two"))
     ledger.mark_drawing(drawing)
     ledger.close()

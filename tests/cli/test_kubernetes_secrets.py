@@ -1,7 +1,5 @@
 """Secrets for the chart: made once, complete, refused where something is missing; mounted files are read."""
 
-from __future__ import annotations
-
 import base64
 import os
 import subprocess
@@ -15,7 +13,7 @@ from cryptography import x509
 from dpdist import errors
 from dpdist.cli.cluster import chart_settings, secret_manifests
 from dpdist.ledger import keys
-from dpdist.ledger.key_encryption import KeyEncryptionKey
+from dpdist.ledger.signing import KeyEncryptionKey
 
 ENVIRONMENT = {
     "DPDIST_LEDGER": "postgresql+psycopg://dpdist:planted@db/ledger",

@@ -1,7 +1,5 @@
 """`ledger report` and `ledger metrics`: what operators see, on a ledger with every state."""
 
-from __future__ import annotations
-
 import re
 import threading
 import urllib.request

@@ -1,7 +1,5 @@
 """The made-up table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Certificates: what is written, and that only their holders get into a cluster."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 from typing import Any
@@ -27,11 +25,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def section(folder: Path) -> dict[str, str]:
-    return {
-        "ca": str(folder / "ca.pem"),
-        "cert": str(folder / "client.pem"),
-        "key": str(folder / "client-key.pem"),
-    }
+    return {"ca": str(folder / "ca.pem"), "cert": str(folder / "client.pem"), "key": str(folder / "client-key.pem")}
 
 
 def test_every_role_has_a_certificate_of_the_authority_and_a_secret_key(certificates: Path) -> None:
@@ -71,11 +65,7 @@ def test_a_cluster_with_tls_runs_a_release_and_keeps_strangers_out(tmp_path: Pat
         spec = project(tmp_path, cluster=place | {"security": section(certificates)})
         run_release(spec, fixed_key=KEY)
         assert parts(tmp_path / "release") == parts(tmp_path / "calm")
-        strangers = [
-            {"security": section(other)},
-            {},
-            {"address": cluster.address.replace("tls", "tcp")},
-        ]
+        strangers = [{"security": section(other)}, {}, {"address": cluster.address.replace("tls", "tcp")}]
         for number, stranger in enumerate(strangers):
             change = {"name": f"stranger-{number}", "output__path": str(tmp_path / f"stranger-{number}")}
             with pytest.raises(errors.ClusterUnreachable, match=r"cluster\.security"):

@@ -1,7 +1,5 @@
 """Clusters: what embedded workers find in their environment, and a scheduler that hangs."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import json

@@ -1,7 +1,5 @@
 """What the comparison with other packages measures, and how it treats those that fail."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from itertools import combinations

@@ -9,8 +9,6 @@ modules of dpdist anew, with calls in place of ``a @ b`` and ``a ** b``. A resul
 stays: a product of integers below 2**53, a square, a power of two, a function that is 0.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.machinery
 import json

@@ -6,8 +6,6 @@ recorded ones. Then a release and a federated round begin under one setting and 
 verify` recomputes them under a third. Each has one charge and the recorded digests.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 How a release ends must be the same for both tables of a pair, or follow from a noisy check that is charged.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass

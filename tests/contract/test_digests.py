@@ -17,8 +17,6 @@ Digests are the same on every processor. `processors.py` runs all cases where el
 costs err by a little, and where NumPy, OpenBLAS and the C library take the code of other processors.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import contextlib
@@ -276,10 +274,7 @@ SHIPPED = {
     ),
     "mnist-mixing": Case(
         _digits,
-        {
-            "data.minimum_records": 1_500,
-            "mixing.classes": {digit: {"minimum": 110, "records": 20} for digit in (0, 1)},
-        },
+        {"data.minimum_records": 1_500, "mixing.classes": {digit: {"minimum": 110, "records": 20} for digit in (0, 1)}},
     ),
     "adult-federated": Case(
         _clients,
@@ -290,8 +285,7 @@ SHIPPED = {
         },
     ),
     "california": Case(
-        _csv("california_housing.csv", "data/california_housing.csv", rows=500, every=40),
-        {"data.minimum_records": 450},
+        _csv("california_housing.csv", "data/california_housing.csv", rows=500, every=40), {"data.minimum_records": 450}
     ),
     "california-private": Case(
         _csv("california_housing.csv", "data/california_housing.csv", rows=2_000, every=10),

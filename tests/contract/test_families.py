@@ -3,8 +3,6 @@
 A new family is a `Case` in `tests/cases.py`; nothing else is written here for it.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import logging
@@ -22,19 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cases import (
-    CASES,
-    CLIENTS,
-    DISCOVERING,
-    DISCOVERY,
-    FEDERATED,
-    HISTOGRAM,
-    LID,
-    MIXING,
-    PARTIES,
-    SYNTHESIS,
-    Case,
-)
+from cases import CASES, CLIENTS, DISCOVERING, DISCOVERY, FEDERATED, HISTOGRAM, LID, MIXING, PARTIES, SYNTHESIS, Case
 from clusters import parts
 from executors import Executors, Measured, Twice, runs_use
 from jsonschema import Draft202012Validator
@@ -89,11 +75,7 @@ TALLY = Family(
 TALLY_CASE = replace(
     HISTOGRAM,
     name="ten lines",
-    settings={
-        "kind": "tally",
-        "schema": {"attributes": SCHEMA["attributes"][:1]},
-        "data.extra_columns": "ignore",
-    },
+    settings={"kind": "tally", "schema": {"attributes": SCHEMA["attributes"][:1]}, "data.extra_columns": "ignore"},
 )
 
 

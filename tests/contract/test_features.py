@@ -7,8 +7,6 @@ New features are added to the list, which never loses one, by::
     python tests/contract/test_features.py --write
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import json

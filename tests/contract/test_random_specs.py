@@ -7,8 +7,6 @@ specs run by themselves::
     PYTHONPATH=tests python tests/contract/test_random_specs.py --number 20000
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

@@ -1,7 +1,5 @@
 """A refusal is an answer: it depends on nothing that an analyst can ask about a person without a charge."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import Any

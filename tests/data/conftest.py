@@ -1,7 +1,5 @@
 """Storage for the tests of the distributed table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

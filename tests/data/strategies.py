@@ -3,8 +3,6 @@
 `Case.expected` encodes the drawn values one by one in plain Python: the reference for everything in `dpdist.data`.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,11 +223,7 @@ def cases(draw: st.DrawFn, *, max_rows: int = 60, continuous: bool = False) -> C
     has_commas = any("a,b" in (a.values or ()) for a in schema.attributes)
     strip = draw(st.booleans()) and not (has_commas and delimiter == ",")
     csv = CsvSpec(
-        header=header,
-        columns=None if header else schema.names,
-        delimiter=delimiter,
-        strip=strip,
-        comment="#",
+        header=header, columns=None if header else schema.names, delimiter=delimiter, strip=strip, comment="#"
     )
     return Case(
         schema=schema,

@@ -1,7 +1,5 @@
 """Columns to codes: types, extremes, policies and what is refused."""
 
-from __future__ import annotations
-
 import datetime
 from decimal import Decimal
 from typing import Any

@@ -1,8 +1,8 @@
 """Tables as people have them: what is read, passed over and refused, for each form (docs/how-to/schema.md)."""
 
-from __future__ import annotations
-
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from dask import delayed
 from pydantic import ValidationError
 
-from dpdist.api.containers import as_input
+from dpdist.api.given import as_input
 from dpdist.data.report import check
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
@@ -336,3 +336,22 @@ def test_numbers_with_other_signs_are_none(text: str, tmp_path: Path) -> None:
 def test_layouts_of_numbers_that_contradict_themselves() -> None:
     with pytest.raises(ValidationError, match="different signs"):
         CsvSpec(decimal=",", thousands=",")
+
+
+# --- Tables and codebooks as people have them: one script for each kind of fault, where they are at hand
+
+
+ROOT = Path(__file__).parents[2]
+FOLDER = Path(os.environ.get("DPDIST_DATA", ROOT.parent / "shared" / "data")).parent / "field"
+SCRIPTS = sorted(FOLDER.glob("[0-9]*.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (SCRIPTS and os.environ.get("DPDIST_FIELD")), reason="they run with DPDIST_FIELD=1")
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_kind_of_fault_is_mended(script: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"DPDIST": str(Path(sys.executable).with_name("dpdist")), "CASES_WORK": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-2_000:]

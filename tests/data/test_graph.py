@@ -1,7 +1,5 @@
 """Passes over a table: any layout, batch size and scheduler gives the bits of the plain reference."""
 
-from __future__ import annotations
-
 import pickle
 import re
 import tempfile
@@ -27,12 +25,7 @@ from dpdist.data.operators import Operator, Split, gather_operator, pair_counts_
 from dpdist.data.report import check
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
-from dpdist.families.base.graph import (
-    encoded,
-    partition_codes,
-    run_pass,
-    table_pass,
-)
+from dpdist.families.base.graph import encoded, partition_codes, run_pass, table_pass
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.storage import files as storage

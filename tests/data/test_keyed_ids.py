@@ -1,7 +1,5 @@
 """What is one number or text is one id; which records of a unit are used depends on the unit's own records alone."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import product
 from pathlib import Path

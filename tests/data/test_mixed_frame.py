@@ -1,7 +1,5 @@
 """One frame of many types, from five packages: released in the types it came in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Columns of dates and datetimes: read from each type that holds them, and released in the declared one."""
 
-from __future__ import annotations
-
 import datetime as dt
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Number columns: every type, policies, infinite values and NaN, against one value at a time in plain Python."""
 
-from __future__ import annotations
-
 import math
 import re
 from decimal import Decimal

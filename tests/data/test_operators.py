@@ -1,7 +1,5 @@
 """What passes compute: counts against brute force, sums, and the keyed coin that splits the records."""
 
-from __future__ import annotations
-
 from collections import Counter
 from fractions import Fraction
 from functools import reduce

@@ -1,7 +1,5 @@
 """The public tables with their ready-to-run schemas: read as they are distributed, against a second reading."""
 
-from __future__ import annotations
-
 import csv
 from collections import Counter
 from collections.abc import Callable

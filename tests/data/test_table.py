@@ -1,7 +1,5 @@
 """Opening tables: layouts, columns, and files that cannot be used."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,15 +22,7 @@ from dpdist.data.operators import gather_operator
 from dpdist.data.report import check
 from dpdist.data.source import FoundFile, TableSource, fingerprint
 from dpdist.data.table import Table, TableFiles, layout, open_table
-from dpdist.errors import (
-    ColumnMismatch,
-    DataError,
-    DataNotFound,
-    EmptyTable,
-    SpecError,
-    UnreadableFile,
-    WrongFormat,
-)
+from dpdist.errors import ColumnMismatch, DataError, DataNotFound, EmptyTable, SpecError, UnreadableFile, WrongFormat
 from dpdist.families.base.graph import run_pass
 from dpdist.spec.data import CsvSpec
 from dpdist.spec.schema import Attribute, Schema
@@ -92,11 +82,7 @@ def test_cuts_move_to_row_groups(tmp_path: Path) -> None:
 FILE = FoundFile("f", 1, "s")
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=4),
-    st.integers(1, 40),
-    st.booleans(),
-)
+@given(st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=4), st.integers(1, 40), st.booleans())
 def test_a_layout_covers_every_row_once(groups: list[list[int]], partitions: int, rows: bool) -> None:
     files = tuple(TableFile(FILE, (), (0, *np.cumsum(sizes).tolist())) for sizes in groups)
     total = sum(file.length for file in files)

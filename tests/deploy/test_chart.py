@@ -1,7 +1,5 @@
 """The chart: linted, rendered in every mode, valid for Kubernetes, closed to what it does not know."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -259,10 +257,7 @@ def test_unknown_and_malformed_values_are_refused(changes: dict[str, Any], messa
         ({"mode": "prefect"}, "prefect.apiUrl is empty"),
         ({"prefect": {"apiUrl": "https://prefect.example/api"}}, "set mode=prefect"),
         (
-            {
-                "mode": "prefect",
-                "prefect": {"apiUrl": "http://prefect/api", "apiKey": {"existingSecret": "key"}},
-            },
+            {"mode": "prefect", "prefect": {"apiUrl": "http://prefect/api", "apiKey": {"existingSecret": "key"}}},
             "in the clear",
         ),
         ({"dask": {"mode": "external"}}, "dask.address is empty"),

@@ -1,7 +1,5 @@
 """The rendered commands are the ones that work: they run as local processes, and the release completes and verifies."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Iterator

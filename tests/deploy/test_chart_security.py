@@ -1,7 +1,5 @@
 """What the rendered objects allow: no root, no token, no secret in the clear, no open port, no second try."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

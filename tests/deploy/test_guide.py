@@ -1,14 +1,14 @@
 """The five commands for Kubernetes in the guide are the chart's and the command line's."""
 
-from __future__ import annotations
-
 import re
 import shlex
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import yaml
-from charts import ROOT, example, merge, need_tools, pod_specs, render
+from charts import EXAMPLES, ROOT, example, merge, need_tools, pod_specs, render
 from typer.testing import CliRunner
 
 from dpdist.cli.commands import app
@@ -95,3 +95,28 @@ def test_what_the_job_needs_is_what_the_first_command_makes(commands: list[list[
         for variable in pod["containers"][0]["env"]:
             reference = variable.get("valueFrom", {}).get("secretKeyRef")
             assert reference is None or reference["key"] in made[reference["name"]], where
+
+
+# --- The manifests for those without Helm are the chart's
+
+
+FOLDER = ROOT / "deploy" / "kubernetes"
+
+
+@pytest.fixture(autouse=True)
+def _tools() -> None:
+    need_tools()
+
+
+def test_they_are_in_step() -> None:
+    command = [sys.executable, str(FOLDER / "render.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_they_are_what_helm_installs(name: str) -> None:
+    """Read back as Kubernetes would read them."""
+    assert [m for m in yaml.safe_load_all((FOLDER / f"{name}.yaml").read_text()) if m] == render(
+        example(name)
+    ).manifests

@@ -1,7 +1,5 @@
 """Alarms and board: they ask for metrics that exist, each alarm has a runbook, and Prometheus itself fires them."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -7,8 +7,6 @@ a user of its own, to whom alone its client's folder belongs, and the coordinato
 and are reached, through wires that count bytes. Releases by the command line, verifies, and looks.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json

@@ -1,7 +1,5 @@
 """The house of the end-to-end run: its servers, its tables, its deployments, and how a run is begun and ended."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -18,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from servers import ROOT, Processes, answers, wait_for
 
-from dpdist.ledger.key_encryption import KeyEncryptionKey
+from dpdist.ledger.signing import KeyEncryptionKey
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_port

@@ -8,8 +8,6 @@ each kind of pod in the middle of a release and continues it. After the first, c
 namespace of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -48,12 +46,7 @@ def reached(node: Node) -> None:
 
 def deleted(node: Node) -> None:
     """A pod of each kind is deleted in the middle of a release, which then is continued."""
-    for kind, after in [
-        ("worker", 1),
-        ("scheduler", 0),
-        ("scheduler", 2),
-        ("release", 1),
-    ]:
+    for kind, after in [("worker", 1), ("scheduler", 0), ("scheduler", 2), ("release", 1)]:
         with node.timed(f"job: {kind} deleted {after} s after the charge"):
             name = f"deleted-{kind}-{after}"
             node.install("one", name, "large")

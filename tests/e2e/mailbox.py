@@ -9,8 +9,6 @@ where `tests/federated/test_mailbox.py` lets letters be altered. With ``--dask``
 workers of a cluster on this machine. As root, every process runs as another user.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

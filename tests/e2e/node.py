@@ -1,7 +1,5 @@
 """A Kubernetes node of the end-to-end run, and what is asked of it, namespace by namespace."""
 
-from __future__ import annotations
-
 import base64
 import copy
 import json
@@ -13,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.request import ProxyHandler, Request, build_opener
 
 import yaml
@@ -123,7 +121,7 @@ class Node:
         self.run("kubectl", "wait", "pod/first", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s")
         self.run("kubectl", "delete", "pod", "first")
 
-    def at(self, namespace: str) -> Node:
+    def at(self, namespace: str) -> Self:
         """The same node seen from a namespace, which is made anew, with its secrets and a data set of its own."""
         there = copy.copy(self)
         there.namespace = namespace

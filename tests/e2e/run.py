@@ -9,8 +9,6 @@ every moment of a release, and then searches all that PostgreSQL, Prefect, Dask 
 values and for the keys.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

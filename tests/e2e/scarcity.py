@@ -1,7 +1,5 @@
 """What a cluster runs out of: memory of workers, room to spill, rights."""
 
-from __future__ import annotations
-
 import json
 
 from node import Node, expect

@@ -1,7 +1,5 @@
 """Processes of the end-to-end run: started, waited for, stopped; all on 127.0.0.1, all below one folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -16,10 +14,7 @@ import psutil
 
 ROOT = Path(__file__).parents[2]
 SERVERS = ROOT / "tests" / "servers"
-PACKAGES = {
-    "initdb": ["postgresql"],
-    "radosgw": ["ceph-mon", "ceph-osd", "radosgw", "ceph-common"],
-}
+PACKAGES = {"initdb": ["postgresql"], "radosgw": ["ceph-mon", "ceph-osd", "radosgw", "ceph-common"]}
 
 
 def install_missing() -> None:

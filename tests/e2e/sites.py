@@ -1,7 +1,5 @@
 """A cluster whose parts are not one release of the chart: clients in a namespace each, a scheduler that ran before."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

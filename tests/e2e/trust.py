@@ -1,7 +1,5 @@
 """PostgreSQL and S3 with TLS, by certificates of an authority of one's own that the chart is told to trust."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 import os

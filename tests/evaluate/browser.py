@@ -1,7 +1,5 @@
 """A headless Chromium over its debugging protocol: what a page logs, what it asks for, how wide it is, how it looks."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import itertools

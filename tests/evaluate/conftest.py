@@ -1,7 +1,5 @@
 """A release of a made-up table, a hold-out of the same kind, and the folder they are in."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Distances of marginals against brute force, for any chunking; NIST's score; views and decoders."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import combinations, pairwise
 from typing import Any
@@ -17,18 +15,8 @@ from dpdist.data.count import pair_counts
 from dpdist.data.operators import pair_counts_operator, through
 from dpdist.data.released import ReleaseDecoder
 from dpdist.errors import VerificationFailed
-from dpdist.evaluation.binning import view_of
-from dpdist.evaluation.utility.marginals import (
-    Marginals,
-    chosen_triples,
-    distances,
-    distances_to_independence,
-    equivalent_share,
-    k_marginal_score,
-    marginals_operator,
-    subsample_scores,
-    total_variation,
-)
+from dpdist.evaluation.records import view_of
+from dpdist.evaluation.utility import marginals
 from dpdist.evaluation.utility.similarity import cramers_v, pearson
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
@@ -45,10 +33,10 @@ def random_codes(rows: int, seed: int, sizes: tuple[int, ...] = SIZES) -> Codes:
     return [np.minimum((base + rng.integers(0, 3, rows)) % size, size - 1).astype(np.uint8) for size in sizes]
 
 
-def counted(codes: Codes, sizes: tuple[int, ...] = SIZES) -> Marginals:
-    triples = chosen_triples(sizes, seed=0)
-    operator = marginals_operator(sizes, triples)
-    found: Marginals = operator.finish(operator.compact(operator.chunk(codes)))
+def counted(codes: Codes, sizes: tuple[int, ...] = SIZES) -> marginals.Marginals:
+    triples = marginals.chosen_triples(sizes, seed=0)
+    operator = marginals.marginals_operator(sizes, triples)
+    found: marginals.Marginals = operator.finish(operator.compact(operator.chunk(codes)))
     return found
 
 
@@ -61,11 +49,11 @@ def brute_distance(a: Codes, b: Codes, which: tuple[int, ...]) -> float:
 def test_distances_are_those_of_a_dictionary_of_records() -> None:
     a, b = random_codes(700, 1), random_codes(450, 2)
     for k in (1, 2, 3):
-        found = distances(counted(a), counted(b), k)
+        found = marginals.distances(counted(a), counted(b), k)
         expected = [brute_distance(a, b, which) for which in combinations(range(4), k)]
         np.testing.assert_allclose(found, expected, atol=1e-12)
         # SDNist: (2 - mean sum |p - q|) * 500
-        assert k_marginal_score(found) == pytest.approx((2 - 2 * np.mean(expected)) * 500)
+        assert marginals.k_marginal_score(found) == pytest.approx((2 - 2 * np.mean(expected)) * 500)
 
 
 def test_distance_to_independence() -> None:
@@ -76,16 +64,16 @@ def test_distance_to_independence() -> None:
         joint = np.zeros((SIZES[i], SIZES[j]))
         np.add.at(joint, (codes[i], codes[j]), 1 / 400)
         expected.append(np.abs(joint - np.outer(shares[i], shares[j])).sum() / 2)
-    np.testing.assert_allclose(distances_to_independence(counted(codes), 2), expected, atol=1e-12)
-    assert not distances_to_independence(counted(codes), 1).max() > 1e-12
+    np.testing.assert_allclose(marginals.distances_to_independence(counted(codes), 2), expected, atol=1e-12)
+    assert not marginals.distances_to_independence(counted(codes), 1).max() > 1e-12
 
 
 @settings(max_examples=20, deadline=None)
 @given(rows=st.integers(0, 60), cuts=st.lists(st.integers(0, 60), max_size=4), seed=st.integers(0, 99))
 def test_counts_are_the_same_for_any_batches(rows: int, cuts: list[int], seed: int) -> None:
     codes = random_codes(rows, seed)
-    triples = chosen_triples(SIZES, seed=0)
-    operator = marginals_operator(SIZES, triples)
+    triples = marginals.chosen_triples(SIZES, seed=0)
+    operator = marginals.marginals_operator(SIZES, triples)
     ends = [0, *sorted(min(cut, rows) for cut in cuts), rows]
     summary = operator.chunk([column[:0] for column in codes])
     for start, stop in pairwise(ends):
@@ -97,31 +85,31 @@ def test_counts_are_the_same_for_any_batches(rows: int, cuts: list[int], seed: i
 
 def test_the_sample_of_three_way_marginals_is_repeatable_and_bounded() -> None:
     sizes = (50, 40, 30, 20, 10, 5)
-    assert chosen_triples(sizes, seed=1, most=5) == chosen_triples(sizes, seed=1, most=5)
-    assert chosen_triples(sizes, seed=1, most=5) != chosen_triples(sizes, seed=2, most=5)
-    assert len(chosen_triples(sizes, seed=1)) == 20
-    few = chosen_triples(sizes, seed=1, cells=30_000)
+    assert marginals.chosen_triples(sizes, seed=1, most=5) == marginals.chosen_triples(sizes, seed=1, most=5)
+    assert marginals.chosen_triples(sizes, seed=1, most=5) != marginals.chosen_triples(sizes, seed=2, most=5)
+    assert len(marginals.chosen_triples(sizes, seed=1)) == 20
+    few = marginals.chosen_triples(sizes, seed=1, cells=30_000)
     assert sum(sizes[a] * sizes[b] * sizes[c] for a, b, c in few) <= 30_000
-    assert chosen_triples((4, 4), seed=0) == ()
+    assert marginals.chosen_triples((4, 4), seed=0) == ()
 
 
 def test_a_random_part_scores_like_a_random_part() -> None:
     real = random_codes(20_000, 4)
     whole = counted(real)
-    scores = subsample_scores(whole, 2, seed=0, shares=(0.01, 0.1, 0.5))
+    scores = marginals.subsample_scores(whole, 2, seed=0, shares=(0.01, 0.1, 0.5))
     rows = np.random.default_rng(5).permutation(20_000)[:2_000]
-    part = k_marginal_score(distances(counted([column[rows] for column in real]), whole, 2))
+    part = marginals.k_marginal_score(marginals.distances(counted([column[rows] for column in real]), whole, 2))
     assert abs(part - scores[1]) < 4
     assert scores[0] < scores[1] < scores[2]
-    assert equivalent_share(part, scores, (0.01, 0.1, 0.5)) == pytest.approx(0.1, rel=0.6)
-    assert equivalent_share(0.0, scores, (0.01, 0.1, 0.5)) is None
-    assert equivalent_share(1000.0, scores, (0.01, 0.1, 0.5)) == 1.0
+    assert marginals.equivalent_share(part, scores, (0.01, 0.1, 0.5)) == pytest.approx(0.1, rel=0.6)
+    assert marginals.equivalent_share(0.0, scores, (0.01, 0.1, 0.5)) is None
+    assert marginals.equivalent_share(1000.0, scores, (0.01, 0.1, 0.5)) == 1.0
 
 
 def test_empty_tables_have_a_distance() -> None:
     none, some = np.zeros(3, np.int64), np.array([1, 2, 0])
-    assert total_variation(none, some) == 1
-    assert total_variation(none, none) == 0
+    assert marginals.total_variation(none, some) == 1
+    assert marginals.total_variation(none, none) == 0
 
 
 def test_correlations_are_numpys() -> None:

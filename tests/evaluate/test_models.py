@@ -1,7 +1,5 @@
 """Models of real and of released records: leaks and ruins are distinguished."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +7,7 @@ import numpy as np
 import pytest
 
 from dpdist.errors import SpecError
-from dpdist.evaluation.binning import view_of
-from dpdist.evaluation.records import independent
+from dpdist.evaluation.records import independent, view_of
 from dpdist.evaluation.report import made_for
 from dpdist.evaluation.utility.learning import _judged_losses, attribute_section, regression_section, training_section
 from dpdist.evaluation.utility.models import Trial, make_trial, named_target

@@ -1,7 +1,5 @@
 """The page: what it escapes, what it forbids, how it looks in a browser."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -15,8 +13,7 @@ from needs import left_out
 
 from dpdist.evaluation.page import page as page_module
 from dpdist.evaluation.page import plots
-from dpdist.evaluation.page.page import PageAbout, render, text_of
-from dpdist.evaluation.page.sections import PageSection, PageTable, Plot, plain
+from dpdist.evaluation.page.page import PageAbout, PageSection, PageTable, Plot, plain, render, text_of
 from tests.evaluate.browser import chromium, visit
 
 EVIL = "</td></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}$\\foo^{"
@@ -157,6 +154,9 @@ def test_plots_are_in_the_colours_of_the_page_and_repeatable() -> None:
         (-3.8471e-05, "-0.000038"),
         (1e-12, "1e-12"),
         (0.0, "0"),
+        (0.1, "0.100"),
+        (980.4, "980"),
+        (999.7, "1,000"),
         (float("nan"), "–"),
         (123456.7, "123,457"),
         ("x", "x"),

@@ -1,17 +1,15 @@
 """What determines what, four and five attributes, and pictures: beside counts made by hand."""
 
-from __future__ import annotations
-
+from dataclasses import replace
 from itertools import product
 from math import prod
 
 import numpy as np
 import pytest
 
-from dpdist.evaluation.binning import Axis, View
 from dpdist.evaluation.page import plots
-from dpdist.evaluation.utility.marginals import Marginals, chosen_triples, marginals_operator
-from dpdist.evaluation.utility.profiles import dependences, parities, parity, pictures, reserved, wide_counts
+from dpdist.evaluation.records import Axis, View
+from dpdist.evaluation.utility import marginals
 from dpdist.evaluation.utility.similarity import marginal_section, wide_section
 
 pytest.importorskip("matplotlib")
@@ -34,8 +32,8 @@ def table(rows: int, *, kept: float, seed: int) -> list[np.ndarray]:
     return [first, second, third, fourth, (first // 2 + third + fourth) % 2]
 
 
-def counted(real: list[np.ndarray], released: list[np.ndarray]) -> dict[str, Marginals]:
-    operator = marginals_operator(SIZES, chosen_triples(SIZES, seed=0))
+def counted(real: list[np.ndarray], released: list[np.ndarray]) -> dict[str, marginals.Marginals]:
+    operator = marginals.marginals_operator(SIZES, marginals.chosen_triples(SIZES, seed=0))
     parts = {"released": released, "real": real}
     parts |= {"first half": [c[::2] for c in real], "second half": [c[1::2] for c in real]}
     return {
@@ -47,12 +45,16 @@ def counted(real: list[np.ndarray], released: list[np.ndarray]) -> dict[str, Mar
 def test_a_broken_dependence_is_named_and_nothing_is_good() -> None:
     real = table(20_000, kept=1, seed=1)
     whole, broken = (counted(real, table(20_000, kept=kept, seed=2)) for kept in (1, 0.9))
-    (found,) = dependences(whole, view())
+    (found,) = marginals.dependences(whole, view())
     assert (found.text, found.real, found.released) == (f"{LONG} determines b", 1, 1)
-    assert reserved("good", "Text.", [found]) == ("good", "Text.")
-    (found,) = dependences(broken, view())
+    assert marginals.reserved("good", "Text.", [found]) == ("good", "Text.")
+    (found,) = marginals.dependences(broken, view())
     right = np.mean(table(20_000, kept=0.9, seed=2)[0] % 3 == table(20_000, kept=0.9, seed=2)[1])
     assert found.released == pytest.approx(right)
+    (found,) = marginals.dependences(counted(real, table(20_000, kept=0.985, seed=2)), view())
+    assert (found.real, 0.98 < found.released < 0.995) == (1, True)
+    assert found.is_broken  # one without an exception is, before one that has some
+    assert not replace(found, real=0.999).is_broken
     section = marginal_section(broken, view(), seed=0)
     assert section.state == "fair"
     assert f"only in {right:.1%}".replace("%", "\u00a0%") in section.verdict
@@ -71,7 +73,7 @@ def test_a_dependence_of_five_attributes_alone_is_not_good() -> None:
 def test_wide_marginals_are_those_of_a_dictionary() -> None:
     real, released = table(5_000, kept=1, seed=1), table(3_000, kept=1, seed=2)
     released[4] = np.random.default_rng(3).integers(0, 2, 3_000)  # as right in pairs and triples, wrong in fours
-    counts = wide_counts({"real": real, "released": released}, view(), seed=0)
+    counts = marginals.wide_counts({"real": real, "released": released}, view(), seed=0)
     assert counts["first half"].records + counts["second half"].records == 5_000
     assert len(counts["real"].subsets(4)) == 5
     for columns, name in ((real, "real"), (released, "released")):
@@ -83,8 +85,8 @@ def test_wide_marginals_are_those_of_a_dictionary() -> None:
             for row, number in zip(rows.T.tolist(), numbers, strict=True):
                 assert found[tuple(int(group[code]) for group, code in zip(groups, row, strict=True))] == number
             signs = [np.where(columns[i] < SIZES[i] / 2, -1, 1) for i in which]
-            assert parity(counts[name], which) == pytest.approx(prod(signs).mean())
-    apart, chance = parities(counts, 4)
+            assert marginals.parity(counts[name], which) == pytest.approx(prod(signs).mean())
+    apart, chance = marginals.parities(counts, 4)
     assert apart > 0.15 > 3 * chance
     section = wide_section({"real": real, "released": released}, view(), seed=0)
     assert section.figures["parities"]["4"] == (apart, chance)  # type: ignore[index]
@@ -97,7 +99,7 @@ def test_large_domains_are_groups_of_about_as_many_records() -> None:
     codes = [rng.integers(0, 100, 9_000), np.minimum(rng.geometric(0.3, 9_000) - 1, 39)]
     whole = View((*axes, *view((2, 2)).axes))
     codes += [rng.integers(0, 2, 9_000), rng.integers(0, 2, 9_000)]
-    counts = wide_counts({"real": codes, "released": codes}, whole, seed=0)["real"].pairs
+    counts = marginals.wide_counts({"real": codes, "released": codes}, whole, seed=0)["real"].pairs
     assert counts.cardinalities == (6, 6, 2, 2)
     assert np.abs(counts.single(0) / 1_500 - 1).max() < 0.15
     np.testing.assert_array_equal(counts.single(1)[:5], np.bincount(codes[1])[:5])
@@ -105,13 +107,13 @@ def test_large_domains_are_groups_of_about_as_many_records() -> None:
 
 def test_labels_are_whole_and_maps_have_a_scale() -> None:
     counts = counted(table(500, kept=1, seed=1), table(500, kept=1, seed=2))
-    (picture,) = pictures(counts, view())
+    (picture,) = marginals.pictures(counts, view())
     heat = plots.heat_maps("maps", view().names, [("one", np.full((5, 5), -0.03))], alt="maps")
     for plot in (picture, heat):
         text = plot.svg.replace("\n", " ")
         assert all(word in text for word in LONG.split())
         assert "…" not in text
-    assert "-0.05" in heat.svg
+    assert ">-0.03</text>" in heat.svg  # where the matrix ends
     assert "var(--other)" in heat.svg
     assert "var(--bad)" not in heat.svg
     assert "var(--real)" in heat.svg

@@ -1,7 +1,5 @@
 """Figures that may be published: their sensitivity, their noise, their charge, and what a crash does."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -321,6 +319,15 @@ def test_a_ledger_that_does_not_know_the_release_is_refused(own: Made) -> None:
     other.close()
     with pytest.raises(errors.ReleaseConflict, match="does not know this release"):
         publish(own, replace(request(own), ledger=f"sqlite:///{own.folder}/other.db"))
+
+
+def test_the_ledger_is_that_of_the_spec_where_none_is_named(own: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DPDIST_LEDGER", raising=False)
+    (own.folder / "none").mkdir()
+    monkeypatch.chdir(own.folder / "none")  # where no ledger lies
+    spec = own.spec.model_copy(update={"ledger": f"sqlite:///{own.folder}/ledger.db"})
+    publish(own, replace(request(own), ledger=None, spec=spec))
+    assert any(release == "first/evaluation" for release, _, _ in charges(own))
 
 
 def test_figures_are_of_the_manifest_that_was_committed(own: Made) -> None:

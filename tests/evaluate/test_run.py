@@ -1,7 +1,5 @@
 """`dpdist evaluate` as a user meets it: what it writes, what it refuses, and that nothing leaks."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -26,6 +24,7 @@ from dpdist import errors
 from dpdist.cli import app
 from dpdist.cluster.opening import open_cluster
 from dpdist.data.released import ReleasedTable
+from dpdist.errors import SpecError
 from dpdist.evaluation import run as module
 from dpdist.evaluation.inputs import Inputs, open_inputs
 from dpdist.evaluation.page.page import WORDS
@@ -326,3 +325,51 @@ def test_a_release_without_records_is_refused(made: Made, tmp_path: Path, monkey
     monkeypatch.setattr(module, "open_release", lambda *_, **__: (open_release(made.release)[0], empty))
     with pytest.raises(errors.EmptyTable, match="nothing to evaluate"):
         run_evaluation(request(made, tmp_path / "page"))
+
+
+# --- One request of an evaluation, from a file, from options and from Python
+
+
+TOLD = """
+release: out/first
+against: [table.parquet, s3://bucket/more.parquet]
+holdout: others.parquet
+train: 100
+publish: 0.5
+attacks: false
+"""
+
+
+def test_a_file_says_what_options_say_and_its_paths_are_from_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("asked").mkdir()
+    Path("asked/evaluation.yaml").write_text(TOLD)
+    options = {
+        "release": "asked/out/first",
+        "against": ("asked/table.parquet", "s3://bucket/more.parquet"),
+        "holdout": "asked/others.parquet",
+        "train": 100,
+        "publish": 0.5,
+        "attacks": False,
+    }
+    assert Request.read(Path("asked/evaluation.yaml"), {}) == Request.of(options)
+    replaced = Request.read(Path("asked/evaluation.yaml"), {"against": ["here.parquet"], "attacks": True})
+    assert replaced == Request.of({**options, "against": ("here.parquet",), "attacks": True})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"targets": "age"}, "did you mean .target."),
+        ({"train": "many"}, "train: expected an integer"),
+        ({"against": 3}, "against: expected a list"),
+        ({"train": 10}, "50 records or more"),
+        ({"executor": "tcp://127.0.0.1:1"}, "executor: no setting"),
+        ({"release": None}, "release: expected a text"),
+    ],
+)
+def test_what_is_wrong_with_a_setting_is_said(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(SpecError, match=told):
+        Request.of({"release": "out", **given})

@@ -1,7 +1,5 @@
 """Units of several records: their cost is enumerated, and the places of their records change no bit."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter
@@ -195,8 +193,7 @@ def claim(folder: Path, family: str, monkeypatch: pytest.MonkeyPatch, *, epsilon
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("family", "runs"),
-    [("histogram", 1500), ("curves", 1500), ("synthesis", 200), ("two-stage", 200)],
+    ("family", "runs"), [("histogram", 1500), ("curves", 1500), ("synthesis", 200), ("two-stage", 200)]
 )
 def test_the_audit_comes_near_and_rejects_noise_for_records(
     family: str, runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

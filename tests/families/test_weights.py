@@ -1,7 +1,5 @@
 """Records that count by their weights: what a record costs is enumerated, and partitions change no bit."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

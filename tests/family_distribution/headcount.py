@@ -1,7 +1,5 @@
 """A family outside dpdist: the number of records of a table, with discrete Laplace noise."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal

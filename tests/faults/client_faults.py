@@ -5,8 +5,6 @@ time.
 ``forged``: signed with another key, as by a worker that took the client's resource without its identity.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from itertools import count
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpdist.families.mixing.federated import client as mixing
+from dpdist.families.mixing.federated import stages as mixing
 from dpdist.federated import session as client_session
 
 _numbers = count()

@@ -1,7 +1,5 @@
 """Fixtures of the fault matrix: a cluster to break, and the release as it must come out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

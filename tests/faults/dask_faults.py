@@ -5,8 +5,6 @@ A file in the folder DPDIST_FAULTS, named ``worker`` or ``scheduler``, holds ``<
 and takes memory until the nanny steps in.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -6,8 +6,6 @@ tells its parent how far it got, and is killed with SIGKILL at its n-th step: be
 after the one before it), before or after the commit of a transaction, before a file is opened, renamed or deleted.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -6,8 +6,6 @@ EVENT is an audit event of Python (``os.rename``, ``os.remove``, ``os.mkdir``), 
 name of the file. ``full:os.mkdir`` makes the system say that the disk is full instead.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -5,8 +5,6 @@
 POINT is a stage (killed while it runs) or one of `COMMIT`: around what the publication writes down.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The budget under attack: races, and kills at any step of the protocol, on SQLite and PostgreSQL."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

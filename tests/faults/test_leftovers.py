@@ -1,7 +1,5 @@
 """What a killed run leaves is swept by the next run and by `dpdist runs clean`; each is left by a real SIGKILL."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The fault matrix of a release: what breaks × when. The same bytes, one charge, or a clear error and a resume."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

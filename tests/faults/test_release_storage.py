@@ -3,8 +3,6 @@
 The server is moto; with DPDIST_TEST_S3 a real one behind a gateway that fails (`make e2e` gives it Ceph).
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -50,11 +48,7 @@ def in_bucket(folder: Path, bucket: str, **changes: Any) -> PlausibleDeniability
 
 @pytest.mark.parametrize("faults", [("SlowDown", "hang up", "InternalError", "RequestTimeout"), ("silence",)])
 def test_a_few_failures_at_every_moment_are_survived(
-    faults: tuple[str, ...],
-    tmp_path: Path,
-    flaky_s3: FlakyS3,
-    calm: list[bytes],
-    monkeypatch: pytest.MonkeyPatch,
+    faults: tuple[str, ...], tmp_path: Path, flaky_s3: FlakyS3, calm: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(objects.CONFIG, "read_timeout", 0.5)
     spec, met = in_bucket(tmp_path, flaky_s3.bucket), []

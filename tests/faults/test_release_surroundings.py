@@ -3,8 +3,6 @@
 Fault × stage, in one process where that shows the same: the same bytes, one charge, or a clear error and a resume.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

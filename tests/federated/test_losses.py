@@ -1,7 +1,5 @@
 """A client that is lost at a step of a round: what is released, what is charged, and that no noise is seen twice."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections import defaultdict

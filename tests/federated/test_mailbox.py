@@ -3,8 +3,6 @@
 The mailbox is a folder, or in a bucket ``shared`` of the server that DPDIST_TEST_S3 names (`make e2e` gives it Ceph).
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A synthesis of clients' records, end to end: released as by one curator, and resumed as it began."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

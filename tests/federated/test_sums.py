@@ -1,7 +1,5 @@
 """Noisy sums over clients: the charge by enumeration, masks that hide, and a client that answers only its plan."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A Prefect server of the test session, in a folder of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -5,8 +5,6 @@ release flow for each entry, all at once, and answers with their exit statuses. 
 killed with SIGKILL there. Importing takes seconds, so it is done once; no thread is started before the forks.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

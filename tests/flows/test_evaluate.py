@@ -1,7 +1,5 @@
 """The evaluation as a flow: the page is on the worker's machine, and Prefect holds nothing of it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -1,7 +1,5 @@
 """Names and tags of runs, edges between steps, and events, from each of which an example automation starts."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import threading

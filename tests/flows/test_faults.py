@@ -1,7 +1,5 @@
 """The fault matrix of the flow: what Prefect repeats, what is killed, what runs twice; at each moment of a release."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -48,10 +46,7 @@ def flaky_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyS3]:
 
 @pytest.mark.parametrize(
     "moments",
-    [
-        ("charge", "counting", "learning parameters", "synthesising", "commit"),
-        ("reading", "writing", "manifest"),
-    ],
+    [("charge", "counting", "learning parameters", "synthesising", "commit"), ("reading", "writing", "manifest")],
 )
 def test_each_task_is_repeated_by_prefect_while_the_storage_is_away(
     moments: tuple[str, ...], tmp_path: Path, release: Any, flaky_s3: FlakyS3, monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,5 @@
 """The federated release as a flow: who takes part is shown, what they hold is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ The pool of type kubernetes has the job template of the Helm chart; the server c
 Prefect's own templating makes the Job from it.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os
@@ -104,6 +102,9 @@ def test_parameters_are_those_of_the_flow(registered: dict[str, Any], deployment
     flow = getattr(import_module(file.removesuffix(".py").replace("/", ".")), name)
     assert set(deployment["parameters"]) <= set(inspect.signature(flow.fn).parameters)
     assert flow.validate_parameters(deployment["parameters"])
+    fields = registered[deployment["name"]].parameter_openapi_schema["properties"]
+    assert [name for name, field in fields.items() if not field.get("description")] == []
+    assert ("plan_only" in fields) == (flow.name == "release")
     spec = deployment["parameters"].get("spec")
     if spec is not None:
         assert spec == "release.yaml" if deployment["name"] == "kubernetes" else (ROOT / spec).exists()

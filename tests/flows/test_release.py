@@ -1,7 +1,5 @@
 """The release as a flow: what Prefect shows, what it must not hold, and what a retry does."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging
@@ -70,7 +68,7 @@ def test_a_release_shows_its_plan_its_progress_and_its_guarantee(
     assert release(inline(spec)) == spec.output.path
     entries = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
     assert [entry["message"] for entry in entries if "stage" not in entry] == [
-        *("attempt reserved", "release committed", "release published"),
+        *("attempt reserved", "release committed", "release published")
     ]
     monkeypatch.setenv("DPDIST_LOG", "none")
     assert verify(spec.output.path).records == 2_500

@@ -1,7 +1,5 @@
 """A series by its schedule: a clock that the test moves."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from datetime import date

@@ -1,7 +1,5 @@
 """Storage from a block: real blocks on a real server, a real S3 application, nothing left behind."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

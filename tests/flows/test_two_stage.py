@@ -1,7 +1,5 @@
 """Two-stage releases as flows: what is not differentially private says so first, and both guarantees are run."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Draws, tables and answers from a whole release, by function and by command."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

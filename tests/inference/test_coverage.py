@@ -1,7 +1,5 @@
 """Coverage as a figure: of made-up tables whose law is known, and on the page of an evaluation."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Conditions, and the law of a model given them, against enumeration of a small joint distribution."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from typing import Any

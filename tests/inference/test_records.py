@@ -1,7 +1,5 @@
 """A release made again from its folder alone: without the table, the ledger and the attempt's key."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

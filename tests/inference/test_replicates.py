@@ -1,7 +1,5 @@
 """Replicate weights: what they say of the errors of records, and what R's survey package makes of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -20,7 +18,7 @@ from typer.testing import CliRunner
 
 from dpdist.cli import app
 from dpdist.errors import SpecError
-from dpdist.inference.comparisons import answer, by_replicates
+from dpdist.inference.comparisons import answer, by_replicates, mean
 from dpdist.inference.perturbation import MOST_ATTRIBUTES
 from dpdist.inference.published import Published
 from dpdist.inference.replicates import Replicates, make_replicates
@@ -140,6 +138,23 @@ def test_a_mean_counts_the_noise_of_rare_values(opened: Published, replicates: R
     unmoved = replace(alone, ratios=np.ones_like(alone.ratios[:, :1]))
     (found,) = by_replicates(unmoved, "mean age")
     assert found.deviation == pytest.approx(least, rel=1e-9)
+
+
+def test_a_mean_is_that_of_its_noisy_table_where_that_is_nearer(
+    opened: Published, replicates: Replicates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, ages = opened.schema.names.index("age"), opened.bin_means["age"]
+    noisy, noise = opened.measured((place,))
+    estimate = noisy @ ages / noisy.sum()
+    deviation = np.sqrt((((ages - estimate) * noise) ** 2).sum()) / noisy.sum()
+    zeros = [np.zeros_like(column) if i == place else column for i, column in enumerate(replicates.codes)]
+    moved = replace(replicates, codes=zeros)  # what the records have wrong is in no replicate
+    found = mean(moved, "mean age")
+    assert (found.estimate, found.deviation) == pytest.approx((estimate, deviation))
+    assert found.high - found.low == pytest.approx(2 * 1.96 * deviation, rel=1e-3)
+    for factor in (20, np.inf):  # a table with more noise, or with cells that were measured together with others only
+        monkeypatch.setattr(Published, "measured", lambda *_, factor=factor: (noisy, noise * factor))
+        assert [mean(replicates, "mean age")] == by_replicates(replicates, "mean age")
 
 
 def test_errors_that_two_sides_share_cancel(opened: Published) -> None:

@@ -1,9 +1,9 @@
 """Questions over time."""
 
-from __future__ import annotations
-
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +14,11 @@ from typer.testing import CliRunner
 import dpdist
 from dpdist.cli import app
 from dpdist.errors import DataNotFound, SpecError
-from dpdist.inference.answers import infer
-from dpdist.inference.series import Series, joint_levels
+from dpdist.inference.answers import Quantity, infer
+from dpdist.inference.published import Published
+from dpdist.inference.series import Series, _measured, joint_levels
+from dpdist.model.account import Measurements, NoisyTable
+from dpdist.model.one_way import combine
 
 PERIODS = ("2026-01", "2026-02", "2026-03")
 
@@ -62,6 +65,63 @@ def test_questions_over_time_are_answered_for_all_periods_together(folder: Path)
     assert moving[0].deviation == pytest.approx(average.deviation)
 
 
+def _without(release: Published, attributes: tuple[int, ...]) -> Published:
+    """A release that did not measure a table."""
+    known = release.model.measurements
+    kept = [t for t in known.tables if attributes != tuple(known.source[a] if t.coded else a for a in t.attributes)]
+    found = Published(release.store, release.manifest)
+    found.__dict__["model"] = replace(release.model, measurements=replace(known, tables=tuple(kept)))
+    return found
+
+
+def test_a_period_that_did_not_measure_a_table_lies_between_the_others(folder: Path) -> None:
+    whole, where = Series.open(folder), "region = 'north'"
+    middle = _without(whole.releases[1], (0,))
+    part = replace(whole, releases=(whole.releases[0], middle, whole.releases[2]))
+    true = table(ROWS)["region"].to_pylist().count("north") / ROWS
+    before, found = (series.answer(f"share where {where}") for series in (whole, part))
+    assert before[1].deviation < found[1].deviation < 5 * before[1].deviation  # type: ignore[operator]
+    assert found[1].low < true < found[1].high  # type: ignore[operator]
+    assert min(float(found[k].estimate) for k in (0, 2)) <= found[1].estimate  # type: ignore[operator]
+    assert found[1].estimate <= max(float(found[k].estimate) for k in (0, 2))  # type: ignore[operator]
+    nowhere = replace(whole, releases=tuple(_without(one, (0,)) for one in whole.releases))
+    assert "errors of the periods are taken to add up" in nowhere.answer(f"trend of share where {where}")[0].note
+
+
+def test_all_records_are_as_many_as_the_releases_say(folder: Path) -> None:
+    series = Series.open(folder)
+    (total,) = series.answer("sum of count")
+    assert total.estimate == sum(release.records for release in series.releases)
+    assert abs(float(total.estimate) - 3 * ROWS) < 5 * total.deviation  # type: ignore[operator]
+    assert [(one.estimate, one.low, one.high) for one in series.answer("share")] == [(1.0, 1.0, 1.0)] * 3
+    assert repr(series).startswith("A series of 3 releases\nPeriods     2026-01 to 2026-03\n")
+
+
+def test_errors_of_shares_hold_those_of_the_number_of_records() -> None:
+    """Of a value that most records have, in a table that is measured as finely as the number of records, and not."""
+    rng, condition = np.random.default_rng(5), SimpleNamespace(attributes=(1,), cells=lambda *_: np.arange(4) < 3)
+    exact = [np.full(50, 200), np.array([5_000, 2_000, 2_000, 1_000])]
+    asked = Quantity("share", "share", condition)  # type: ignore[arg-type]
+    schema = SimpleNamespace(cardinalities=(50, 4), forbidden=())
+    for deviations in ((5.0, 5.0), (20.0, 2.0), (1.0, 30.0)):
+        away = []
+        for _ in range(2000):
+            noisy = [x + rng.normal(0, sigma, x.size) for x, sigma in zip(exact, deviations, strict=True)]
+            tables = tuple(
+                NoisyTable("one-way", (i,), False, sigma, x.shape, x)  # type: ignore[arg-type]
+                for i, (x, sigma) in enumerate(zip(noisy, deviations, strict=True))
+            )
+            measured = Measurements(tables, (0, 1), (np.arange(50), np.arange(4)))
+            records = combine([noisy], [np.array(deviations)]).records
+            release = SimpleNamespace(
+                schema=schema, records=records, model=SimpleNamespace(measurements=measured),
+                measured=lambda s, of=measured: of.combined(s, (4,)),
+            )  # fmt: skip
+            share, variance = _measured(release, asked)  # type: ignore[arg-type, misc]
+            away.append((share - 0.9) / np.sqrt(variance))
+        assert 0.92 < np.std(away) < 1.08
+
+
 def test_a_plot_has_bands(folder: Path) -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
     axes = Series.open(folder).plot("share where region = 'north'")
@@ -78,6 +138,9 @@ def test_by_command(folder: Path) -> None:
         (answer,) = json.loads(result.stdout)
         assert answer["question"] == "trend of count"
         assert answer["low"] < 0 < answer["high"]
+    shown = CliRunner().invoke(app, ["infer", str(folder), "share where region = 'north'"]).stdout.splitlines()
+    assert shown[0] == "share where region = 'north', with 95 % intervals"
+    assert [line.split()[0] for line in shown[1:]] == list(PERIODS)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +172,9 @@ def test_joint_levels_cover(persons: float, step: float) -> None:
     walk = 50 + np.cumsum(rng.normal(0, np.sqrt(step), (runs, number)), axis=1)
     true = walk + rng.normal(0, np.sqrt(persons), walk.shape)
     noisy = true + rng.normal(0, np.sqrt(variances), walk.shape)
-    found = [joint_levels(one, variances, persons=persons, step=step) for one in noisy]
+    found = [
+        joint_levels([*zip(np.eye(number), one, variances, strict=True)], persons=persons, step=step) for one in noisy
+    ]
     levels, covariance = np.array([level for level, _ in found]), found[0][1]
     away = np.arange(number) - (number - 1) / 2
     for weights in (np.eye(number)[3], np.eye(number)[5] - np.eye(number)[2], np.ones(number), away / (away @ away)):
@@ -126,11 +191,10 @@ def test_what_a_quarter_measured_brings_its_months_nearer(persons: float, step: 
     noisy, variances = true + rng.normal(0, 1, true.shape), np.ones(3)
     quarters = true @ weights + rng.normal(0, 0.5, runs)
     model = {"persons": persons, "step": step}
-    found = [
-        joint_levels(a, variances, **model, sums=[(weights, b, 0.25)]) for a, b in zip(noisy, quarters, strict=True)
-    ]
+    months = [[*zip(np.eye(3), one, variances, strict=True)] for one in noisy]
+    found = [joint_levels([*a, (weights, b, 0.25)], **model) for a, b in zip(months, quarters, strict=True)]
     levels, covariance = np.array([level for level, _ in found]), found[0][1]
-    before = joint_levels(noisy[0], variances, **model)[1]
+    before = joint_levels(months[0], **model)[1]
     for asked in (np.eye(3)[1], np.eye(3)[2] - np.eye(3)[1], weights):
         deviation = np.sqrt(asked @ covariance @ asked)
         assert 0.935 < (np.abs((levels - true) @ asked) < 1.96 * deviation).mean() < 0.965

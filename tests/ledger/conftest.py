@@ -1,7 +1,5 @@
 """Ledgers to test on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

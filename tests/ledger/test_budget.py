@@ -1,7 +1,5 @@
 """Budgets, and the account of leakage."""
 
-from __future__ import annotations
-
 import json
 import math
 from decimal import Decimal
@@ -132,6 +130,14 @@ def test_a_first_release_may_take_the_whole_cap(tmp_path: Path) -> None:
         charge(ledger, "whole", whole)
     with pytest.raises(BudgetExceeded):
         charge(ledger_of(tmp_path / "small", accountant_price, epsilon="0.9", delta="1e-9"), "whole", whole)
+
+
+@pytest.mark.parametrize("cap", ["0.7", "0.8", "0.9", "1.1"])
+def test_a_release_planned_for_the_cap_is_admitted(cap: str, tmp_path: Path) -> None:
+    """As floats three of these are above their decimals; an epsilon stands for the decimal it prints as."""
+    sigma = accountant.calibrate_gaussian(sensitivity=1.0, epsilon=float(cap), delta=1e-9, count=1)
+    ledger = ledger_of(tmp_path, accountant_price, epsilon=cap, delta="1e-9")
+    assert charge(ledger, "whole", Gaussian(noise_multiplier=sigma)).epsilon <= Fraction(cap)
 
 
 @given(st.fractions(min_value=0, max_value=10**9))

@@ -1,7 +1,5 @@
 """Addresses, tables, permissions; errors that name the ledger and never its password."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sqlite3

@@ -1,7 +1,5 @@
 """An account that defends itself: what was changed behind its back is found before anything is charged."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Attempt keys: wrapped, bound to their attempt, shared, erased, never shown."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -19,8 +17,8 @@ from buckets import s3_server
 
 from dpdist.errors import KeyUnavailable, StorageUnavailable
 from dpdist.ledger import keys
-from dpdist.ledger.key_encryption import KeyEncryptionKey
 from dpdist.ledger.keys import KeyRef, erase_key_file, forget_keys, load_noise, new_key
+from dpdist.ledger.signing import KeyEncryptionKey
 from dpdist.privacy.noise import Noise
 from dpdist.storage.s3 import address
 

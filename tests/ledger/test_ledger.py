@@ -1,7 +1,5 @@
 """The life of a charge, on both databases, and every refusal."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The ledger against a simple model of it, over random histories."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -112,8 +110,7 @@ class LedgerMachine(RuleBasedStateMachine):
         elif live.state == "committed" or (live.spec, live.input) != (spec, input):
             error = ReleaseConflict
         attempt = self.expect(
-            error,
-            lambda: self.ledger.resume(dataset="acs", release=release, spec_hash=spec, input_fingerprint=input),
+            error, lambda: self.ledger.resume(dataset="acs", release=release, spec_hash=spec, input_fingerprint=input)
         )
         if live is not None and error is None:
             assert attempt.id == live.id

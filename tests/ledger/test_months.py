@@ -1,7 +1,5 @@
 """Caps that hold for each month's records, where a record is in the files of one month."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

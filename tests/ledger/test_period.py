@@ -1,7 +1,5 @@
 """What a contract lets a period spend: exact sums from the journal, the calendar, and who may not pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date

@@ -1,7 +1,5 @@
 """Journals, and whatever row, cap, entry or order is changed at random behind the ledger's back: it is found."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,9 +1,7 @@
 """Noisy tables of earlier releases as evidence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from dpdist.data.count import pair_counts
 from dpdist.model import learn as model
 from dpdist.model.account import GaussianAccount, Measurements, NoisyTable
 from dpdist.model.choices import choose, with_evidence
-from dpdist.model.drift import CLASSES
+from dpdist.model.drift import CLASSES, Chain, Drift, differences, drift_of, spread_of
 from dpdist.model.evidence import Earlier, Evidence, Related, RelationKind, _between
 from dpdist.model.learn import Known, Learned
 from dpdist.model.one_way import OneWay
@@ -103,6 +101,29 @@ def test_what_cannot_be_told_is_taken_for_steps() -> None:
     (report,) = found.report()
     assert report["persons"] == [0.0] * (len(CLASSES) + 1)
     assert report["steps"][3] == pytest.approx(2, rel=0.2)
+
+
+def test_cells_of_most_records_drift_as_the_rest_does() -> None:
+    """Independent persons give a cell of 80 % as much as the four of 5 %."""
+    rng, shares = np.random.default_rng(6), np.array([0.8, 0.05, 0.05, 0.05, 0.05])
+    tables = [(rng.multinomial(100_000, shares) + rng.normal(0, 20, 5), np.full(5, 400.0)) for _ in range(300)]
+    for cells in (slice(0, 1), slice(1, None)):
+        spread = spread_of(100_000 * shares[cells], 100_000)
+        chain: Chain = [(y[cells], v[cells]) for y, v in tables]
+        drift = drift_of(differences(chain, None, spread))
+        persons, steps = drift.at(spread)
+        assert persons == pytest.approx(spread, rel=0.35)
+        assert (steps < 0.02 * spread).all()
+
+
+def test_a_table_that_moves_faster_than_the_others_is_told() -> None:
+    rng, spread = np.random.default_rng(7), np.full(40, 1000.0)
+    drift = Drift((1.0,) * 7, (0.5,) * 7, (0.1,) * 7)
+    for steps, least, most in ((0.5, 1.0, 1.5), (5.0, 4.0, 14.0)):
+        walk = np.cumsum(rng.normal(0, np.sqrt(steps * spread), (6, 40)), axis=0)
+        persons, noise = (rng.normal(0, sigma, walk.shape) for sigma in (np.sqrt(1000), 10.0))
+        chain: Chain = [(1e5 + y, np.full(40, 100.0)) for y in walk + persons + noise]
+        assert least <= drift.faster(chain, spread) <= most
 
 
 def records(rows: int, seed: int, drift: float = 0.0) -> Codes:
@@ -224,7 +245,7 @@ class Replayed(GaussianAccount):
     from a run before: what a neighbour changes is then compared given the same outcomes.
     """
 
-    def __init__(self, mu: float, noise: Noise, before: Replayed | None = None) -> None:
+    def __init__(self, mu: float, noise: Noise, before: Self | None = None) -> None:
         super().__init__(mu, noise)
         self.before, self.steps = before, list[tuple[str, list[np.ndarray], Any]]()
 

@@ -1,7 +1,5 @@
 """Junction trees, inference, all pairs and the fit against the full joint table of tiny domains."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations, permutations
 from math import prod
@@ -12,9 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpdist.data.count import marginal
+from dpdist.model import conditional
+from dpdist.model.conditional import Conditional, KnownRows
 from dpdist.model.descent import FactorModel, TableMeasurement, denoised, fit
+from dpdist.model.fitted import Fitted, Step, cumulative_of
 from dpdist.model.inference import Inference, PairMarginals
 from dpdist.model.junction import Graph, JunctionTree, Paths, cells_of, cliques_of
+from dpdist.privacy.noise import Noise
 
 CARDS = (2, 2, 3, 3, 4)
 
@@ -240,3 +242,82 @@ def test_a_dependence_of_one_direction_is_told_from_noise_in_all_others() -> Non
 def test_a_table_of_one_value_has_no_dependence() -> None:
     noisy = np.array([[0.3, 0.8]])
     np.testing.assert_array_equal(denoised(noisy, np.array([[0.5, 0.5]]), 100.0), noisy)
+
+
+# --- Rows of a model given some attributes, beside the joint table of the same model
+
+
+NONE, NO_WEIGHTS = np.zeros(0, np.int64), np.zeros((0, 0), np.int64)
+ROWS = 200_000
+
+
+@pytest.fixture
+def fitted() -> Fitted:
+    """Four attributes; the last has six values, three of them merged."""
+    rng, cards = np.random.default_rng(0), (2, 3, 3, 4)
+    steps = (
+        Step(0, (), cumulative_of(rng.random((1, 2)))),
+        Step(1, (0,), cumulative_of(rng.random((2, 3)))),
+        Step(2, (1,), cumulative_of(rng.random((3, 3)))),
+        Step(3, (1, 2), cumulative_of(rng.random((9, 4)))),
+    )
+    values = (np.arange(2), np.arange(3), np.arange(3), np.array([0, 1, -1, 3]))
+    rare = (NONE, NONE, NONE, np.array([2, 4, 5]))
+    weights = (NO_WEIGHTS, NO_WEIGHTS, NO_WEIGHTS, cumulative_of(np.array([[1.0, 2.0, 3.0]])))
+    return Fitted(cards, steps, (0, 1, 2, 3), values, rare, weights, NONE)
+
+
+@pytest.mark.parametrize("given", [1, 2, 3])
+def test_draws_are_those_of_the_joint_table(fitted: Fitted, given: int) -> None:
+    found = fitted.conditionals()
+    joint = np.einsum("a,ab,bc,bcd->abcd", *(found[s] for s in ((0,), (0, 1), (1, 2), (1, 2, 3))))
+    wide = np.zeros((2, 3, 3, 6))
+    wide[..., [0, 1, 3]] = joint[..., [0, 1, 3]]
+    wide[..., [2, 4, 5]] = joint[..., [2]] * np.array([1, 2, 3]) / 6
+    mask = np.ones((ROWS, 6), bool)
+    mask[:, [0, 4]] = wide[..., 0] = wide[..., 4] = 0
+    expected = wide[(1,) * given] / wide[(1,) * given].sum()
+    drawn = Conditional(fitted, given).draw(KnownRows([np.full(ROWS, 1)] * given, {3: mask}), Noise(bytes(32)), "rows")
+    counts = np.zeros(expected.shape)
+    np.add.at(counts, tuple(drawn), 1)
+    assert not counts[..., [0, 4]].any()
+    assert np.abs(counts / ROWS - expected).max() < 6 * 0.5 / np.sqrt(ROWS)
+
+
+def test_what_the_model_excludes_follows_what_is_admitted(fitted: Fitted) -> None:
+    mask = np.zeros((7, 6), bool)
+    mask[:, 4] = True
+    drawn = Conditional(fitted, 3).draw(KnownRows([np.zeros(7, np.int64)] * 3, {3: mask}), Noise(bytes(32)), "rows")
+    assert drawn[0].tolist() == [4] * 7
+
+
+def test_rows_that_are_given_differently_and_a_factor_more_follow_the_joint_table(
+    fitted: Fitted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches, groups of rows, and a rule on two attributes that differs between groups."""
+    found = fitted.conditionals()
+    joint = np.einsum("a,ab,bc,bcd->abcd", *(found[s] for s in ((0,), (0, 1), (1, 2), (1, 2, 3))))
+    rule = np.ones((2, 3, 4))
+    rule[1, [0, 1, 2], [3, 0, 1]] = 0
+    group, first = np.arange(ROWS) % 2, np.arange(ROWS) // 2 % 2
+    law = Conditional(fitted, 1, [((2, 3), rule)])
+    monkeypatch.setattr(conditional, "_CELLS", ROWS)  # several batches
+    drawn = law.draw(KnownRows([first], {}, [group]), Noise(bytes(32)), "rows")
+    merged = np.array([0, 1, 2, 3, 2, 2])
+    counts = np.zeros((2, 2, *joint.shape[1:]))
+    np.add.at(counts, (group, first, drawn[0], drawn[1], merged[drawn[2]]), 1)
+    for k in range(2):
+        expected = joint * rule[k][:, :]
+        expected /= expected.sum((1, 2, 3), keepdims=True)
+        assert not counts[k][:, :, rule[k] == 0].any()
+        assert np.abs(counts[k] / (ROWS / 4) - expected).max() < 6 * 0.5 / np.sqrt(ROWS / 4)
+
+
+def test_the_attribute_whose_factors_have_few_groups_is_summed_out_first() -> None:
+    rows = np.arange(3000)
+    groups = np.zeros(3000, np.int64), rows // 100, rows % 7
+    tables = np.ones((1, 5, 15)), np.ones((30, 5)), np.ones((7, 15))
+    factors = map(conditional._Factor, ((0, 1), (0,), (1,)), tables, groups)
+    order, largest, alike = conditional._elimination(list(factors), (5, 15))
+    assert (order, largest) == ([1, 0], 5)
+    assert (np.diff((groups[1] * 7 + groups[2])[alike]) != 0).sum() == 30 * 7 - 1  # those of the dearer sum's groups

@@ -1,7 +1,5 @@
 """The account of whole fits, the coding, rounding, raking, balancing, and the bytes of a fitted model."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

@@ -1,7 +1,5 @@
 """Noisy tables of pairs that the junction tree has no room for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

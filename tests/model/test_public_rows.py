@@ -1,7 +1,5 @@
 """Public rows as a pool: when they are used, what is released of them, and what the private table is asked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 from typing import Any

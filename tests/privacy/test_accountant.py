@@ -1,7 +1,5 @@
 """The accountant against exact products, closed forms and `dp_accounting`."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Balls hold the exact number; binomial quantiles beside exact sums and another implementation."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

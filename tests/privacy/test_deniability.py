@@ -1,7 +1,5 @@
 """The bound for released records against exact enumeration, and the reference values."""
 
-from __future__ import annotations
-
 import json
 import math
 import time
@@ -11,16 +9,7 @@ import numpy as np
 import pytest
 
 from dpdist.errors import AccountingError
-from dpdist.privacy import accountant
-from dpdist.privacy.deniability import (
-    SeedRecords,
-    certain_mass,
-    composed_published,
-    growth,
-    pass_probability,
-    record_pair,
-    theorem1,
-)
+from dpdist.privacy import accountant, deniability
 
 EPSILONS = np.concatenate([np.linspace(0, 0.3, 31), np.linspace(0.35, 4, 74)])
 
@@ -64,7 +53,7 @@ class Universes:
     def bounds(self, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What `record_pair` says, added and removed [universe, epsilon]."""
         settings = zip(self.k, self.gamma, self.epsilon0, mass, strict=True)
-        pairs = [record_pair(k=int(k), gamma=g, epsilon0=e, passing_mass=z) for k, g, e, z in settings]
+        pairs = [deniability.record_pair(k=int(k), gamma=g, epsilon0=e, passing_mass=z) for k, g, e, z in settings]
         return (
             np.array([pair.hockey_stick(EPSILONS) for pair in pairs]),
             np.array([pair.hockey_stick(EPSILONS, reverse=True) for pair in pairs]),
@@ -139,7 +128,7 @@ def test_several_released_records_never_exceed_the_composed_bound() -> None:
     before, after = universes.passing(universes.n), universes.passing(universes.with_new)
     settings = zip(universes.k, universes.gamma, universes.epsilon0, before, after, strict=True)
     for k, gamma, epsilon0, q, q_new in settings:
-        event = SeedRecords(int(k), gamma, epsilon0, q.sum(), 4)
+        event = deniability.SeedRecords(int(k), gamma, epsilon0, q.sum(), 4)
         one, other = q_new / q_new.sum(), q / q.sum()
         a, b = one, other
         for _ in range(3):
@@ -154,7 +143,7 @@ def test_one_seed_raises_the_passing_mass_by_at_most_h() -> None:
     for universes in (random_universes(500, 3), adversarial_universes(500, 4)):
         before, after = (universes.passing(n).sum(axis=1) for n in (universes.n, universes.with_new))
         settings = zip(universes.k, universes.gamma, universes.epsilon0, strict=True)
-        h = np.array([growth(k=int(k), gamma=g, epsilon0=e) for k, g, e in settings])
+        h = np.array([deniability.growth(k=int(k), gamma=g, epsilon0=e) for k, g, e in settings])
         assert (after - before >= -1e-12).all()
         assert (after - before <= h + 1e-12).all()
         n = universes.n.sum(axis=1)
@@ -192,7 +181,7 @@ def test_visible_failures_cost_one_in_n_whatever_k_is() -> None:
 @pytest.mark.parametrize("mass", [20.0, 4e5])
 def test_pair_is_the_convex_minorant_of_the_theorem(setting: tuple[int, float, float], mass: float) -> None:
     k, gamma, epsilon0 = setting
-    pair = record_pair(k=k, gamma=gamma, epsilon0=epsilon0, passing_mass=mass)
+    pair = deniability.record_pair(k=k, gamma=gamma, epsilon0=epsilon0, passing_mass=mass)
     assert pair.upper.sum() + pair.upper_infinite == pytest.approx(1, abs=1e-12)
     assert pair.lower.sum() == pytest.approx(1, abs=1e-12)
     np.testing.assert_allclose(pair.upper, pair.lower * np.exp(pair.losses), rtol=1e-9)
@@ -200,10 +189,10 @@ def test_pair_is_the_convex_minorant_of_the_theorem(setting: tuple[int, float, f
     kinks = pair.losses[pair.losses > 0]
     some = kinks[np.unique(np.linspace(0, len(kinks) - 1, 100).astype(int))]
     alphas = np.unique(np.exp(np.concatenate([np.linspace(0, 3 * epsilon0 + 1, 100), some])))
-    now, after = (pass_probability(count + i, k=k, epsilon0=epsilon0) for i in (0, 1))
+    now, after = (deniability.pass_probability(count + i, k=k, epsilon0=epsilon0) for i in (0, 1))
     theorem = np.max([(after * (s + 1) - alphas * now * s).max(axis=0) for s in (count / gamma, count * gamma)], axis=0)
     theorem = np.minimum(theorem / mass, 1)
-    h = growth(k=k, gamma=gamma, epsilon0=epsilon0)
+    h = deniability.growth(k=k, gamma=gamma, epsilon0=epsilon0)
     assert theorem[0] * mass == pytest.approx(min(h, mass), rel=1e-6)
     # Greatest convex minorant on the grid: the best chord of two points, the removed direction's point among them.
     x = np.append(mass / (mass + h), alphas)
@@ -239,30 +228,30 @@ REFERENCE = [
 def test_reference_table(
     mass: float, k: int, gamma: float, epsilon0: float, records: int, published: float, renyi: float, pld: float
 ) -> None:
-    event = SeedRecords(k, gamma, epsilon0, mass, records)
+    event = deniability.SeedRecords(k, gamma, epsilon0, mass, records)
     found = accountant.summary(event, delta=1e-9)
     assert found["epsilon"] == pytest.approx(pld, rel=0.005)
     assert found["epsilon_renyi"] == pytest.approx(renyi, rel=0.01)
-    composed = composed_published(k=k, gamma=gamma, epsilon0=epsilon0, records=records, delta=1e-9)
+    composed = deniability.composed_published(k=k, gamma=gamma, epsilon0=epsilon0, records=records, delta=1e-9)
     assert composed == pytest.approx(published, rel=1e-3)
 
 
 def test_planning_is_quick_and_stable_at_the_extremes() -> None:
-    accountant.epsilon(SeedRecords(50, 4, 1, 1e6, 2), delta=1e-9)  # imports
+    accountant.epsilon(deniability.SeedRecords(50, 4, 1, 1e6, 2), delta=1e-9)  # imports
     previous = math.inf
     start = time.process_time()
     for mass in (1e5, 1e6, 1e7, 1e8, 1e9):
-        found = accountant.epsilon(SeedRecords(2000, 2, 0.02, mass, 10**7), delta=1e-9)
+        found = accountant.epsilon(deniability.SeedRecords(2000, 2, 0.02, mass, 10**7), delta=1e-9)
         assert 0 < found < previous
         previous = found
-    tiny = accountant.epsilon(SeedRecords(20_000, 2, 0.001, 1e9, 10), delta=1e-6)
+    tiny = accountant.epsilon(deniability.SeedRecords(20_000, 2, 0.001, 1e9, 10), delta=1e-6)
     assert 0 <= tiny < 1e-3
     assert time.process_time() - start < 12
 
 
 def test_more_records_less_mass_and_smaller_delta_cost_more() -> None:
     def epsilon(mass: float, records: int, delta: float) -> float:
-        return accountant.epsilon(SeedRecords(500, 2, 0.1, mass, records), delta=delta)
+        return accountant.epsilon(deniability.SeedRecords(500, 2, 0.1, mass, records), delta=delta)
 
     base = epsilon(1e6, 10_000, 1e-9)
     assert base < epsilon(1e6, 20_000, 1e-9)
@@ -289,13 +278,13 @@ def test_cost_of_a_release_without_a_spec() -> None:
 
 
 def test_theorem_one_takes_the_best_t() -> None:
-    found = theorem1(k=50, gamma=4, epsilon0=1.0, delta=1e-9)
+    found = deniability.theorem1(k=50, gamma=4, epsilon0=1.0, delta=1e-9)
     t = np.arange(1, 50)
     allowed = t[np.exp(-1.0 * (50 - t)) <= 1e-9]
     assert found.epsilon == pytest.approx(1 + math.log(1 + 4 / allowed.max()), rel=1e-5)
     assert found.delta == pytest.approx(math.exp(-(50 - allowed.max())), rel=1e-5)
     with pytest.raises(AccountingError, match="raise k to at least 22"):
-        theorem1(k=10, gamma=4, epsilon0=1.0, delta=1e-9)
+        deniability.theorem1(k=10, gamma=4, epsilon0=1.0, delta=1e-9)
 
 
 def test_pass_probability_is_the_law_of_the_noisy_threshold() -> None:
@@ -303,24 +292,24 @@ def test_pass_probability_is_the_law_of_the_noisy_threshold() -> None:
     masses = math.tanh(0.1) * np.exp(-0.2 * np.abs(z))
     for count in (0, 1, 5, 6, 7, 30):
         expected = masses[count >= 6 + z].sum()
-        assert pass_probability(count, k=6, epsilon0=0.2) == pytest.approx(expected, rel=1e-12)
+        assert deniability.pass_probability(count, k=6, epsilon0=0.2) == pytest.approx(expected, rel=1e-12)
 
 
 def test_infinite_mass_above_delta_is_reported() -> None:
     with pytest.raises(AccountingError, match="raise k"):
-        accountant.epsilon(SeedRecords(10, 1, 0.5, 1000, 100), delta=1e-9)
+        accountant.epsilon(deniability.SeedRecords(10, 1, 0.5, 1000, 100), delta=1e-9)
 
 
 @pytest.mark.parametrize("change", [{"k": 0}, {"gamma": 0.9}, {"epsilon0": 0}, {"epsilon0": 1e-7}, {"passing_mass": 0}])
 def test_parameters_out_of_range(change: dict) -> None:
     with pytest.raises(AccountingError):
-        record_pair(**{"k": 50, "gamma": 2.0, "epsilon0": 0.1, "passing_mass": 1e5, **change})
+        deniability.record_pair(**{"k": 50, "gamma": 2.0, "epsilon0": 0.1, "passing_mass": 1e5, **change})
 
 
 def test_the_certain_mass_of_extreme_settings() -> None:
-    assert certain_mass(seeds=10**6, combinations=11**300, k=50, epsilon0=1.0) == 0
-    assert certain_mass(seeds=10**6, combinations=10**7, k=50, epsilon0=1.0) == 0
-    assert 10**6 - 10 * 60 < certain_mass(seeds=10**6, combinations=10, k=50, epsilon0=1.0) < 10**6
+    assert deniability.certain_mass(seeds=10**6, combinations=11**300, k=50, epsilon0=1.0) == 0
+    assert deniability.certain_mass(seeds=10**6, combinations=10**7, k=50, epsilon0=1.0) == 0
+    assert 10**6 - 10 * 60 < deniability.certain_mass(seeds=10**6, combinations=10, k=50, epsilon0=1.0) < 10**6
     for epsilon0 in (1e-9, 1e-320, 1000.0):
         with pytest.raises(AccountingError):
-            certain_mass(seeds=10**6, combinations=10, k=50, epsilon0=epsilon0)
+            deniability.certain_mass(seeds=10**6, combinations=10, k=50, epsilon0=epsilon0)

@@ -1,7 +1,5 @@
 """Events round-trip exactly and refuse what is no mechanism."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

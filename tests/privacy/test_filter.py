@@ -5,34 +5,35 @@ else helps. With losses on one lattice, the largest hockey-stick divergence over
 numbers of mechanisms used of each kind.
 """
 
-from __future__ import annotations
-
+import dataclasses
 import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from cases import HISTOGRAM
 
-from dpdist.errors import AccountingError
-from dpdist.privacy import accountant
+from dpdist.errors import AccountingError, GuaranteeRefused, SpecError
+from dpdist.families.base.calibration import GaussianPlan
+from dpdist.families.base.registry import make_plan
+from dpdist.ledger.records import Account as Sums
+from dpdist.ledger.records import Price
+from dpdist.lifecycle.conformity import refuse
+from dpdist.model.account import GaussianAccount
+from dpdist.privacy import accountant, events
 from dpdist.privacy.deniability import SeedRecords, record_pair
 from dpdist.privacy.event import Event
-from dpdist.privacy.events import (
-    ApproximateDP,
-    Composed,
-    DiscreteLaplace,
-    Gaussian,
-    LaplaceLeakage,
-    Replacement,
-    SubsampledGaussian,
-)
 from dpdist.privacy.filter import NOTHING_TAKEN, Cost, Filter, Portfolio, exact_sum
 from dpdist.privacy.gdp import largest_mu_squared
+from dpdist.privacy.noise import Noise
 from dpdist.privacy.pair import DominatingPair
 from dpdist.privacy.pieces import dominating_pair
+from dpdist.privacy.selection import Candidates
 
 INTERVAL = 0.02
 Counts = tuple[int, ...]
@@ -55,9 +56,9 @@ def kinds(*, gaussian: float, laplace: float, response: float, pick: float, seed
     return [
         on_lattice(pair)
         for pair in (
-            dominating_pair(Gaussian(gaussian)),
-            dominating_pair(DiscreteLaplace(laplace)),
-            dominating_pair(ApproximateDP(response)),
+            dominating_pair(events.Gaussian(gaussian)),
+            dominating_pair(events.DiscreteLaplace(laplace)),
+            dominating_pair(events.ApproximateDP(response)),
             picks(pick, 2 * pick),
             record_pair(k=seeds, gamma=1.5, epsilon0=0.3, passing_mass=200.0),
         )
@@ -163,7 +164,7 @@ def test_failures_that_widen_the_gaussian_limit_are_no_filter() -> None:
     at, cap = 1.0, Fraction("1e-4")
     whole = float(largest_mu_squared(epsilon=Fraction(1), delta=cap * Fraction(9, 10)))
     pairs = [
-        on_lattice(dominating_pair(Gaussian((whole / 4) ** -0.5))),
+        on_lattice(dominating_pair(events.Gaussian((whole / 4) ** -0.5))),
         DominatingPair(np.zeros(1), np.full(1, 1 - 9e-5), np.full(1, 1 - 9e-5), 9e-5, 9e-5),
     ]
     moving = functools.cache(
@@ -183,7 +184,7 @@ def test_failures_that_widen_the_gaussian_limit_are_no_filter() -> None:
 def test_a_filter_attains_its_delta() -> None:
     """Gaussians up to the limit reach what the filter leaves beside failures, but for the lattice."""
     one = Filter.at("gaussian", epsilon=Fraction(1), delta=Fraction("1e-4"))
-    pair = on_lattice(dominating_pair(Gaussian(float(one.limit / 4) ** -0.5 * 1.01)))
+    pair = on_lattice(dominating_pair(events.Gaussian(float(one.limit / 4) ** -0.5 * 1.01)))
     found = best_strategy([pair], sums([pair], one), steps=8, epsilon=1.0)
     assert 0.6e-4 < found <= 1e-4
     basic = Filter.at("basic", epsilon=Fraction(1), delta=Fraction("1e-4"))
@@ -192,15 +193,15 @@ def test_a_filter_attains_its_delta() -> None:
 
 
 EVENTS: list[Event] = [
-    Gaussian(noise_multiplier=30.0),
-    Gaussian(noise_multiplier=30.0, count=7),
-    DiscreteLaplace(scale=20.0),
-    DiscreteLaplace(scale=200.0, sensitivity=3, count=40),
-    SubsampledGaussian(sampling_rate=0.01, noise_multiplier=3.0, count=50),
+    events.Gaussian(noise_multiplier=30.0),
+    events.Gaussian(noise_multiplier=30.0, count=7),
+    events.DiscreteLaplace(scale=20.0),
+    events.DiscreteLaplace(scale=200.0, sensitivity=3, count=40),
+    events.SubsampledGaussian(sampling_rate=0.01, noise_multiplier=3.0, count=50),
     SeedRecords(k=2000, gamma=2.0, epsilon0=0.02, passing_mass=367_500.0, records=100),
-    Composed((Gaussian(40.0), DiscreteLaplace(50.0), ApproximateDP(0.0, 2.0**-50))),
-    Replacement(DiscreteLaplace(scale=20.0)),
-    LaplaceLeakage(scale=30.0, alpha=0.001, failure=1e-14),
+    events.Composed((events.Gaussian(40.0), events.DiscreteLaplace(50.0), events.ApproximateDP(0.0, 2.0**-50))),
+    events.Replacement(events.DiscreteLaplace(scale=20.0)),
+    events.LaplaceLeakage(scale=30.0, alpha=0.001, failure=1e-14),
 ]
 
 
@@ -219,27 +220,29 @@ def test_costs_bound_the_event(event: Event) -> None:
 
 def test_gaussian_costs_are_exact() -> None:
     one = Filter.at("gaussian", epsilon=Fraction(1), delta=Fraction("1e-9"))
-    event = Composed((Gaussian(8.0, count=3), ApproximateDP(0.0, 1e-12), Gaussian(4.0)))
+    event = events.Composed((events.Gaussian(8.0, count=3), events.ApproximateDP(0.0, 1e-12), events.Gaussian(4.0)))
     assert one.cost(event) == Cost(Fraction(3, 64) + Fraction(1, 16), Fraction("1e-12"))
     order = Filter.at("renyi", epsilon=Fraction(1), delta=Fraction("1e-9"), order=Fraction(41))
     assert order.cost(event) == Cost(Fraction(41, 2) * Fraction(7, 64), Fraction("1e-12"))
 
 
 def test_pure_costs_are_exact() -> None:
-    assert exact_sum(Composed((ApproximateDP(0.1, 1e-10),) * 3)) == Cost(Fraction(3, 10), Fraction("3e-10"))
-    assert exact_sum(DiscreteLaplace(scale=10.0, sensitivity=2, count=3)) == Cost(Fraction(6, 10), Fraction(0))
-    assert exact_sum(Composed((DiscreteLaplace(10.0), Gaussian(3.0)))) is None
+    assert exact_sum(events.Composed((events.ApproximateDP(0.1, 1e-10),) * 3)) == Cost(
+        Fraction(3, 10), Fraction("3e-10")
+    )
+    assert exact_sum(events.DiscreteLaplace(scale=10.0, sensitivity=2, count=3)) == Cost(Fraction(6, 10), Fraction(0))
+    assert exact_sum(events.Composed((events.DiscreteLaplace(10.0), events.Gaussian(3.0)))) is None
     four = Filter.at("basic", epsilon=Fraction(4), delta=Fraction("1e-8"))
-    assert four.cost(DiscreteLaplace(scale=1.0)) == Cost(Fraction(1), Fraction(0))
-    assert four.cost(ApproximateDP(0.1, 1e-10)) == Cost(Fraction(1, 10), Fraction("1e-10"))
+    assert four.cost(events.DiscreteLaplace(scale=1.0)) == Cost(Fraction(1), Fraction(0))
+    assert four.cost(events.ApproximateDP(0.1, 1e-10)) == Cost(Fraction(1, 10), Fraction("1e-10"))
     pure = Filter.at("basic", epsilon=Fraction(4), delta=Fraction(0))
-    assert not pure.holds(pure.cost(Gaussian(5.0)))
-    assert pure.holds(pure.cost(DiscreteLaplace(scale=1.0, count=4)))
+    assert not pure.holds(pure.cost(events.Gaussian(5.0)))
+    assert pure.holds(pure.cost(events.DiscreteLaplace(scale=1.0, count=4)))
 
 
 def test_what_no_amount_bounds_ends_a_filter() -> None:
     one = Filter.at("gaussian", epsilon=Fraction(1), delta=Fraction("1e-9"))
-    cost = one.cost(ApproximateDP(0.5, 1e-3))
+    cost = one.cost(events.ApproximateDP(0.5, 1e-3))
     assert (cost.amount, one.used(cost), one.epsilon_of(cost)) == (None, None, None)
     assert not one.holds(cost)
     assert not one.holds(NOTHING_TAKEN + cost)
@@ -269,3 +272,71 @@ def test_portfolios_that_are_none() -> None:
         Portfolio(Fraction(1), Fraction("1e-9"), ())
     with pytest.raises(AccountingError, match="above 1"):
         Filter.at("renyi", epsilon=Fraction(1), delta=Fraction("1e-9"), order=Fraction(1))
+
+
+# --- Guards of accounts and filters: what is no number, or none that is finite, is never admitted
+
+
+ODD: list[Any] = [math.nan, math.inf, -math.inf]
+
+
+def account(mu: float = 1.0) -> GaussianAccount:
+    return GaussianAccount(mu, Noise(bytes(32)))
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_the_account_of_a_synthesis(odd: float) -> None:
+    """A total that was NaN was not above the limit, nor was any that came after it."""
+    with pytest.raises(AccountingError, match="an account is of a finite mu"):
+        account(odd)
+    one = account()
+    for name, act in (
+        ("spent", lambda: one._spend("step", odd, 1)),
+        ("negative", lambda: one._spend("step", -0.1, 1)),
+        ("scale", lambda: one.pick("p", Candidates(np.zeros(2, np.int64), scale=1.0), scale=odd, allowed=bool)),
+    ):
+        with pytest.raises(AccountingError):
+            act()
+        assert (one.lines, one.draws) == ([], 0), name
+    one._spend("all", 1.0, 1)
+    with pytest.raises(AccountingError, match="over its account"):
+        one._spend("more", 1e-9, 1)
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("kind", ["basic", "gaussian"])
+def test_a_filter(kind: Any, odd: float) -> None:
+    found = Filter.at(kind, epsilon=Fraction(1), delta=Fraction("1e-6"))
+    assert found.holds(Cost(Fraction(0), Fraction(0)))
+    if odd > 0 or math.isnan(odd):  # a cost below 0 is a matter of Fraction and of the events
+        assert not found.holds(Cost(odd, Fraction(0)))
+        assert not found.holds(Cost(Fraction(0), odd))
+    assert not dataclasses.replace(found, limit=math.nan).holds(Cost(Fraction(0), Fraction(0)))
+    if not odd < 0:
+        with pytest.raises(AccountingError):
+            Portfolio(Fraction(1), Fraction("1e-6"), (dataclasses.replace(found, delta=odd),))
+    for make in (Cost.from_json, Fraction):  # what the ledger stores is exact
+        with pytest.raises((ValueError, OverflowError)):
+            make([str(odd), "0"] if make == Cost.from_json else odd)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_the_ledger(odd: Any) -> None:
+    portfolio = Portfolio.standard(epsilon=Fraction(1), delta=Fraction("1e-6"))
+    price = Price(tuple(Cost(odd, Fraction(0)) for _ in portfolio.filters), odd)
+    assert Sums.of(portfolio, ()).costs_of(portfolio, price) is None
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_a_plan(odd: float, tmp_path: Path) -> None:
+    plan = make_plan(HISTOGRAM.spec(tmp_path, privacy__limit=5))
+    refuse(plan)
+    plan.__dict__["epsilon"] = odd
+    with pytest.raises(GuaranteeRefused, match="above 27"):
+        refuse(plan)
+    plan.__dict__["kind"] = "lid"  # not about epsilon; the limit of the spec is
+    with pytest.raises(GuaranteeRefused):
+        refuse(plan)
+    for lost in (10**30, math.inf, math.nan):
+        with pytest.raises((SpecError, AccountingError)):
+            GaussianPlan.of(epsilon=1.0, delta=1e-6, draws=lost)  # type: ignore[arg-type]

@@ -1,7 +1,5 @@
 """The Gaussian pair that a mechanism is no worse than, and that of noise on a sample."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -19,8 +17,7 @@ from dpdist.privacy.events import ApproximateDP, DiscreteLaplace, Gaussian
 from dpdist.privacy.formatting import rounded_down, rounded_up
 from dpdist.privacy.gdp import largest_mu_squared, least_epsilon, least_mu
 from dpdist.privacy.pair import DominatingPair
-from dpdist.privacy.pieces import dominating_pair
-from dpdist.privacy.sampled_gaussian import largest_loss, sampled_gaussian_pair
+from dpdist.privacy.pieces import dominating_pair, largest_loss, sampled_gaussian_pair
 
 
 def gaussian_profile(mu: float, epsilons: np.ndarray) -> np.ndarray:

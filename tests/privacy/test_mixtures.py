@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 from functools import cache
@@ -22,7 +20,7 @@ from dpdist.privacy.mixtures import (
     published_epsilon,
     published_sigma_over_clip,
 )
-from dpdist.privacy.sampled_gaussian import SampledUnit
+from dpdist.privacy.pieces import SampledUnit
 
 ADULT = {"class_size": 7841, "records": 16280}
 MNIST = {"class_size": 5421, "records": 6000}

@@ -1,7 +1,5 @@
 """Streams, draws, their distributions and what a Noise refuses."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import pickle
@@ -19,7 +17,7 @@ from scipy import special, stats
 
 from dpdist.privacy import _thresholds
 from dpdist.privacy import noise as noise_module
-from dpdist.privacy.grid import LARGEST_SCALE
+from dpdist.privacy.arrays import LARGEST_SCALE
 from dpdist.privacy.noise import Noise
 
 KEY = bytes(range(32))

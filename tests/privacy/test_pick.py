@@ -1,7 +1,5 @@
 """Picks by the exponential mechanism, and what the floors of their weights move."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -47,8 +45,7 @@ def test_picks_among_allowed_ones_follow_the_mechanism_restricted_to_them() -> N
     scores, scale = [900, 12, 5, 9, 9, -3], 7.0
     candidates = Candidates(np.array(scores, np.int64), scale=scale)
     found = np.bincount(
-        [NOISE.pick("allowed", candidates, start=10 * i, allowed=lambda k: k >= 2) for i in range(RUNS)],
-        minlength=6,
+        [NOISE.pick("allowed", candidates, start=10 * i, allowed=lambda k: k >= 2) for i in range(RUNS)], minlength=6
     )
     assert not found[:2].any()
     assert p_value(found[2:], scores[2:], scale) > IMPOSSIBLE

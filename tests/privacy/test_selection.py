@@ -1,7 +1,5 @@
 """What a pick costs as a Gaussian mechanism, and whole adaptive rounds on tiny tables, exactly."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import combinations, product

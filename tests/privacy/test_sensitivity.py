@@ -1,7 +1,5 @@
 """Sensitivities against exhaustive enumeration of all small tables."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Random splits against exact enumeration of small adaptive mechanisms."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import time

@@ -1,7 +1,5 @@
 """Thresholds against high-precision arithmetic, digits against what they add up to, privacy from the thresholds."""
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math
@@ -80,10 +78,7 @@ with mpmath.workdps(90):
         CASES[f"laplace {_scale}"] = _thresholds.laplace_table(_scale), laplace_tail(_scale)
         CASES[f"gaussian {_scale}"] = _thresholds.rounded_gaussian_table(_scale), gaussian_tail(_scale)
     for _scale, _base in [(Fraction(5), 7), (Fraction(2**40), 64), (Fraction(1, 3), 16)]:
-        CASES[f"digit {_scale} {_base}"] = (
-            _thresholds.laplace_digit(_scale, _base),
-            laplace_digit_tail(_scale, _base),
-        )
+        CASES[f"digit {_scale} {_base}"] = (_thresholds.laplace_digit(_scale, _base), laplace_digit_tail(_scale, _base))
     for _variance in (Fraction(7), Fraction(1, 3), Fraction(40_000, 7)):
         CASES[f"discrete gaussian {_variance}"] = (
             _thresholds.discrete_gaussian_table(_variance),

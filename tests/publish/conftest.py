@@ -3,8 +3,6 @@
 The S3 server is moto, or a real one: set DPDIST_TEST_S3 to its endpoint and give credentials in the environment.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import uuid

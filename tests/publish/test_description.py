@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,15 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import dask.dataframe as dd
+import duckdb
+import pandas as pd
+import polars as pl
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet as pq
+import pyreadr
+import pyreadstat
 import pytest
 import releases
 from commands import Command
@@ -61,7 +69,7 @@ def test_the_descriptions_are_files_of_the_manifest(release: Any) -> None:
     assert {file.name for file in release.manifest.files} >= NAMES
     assert release.verify().unlisted == ()
     text = Path(release.path, "_README.md").read_text(encoding="utf-8")
-    for said in (*ABOUT.values(), release.guarantee, "Age of the person", "1 = female", "0 to 99", "doi:10.29012"):
+    for said in (*ABOUT.values(), release.guarantee, "Age of the person", "1 = female", "0 to 99 |", "doi:10.29012"):
         assert said in text
     Path(release.path, "_README.md").write_text(text + "more", encoding="utf-8")
     with pytest.raises(dpdist.errors.VerificationFailed, match=r"_README\.md"):
@@ -70,12 +78,6 @@ def test_the_descriptions_are_files_of_the_manifest(release: Any) -> None:
 
 
 def test_folders_open_where_tools_look(release: Any) -> None:
-    for name in ("pandas", "polars", "duckdb"):
-        pytest.importorskip(name)
-    import duckdb
-    import pandas as pd
-    import polars as pl
-
     rows, every = len(release), f"{release.path}/**/*.parquet"
     frame = pd.read_parquet(release.path)
     assert len(frame) == rows
@@ -92,7 +94,22 @@ def test_folders_open_where_tools_look(release: Any) -> None:
     assert duckdb.sql(f"SELECT count(*) FROM '{every}' WHERE employed IN ('yes', 'no', 'other')").fetchall() == [
         (rows,)
     ]
-    assert len(pytest.importorskip("dask.dataframe").read_parquet(release.path)) == rows
+    assert len(dd.read_parquet(release.path)) == rows
+
+
+def test_the_readme_opens_it(release: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line under *Read it*, as it stands there, in the folder of the release."""
+    said = Path(release.path, "_README.md").read_text(encoding="utf-8").split("```")[1].strip()
+    lines = dict(line.split(maxsplit=1) for line in said.splitlines())
+    monkeypatch.chdir(release.path)
+    for name, module in (("pandas", pd), ("Polars", pl)):
+        assert len(eval(lines.pop(name), {name.lower(): module})) == len(release)
+    assert len(duckdb.sql(lines.pop("DuckDB"))) == len(release)
+    arrow = re.fullmatch(r"arrow::open_dataset\('(.*)'\)", lines.pop("R"))
+    assert arrow is not None
+    assert pyarrow.dataset.dataset(arrow[1]).count_rows() == len(release)
+    assert list(lines) == ["labels", "check"]
+    assert {line.split()[:3][1] for line in lines.values()} == {"export", "verify"}
 
 
 def test_parts_tell_of_their_columns(release: Any) -> None:
@@ -108,7 +125,8 @@ def test_parts_tell_of_their_columns(release: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_frictionless_finds_it_valid(release: Any) -> None:
-    frictionless = pytest.importorskip("frictionless")
+    import frictionless
+
     found = frictionless.validate(f"{release.path}/_datapackage.json", type="package")
     assert found.valid, found.flatten(["title", "message"])
     assert sum(task.stats["rows"] for task in found.tasks) == len(release)
@@ -116,7 +134,8 @@ def test_frictionless_finds_it_valid(release: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_croissant_finds_it_valid_and_reads_it(release: Any) -> None:
-    mlcroissant = pytest.importorskip("mlcroissant")
+    import mlcroissant
+
     found = mlcroissant.Dataset(jsonld=f"{release.path}/_croissant.json")
     assert not found.metadata.issues.errors
     ages = [record["records/age"] for record in found.records("records")]
@@ -142,7 +161,6 @@ def test_the_codebook_is_in_the_order_of_ddi(release: Any) -> None:
 
 
 def test_r_reads_the_factors(release: Any, tmp_path: Path) -> None:
-    pyreadr = pytest.importorskip("pyreadr")
     path = export(release, "rds", tmp_path / "people.rds")
     (frame,) = pyreadr.read_r(path).values()
     shown = release.to_pandas(labels=True)
@@ -160,7 +178,6 @@ def test_r_reads_the_factors(release: Any, tmp_path: Path) -> None:
 
 def test_every_type_of_r(tmp_path: Path) -> None:
     """Types, missing values and texts as pyreadr, a reader of its own, has them."""
-    pyreadr = pytest.importorskip("pyreadr")
     day, clock = date(1931, 5, 17), datetime(2024, 2, 29, 23, 59, 58, 250_000)
     held: dict[str, pa.Array] = {
         "day": pa.array([day, None]),
@@ -184,7 +201,6 @@ def test_every_type_of_r(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [pa.int8(), pa.uint8()], ids=str)
 def test_factors_of_r_have_all_levels(width: pa.DataType, tmp_path: Path) -> None:
-    pyreadr = pytest.importorskip("pyreadr")
     levels = [f"v{code}" for code in range(128)]
     codes = pa.array([*range(128), None], width)
     write_rds(tmp_path / "t.rds", pa.table({"kind": pa.DictionaryArray.from_arrays(codes, levels)}), {})
@@ -194,7 +210,6 @@ def test_factors_of_r_have_all_levels(width: pa.DataType, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("to", ["dta", "sav"])
 def test_stata_and_spss_read_the_labels(release: Any, to: str, tmp_path: Path) -> None:
-    pyreadstat = pytest.importorskip("pyreadstat")
     path = export(release, to, tmp_path / f"people.{to}")
     frame, about = {"dta": pyreadstat.read_dta, "sav": pyreadstat.read_sav}[to](path)
     assert len(frame) == len(release)
@@ -203,6 +218,10 @@ def test_stata_and_spss_read_the_labels(release: Any, to: str, tmp_path: Path) -
     assert set(about.variable_value_labels["region"].values()) == {"north", "south", "east", "west"}
     shown = frame["region"].map(about.variable_value_labels["region"])
     assert shown.value_counts().to_dict() == release.to_pandas()["region"].astype(str).value_counts().to_dict()
+    if to == "sav":
+        measured = [about.variable_measure[name] for name in ("age", "sex", "employed")]
+        assert measured == ["scale", "nominal", "ordinal"]
+        assert about.original_variable_types["age"] == "F12.0"
     with pytest.raises(dpdist.errors.SpecError, match="exists already"):
         export(release, to, path)
 

@@ -1,7 +1,5 @@
 """Values that many records share are released as they are, numbers as people write them, booleans as booleans."""
 
-from __future__ import annotations
-
 from datetime import date
 from typing import Any
 
@@ -13,7 +11,7 @@ from pydantic import ValidationError
 from dpdist.api.released import to_pandas
 from dpdist.data.encode import TableEncoder
 from dpdist.data.released import ReleaseDecoder
-from dpdist.evaluation.binning import code_labels
+from dpdist.evaluation.records import code_labels
 from dpdist.privacy.noise import Noise
 from dpdist.publish.columns import columns
 from dpdist.publish.part_format import PartFormat

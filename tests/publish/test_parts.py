@@ -1,7 +1,5 @@
 """From codes to Parquet files: values, bytes, records of parts, Arrow arrays."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Stores: whole files, names that stay inside, errors that say what to do, and a store in memory."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle

@@ -1,7 +1,5 @@
 """A release and its ledger, to look at and to copy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

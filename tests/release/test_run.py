@@ -1,7 +1,5 @@
 """Releases end to end in one process: published, charged, verified, resumable, refused where they must be."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """From codebooks of surveys and censuses, made up here, to releases: drafts, what is left to decide, and the rest."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

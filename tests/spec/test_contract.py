@@ -1,7 +1,5 @@
 """Contracts of data sets: what is a part of one, and what the ledger admits under one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
@@ -14,17 +12,9 @@ import sqlalchemy as sa
 from commands import Command
 from releases import KEY
 
+from dpdist import errors
 from dpdist.data.encode import ColumnEncoder
 from dpdist.data.report import ABOVE, BELOW, MISSING
-from dpdist.errors import (
-    BudgetExceeded,
-    ColumnMismatch,
-    ContractBroken,
-    LedgerError,
-    OutOfDomain,
-    ReleaseConflict,
-    SpecError,
-)
 from dpdist.families.base.registry import make_plan
 from dpdist.ledger import Books
 from dpdist.ledger.statement import budget_sentence
@@ -215,7 +205,7 @@ def test_a_part_reads_of_every_column_what_the_contract_reads(strip: bool) -> No
         attribute = Attribute.model_validate(tree)
         try:
             cells = [ColumnEncoder(attribute, strip=strip, empty_is_missing=strip).encode(one) for one in each(array)]
-        except ColumnMismatch:
+        except errors.ColumnMismatch:
             return None
         names = list(map(str, attribute.values or ()))
         clipped = tree.get("out_of_domain") == "clip"
@@ -295,7 +285,7 @@ def test_a_release_under_a_contract(tmp_path: Path) -> None:
     ledger = Books.open(made.ledger)
     declared = contract(tmp_path)
     ledger.create_from_contract("people", declared)
-    with pytest.raises(ContractBroken, match="dpdist contract check"):
+    with pytest.raises(errors.ContractBroken, match="dpdist contract check"):
         run_release(made, fixed_key=KEY)
     from dpdist.lifecycle.conformity import check_input
 
@@ -305,10 +295,10 @@ def test_a_release_under_a_contract(tmp_path: Path) -> None:
     for _ in range(2):
         ledger.admit_input("people", fingerprint=found.fingerprint, contract=declared.digest)
     run_release(made, fixed_key=KEY)
-    with pytest.raises(ContractBroken, match=r"job.*out_of_domain"):
+    with pytest.raises(errors.ContractBroken, match=r"job.*out_of_domain"):
         run_release(spec(tmp_path, schema(job={"out_of_domain": "drop"}), name="second"))
     people(tmp_path, 61)
-    with pytest.raises(ContractBroken, match="dpdist contract check"):
+    with pytest.raises(errors.ContractBroken, match="dpdist contract check"):
         run_release(spec(tmp_path, schema(rank={}), name="third", output={"path": str(tmp_path / "3")}))
     assert [attempt.release for attempt in ledger.show("people").attempts] == ["first"]
     ledger.verify("people")
@@ -327,11 +317,11 @@ def test_who_charges_without_comparing_is_refused(tmp_path: Path) -> None:
         "guarantee": "dp",
     }
     for digest, found in ((None, "f" * 64), ("0" * 64, "f" * 64), (declared.digest, "0" * 64)):
-        with pytest.raises(ContractBroken):
+        with pytest.raises(errors.ContractBroken):
             ledger.reserve(**charge, input_fingerprint=found, contract=digest)
     with ledger.database.engine.begin() as connection:  # an input that no journal entry admits
         connection.execute(sa.text("UPDATE dpdist_input SET fingerprint = :f"), {"f": "0" * 64})
-    with pytest.raises(LedgerError, match="damaged"):
+    with pytest.raises(errors.LedgerError, match="damaged"):
         ledger.reserve(**charge, input_fingerprint="0" * 64, contract=declared.digest)
 
 
@@ -348,10 +338,12 @@ def test_an_input_is_charged_to_the_data_set_that_admitted_it(has_contract: bool
         ledger.create_dataset("other", epsilon=4, delta="1e-6", guarantees=("dp", "lid"))
     charge = {"dataset": "other", "release": "r", "spec_hash": "s", "event": None, "guarantee": "lid"}
     given = declared.digest if has_contract else None
-    with pytest.raises(ContractBroken, match=r"dataset: the input is that of data set 'people'.*`dataset: people`"):
+    with pytest.raises(
+        errors.ContractBroken, match=r"dataset: the input is that of data set 'people'.*`dataset: people`"
+    ):
         ledger.reserve(**charge, input_fingerprint="f" * 64, contract=given)
     if has_contract:  # an act of the custodian
-        with pytest.raises(ContractBroken, match="--also-charged-to people"):
+        with pytest.raises(errors.ContractBroken, match="--also-charged-to people"):
             ledger.admit_input("other", fingerprint="f" * 64, contract=declared.digest)
         ledger.admit_input("other", fingerprint="f" * 64, contract=declared.digest, also_charged_to=["people"])
         ledger.verify("other")
@@ -374,7 +366,7 @@ def test_what_an_input_was_charged_before_its_contract(tmp_path: Path) -> None:
     ledger.reserve(**{**charge, "input_fingerprint": "e" * 64}, dataset="late", release="r")
     admission["fingerprint"] = "e" * 64
     for known in ((), ("early",)):
-        with pytest.raises(ContractBroken, match=r"charged to 'late'.*--also-charged-to late"):
+        with pytest.raises(errors.ContractBroken, match=r"charged to 'late'.*--also-charged-to late"):
             ledger.admit_input("first", **admission, also_charged_to=known)
     assert "charged to" not in budget_sentence(ledger, "first")
     ledger.admit_input("first", **admission, also_charged_to=("early", "late"))
@@ -393,7 +385,7 @@ def test_an_attempt_id_of_another_data_set(tmp_path: Path) -> None:
         ledger.create_dataset(name, epsilon=4, delta="1e-6")
     identity = str(uuid4())
     ledger.reserve(**charge, dataset="one", attempt=identity)
-    with pytest.raises(ReleaseConflict, match="another data set"):
+    with pytest.raises(errors.ReleaseConflict, match="another data set"):
         ledger.reserve(**charge, dataset="other", attempt=identity)
     assert ledger.show("other").attempts == ()
 
@@ -408,7 +400,7 @@ def test_what_was_charged_for_records_is_no_charge_for_units(tmp_path: Path) -> 
     ledger.admit_input("people", fingerprint="f" * 64, contract=contract(tmp_path).digest)
     charge = {"spec_hash": "s", "input_fingerprint": "f" * 64, "event": Gaussian(20.0), "guarantee": "dp"}
     first = ledger.reserve(dataset="people", release="first", contract=contract(tmp_path).digest, **charge)
-    with pytest.raises(LedgerError, match=r"a single record.*'household'.*create another data set"):
+    with pytest.raises(errors.LedgerError, match=r"a single record.*'household'.*create another data set"):
         ledger.amend("people", households, reason="its unit")
     ledger.void(first)
     ledger.amend("people", households, reason="its unit")
@@ -421,15 +413,15 @@ def test_amendments_are_in_the_journal(tmp_path: Path) -> None:
     event = make_plan(spec(tmp_path, schema(job={}), privacy={"epsilon": 3})).event
     charge = {"dataset": "people", "spec_hash": "s", "input_fingerprint": "f" * 64, "event": event, "guarantee": "dp"}
     ledger.reserve(**charge, release="before")
-    with pytest.raises(BudgetExceeded):
+    with pytest.raises(errors.BudgetExceeded):
         ledger.reserve(**charge, release="after")
     spent = ledger.show("people").budget.epsilon_spent
     declared = contract(tmp_path, epsilon=8)
-    with pytest.raises(BudgetExceeded):
+    with pytest.raises(errors.BudgetExceeded):
         ledger.amend("people", contract(tmp_path, epsilon=2), reason="lower")
-    with pytest.raises(LedgerError, match="delta stays"):
+    with pytest.raises(errors.LedgerError, match="delta stays"):
         ledger.amend("people", contract(tmp_path, delta="1e-5"), reason="more")
-    with pytest.raises(LedgerError, match="reason"):
+    with pytest.raises(errors.LedgerError, match="reason"):
         ledger.amend("people", declared, reason="")
     for _ in range(2):
         assert ledger.amend("people", declared, reason="a second wave is paid for").contract == declared.text
@@ -442,9 +434,9 @@ def test_amendments_are_in_the_journal(tmp_path: Path) -> None:
         (records,) = zip(*connection.execute(sa.text("SELECT record FROM dpdist_journal")), strict=True)
         assert sum("a second wave is paid for" in record for record in records) == 1
         connection.execute(sa.text("UPDATE dpdist_dataset SET contract = NULL"))
-    with pytest.raises(LedgerError, match="caps or policy were altered"):
+    with pytest.raises(errors.LedgerError, match="caps or policy were altered"):
         ledger.verify("people")
-    with pytest.raises(LedgerError, match="caps or policy were altered"):
+    with pytest.raises(errors.LedgerError, match="caps or policy were altered"):
         ledger.reserve(**charge, release="later", contract=declared.digest)
 
 
@@ -467,13 +459,13 @@ def test_what_a_check_finds(tmp_path: Path) -> None:
         "minima.job",
     ]
     narrow = schema(age={"bounds": [0, 20]}, job={"aliases": {}})
-    with pytest.raises(ColumnMismatch, match=r"data\.extra_columns"):
+    with pytest.raises(errors.ColumnMismatch, match=r"data\.extra_columns"):
         check_input(contract(tmp_path, schema=narrow, minimum_records=1))
     wide = {"path": str(tmp_path / "people.parquet"), "extra_columns": "ignore"}
     both = check_input(contract(tmp_path, schema=narrow, minimum_records=1, data=wide))
     assert "'age'" in both.problems[0]
     assert "'job'" in both.problems[0]
-    with pytest.raises(SpecError, match=r"data\.later"):
+    with pytest.raises(errors.SpecError, match=r"data\.later"):
         check_input(contract(tmp_path), [str(tmp_path / "people.parquet")])
     later = {"path": "none", "later": [str(tmp_path / "*.parquet")]}
     assert (
@@ -528,5 +520,5 @@ def test_commands(dpdist: Command, tmp_path: Path) -> None:
     assert dpdist("contract", "show", "people").out.count("attributes") == 1
     people(tmp_path, 20)
     refused = dpdist("contract", "check", "--dataset", "people")
-    assert (refused.code, "fewer records" in refused.err) == (OutOfDomain.exit_code, True)
+    assert (refused.code, "fewer records" in refused.err) == (errors.OutOfDomain.exit_code, True)
     assert dpdist("ledger", "verify", "people").code == 0

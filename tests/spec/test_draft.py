@@ -1,7 +1,5 @@
 """Schemas drafted from public descriptions of tables, in the formats in which others publish them."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import re
@@ -529,3 +527,5 @@ def test_rules_of_whom_a_question_is_asked(tmp_path: Path) -> None:
     assert len(Schema.model_validate(tree).forbidden) == 4
     assert any("take the rules" in line for line in left_to_decide(text))
     assert "rules" not in draft(tmp_path / "codebook.json", without=("AGEP",))
+    ddi = DDI.replace("Not stated", "Inapplicable (under 15)")
+    assert "# - {missing: SEX, where: AGE < 15}  # Inapplicable (under 15)" in draft(written(tmp_path, "ddi.xml", ddi))

@@ -1,7 +1,5 @@
 """Codebooks as people have them: what a draft takes from each form (docs/how-to/schema.md)."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import re

@@ -1,7 +1,5 @@
 """Specs of series: which periods there are, and what each of them is."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from datetime import date
 from typing import Any

@@ -1,7 +1,5 @@
 """What a reviewer reads is what runs: YAML that two readers take for different things is refused, with line and key."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

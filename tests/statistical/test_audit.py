@@ -3,8 +3,6 @@
 All keys are fixed: an audit gives the same figures every time. Confidence is 99.9 % or more throughout.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -20,7 +18,6 @@ from scipy.stats import binom
 
 from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
-from dpdist.families.base.cutting import joined
 from dpdist.families.base.registry import stages_of
 from dpdist.families.base.rehearsal import rehearse, released_codes
 from dpdist.families.deniability import deniability, estimation, splits
@@ -42,6 +39,7 @@ from dpdist.ledger.keys import KeyRef
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy import accountant
 from dpdist.privacy import testing as auditor
+from dpdist.privacy.arrays import joined
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Canaries, Claim, Finding, audit, audit_in_one_run, guessing_p_value, table_of
 from dpdist.publish.verify import read_release
@@ -225,8 +223,7 @@ def small_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_noise")
 @pytest.mark.parametrize(
-    "claim",
-    [lambda: tables(3), lambda: tables(3, 3, epsilon=2.0), lambda: structure(score="cfs", delta=0.05)],
+    "claim", [lambda: tables(3), lambda: tables(3, 3, epsilon=2.0), lambda: structure(score="cfs", delta=0.05)]
 )
 def test_a_noise_scale_30_percent_too_small_is_rejected(claim: Callable[[], Claim]) -> None:
     assert run(claim(), runs=8000).rejected

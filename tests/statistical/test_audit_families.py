@@ -3,8 +3,6 @@
 All keys are fixed: an audit gives the same figures every time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """S3 for all: one client for a process, addresses with the way to them, nothing secret in either."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

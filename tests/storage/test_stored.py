@@ -1,7 +1,5 @@
 """Results of stages are read back as they were written, however their arrays are annotated."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 

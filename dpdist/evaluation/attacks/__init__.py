@@ -9,8 +9,8 @@ from functools import partial
 
 from dpdist.evaluation.attacks import excess, likeness, membership
 from dpdist.evaluation.attacks.intervals import AttackTables, Sizes
-from dpdist.evaluation.attacks.shadow import Generator
-from dpdist.evaluation.page.sections import PageSection
+from dpdist.evaluation.attacks.membership import Generator
+from dpdist.evaluation.page.page import PageSection
 from dpdist.families.base.attempt import Progress, silent
 
 __all__ = ["AttackTables", "Generator", "Sizes", "attack_sections"]

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.evaluation.attacks.intervals import EXCESS, AttackTables, Estimate, Excess, leak_state
-from dpdist.evaluation.page.sections import Cell, PageSection, PageTable, does_not_apply
+from dpdist.evaluation.page.page import Cell, PageSection, PageTable, does_not_apply
 from dpdist.evaluation.records import (
     Agreement,
     Gower,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpdist.evaluation.page.sections import Cell, PageSection, State, does_not_apply
+from dpdist.evaluation.page.page import Cell, PageSection, State, does_not_apply
 from dpdist.evaluation.records import size
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.spec.schema import Schema

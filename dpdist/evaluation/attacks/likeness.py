@@ -20,7 +20,7 @@ from dpdist.evaluation.attacks.intervals import (
     leak_state,
     proportion,
 )
-from dpdist.evaluation.page.sections import PageSection, PageTable, State, does_not_apply
+from dpdist.evaluation.page.page import PageSection, PageTable, State, does_not_apply
 from dpdist.evaluation.records import Agreement, drawn, independent, size, stacked
 from dpdist.evaluation.utility.models import Maker, estimator
 from dpdist.privacy.arrays import Codes

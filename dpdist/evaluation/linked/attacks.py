@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from dpdist.data.count import PairCounts, pair_counts
 from dpdist.evaluation.attacks.intervals import Estimate, Sizes, proportion
 from dpdist.evaluation.attacks.membership import ALLOWED, Attack, judged
-from dpdist.evaluation.binning import view_of
 from dpdist.evaluation.linked.parents import ParentRecords
+from dpdist.evaluation.page.page import PageSection, PageTable, State, does_not_apply
 from dpdist.evaluation.page.plots import roc_plot
-from dpdist.evaluation.page.sections import PageSection, PageTable, State, does_not_apply
+from dpdist.evaluation.records import view_of
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.spec.schema import Schema
 

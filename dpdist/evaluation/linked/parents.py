@@ -19,11 +19,10 @@ from dpdist.data.report import RowReport
 from dpdist.evaluation.inputs import sample_key
 from dpdist.evaluation.utility.checks import broken_operator
 from dpdist.families.base.bounding import ShardPiece, blocks_of, sharded
-from dpdist.families.base.cutting import joined
 from dpdist.families.base.family import LinkedRows
 from dpdist.families.base.graph import no_codes, table_pass
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.privacy.arrays import Codes, Counts
+from dpdist.privacy.arrays import Codes, Counts, joined
 
 MOST_ROWS = 2_000_000  # members of each table that are held at once, about; of a larger table whole parents at random
 

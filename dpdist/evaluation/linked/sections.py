@@ -15,12 +15,12 @@ from dpdist.data.records import RecordsInMemory
 from dpdist.data.released import ReleasedTable
 from dpdist.data.report import RowReport, check
 from dpdist.errors import DataError
-from dpdist.evaluation.binning import View, code_labels, view_of
 from dpdist.evaluation.inputs import EvaluatedTables, require_records
 from dpdist.evaluation.linked import attacks
 from dpdist.evaluation.linked.attacks import wide
 from dpdist.evaluation.linked.parents import ParentRecords, by_numbers, real_parents, released_parents
-from dpdist.evaluation.page.sections import PageSection, PageTable, State, does_not_apply
+from dpdist.evaluation.page.page import PageSection, PageTable, State, does_not_apply
+from dpdist.evaluation.records import View, code_labels, view_of
 from dpdist.evaluation.request import Request
 from dpdist.evaluation.utility import similarity
 from dpdist.evaluation.utility.checks import holdout_section, rules_section

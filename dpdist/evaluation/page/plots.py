@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.evaluation.page.sections import Plot, visible
+from dpdist.evaluation.page.page import Plot, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -187,18 +187,15 @@ def bar_plot(
     return Plot(title, svg_of(figure, title), f"Bars of {label} for {len(names)} rows; the table beside it has them.")
 
 
-_LIMITS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-
-
 def heat_maps(title: str, names: Sequence[str], maps: Sequence[tuple[str, NDArray[Any]]], *, alt: str) -> Plot:
-    """Square matrices side by side, from -1 to 1, each above its scale: blue above zero and orange below."""
+    """Square matrices side by side, each above its scale, which ends where they do: blue above zero, orange below."""
     side = max(2.4, min(0.24 * len(names), 5.0))
     size = max(side * len(maps) + 1.2, 6.4), side + 1.9
     figure, axes = new_figure(*size, 2, len(maps), gridspec_kw={"height_ratios": [12, 0.5]})
     labels = [_wrapped(text) for text in names] if len(names) <= _NAMED else []
     for number, ((axis, scale), (name, matrix)) in enumerate(zip(axes.reshape(2, -1).T, maps, strict=True)):
         values = np.clip(np.nan_to_num(matrix), -1, 1)
-        limit = next(one for one in _LIMITS if np.abs(values).max(initial=0) <= one)
+        limit = float(np.abs(values).max(initial=0)) or 1.0
         strength = np.round(values / limit * 25) / 25
         _levels(axis, strength)
         axis.set_title(name, fontsize=10)
@@ -210,7 +207,7 @@ def heat_maps(title: str, names: Sequence[str], maps: Sequence[tuple[str, NDArra
         steps = np.arange(-25 if (values < 0).any() else 0, 26)
         _levels(scale, steps[None] / 25)
         ends = [0, len(steps) - 1] if steps[0] == 0 else [0, 25, len(steps) - 1]
-        scale.set_xticks(ends, [f"{limit * steps[place] / 25:g}" for place in ends], fontsize=7)
+        scale.set_xticks(ends, [f"{limit * steps[place] / 25:.3g}" for place in ends], fontsize=7)
         scale.set(yticks=[], xlim=(-0.5, len(steps) - 0.5), ylim=(0.5, -0.5))
     return Plot(title, svg_of(figure, title), alt, wide=True)
 

@@ -14,7 +14,7 @@ import numpy as np
 from dpdist.data.operators import Operator
 from dpdist.data.released import ReleasedTable
 from dpdist.evaluation.attacks.intervals import proportion
-from dpdist.evaluation.page.sections import PageSection, PageTable, State, does_not_apply
+from dpdist.evaluation.page.page import PageSection, PageTable, State, does_not_apply
 from dpdist.evaluation.records import Agreement, drawn, occurrences, size
 from dpdist.inference.coverage import coverage_of
 from dpdist.inference.published import Published

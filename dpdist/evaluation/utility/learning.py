@@ -8,19 +8,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpdist.evaluation.binning import View
 from dpdist.evaluation.page import plots
-from dpdist.evaluation.page.sections import Cell, PageSection, PageTable, State, does_not_apply
-from dpdist.evaluation.utility.models import (
-    CLASSIFIERS,
-    ModelKind,
-    ModelPredictions,
-    Prediction,
-    Trial,
-    estimator,
-    forest,
-    too_small,
-)
+from dpdist.evaluation.page.page import Cell, PageSection, PageTable, State, does_not_apply
+from dpdist.evaluation.records import View
+from dpdist.evaluation.utility import models
 from dpdist.families.base.attempt import Progress
 from dpdist.privacy.arrays import Codes
 
@@ -30,19 +21,19 @@ _SERIES = (("real", plots.REAL), ("released", plots.RELEASED), ("independent", p
 Measured: TypeAlias = dict[str, float | None]  # figures of a model, by name
 
 
-def training_section(trial: Trial, view: View, target: int, *, progress: Progress) -> PageSection:
+def training_section(trial: models.Trial, view: View, target: int, *, progress: Progress) -> PageSection:
     """Train on synthetic, test on real, for each kind of model (the paper's Table 3 and the upper part of Table 4)."""
-    task = Prediction(trial, view, target)
+    task = models.Prediction(trial, view, target)
     name, title = "models", f"Models that predict {task.name}"
     if view.axes[target].edges is not None:
         return does_not_apply(name, title, f"{task.name} is a number; see the section on regression.")
     if trial.too_small or len(view.names) < 2:
-        return too_small(name, title)
-    pairs = [(kind, source) for kind in CLASSIFIERS for source in trial.training]
-    fits: dict[str, dict[str, ModelPredictions]] = {kind: {} for kind in CLASSIFIERS}
+        return models.too_small(name, title)
+    pairs = [(kind, source) for kind in models.CLASSIFIERS for source in trial.training]
+    fits: dict[str, dict[str, models.ModelPredictions]] = {kind: {} for kind in models.CLASSIFIERS}
     for done, (kind, source) in enumerate(pairs):
         progress("training models", done, len(pairs))
-        fits[kind][source] = task.fit(CLASSIFIERS[kind], source)
+        fits[kind][source] = task.fit(models.CLASSIFIERS[kind], source)
     progress("training models", len(pairs), len(pairs))
     figures: dict[str, dict[str, Measured]] = {
         kind: {
@@ -92,21 +83,21 @@ def _judged(figures: Mapping[str, Mapping[str, Measured]], majority: float) -> t
     return ("good" if kept >= 0.9 else "fair" if kept >= 0.6 else "bad"), text
 
 
-def attribute_section(trial: Trial, view: View, *, progress: Progress) -> PageSection:
+def attribute_section(trial: models.Trial, view: View, *, progress: Progress) -> PageSection:
     """How well a random forest predicts each attribute from all others (the paper's Figures 1 and 2)."""
     name, title = "attributes", "Each attribute from all others"
     trial = trial.part(_FOREST_ROWS, _FOREST_ROWS)
     if trial.too_small or len(view.names) < 2:
-        return too_small(name, title)
+        return models.too_small(name, title)
     chosen = np.random.default_rng([trial.seed, 4]).permutation(len(view.names))[:_FOREST_TARGETS]
     targets = sorted(chosen.tolist())
-    small = ModelKind(forest(_FOREST_TREES), "codes")
+    small = models.ModelKind(models.forest(_FOREST_TREES), "codes")
     rows: list[tuple[Cell, ...]] = []
     figures: dict[str, Measured] = {}
     losses: dict[str, float] = {}
     for done, target in enumerate(targets):
         progress("predicting attributes", done, len(targets))
-        task = Prediction(trial, view, target)
+        task = models.Prediction(trial, view, target)
         real, released = (task.fit(small, source).accuracy(task.truth) for source in ("real", "released"))
         gain = real - task.majority
         kept = (released - task.majority) / gain if gain > 0.005 else None
@@ -150,24 +141,25 @@ _BOTH = "few real and released"
 
 
 REGRESSORS = {
-    "ridge": ModelKind(estimator("linear_model:Ridge", alpha=1.0), "indicators"),
-    "random forest": ModelKind(
-        estimator("ensemble:RandomForestRegressor", n_estimators=40, min_samples_leaf=3, max_leaf_nodes=600), "codes"
+    "ridge": models.ModelKind(models.estimator("linear_model:Ridge", alpha=1.0), "indicators"),
+    "random forest": models.ModelKind(
+        models.estimator("ensemble:RandomForestRegressor", n_estimators=40, min_samples_leaf=3, max_leaf_nodes=600),
+        "codes",
     ),
-    "gradient boosting": ModelKind(
-        estimator("ensemble:HistGradientBoostingRegressor", max_iter=100, early_stopping=False), "codes"
+    "gradient boosting": models.ModelKind(
+        models.estimator("ensemble:HistGradientBoostingRegressor", max_iter=100, early_stopping=False), "codes"
     ),
 }
 
 
-def regression_section(trial: Trial, view: View, target: int, *, progress: Progress) -> PageSection:
+def regression_section(trial: models.Trial, view: View, target: int, *, progress: Progress) -> PageSection:
     """Mean squared error of a number, for models of real, released and both records (`delta_mse`)."""
     name, title = "regression", f"Regression of {view.names[target]}"
     if view.axes[target].edges is None:
         return does_not_apply(name, "Regression", "the attribute to predict is not a continuous number.")
     if trial.too_small or len(view.names) < 2:
-        return too_small(name, title)
-    encoder = Prediction(trial, view, target).encoder
+        return models.too_small(name, title)
+    encoder = models.Prediction(trial, view, target).encoder
     truth = np.asarray(trial.test[target], np.float64)
     small = [column[:SMALL] for column in trial.training["real"]]
     both: Codes = [np.concatenate(pair) for pair in zip(small, trial.training["released"], strict=True)]

@@ -1,4 +1,4 @@
-"""Distances between the marginals of two tables.
+"""Distances between the marginals of two tables; a picture of each attribute, and what determines what.
 
 The distance of two marginals is their total variation distance, half the sum of the absolute differences of their
 relative frequencies: the largest difference in the share of records that any statement about these attributes can show.
@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import combinations
-from math import prod
+from functools import partial, reduce
+from itertools import combinations, permutations
+from math import comb, prod
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,12 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import PairCounts
 from dpdist.data.operators import Operator, pair_counts_operator, table_counts_operator, together
-from dpdist.privacy.arrays import Counts, Floats
+from dpdist.data.records import BATCH_ROWS
+from dpdist.evaluation.page import plots
+from dpdist.evaluation.page.page import Plot, State
+from dpdist.evaluation.records import View
+from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.privacy.formatting import number_of
 
 Subset = tuple[int, ...]
 
@@ -158,3 +163,150 @@ def equivalent_share(score: float, scores: Floats, shares: Sequence[float] = SUB
         return 1.0
     gaps = np.log(np.maximum(1000 - np.maximum.accumulate(scores), 1e-9))
     return float(np.exp(np.interp(-np.log(max(1000 - score, 1e-9)), -gaps, np.log(shares))))
+
+
+_PICTURES, _PANELS = 60, 12  # attributes drawn, and in one figure, at most
+# shares of records: that keep a dependence at least, that a release may lose, or lose of one without an exception, and
+# that it keeps unless it is bad
+_SURE, _LOST, _LOST_OF_ALL, _BROKEN = 0.98, 0.02, 0.005, 0.8
+_CONSTANT = 0.95  # share of one value from which on an attribute says nothing that another could determine
+_LEAST = 20  # real records for each value of what determines
+_GROUPS, _SUBSETS = 6, 100
+
+
+def pictures(counts: Mapping[str, Marginals], view: View) -> tuple[Plot, ...]:
+    """The shares of the values of each attribute, real beside released."""
+    panels = []
+    for i, axis in enumerate(view.axes[:_PICTURES]):
+        real, released = (counts[name].table((i,)) / max(counts[name].records, 1) for name in ("real", "released"))
+        labels = list(axis.labels)
+        if axis.size > plots.BARS and not axis.ordered:
+            order = np.argsort(-real, kind="stable")
+            first, rest = order[: plots.BARS - 1], order[plots.BARS - 1 :]
+            labels = [*(labels[place] for place in first), f"{len(rest)} others"]
+            real, released = (np.append(part[first], part[rest].sum()) for part in (real, released))
+        panels.append((axis.name, labels, real, released))
+    parts = [panels[start : start + _PANELS] for start in range(0, len(panels), _PANELS)]
+    more = f", {len(view.axes) - _PICTURES} more are in the tables" if len(view.axes) > _PICTURES else ""
+    return tuple(
+        plots.profile_plot(f"Each attribute, real beside released ({part[0][0]} to {part[-1][0]}{more})", part)
+        for part in parts
+    )
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """Two attributes; the first determines the second in the real table."""
+
+    text: str  # the pair
+    real: float  # shares of the records that keep it
+    released: float
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the release breaks it."""
+        return self.released < self.real - (_LOST if self.real < 1 else _LOST_OF_ALL)
+
+
+def dependences(counts: Mapping[str, Marginals], view: View) -> list[Dependence]:
+    """What determines what in the real table, and for what share of the records; the most broken first."""
+    found = []
+    tables = {name: counts[name].pairs for name in ("real", "released")}
+    for i, j in permutations(range(len(view.axes)), 2):
+        real, released = (
+            pairs.pair(i, j) if i < j else pairs.pair(j, i).T for pairs in (tables["real"], tables["released"])
+        )
+        total, seen = max(int(real.sum()), 1), real.sum(axis=1) > 0
+        holds, most = real.max(axis=1).sum() / total, real.sum(axis=0).max() / total
+        if holds < _SURE or most > _CONSTANT or total < _LEAST * seen.sum():
+            continue
+        kept = released[np.flatnonzero(seen), real.argmax(axis=1)[seen]].sum() / max(int(released[seen].sum()), 1)
+        found.append(Dependence(f"{view.names[i]} determines {view.names[j]}", float(holds), float(kept)))
+    return sorted(found, key=lambda one: one.released)
+
+
+def reserved(state: State, text: str, found: Sequence[Dependence]) -> tuple[State, str]:
+    """A verdict, which is not good where the release breaks a dependence."""
+    broken = [one for one in found if one.is_broken]
+    if not broken:
+        return state, text
+    worst = broken[0]
+    more = f" ({number_of(len(broken) - 1, 'more such pair')})" if len(broken) > 1 else ""
+    text += f" But {worst.text} in the real table, and only in {worst.released:.1%} of the released records{more}."
+    return ("bad" if state == "bad" or worst.released < _BROKEN else "fair"), text
+
+
+def wide_counts(samples: Mapping[str, Codes], view: View, *, seed: int) -> dict[str, Marginals]:
+    """Counts of four- and five-way marginals of samples, as `Inputs.marginals` names them. Each attribute is looked at
+    in a few groups of about as many real records each, categories by their size.
+    """
+    codes = {name: view.codes(samples[name]) for name in ("real", "released")}
+    looks = [
+        _groups(np.bincount(column, minlength=axis.size), ordered=axis.ordered)
+        for axis, column in zip(view.axes, codes["real"], strict=True)
+    ]
+    rng = np.random.default_rng(seed)
+    coin = rng.random(len(codes["real"][0])) < 0.5
+    grouped = {
+        name: [look[column] for look, column in zip(looks, columns, strict=True)] for name, columns in codes.items()
+    }
+    parts = {
+        **grouped,
+        "first half": [c[coin] for c in grouped["real"]],
+        "second half": [c[~coin] for c in grouped["real"]],
+    }
+    subsets = [which for k in (4, 5) for which in _chosen(len(looks), k, rng)]
+    operator = marginals_operator([int(look.max()) + 1 for look in looks], subsets)
+
+    def counted(columns: Codes) -> Marginals:
+        batches = [[c[at : at + BATCH_ROWS] for c in columns] for at in range(0, max(len(columns[0]), 1), BATCH_ROWS)]
+        summary = reduce(operator.add, batches[1:], operator.chunk(batches[0]))
+        made: Marginals = operator.finish(operator.compact(summary))
+        return made
+
+    return {name: counted(columns) for name, columns in parts.items()}
+
+
+def parity(counts: Marginals, which: Subset) -> float:
+    """The mean product of the signs of some attributes: 1 where a value is in an upper group, else −1. It sees what
+    is left of a dependence of all of them when every smaller one is right.
+    """
+    shape = [counts.pairs.cardinalities[i] for i in which]
+    table = counts.table(which).reshape(shape) / max(counts.records, 1)
+    for size in shape:
+        table = np.tensordot(np.where(np.arange(size) < size / 2, -1.0, 1.0), table, axes=(0, 0))
+    return float(table)
+
+
+def parities(counts: Mapping[str, Marginals], k: int) -> tuple[float, float]:
+    """How far the parities are apart, on average: released and real ones, and those of two real halves."""
+    every = counts["real"].subsets(k)
+    of = {name: np.array([parity(one, which) for which in every]) for name, one in counts.items()}
+    return (
+        float(np.abs(of["released"] - of["real"]).mean()),
+        float(np.abs(of["first half"] - of["second half"]).mean()),
+    )
+
+
+def _groups(counts: Counts, *, ordered: bool) -> np.ndarray:
+    """For each code its group."""
+    if len(counts) <= _GROUPS:
+        return np.arange(len(counts), dtype=np.uint8)
+    if not ordered:
+        groups = np.full(len(counts), _GROUPS - 1, np.uint8)
+        groups[np.argsort(-counts, kind="stable")[: _GROUPS - 1]] = np.arange(_GROUPS - 1)
+        return groups
+    middle: Floats = (np.cumsum(counts) - counts / 2) / max(int(counts.sum()), 1)
+    return np.unique(np.minimum(middle * _GROUPS, _GROUPS - 1).astype(np.uint8), return_inverse=True)[1].astype(
+        np.uint8
+    )
+
+
+def _chosen(attributes: int, k: int, rng: np.random.Generator) -> list[Subset]:
+    """Sets of k attributes: all, or a random sample."""
+    if comb(attributes, k) <= _SUBSETS:
+        return list(combinations(range(attributes), k))
+    chosen: set[Subset] = set()
+    while len(chosen) < _SUBSETS:
+        chosen.add(tuple(sorted(rng.choice(attributes, k, replace=False).tolist())))
+    return sorted(chosen)

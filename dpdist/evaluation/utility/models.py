@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import SpecError
-from dpdist.evaluation.binning import Axis, View
-from dpdist.evaluation.page.sections import PageSection, does_not_apply
-from dpdist.evaluation.records import drawn, independent, size, take
+from dpdist.evaluation.page.page import PageSection, does_not_apply
+from dpdist.evaluation.records import Axis, View, drawn, independent, size, take
 from dpdist.privacy.arrays import Codes, Floats
 
 Maker: TypeAlias = Callable[[int], Any]  # a seed to an estimator

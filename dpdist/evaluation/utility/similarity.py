@@ -9,21 +9,26 @@ from math import comb
 import numpy as np
 
 from dpdist.data.count import PairCounts
-from dpdist.evaluation.binning import View
 from dpdist.evaluation.page import plots
-from dpdist.evaluation.page.sections import Cell, PageSection, PageTable, Plot, State, does_not_apply
+from dpdist.evaluation.page.page import Cell, PageSection, PageTable, Plot, State, does_not_apply
+from dpdist.evaluation.records import View
 from dpdist.evaluation.utility.marginals import (
     SUBSAMPLES,
+    Dependence,
     Marginals,
     Subset,
+    dependences,
     distances,
     distances_to_independence,
     equivalent_share,
     k_marginal_score,
+    parities,
+    pictures,
+    reserved,
     subsample_scores,
     subsample_scores_by_halves,
+    wide_counts,
 )
-from dpdist.evaluation.utility.profiles import Dependence, dependences, parities, pictures, reserved, wide_counts
 from dpdist.privacy.arrays import Codes, Floats
 
 GOOD, FAIR = 0.35, 0.75  # largest parts of the way from two real halves to independence that are called so
@@ -123,7 +128,7 @@ def wide_section(samples: Mapping[str, Codes], view: View, *, seed: int) -> Page
     counts = wide_counts(samples, view, seed=seed)
     of = {k: Distances.of(counts, k, seed=seed, weighted=False) for k in (4, 5) if counts["real"].subsets(k)}
     apart = {k: parities(counts, k) for k in of}
-    columns = (*_COLUMNS, "parities", "parities of two halves")
+    columns = (*_COLUMNS, "parities", "of halves")
     rows = tuple((f"{k}-way", *one.row, *apart[k]) for k, one in of.items())
     note = (
         "In six groups of each attribute at most, of about as many real records each; at most 100 sets of attributes, "

@@ -15,7 +15,7 @@ from dpdist.data.weighted import WeightedRecords
 from dpdist.errors import SpecError, VerificationFailed
 from dpdist.evaluation.inputs import require_records
 from dpdist.evaluation.page import plots
-from dpdist.evaluation.page.sections import Cell, PageSection, PageTable, State, does_not_apply
+from dpdist.evaluation.page.page import Cell, PageSection, PageTable, State, does_not_apply
 from dpdist.evaluation.utility.marginals import total_variation
 from dpdist.families.base.attempt import Progress
 from dpdist.families.base.family import Truth

@@ -22,14 +22,12 @@ from numpy.typing import NDArray
 
 from dpdist.cluster.executor import Deferred, Executor, Tasks
 from dpdist.data.inputs import Join
-from dpdist.data.keyed_ids import UnitHashes
+from dpdist.data.keyed_ids import Hashes, UnitHashes
 from dpdist.data.records import Batches, HeldRecords, Located, Records, RecordsInMemory
 from dpdist.data.report import RowReport
-from dpdist.families.base.cutting import joined
 from dpdist.families.base.graph import no_codes
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.privacy.arrays import Codes
-from dpdist.privacy.keyed_hash import Hashes
+from dpdist.privacy.arrays import Codes, joined
 from dpdist.spec.schema import Schema
 from dpdist.spec.unit import Following
 

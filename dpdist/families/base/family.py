@@ -132,7 +132,7 @@ class Family(Generic[SpecT, PlanT]):
     as_released: Callable[[Manifest, SpecT | None], AsReleased | None] | None = None
     # plan, records of a smaller table and their ratio to those of the whole one, to the plan of a release of the
     # smaller table with the same noise. With it, an adversary who knows the mechanism can run the release on tables of
-    # its own (`dpdist.evaluation.attacks.shadow`)
+    # its own (`dpdist.evaluation.attacks.membership`)
     shadow: Callable[[PlanT, int, float], PlanT] | None = None
 
     # spec to a digest of what it reads of public tables, None where it names none: which these are is a matter of

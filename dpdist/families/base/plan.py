@@ -26,7 +26,7 @@ _SHOWN = 1 << 19  # bytes: half a MiB, else it says 0
 _BOUNDS = range(1, MOST_RECORDS_OF_A_UNIT + 1)
 
 # values a second of one core, and seconds for what does not grow with the table (docs/benchmarks.md, synthesis)
-_READ, _DRAWN, _START = 5e7, 3e6, 3.0
+_READ, _DRAWN, _START = 5e7, 1.5e6, 3.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,10 @@ from typing import Any
 from dpdist.cluster.executor import InProcess
 from dpdist.data.records import Records, RecordsInMemory
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, StorableT, silent
-from dpdist.families.base.cutting import joined
 from dpdist.families.base.family import Stage
 from dpdist.families.base.plan import Plan
 from dpdist.ledger.keys import KeyRef
-from dpdist.privacy.arrays import Codes
+from dpdist.privacy.arrays import Codes, joined
 from dpdist.privacy.noise import Noise
 from dpdist.storage.store import MemoryStore
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dpdist.data.arrow import ArrowRecords
 from dpdist.data.records import Records
 from dpdist.data.table import Table
-from dpdist.data.texts import VALUES, added, bucket_of, count_values
+from dpdist.data.texts import VALUES, added, bucket_of, count_values, weigh_values, weight_of
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.bounding import sizes_for
 from dpdist.families.base.calibration import Mechanism, add_noise
@@ -39,26 +39,44 @@ _MOST_COLUMNS = 8  # of an audit
 _FREQUENT = 20  # deviations above the threshold
 
 
-def named_values(attempt: Attempt[Any, Any], table: Records, names: Sequence[str], how: How) -> tuple[Named, Any]:
-    """The values of some columns that are named, and the true numbers of missing values."""
+def named_values(
+    attempt: Attempt[Any, Any],
+    table: Records,
+    names: Sequence[str],
+    how: How,
+    *,
+    known: Sequence[Sequence[str]] | None = None,
+) -> tuple[Named, Any]:
+    """The values of some columns that are named, and the true numbers of missing values. With values that are `known`
+    of each column the others are named, by sums of weights (`dpdist.data.texts.weigh_values`), with noise of their own.
+    """
     executor, shards = attempt.executor, sizes_for(table.rows)[0]
     with attempt.stage("counting values") as progress:
         task = executor.tasks("values")
-        parts = [task("count", split_values, records, i, names, shards) for records, i in table.parts(task)]
-        tasks = [
-            task(
-                "name", name_shard, [task("send", operator.itemgetter(shard), part) for part in parts], how, attempt.key
-            )
-            for shard in range(shards)
-        ]
+        parts = [task("count", split_values, records, i, names, shards, known) for records, i in table.parts(task)]
+        sent = [[task("send", operator.itemgetter(shard), part) for part in parts] for shard in range(shards)]
+        stream = "" if known is None else "again/"
+        tasks = [task("name", name_shard, pieces, how, attempt.key, stream) for pieces in sent]
         missing = task.tree("sum", sum, [task("missing", operator.itemgetter(shards), part) for part in parts])
         *found, total = executor.compute([*tasks, missing], progress=progress)
     return [one for shard in found for one in shard], total
 
 
-def split_values(table: Table | ArrowRecords, partition: int, names: Sequence[str], shards: int) -> list[object]:
-    """The counts of a partition for each shard, a `VALUES` table a column; then the numbers of missing values."""
-    counts, missing = count_values(table.texts(partition, names), len(names))
+def split_values(
+    table: Table | ArrowRecords,
+    partition: int,
+    names: Sequence[str],
+    shards: int,
+    known: Sequence[Sequence[str]] | None = None,
+) -> list[object]:
+    """The counts of a partition for each shard, a `VALUES` table a column; then the numbers of missing values, or 0
+    where values are known.
+    """
+    batches, missing = table.texts(partition, names), np.zeros(len(names), np.int64)
+    if known is None:
+        counts, missing = count_values(batches, len(names))
+    else:
+        counts = weigh_values(batches, known)
     shares = [bucket_of(counted["value"], BUCKETS) * shards // BUCKETS for counted in counts]
     pieces: list[object] = [
         [counted.filter(pa.array(share == shard)) for counted, share in zip(counts, shares, strict=True)]
@@ -67,16 +85,18 @@ def split_values(table: Table | ArrowRecords, partition: int, names: Sequence[st
     return [*pieces, missing]
 
 
-def name_shard(pieces: list[list[pa.Table]], how: How, key: KeyRef) -> Named:
+def name_shard(pieces: list[list[pa.Table]], how: How, key: KeyRef, stream: str = "") -> Named:
     """The values of a shard with their noisy counts, where these reach the threshold."""
     noise, found = load_noise(key), []
     for column, tables in enumerate(zip(*pieces, strict=True)):
-        found += named(added(tables), column, how, noise)
+        found += named(added(tables), column, how, noise, stream)
     return found
 
 
-def named(counts: pa.Table, column: int, how: How, noise: Noise) -> Named:
-    """The values of a `VALUES` table of whole buckets with their noisy counts, where these reach the threshold."""
+def named(counts: pa.Table, column: int, how: How, noise: Noise, stream: str = "") -> Named:
+    """The values of a `VALUES` table of whole buckets with their noisy counts, where these reach the threshold; names
+    of noise begin with `stream`.
+    """
     mechanism, scale, threshold = how
     counts = counts.sort_by("value")
     buckets = bucket_of(counts["value"], BUCKETS)
@@ -85,7 +105,7 @@ def named(counts: pa.Table, column: int, how: How, noise: Noise) -> Named:
     found: Named = []
     for bucket in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
         own = slice(ends[bucket - 1] if bucket else 0, ends[bucket])
-        noisy = noisy_counts(true[own], how=(mechanism, scale), noise=noise, name=f"{column}/{bucket}")
+        noisy = noisy_counts(true[own], how=(mechanism, scale), noise=noise, name=f"{stream}{column}/{bucket}")
         kept = np.flatnonzero(noisy >= threshold)
         values = counts["value"].take(pa.array(order[own][kept])).to_pylist()
         found += [(column, value, count) for value, count in zip(values, noisy[kept].tolist(), strict=True)]
@@ -108,11 +128,13 @@ def canary_counts(
     counted_as: tuple[Mechanism, float],
     far: float,
     noise: Noise,
+    again: How | None = None,
 ) -> Floats:
     """What an audit reads: noisy counts of columns of a table with this many canaries, which are 0 or 1.
 
     In columns of texts a canary has a value that is frequent without it, with a count so many times the deviation
-    `far` above the threshold, and one of no other record in the last of them; in `others` a bin of its own.
+    `far` above the threshold, and one of no other record in the last of them; in `others` a bin of its own. With
+    `again` these values are counted by weight as well, as if none were known.
     """
     texts, others = min(texts, _MOST_COLUMNS), min(others, _MOST_COLUMNS)
     frequent = named_as[2] + round(_FREQUENT * far)
@@ -122,5 +144,10 @@ def canary_counts(
         values = [value for value, count in own.items() if count]
         table = pa.table([values, [own[value] for value in values]], schema=VALUES)
         counts[column] = float(sum(count for _, _, count in named(table, column, named_as, noise)))
+    if again is not None and texts:
+        frequent = again[2] + round(_FREQUENT * again[1]) + record * weight_of(texts)
+        tables = [pa.table([["frequent"], [frequent]], schema=VALUES)] * texts
+        sums = [sum(count for _, _, count in named(own, i, again, noise, "again/")) for i, own in enumerate(tables)]
+        counts += [total * far / again[1] for total in sums]  # with noise as large as that of the others
     bins = noisy_counts(np.full(others, record, np.int64), how=counted_as, noise=noise, name="bins")
     return np.array([*counts, *bins], np.float64)

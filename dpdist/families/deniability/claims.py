@@ -17,7 +17,6 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from dpdist.data.count import PairCounts, pair_counts
-from dpdist.families.base.cutting import joined
 from dpdist.families.base.network import Network, thresholds_from_weights
 from dpdist.families.base.rehearsal import EXECUTOR, key_from
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesis, SeedSynthesizer
@@ -38,7 +37,7 @@ from dpdist.families.deniability.structure import (
 )
 from dpdist.model.claims import model_claim
 from dpdist.privacy import accountant
-from dpdist.privacy.arrays import Codes, Counts, Floats
+from dpdist.privacy.arrays import Codes, Counts, Floats, joined
 from dpdist.privacy.deniability import SeedRecords, pass_probability
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
@@ -63,17 +62,12 @@ def structure_claim(schema: Schema, plan: StructurePlan, *, delta: float) -> Cla
     canary: Codes = [
         np.array([np.argmax(a.bucket_map != a.bucket_map[0]) or a.cardinality - 1], a.dtype) for a in schema.attributes
     ]
-
-    return Claim(
-        name=f"structure ({plan.score}, {plan.noise})",
-        absent=partial(_measured, others, schema, plan),
-        present=partial(_measured, others + pair_counts(canary, sizes), schema, plan),
-        epsilon=accountant.epsilon(plan.event, delta=delta),
-        delta=delta,
-    )
+    sides, epsilon = (others, others + pair_counts(canary, sizes)), accountant.epsilon(plan.event, delta=delta)
+    name = f"structure ({plan.score}, {plan.noise})"
+    return Claim.of(name, partial(_measured, schema, plan), sides, epsilon=epsilon, delta=delta)
 
 
-def _measured(counts: PairCounts, schema: Schema, plan: StructurePlan, noise: Noise) -> Floats:
+def _measured(schema: Schema, plan: StructurePlan, counts: PairCounts, noise: Noise) -> Floats:
     return np.array(measure_structure(counts, schema, plan=plan, noise=noise).values)
 
 
@@ -93,12 +87,11 @@ def tables_claim(schema: Schema, structure: Structure, plan: ParameterPlan, *, d
         start + place for start, size in zip(starts, structure.cells, strict=True) for place in inside if place < size
     ]
     places += [place for place in np.flatnonzero(counts[1]).tolist() if place >= sum(structure.cells)]
-    absent, present = (partial(_noisy_cells, table, structure, plan, places) for table in counts)
-    epsilon = accountant.epsilon(plan.event, delta=delta)
-    return Claim(name=f"count tables ({plan.noise})", absent=absent, present=present, epsilon=epsilon, delta=delta)
+    noisy, epsilon = partial(_noisy_cells, structure, plan, places), accountant.epsilon(plan.event, delta=delta)
+    return Claim.of(f"count tables ({plan.noise})", noisy, counts, epsilon=epsilon, delta=delta)
 
 
-def _noisy_cells(counts: Counts, structure: Structure, plan: ParameterPlan, places: list[int], noise: Noise) -> Floats:
+def _noisy_cells(structure: Structure, plan: ParameterPlan, places: list[int], counts: Counts, noise: Noise) -> Floats:
     noisy = measure_tables(counts, structure, plan=plan, noise=noise)
     cells = [part.reshape(-1) for part in (*noisy.tables, *noisy.sums)]
     return np.concatenate(cells)[places].astype(np.float64)

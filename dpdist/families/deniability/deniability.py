@@ -34,11 +34,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.errors import CheckFailed
-from dpdist.families.base.cutting import joined
 from dpdist.families.base.network import Network
 from dpdist.families.deniability.prefixes import PrefixCode, SeedIndex
 from dpdist.families.deniability.spec import DeniabilitySpec
-from dpdist.privacy.arrays import Codes, Counts
+from dpdist.privacy.arrays import Codes, Counts, joined
 from dpdist.privacy.noise import Noise
 
 
@@ -261,7 +260,4 @@ def candidate_batch(
             candidates = synthesizer.propose(noise, prefix, first, last)
             passes = test.passes(noise, synthesizer, candidates, synthesizer.counts(seeds, candidates), first)
         parts.append(Passed.of(candidates, passes, first))
-    return Passed(
-        np.concatenate([part.indices for part in parts]),
-        joined(part.codes for part in parts),
-    )
+    return Passed(np.concatenate([part.indices for part in parts]), joined(part.codes for part in parts))

@@ -23,11 +23,10 @@ from dpdist.data.report import check
 from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.errors import EmptyTable
-from dpdist.families.base.cutting import joined
 from dpdist.families.deniability.search import NOISE_SHARE
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec, Shares
 from dpdist.families.deniability.splits import plan_model
-from dpdist.privacy.arrays import Codes, Floats
+from dpdist.privacy.arrays import Codes, Floats, joined
 from dpdist.privacy.deniability import pass_probability
 from dpdist.spec.schema import Schema
 from dpdist.spec.validation import change

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.records import slices
-from dpdist.families.base.cutting import spans_of
+from dpdist.families.deniability import prefixes
 from dpdist.families.deniability.deniability import (
     CandidateRecords,
     Passed,
@@ -30,40 +30,32 @@ from dpdist.families.deniability.deniability import (
     candidate_batch,
     seed_ranks,
 )
-from dpdist.families.deniability.prefixes import (
-    PrefixCode,
-    SeedIndex,
-    SeedKeys,
-    key_histogram,
-    key_ranges,
-    keys_between,
-    merge_keys,
-    seed_keys,
-)
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.privacy.arrays import Codes, Counts
+from dpdist.privacy.arrays import Codes, Counts, spans_of
 
 if TYPE_CHECKING:
     from dpdist.cluster.executor import Deferred, Executor
 
 
-def shard_count(code: PrefixCode, *, records: int, memory: int) -> int:
+def shard_count(code: prefixes.PrefixCode, *, records: int, memory: int) -> int:
     """Ranges that the seeds (`records`, or an upper bound) are cut into so that the index of each takes about `memory`
     bytes: a fraction of a worker's, since building an index takes a few times its size.
     """
     return max(1, -(-code.index_bytes(records) // memory))
 
 
-def sharded_seeds(executor: Executor, parts: Sequence[Deferred], code: PrefixCode, *, shards: int) -> list[Deferred]:
+def sharded_seeds(
+    executor: Executor, parts: Sequence[Deferred], code: prefixes.PrefixCode, *, shards: int
+) -> list[Deferred]:
     """Graphs of one `SeedIndex` for each range of keys, ascending; `parts` are the seeds of each partition."""
     task = executor.tasks("seeds")
-    keys = [task("keys", seed_keys, code, part) for part in parts]
-    histogram = task.tree("sum", _add_all, [task("histogram", key_histogram, code, key) for key in keys])
-    ranges = task("ranges", key_ranges, code, histogram, shards)
+    keys = [task("keys", prefixes.seed_keys, code, part) for part in parts]
+    histogram = task.tree("sum", _add_all, [task("histogram", prefixes.key_histogram, code, key) for key in keys])
+    ranges = task("ranges", prefixes.key_ranges, code, histogram, shards)
     indexes = []
     for shard in range(shards):
         pieces = [task("cut", _cut, key, ranges, shard) for key in keys]
-        indexes.append(task("index", SeedIndex, code, task.tree("merge", merge_keys, pieces)))
+        indexes.append(task("index", prefixes.SeedIndex, code, task.tree("merge", prefixes.merge_keys, pieces)))
     return indexes
 
 
@@ -171,17 +163,17 @@ def _add_all(arrays: Sequence[Counts]) -> Counts:
     return reduce(np.add, arrays)
 
 
-def _cut(keys: SeedKeys, ranges: Sequence[tuple[int, int]], shard: int) -> SeedKeys:
-    return keys_between(keys, *ranges[shard])
+def _cut(keys: prefixes.SeedKeys, ranges: Sequence[tuple[int, int]], shard: int) -> prefixes.SeedKeys:
+    return prefixes.keys_between(keys, *ranges[shard])
 
 
 def _make_and_test(
-    key: KeyRef, synthesizer: SeedSynthesis, seeds: SeedIndex | None, test: PrivacyTest, start: int, stop: int
+    key: KeyRef, synthesizer: SeedSynthesis, seeds: prefixes.SeedIndex | None, test: PrivacyTest, start: int, stop: int
 ) -> Passed:
     return candidate_batch(load_noise(key), synthesizer, seeds, test, start, stop)
 
 
-def _find_seeds(key: KeyRef, index: SeedIndex, sizes: list[int], shard: int, start: int, stop: int) -> Codes:
+def _find_seeds(key: KeyRef, index: prefixes.SeedIndex, sizes: list[int], shard: int, start: int, stop: int) -> Codes:
     ranks = seed_ranks(load_noise(key), start, stop, seeds=sum(sizes))
     return index.prefixes(ranks, offset=sum(sizes[:shard]))
 

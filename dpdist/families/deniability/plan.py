@@ -16,18 +16,10 @@ from typing import Any
 from dpdist.data.count import pair_cells
 from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.plan import Needs, Plan, core_seconds
+from dpdist.families.deniability import splits
 from dpdist.families.deniability.own_model import DeclaredModel
 from dpdist.families.deniability.parameters import ParameterPlan
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
-from dpdist.families.deniability.splits import (
-    LARGEST_BATCH,
-    ModelPlan,
-    SeedPlan,
-    declared_model,
-    plan_model,
-    plan_seeds,
-    with_seeds,
-)
 from dpdist.privacy import accountant
 from dpdist.privacy.calibrate import BITS, least_scale
 from dpdist.privacy.deniability import theorem1
@@ -46,8 +38,8 @@ class PlausibleDeniabilityPlan(Plan):
     """Everything a plausible-deniability release will do and cost, before it reads a record."""
 
     spec: PlausibleDeniabilitySpec
-    model: ModelPlan
-    seeds: SeedPlan | None  # None when every attribute is resampled
+    model: splits.ModelPlan
+    seeds: splits.SeedPlan | None  # None when every attribute is resampled
     event: Event = field()  # the charge of the release
 
     @property
@@ -77,7 +69,7 @@ class PlausibleDeniabilityPlan(Plan):
     def batch_size(self, slots: float) -> int:
         """Candidates in a batch, where this many tasks run at once; the released records do not depend on it."""
         share = math.ceil(self.candidates_at_least / slots)
-        return min(LARGEST_BATCH, max(SMALLEST_BATCH, 1 << math.ceil(math.log2(share))))
+        return min(splits.LARGEST_BATCH, max(SMALLEST_BATCH, 1 << math.ceil(math.log2(share))))
 
     @cached_property
     def guarantees(self) -> tuple[Guarantee, ...]:
@@ -137,12 +129,12 @@ class PlausibleDeniabilityPlan(Plan):
     def needs(self) -> Needs:
         """Memory, tasks and time, from public sizes only."""
         rows, width = self.spec.data.minimum_records, len(self.spec.table.attributes)
-        batches = math.ceil(self.candidates_at_most / LARGEST_BATCH)
+        batches = math.ceil(self.candidates_at_most / splits.LARGEST_BATCH)
         parts = math.ceil(self.spec.synthesis.records / self.spec.output.rows_per_part)
         return Needs(
             partitions=self.partitions,
             tasks=3 * self.partitions + batches + parts,
-            task_bytes=8 * self.model.parameters.cells_at_most + 40 * (self.row_bytes + 1) * LARGEST_BATCH,
+            task_bytes=8 * self.model.parameters.cells_at_most + 40 * (self.row_bytes + 1) * splits.LARGEST_BATCH,
             held_bytes=rows * (self.row_bytes + 1),
             seconds=core_seconds(read=3 * self.values, drawn=self.candidates_at_least * width),
         )
@@ -220,19 +212,19 @@ def plan(spec: PlausibleDeniabilitySpec) -> PlausibleDeniabilityPlan:
     """
     if spec.model.structure == "learned":
         pair_cells(spec.table.cardinalities)  # refuses domains whose pairs do not fit a worker
-    seeds = plan_seeds(spec) if spec.uses_seeds else None
+    seeds = splits.plan_seeds(spec) if spec.uses_seeds else None
     own = spec.model.hook is not None
-    model = declared_model(spec) if own else _budgeted(spec)
-    event = model.event if seeds is None or seeds.event is None else with_seeds(model, seeds.event)
+    model = splits.declared_model(spec) if own else _budgeted(spec)
+    event = model.event if seeds is None or seeds.event is None else splits.with_seeds(model, seeds.event)
     return PlausibleDeniabilityPlan(spec=spec, model=model, seeds=seeds, event=event)
 
 
-def _budgeted(spec: PlausibleDeniabilitySpec, *, bits: int = BITS) -> ModelPlan:
+def _budgeted(spec: PlausibleDeniabilitySpec, *, bits: int = BITS) -> splits.ModelPlan:
     """The model whose stages spend as much as its budget admits."""
     budget = spec.privacy.budget
 
     def cost(scale: float) -> float:
-        return accountant.epsilon(plan_model(spec, 1 / scale).event, delta=budget.delta)
+        return accountant.epsilon(splits.plan_model(spec, 1 / scale).event, delta=budget.delta)
 
     scale = least_scale(cost, epsilon=budget.epsilon, delta=budget.delta, least=1 / _LARGEST_FACTOR, bits=bits)
-    return plan_model(spec, 1 / scale)
+    return splits.plan_model(spec, 1 / scale)

@@ -15,17 +15,9 @@ from dpdist.families.base.calibration import confirm
 from dpdist.families.base.family import Stage
 from dpdist.families.base.network import Network
 from dpdist.families.base.passes import Passes
+from dpdist.families.deniability import graph
 from dpdist.families.deniability.deniability import PrivacyTest, SeedSynthesis, SeedSynthesizer
 from dpdist.families.deniability.estimation import estimate_network
-from dpdist.families.deniability.graph import (
-    candidate_batches,
-    first_passing,
-    passed_counts,
-    released_parts,
-    seed_sizes,
-    shard_count,
-    sharded_seeds,
-)
 from dpdist.families.deniability.own_model import DeclaredModel, OwnSynthesizer
 from dpdist.families.deniability.parameters import NoisyTables, ParameterPlan, measure_tables, tables_operator
 from dpdist.families.deniability.plan import MEMORY_FOR_SEEDS, PlausibleDeniabilityPlan
@@ -136,14 +128,14 @@ def index_seeds(attempt: DeniabilityAttempt) -> IndexedSeeds:
         return IndexedSeeds(synthesizer, [])
     passes, code = _passes(attempt), synthesizer.prefix_code
     rows = math.ceil(passes.table.rows * float(spec.split.shares.seeds))
-    shards = shard_count(code, records=rows, memory=int(MEMORY_FOR_SEEDS * executor.worker_memory))
+    shards = graph.shard_count(code, records=rows, memory=int(MEMORY_FOR_SEEDS * executor.worker_memory))
     if shards == 1:
         indexes = [passes.held(seed_operator(code), label=_label(spec, SEEDS), stage="indexing seeds")]
     else:
         codes = passes.codes(label=_label(spec, SEEDS))
         with attempt.stage("indexing seeds") as progress:
-            indexes = executor.persist(sharded_seeds(executor, codes, code, shards=shards), progress=progress)
-    seeds = sum(executor.compute(seed_sizes(executor, indexes)))
+            indexes = executor.persist(graph.sharded_seeds(executor, codes, code, shards=shards), progress=progress)
+    seeds = sum(executor.compute(graph.seed_sizes(executor, indexes)))
     attempt.operator["seeds"] = seeds
     if plan.count is not None:
         confirm(seeds, plan.count, noise=attempt.noise, name="seeds", setting="data.minimum_records")
@@ -168,9 +160,11 @@ def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:
     test = PrivacyTest.of(spec.privacy.deniability)
     attempt.before_noise()
     with attempt.stage("synthesising") as progress:
-        batches, counts = first_passing(
+        batches, counts = graph.first_passing(
             executor,
-            partial(candidate_batches, executor, seeds.synthesizer, test, seeds.indexes, attempt.key, batch_size=size),
+            partial(
+                graph.candidate_batches, executor, seeds.synthesizer, test, seeds.indexes, attempt.key, batch_size=size
+            ),
             records=records,
             at_least=plan.candidates_at_least,
             at_most=plan.candidates_at_most,
@@ -180,7 +174,7 @@ def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:
     attempt.operator["candidates"] = {"tried": len(batches) * size, "passed": sum(counts)}
     check = None if plan.seeds is None else plan.seeds.passes
     if check is not None:
-        first = sum(executor.compute(passed_counts(executor, batches, below=check.candidates)))
+        first = sum(executor.compute(graph.passed_counts(executor, batches, below=check.candidates)))
         confirm(first, check, noise=attempt.noise, name="passes", setting="synthesis.minimum_pass_rate")
     if sum(counts) < records:
         raise CheckFailed(
@@ -188,7 +182,7 @@ def synthesise(attempt: DeniabilityAttempt) -> ReleasedRecords:
             "k, raise gamma, or resample more attributes (synthesis.omega). The charge stays spent"
         )
     rows = spec.output.rows_per_part
-    return ReleasedRecords(released_parts(executor, batches, counts, records=records, rows_per_part=rows))
+    return ReleasedRecords(graph.released_parts(executor, batches, counts, records=records, rows_per_part=rows))
 
 
 def _passes(attempt: DeniabilityAttempt) -> Passes:

@@ -20,21 +20,10 @@ import numpy as np
 from dpdist.data.count import PairCounts
 from dpdist.errors import SpecError
 from dpdist.families.base.calibration import grid_noise
-from dpdist.families.deniability.search import (
-    cfs_parents,
-    dependence_parents,
-    entropies,
-    entropy_columns,
-    mutual_information,
-    pair_distances,
-    pair_matrix,
-    symmetrical_uncertainty,
-    topological_order,
-    total_variation_sensitivity,
-)
+from dpdist.families.deniability import search
 from dpdist.privacy.accountant import choose_noise
+from dpdist.privacy.arrays import grid_below, round_to_grid
 from dpdist.privacy.event import Event
-from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.sensitivity import bounds
 from dpdist.spec.schema import Schema
@@ -95,9 +84,12 @@ def structure_plan(
         raise SpecError("model.structure: one attribute has no structure to learn; set it to `independent`")
     if score == "total-variation":
         count = math.comb(len(schema.attributes), 2)
-        exact, published = total_variation_sensitivity(minimum_records), 3 / minimum_records + 2 / minimum_records**2
+        exact, published = (
+            search.total_variation_sensitivity(minimum_records),
+            3 / minimum_records + 2 / minimum_records**2,
+        )
     else:
-        count = len(entropy_columns(schema))
+        count = len(search.entropy_columns(schema))
         both = bounds(records=minimum_records, order=1, adjacency="add/remove")
         exact, published = both.sensitivity, both.published_bound
     grid = max(grid_below(exact * 2.0**-30), _FINEST_GRID)
@@ -134,9 +126,9 @@ def measure_structure(counts: PairCounts, schema: Schema, *, plan: StructurePlan
     check. Streams ``structure/entropies`` and ``structure/total-variation``.
     """
     if plan.score == "total-variation":
-        name, exact = "structure/total-variation", pair_distances(counts, schema)
+        name, exact = "structure/total-variation", search.pair_distances(counts, schema)
     else:
-        name, exact = "structure/entropies", entropies(counts, schema)
+        name, exact = "structure/entropies", search.entropies(counts, schema)
     values = round_to_grid(exact, grid=plan.grid)
     values = values + grid_noise(noise, name, len(values), mechanism=plan.noise, scale=plan.scale, grid=plan.grid)
     return StructureStatistics(score=plan.score, values=tuple(values.tolist()))
@@ -212,17 +204,19 @@ def learn_structure(
 
     if statistics.score == "cfs":
         turns = sorted(range(len(sizes)), key=lambda i: (sizes[i], i))
-        child, between = symmetrical_uncertainty(statistics.values, schema)
-        return _structure(schema, cfs_parents(child, between, sequence=turns, admissible=admissible), order, regressed)
+        child, between = search.symmetrical_uncertainty(statistics.values, schema)
+        return _structure(
+            schema, search.cfs_parents(child, between, sequence=turns, admissible=admissible), order, regressed
+        )
     if statistics.score == "total-variation":
-        dependence = np.pi * np.clip(pair_matrix(statistics.values, len(sizes)), 0.0, 1.0) ** 2
+        dependence = np.pi * np.clip(search.pair_matrix(statistics.values, len(sizes)), 0.0, 1.0) ** 2
         loss = [BUCKET_LOSS if b < c else 0.0 for b, c in zip(buckets, sizes, strict=True)]
         seen = dependence * (1 - np.array(loss))
     else:
-        seen = math.log(2) * mutual_information(statistics.values, schema)
+        seen = math.log(2) * search.mutual_information(statistics.values, schema)
         dependence = np.maximum(seen, seen.T)
     seen[list(regressed)] *= 1 - REGRESSION_LOSS
-    parents = dependence_parents(
+    parents = search.dependence_parents(
         dependence,
         seen,
         cardinalities=sizes,
@@ -241,7 +235,7 @@ def _structure(
         cardinalities=schema.cardinalities,
         bucket_counts=schema.bucket_counts,
         parents=tuple(tuple(sorted(chosen)) for chosen in parents),
-        order=topological_order(parents, _places(schema, order)),
+        order=search.topological_order(parents, _places(schema, order)),
         regressed=regressed,
     )
 

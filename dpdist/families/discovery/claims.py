@@ -13,15 +13,8 @@ from dpdist.privacy.testing import Claim
 
 def claims(plan: DiscoveryPlan) -> tuple[Claim, ...]:
     """The counts of the first columns, by the functions that a release calls."""
-    return (
-        Claim(
-            name=f"counts of {len(plan.spec.columns)} columns ({plan.mechanism}, values from {plan.named_from:,})",
-            absent=partial(_released, plan, 0),
-            present=partial(_released, plan, 1),
-            epsilon=plan.epsilon,
-            delta=plan.delta,
-        ),
-    )
+    name = f"counts of {len(plan.spec.columns)} columns ({plan.mechanism}, values from {plan.named_from:,})"
+    return (Claim.of(name, partial(_released, plan), (0, 1), epsilon=plan.epsilon, delta=plan.delta),)
 
 
 def _released(plan: DiscoveryPlan, record: int, noise: Noise) -> Floats:

@@ -52,13 +52,11 @@ def counts_claim(plan: HistogramPlan) -> Claim:
         np.concatenate([np.flatnonzero((a + b).reshape(-1)) for a, b in zip(other, canary, strict=True)])
     )
     places = [inside[inside < min(table.size, _LARGEST)] for table in canary]  # shared noise shows at the same place
-    sides = (partial(_noisy_cells, tables, plan, places) for tables in (absent, canary))
-    without, having = sides
     kinds = "/".join(sorted({kind for kind, _ in plan.noise}))
     count = len(plan.counts.queries)
     epsilon = accountant.epsilon(event, delta=plan.delta)
     name = f"{count} histogram{'s' if count > 1 else ''} ({kinds}, {plan.spec.privacy.adjacency})"
-    return Claim(name=name, absent=without, present=having, epsilon=epsilon, delta=plan.delta)
+    return Claim.of(name, partial(_noisy_cells, plan, places), (absent, canary), epsilon=epsilon, delta=plan.delta)
 
 
 def bins_claim(plan: BinningPlan, *, adjacency: Adjacency, delta: float) -> Claim:
@@ -68,13 +66,12 @@ def bins_claim(plan: BinningPlan, *, adjacency: Adjacency, delta: float) -> Clai
     canary = [np.bincount([0], minlength=code + 1) * unit for code in codes]
     other = [np.bincount([code]) for code in codes]
     absent = other if adjacency == "replacement" else [np.zeros_like(counts) for counts in other]
-    without, having = (partial(_noisy_nodes, counts, plan) for counts in (absent, canary))
     epsilon = accountant.epsilon(plan.event, delta=delta)
     name = f"choice of bins ({plan.measurement.mechanism}, {adjacency})"
-    return Claim(name=name, absent=without, present=having, epsilon=epsilon, delta=delta)
+    return Claim.of(name, partial(_noisy_nodes, plan), (absent, canary), epsilon=epsilon, delta=delta)
 
 
-def _noisy_nodes(tables: list[Counts], plan: BinningPlan, noise: Noise) -> Floats:
+def _noisy_nodes(plan: BinningPlan, tables: list[Counts], noise: Noise) -> Floats:
     """First and last node of each level: of the codes up to that of the second record, which are all that is drawn."""
     levels = [level for i, counts in enumerate(tables) for level in noisy_levels(counts, plan, i, noise=noise)]
     return np.array([float(level[place]) for level in levels for place in (0, -1)])
@@ -100,7 +97,7 @@ def _tables_of_worst(plan: HistogramPlan) -> list[Counts]:
     return histograms(codes, plan.counts)
 
 
-def _noisy_cells(tables: list[Counts], plan: HistogramPlan, places: list[NDArray[np.intp]], noise: Noise) -> Floats:
+def _noisy_cells(plan: HistogramPlan, places: list[NDArray[np.intp]], tables: list[Counts], noise: Noise) -> Floats:
     cells = []
     for number, (table, (mechanism, scale), where) in enumerate(zip(tables, plan.noise, places, strict=True)):
         part = table.reshape(-1)[: int(where.max(initial=0)) + 1]
@@ -131,7 +128,7 @@ def canaries(plan: HistogramPlan) -> tuple[Canaries, ...]:
     return (Canaries(name=name, scores=scores, count=cells[number], epsilon=epsilon, delta=plan.delta),)
 
 
-def _noisy_entropies(table: NDArray[np.int64], plan: EntropyPlan, noise: Noise) -> Floats:
+def _noisy_entropies(plan: EntropyPlan, table: NDArray[np.int64], noise: Noise) -> Floats:
     return release_entropies([table] * len(plan.orders), plan, noise=noise, name="histogram/entropy")
 
 
@@ -149,13 +146,12 @@ def curves_claim(plan: CurvePlan, *, delta: float) -> Claim:
     )
     without = others if plan.adjacency == "add/remove" else others + opposite
     axes = directions[:, : min(2, directions.shape[1])]
-    absent, present = (partial(_noisy_mean, sums, plan, axes) for sums in (without, others + one))
-    epsilon = accountant.epsilon(plan.event, delta=delta)
+    noisy, epsilon = partial(_noisy_mean, plan, axes), accountant.epsilon(plan.event, delta=delta)
     name = f"mean of curves ({plan.adjacency})"
-    return Claim(name=name, absent=absent, present=present, epsilon=epsilon, delta=delta)
+    return Claim.of(name, noisy, (without, others + one), epsilon=epsilon, delta=delta)
 
 
-def _noisy_mean(sums: CurveSums, plan: CurvePlan, axes: Floats, noise: Noise) -> Floats:
+def _noisy_mean(plan: CurvePlan, axes: Floats, sums: CurveSums, noise: Noise) -> Floats:
     mean = release_mean(sums, plan, noise=noise, name="curves")
     return np.append((mean.coefficients * mean.curves) @ axes, float(mean.curves))
 
@@ -173,10 +169,10 @@ def claims(plan: HistogramPlan) -> tuple[Claim, ...]:
         n, own = plan.entropies.records, plan.entropies.unit
         alone = np.array([n - own] + [1] * own, np.int64)
         without = np.array([n - own if plan.entropies.adjacency == "add/remove" else n] + [0] * own, np.int64)
-        absent, present = (partial(_noisy_entropies, table, plan.entropies) for table in (without, alone))
+        noisy = partial(_noisy_entropies, plan.entropies)
         epsilon = accountant.epsilon(plan.entropies.event, delta=plan.delta)
         name = f"{len(plan.entropies.orders)} entropies ({plan.entropies.mechanism}, {plan.entropies.adjacency})"
-        made.append(Claim(name=name, absent=absent, present=present, epsilon=epsilon, delta=plan.delta))
+        made.append(Claim.of(name, noisy, (without, alone), epsilon=epsilon, delta=plan.delta))
     if plan.curves is not None:
         made.append(curves_claim(plan.curves, delta=plan.delta))
     return tuple(made)

@@ -32,12 +32,11 @@ from dpdist.errors import CheckFailed, ColumnMismatch, OutOfDomain, SpecError
 from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.histogram.kernels import Basis
 from dpdist.families.histogram.measurement import changed_cells, sampler_delta
-from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.arrays import Counts, Floats, grid_below
 from dpdist.privacy.calibrate import round_up
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed, Gaussian
 from dpdist.privacy.formatting import Fact
-from dpdist.privacy.grid import grid_below
 from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.portable import matmul

@@ -22,11 +22,11 @@ from dpdist.families.base.calibration import GaussianPlan, Mechanism, grid_noise
 from dpdist.families.histogram.measurement import sampler_delta
 from dpdist.families.histogram.spec import CHECK_SHARE
 from dpdist.privacy import accountant
+from dpdist.privacy.arrays import grid_below, round_to_grid
 from dpdist.privacy.checks import CountCheck, count_check
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Gaussian
 from dpdist.privacy.formatting import Fact
-from dpdist.privacy.grid import grid_below, round_to_grid
 from dpdist.privacy.guarantee import Adjacency
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.portable import exp2, log2

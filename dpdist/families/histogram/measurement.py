@@ -24,11 +24,11 @@ from dpdist.errors import AccountingError
 from dpdist.families.base.calibration import GaussianPlan, Mechanism, deviation
 from dpdist.families.histogram.postprocess import largest_remainder
 from dpdist.privacy import accountant
+from dpdist.privacy.arrays import LARGEST_SCALE
 from dpdist.privacy.calibrate import least_scale
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Gaussian, LaplaceLeakage
 from dpdist.privacy.formatting import shown
-from dpdist.privacy.grid import LARGEST_SCALE
 from dpdist.privacy.guarantee import PML, Adjacency
 from dpdist.privacy.leakage import chain_event, check_alpha, common_scale, composed, noiseless_leakage
 from dpdist.privacy.noise import SAMPLER_DELTA

@@ -31,7 +31,7 @@ from dpdist.privacy.arrays import Floats
 from dpdist.privacy.checks import CountCheck
 from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.sampled_gaussian import SampledUnit
+from dpdist.privacy.pieces import SampledUnit
 from dpdist.privacy.testing import Claim
 
 _MIXTURES, _DELTA = 4, 0.01
@@ -47,16 +47,12 @@ def mixtures_claim(
     plan = _small_plan(mixtures, sigma_over_clip)
     other, canary = (float(row[0]) for row in clip_rows([[-1.0, 0.0], [1.0, 0.0]], clip=1.0))
     others = mixtures.minimum - mixtures.unit
-    ends = (np.arange(others + extra) >= others for extra in (0, mixtures.unit))
+    ends = ((np.arange(others + extra) >= others).astype(np.uint8) for extra in (0, mixtures.unit))
     sampled = SampledUnit(sigma_over_clip * mixtures.order / (canary - other), mixtures.sampling_rate, mixtures.unit)
-    absent, present = (partial(_mixture_scores, plan, sampled, end.astype(np.uint8), other, canary) for end in ends)
-    return Claim(
-        name=f"{mixtures.records} mixtures of {mixtures.order} of {mixtures.minimum} ({name})",
-        absent=absent,
-        present=present,
-        epsilon=accountant.epsilon(mixtures.event(sigma_over_clip), delta=delta),
-        delta=delta,
-    )
+    scores = partial(_mixture_scores, plan, sampled, (other, canary))
+    epsilon = accountant.epsilon(mixtures.event(sigma_over_clip), delta=delta)
+    name = f"{mixtures.records} mixtures of {mixtures.order} of {mixtures.minimum} ({name})"
+    return Claim.of(name, scores, ends, epsilon=epsilon, delta=delta)
 
 
 def _small_plan(mixtures: ClassMixtures, sigma_over_clip: float) -> MixingPlan:
@@ -94,9 +90,10 @@ def _small_plan(mixtures: ClassMixtures, sigma_over_clip: float) -> MixingPlan:
 
 
 def _mixture_scores(
-    plan: MixingPlan, sampled: SampledUnit, end: NDArray[np.uint8], other: float, canary: float, noise: Noise
+    plan: MixingPlan, sampled: SampledUnit, rows_of: tuple[float, float], end: NDArray[np.uint8], noise: Noise
 ) -> Floats:
     """The log-likelihood ratio of the mixtures, their means, and how far the coordinates differ."""
+    other, canary = rows_of
     codes = [np.zeros_like(end), end, np.ones_like(end)]
     made = rehearse(plan, stages(plan), codes, key=key_from(noise), until=Mixtures).result(Mixtures)
     rows = np.concatenate(made.classes[0].blocks).astype(np.float64)
@@ -113,11 +110,9 @@ def _mixture_scores(
 def confirmation_claim(plan: MixingPlan, part: ClassPlan) -> Claim:
     """The outcome of the noisy count of a class of the plan, at the number of records where it is least certain."""
     alone, size = replace(plan, classes=(part,)), max(round(part.check.threshold), plan.order)
-    absent, present = (partial(_confirmed, alone, number) for number in (size, size + part.check.unit))
-    epsilon = accountant.epsilon(part.check.event, delta=plan.delta)
-    return Claim(
-        name=f"minimum of class {part.value}", absent=absent, present=present, epsilon=epsilon, delta=plan.delta
-    )
+    sides, epsilon = (size, size + part.check.unit), accountant.epsilon(part.check.event, delta=plan.delta)
+    name = f"minimum of class {part.value}"
+    return Claim.of(name, partial(_confirmed, alone), sides, epsilon=epsilon, delta=plan.delta)
 
 
 def _confirmed(plan: MixingPlan, size: int, noise: Noise) -> Floats:
@@ -135,14 +130,13 @@ def moments_claim(encoding: Encoding, plan: MomentPlan, *, delta: float, unit: i
     ]
     one = [moment_sums(encoding, place, column) for place, column in enumerate(columns)]
     none = [np.zeros_like(sums) for sums in one]
-    absent, present = (
-        partial(_noisy_moments, encoding, plan, count, sums) for count, sums in ((many - unit, none), (many, one))
-    )
-    epsilon = accountant.epsilon(plan.event, delta=delta)
-    return Claim(name="means and deviations", absent=absent, present=present, epsilon=epsilon, delta=delta)
+    noisy, epsilon = partial(_noisy_moments, encoding, plan), accountant.epsilon(plan.event, delta=delta)
+    sides = ((many - unit, none), (many, one))
+    return Claim.of("means and deviations", noisy, sides, epsilon=epsilon, delta=delta)
 
 
-def _noisy_moments(encoding: Encoding, plan: MomentPlan, records: int, sums: list[np.ndarray], noise: Noise) -> Floats:
+def _noisy_moments(encoding: Encoding, plan: MomentPlan, counted: tuple[int, list[np.ndarray]], noise: Noise) -> Floats:
+    records, sums = counted
     moments = noisy_moments(noise, encoding, records, sums, plan, minimum=1)
     return np.concatenate([moments.mean, moments.variance])
 

@@ -18,14 +18,13 @@ from dpdist.data.operators import Operator
 from dpdist.errors import DataError
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.calibration import noisily_passes
-from dpdist.families.base.cutting import joined
 from dpdist.families.base.passes import Passes
 from dpdist.families.mixing.mixing_plan import MixingPlan
 from dpdist.families.mixing.mixture import SHARD_BYTES, Mixer, Rows, clip_rows
 from dpdist.families.mixing.restore import Restoration
 from dpdist.families.mixing.scaling import Encoding, moment_sums
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.privacy.arrays import Codes, Counts
+from dpdist.privacy.arrays import Codes, Counts, joined
 from dpdist.privacy.noise import Noise
 from dpdist.storage.stored import Stored
 

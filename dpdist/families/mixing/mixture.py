@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpdist.errors import DataError, SpecError
-from dpdist.privacy.arrays import Floats
-from dpdist.privacy.grid import grid_below, round_to_grid
+from dpdist.privacy.arrays import Floats, grid_below, round_to_grid
 from dpdist.privacy.noise import Noise
 
 Rows = NDArray[np.float32]

@@ -24,9 +24,8 @@ from pydantic import ValidationError
 
 from dpdist.errors import SpecError
 from dpdist.families.base.calibration import GaussianPlan
-from dpdist.privacy.arrays import Codes, Floats
+from dpdist.privacy.arrays import Codes, Floats, round_to_grid
 from dpdist.privacy.events import Gaussian
-from dpdist.privacy.grid import round_to_grid
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.spec.strict import OwnFields

@@ -13,7 +13,6 @@ from dpdist.cluster.executor import Deferred, Tasks
 from dpdist.data.records import slices
 from dpdist.errors import CheckFailed
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
-from dpdist.families.base.cutting import joined, spans_of
 from dpdist.families.base.family import Stage
 from dpdist.families.mixing.classes import (
     ClassCodes,
@@ -35,7 +34,7 @@ from dpdist.families.mixing.restore import MixtureSums, Restoration, join_sums, 
 from dpdist.families.mixing.scaling import Encoding, MomentPlan, Moments, noisy_moments
 from dpdist.families.mixing.spec import MixingSpec
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.privacy.arrays import Codes
+from dpdist.privacy.arrays import Codes, joined, spans_of
 from dpdist.privacy.noise import Noise
 
 MixingAttempt = Attempt[MixingSpec, MixingPlan]

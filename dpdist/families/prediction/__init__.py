@@ -2,4 +2,4 @@
 
 from dpdist.families.base.family import family_in
 
-FAMILY = family_in(__name__, "two-stage", "spec:TwoStageSpec", session="private.together:PredictionSession")
+FAMILY = family_in(__name__, "two-stage", "spec:TwoStageSpec", session="private.stages:PredictionSession")

@@ -16,16 +16,9 @@ from dpdist.errors import SpecError
 from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.families.prediction.columns import columns_of
 from dpdist.families.prediction.plan import PrivatePlan, TwoStagePlan
+from dpdist.families.prediction.private import statistics
 from dpdist.families.prediction.private.mechanisms import FEATURE_STEP, RANK_STEP
 from dpdist.families.prediction.private.stages import STAGES, FittedInputs
-from dpdist.families.prediction.private.statistics import (
-    NoisyCorrelations,
-    NoisyMarginals,
-    NoisyRegression,
-    marginal_operator,
-    rank_operator,
-    ridge_operator,
-)
 from dpdist.federated.plan import require_one_curator
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Counts, Floats
@@ -65,15 +58,15 @@ def _evidence(plan: PrivatePlan, canaries: int, place: int | None, noise: Noise)
     codes = [np.repeat(end, [_OTHERS, canaries]) for end in ends]
     made = rehearse(plan, STAGES, codes, key=key_from(noise), until=FittedInputs)
     known, design = made.result(FittedInputs).known, made.result(FittedInputs).design
-    work = marginal_operator(columns, plan.columns)
-    groups = zip(made.result(NoisyMarginals).counts, work.chunk(others), work.chunk(canary), strict=True)
+    work = statistics.marginal_operator(columns, plan.columns)
+    groups = zip(made.result(statistics.NoisyMarginals).counts, work.chunk(others), work.chunk(canary), strict=True)
     ratios = [sum(_ratio(noisy, base, own, charge.marginal) for noisy, base, own in groups)]
     if charge.correlation:
-        work = rank_operator(columns, plan.columns, known.tables)
-        noisy = made.result(NoisyCorrelations).products
+        work = statistics.rank_operator(columns, plan.columns, known.tables)
+        noisy = made.result(statistics.NoisyCorrelations).products
         ratios.append(_ratio(noisy, work.chunk(others), work.chunk(canary), charge.correlation, RANK_STEP**2))
-    work = ridge_operator(columns, plan.columns, design, products=plan.measured)
-    base, own, found = work.chunk(others), work.chunk(canary), made.result(NoisyRegression)
+    work = statistics.ridge_operator(columns, plan.columns, design, products=plan.measured)
+    base, own, found = work.chunk(others), work.chunk(canary), made.result(statistics.NoisyRegression)
     if plan.measured:  # off the diagonal the noise is divided by sqrt(2), and every entry stands twice
         ratios.append(_ratio(found.products, base[0], own[0], charge.product, FEATURE_STEP**2))
     ratios.append(_ratio(found.cross, base[1], own[1], charge.cross, FEATURE_STEP**2))

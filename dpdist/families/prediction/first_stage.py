@@ -21,21 +21,10 @@ from numpy.typing import NDArray
 from scipy import fft
 
 from dpdist.families.prediction.columns import Scale
+from dpdist.privacy import portable
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.calibrate import round_up
 from dpdist.privacy.noise import Noise
-from dpdist.privacy.portable import (
-    cholesky,
-    exp,
-    inner,
-    log,
-    matmul,
-    ndtr,
-    ndtri,
-    positive_part,
-    sin_turns,
-    solve_lower,
-)
 
 CELLS = 4096
 """Cells of a continuous column, and most cells of a discrete one."""
@@ -115,7 +104,7 @@ class Marginal:
 
     def scores(self, units: Floats) -> Floats:
         """Normal scores: the standard normal quantiles of the distribution function."""
-        return np.asarray(ndtri(np.clip(self.cdf(units), _FARTHEST, 1 - _FARTHEST)))
+        return np.asarray(portable.ndtri(np.clip(self.cdf(units), _FARTHEST, 1 - _FARTHEST)))
 
 
 def pooled_deviation(marginals: Sequence[Marginal], records: Sequence[int]) -> float:
@@ -123,7 +112,7 @@ def pooled_deviation(marginals: Sequence[Marginal], records: Sequence[int]) -> f
     total = sum(records)
     masses = sum(marginal.masses * (count / total) for marginal, count in zip(marginals, records, strict=True))
     middles = marginals[0].middles
-    variance = inner(np.asarray(masses), (middles - inner(np.asarray(masses), middles)) ** 2)
+    variance = portable.inner(np.asarray(masses), (middles - portable.inner(np.asarray(masses), middles)) ** 2)
     return math.sqrt(variance) if variance > 1e-18 else 1.0
 
 
@@ -153,8 +142,8 @@ def silverman(counts: Counts) -> float:
     n, cells = int(counts.sum()), len(counts)
     middles = (np.arange(cells) + 0.5) / cells
     weights = counts / n
-    mean = inner(weights, middles)
-    deviation = math.sqrt(max(inner(weights, (middles - mean) ** 2), 0.0))
+    mean = portable.inner(weights, middles)
+    deviation = math.sqrt(max(portable.inner(weights, (middles - mean) ** 2), 0.0))
     cumulative = np.cumsum(counts) / n
     low, high = (middles[np.searchsorted(cumulative, q)] for q in (0.25, 0.75))
     spread = (high - low) / 1.34
@@ -172,13 +161,13 @@ def smooth(counts: NDArray[np.generic], bandwidths: Sequence[float] | Floats, *,
     widths, cells = np.asarray(bandwidths, np.float64)[:, None], len(counts)
     if cut:
         places = np.arange(2 * cells)
-        kernel = exp(-0.5 * (np.minimum(places, 2 * cells - places) / (cells * widths)) ** 2)
+        kernel = portable.exp(-0.5 * (np.minimum(places, 2 * cells - places) / (cells * widths)) ** 2)
         spectrum = fft.rfft(np.asarray(counts, np.float64), 2 * cells)
         made = fft.irfft(spectrum * fft.rfft(kernel, axis=1), axis=1)[:, :cells] / (math.sqrt(2 * math.pi) * cells)
         made /= widths
     else:
         spectrum = fft.dct(np.asarray(counts, np.float64), type=2)
-        made = fft.idct(spectrum * exp(-0.5 * (widths * (np.pi * np.arange(cells))) ** 2), type=2, axis=1)
+        made = fft.idct(spectrum * portable.exp(-0.5 * (widths * (np.pi * np.arange(cells))) ** 2), type=2, axis=1)
     grid = math.ldexp(1.0, math.frexp(2.0 * float(counts.sum()))[1] - 27)
     return np.asarray(np.maximum(np.rint(made / grid), 0.0) * grid)
 
@@ -194,7 +183,7 @@ def likelihoods(counts: Counts, bandwidths: Floats, *, cut: bool = False) -> Flo
             continue
         density = smooth(rest, bandwidths, cut=cut) * (cells / rest.sum())
         present = np.flatnonzero(counts[held])
-        out += (log(np.maximum(density[:, present], _LEAST)) * counts[held, present]).sum(axis=1)
+        out += (portable.log(np.maximum(density[:, present], _LEAST)) * counts[held, present]).sum(axis=1)
     return out
 
 
@@ -239,7 +228,7 @@ def correlation(sums: Counts) -> Floats:
 def nearest_correlation(matrix: Floats, *, least: float = 1e-6) -> Floats:
     """A symmetric matrix with its small eigenvalues raised to `least` and its diagonal scaled to one."""
     floor = least * np.eye(len(matrix))
-    raised = positive_part(matrix - floor) + floor
+    raised = portable.positive_part(matrix - floor) + floor
     scale = np.sqrt(np.diag(raised))
     out = raised / np.outer(scale, scale)
     np.fill_diagonal(out, 1.0)
@@ -255,7 +244,7 @@ class Target:
 
     def rows(self, scores: Floats) -> Floats:
         """Rows of the unit cube with these normal scores, by the inverse distribution functions."""
-        uniforms = np.clip(ndtr(scores), 0.0, 1.0 - _EDGE)
+        uniforms = np.clip(portable.ndtr(scores), 0.0, 1.0 - _EDGE)
         columns = zip(self.marginals, uniforms.T, strict=True)
         return np.column_stack([marginal.inverse(column) for marginal, column in columns])
 
@@ -276,17 +265,19 @@ def latin_hypercube(target: Target, rows: int, rng: np.random.Generator) -> Floa
     from scipy.stats import qmc
 
     uniforms = qmc.LatinHypercube(d=width, rng=rng).random(rows)
-    scores = ndtri(np.clip(uniforms, _EDGE, 1 - _EDGE))
+    scores = portable.ndtri(np.clip(uniforms, _EDGE, 1 - _EDGE))
     if rows > 4 * width:
         centred = scores - scores.mean(axis=0)
         centred /= np.sqrt((centred * centred).sum(axis=0))
-        scores = solve_lower(cholesky(nearest_correlation(matmul(centred.T, centred))), scores.T).T
-    return target.rows(matmul(scores, _factor(target).T))
+        scores = portable.solve_lower(
+            portable.cholesky(nearest_correlation(portable.matmul(centred.T, centred))), scores.T
+        ).T
+    return target.rows(portable.matmul(scores, _factor(target).T))
 
 
 def gaussian_copula(target: Target, rows: int, rng: np.random.Generator) -> Floats:
     """Independent draws of the Gaussian copula."""
-    return target.rows(matmul(standard_normal(rng, (rows, len(target.marginals))), _factor(target).T))
+    return target.rows(portable.matmul(standard_normal(rng, (rows, len(target.marginals))), _factor(target).T))
 
 
 def uniform(target: Target, rows: int, rng: np.random.Generator) -> Floats:
@@ -296,14 +287,14 @@ def uniform(target: Target, rows: int, rng: np.random.Generator) -> Floats:
 
 def weibull(target: Target, rows: int, rng: np.random.Generator) -> Floats:
     """Independent Weibull draws, of the paper's shape 8 and scale 1, those beyond the scale's width at its end."""
-    exponential = -log(1 - rng.random((rows, len(target.marginals))))
-    return np.minimum(exp(log(np.maximum(exponential, _EDGE)) / 8), 1.0)
+    exponential = -portable.log(1 - rng.random((rows, len(target.marginals))))
+    return np.minimum(portable.exp(portable.log(np.maximum(exponential, _EDGE)) / 8), 1.0)
 
 
 def cauchy(target: Target, rows: int, rng: np.random.Generator) -> Floats:
     """Independent Cauchy draws, of the paper's location 0 and scale 1, those beyond the scale's width at its ends."""
     half_turns = np.maximum(rng.random((rows, len(target.marginals))), _EDGE) / 2
-    return np.clip(-sin_turns(half_turns + 0.25) / sin_turns(half_turns), 0.0, 1.0)
+    return np.clip(-portable.sin_turns(half_turns + 0.25) / portable.sin_turns(half_turns), 0.0, 1.0)
 
 
 FIRST_STAGES: dict[str, Draw] = {
@@ -318,11 +309,11 @@ FIRST_STAGES: dict[str, Draw] = {
 
 def standard_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
     """Independent standard normal draws, the same on every processor: quantiles of uniforms."""
-    return ndtri(np.clip(rng.random(shape), _EDGE, 1 - _EDGE))
+    return portable.ndtri(np.clip(rng.random(shape), _EDGE, 1 - _EDGE))
 
 
 def _factor(target: Target) -> Floats:
-    return cholesky(nearest_correlation(target.correlation))
+    return portable.cholesky(nearest_correlation(target.correlation))
 
 
 def generator(noise: Noise, name: str, number: int) -> np.random.Generator:

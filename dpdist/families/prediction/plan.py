@@ -12,13 +12,7 @@ from dpdist.families.prediction.first_stage import FOLDS, cell_count
 from dpdist.families.prediction.lid.inputs import NEIGHBOURS
 from dpdist.families.prediction.lid.method import BLOCK_ROWS, MATCHED_ROWS, Disclosure, Method
 from dpdist.families.prediction.lid.regression import rehearse_hooks
-from dpdist.families.prediction.private.mechanisms import (
-    Deviations,
-    PrivateColumn,
-    cells_for,
-    charge,
-    private_column,
-)
+from dpdist.families.prediction.private.mechanisms import Deviations, PrivateColumn, cells_for, charge, private_column
 from dpdist.families.prediction.private.statistics import CHUNK_ROWS
 from dpdist.families.prediction.second_stage import DISTRIBUTED_ROWS, EXACT_ROWS, FREQUENCIES, WIDTH
 from dpdist.families.prediction.spec import TwoStageSpec

@@ -40,7 +40,6 @@ from dpdist.families.prediction.lid.regression import Features
 from dpdist.families.prediction.lid.ridge import KernelRidge, Tuning, average, fit_nystroem
 from dpdist.families.prediction.plan import FederatedPrivatePlan, LidPlan, PrivatePlan, TwoStagePlan
 from dpdist.families.prediction.private import stages as private
-from dpdist.families.prediction.private.together import measure_together
 from dpdist.families.prediction.second_stage import TUNING_ROWS
 from dpdist.families.prediction.spec import TwoStageSpec
 from dpdist.ledger.keys import KeyRef, load_noise
@@ -327,7 +326,7 @@ def _part(
 def stages(plan: TwoStagePlan) -> Sequence[Stage[Any, Any]]:
     """The stages of a release, in order."""
     if isinstance(plan, FederatedPrivatePlan):
-        return (Stage("measure", measure_together), *private.STAGES[1:])
+        return (Stage("measure", private.measure_together), *private.STAGES[1:])
     if isinstance(plan, PrivatePlan):
         return private.STAGES
     return (

@@ -23,7 +23,6 @@ from dpdist.data.records import HeldRecords, Located, RecordsInMemory
 from dpdist.data.report import RowReport, check
 from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.bounding import ShardPiece, blocks_of, sharded
-from dpdist.families.base.cutting import joined
 from dpdist.families.base.family import Stage
 from dpdist.families.base.graph import no_codes, table_pass
 from dpdist.families.relational.draw import draw_linked
@@ -36,7 +35,7 @@ from dpdist.model.account import GaussianAccount
 from dpdist.model.fitted import Fitted
 from dpdist.model.forecast import pair_deviation
 from dpdist.model.learn import Known, Learned, learn
-from dpdist.privacy.arrays import Codes
+from dpdist.privacy.arrays import Codes, joined
 from dpdist.spec.schema import Schema
 
 _FAN_IN = 16

@@ -61,27 +61,24 @@ def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
 
 def _found_claim(plan: SynthesisPlan) -> Claim:
     """The counts from which values and bounds are found: of columns of numbers two histograms and their steps."""
-    return Claim(
-        name=f"values and bounds of {len(plan.spec.undeclared)} columns",
-        absent=partial(_found, plan, 0),
-        present=partial(_found, plan, 1),
-        epsilon=plan.epsilon,
-        delta=plan.delta,
-    )
+    name = f"values and bounds of {len(plan.spec.undeclared)} columns"
+    return Claim.of(name, partial(_found, plan), (0, 1), epsilon=plan.epsilon, delta=plan.delta)
 
 
 def _found(plan: SynthesisPlan, record: int, noise: Noise) -> Floats:
     how, spec = plan.discovery, plan.spec
     if how is None:
         raise ValueError("nothing is found")
+    texts = len(spec.undeclared_texts)
     return canary_counts(
-        len(spec.undeclared_texts),
+        texts,
         3 * len(spec.undeclared_numbers) + 1,
         record,
         named_as=("gaussian", how.values, how.named_from),
         counted_as=("gaussian", how.cells),
         far=how.cells,
         noise=noise,
+        again=("gaussian", *how.naming(how.again, texts)) if texts else None,
     )
 
 
@@ -133,13 +130,8 @@ def _folder_claim(plan: SynthesisPlan) -> Claim:
     # fitting and drawing are post-processing: a few steps and records keep the rest near that of a release
     spec = change(plan.spec, {"synthesis.records": OTHERS})
     small = replace(plan, spec=spec, choices=replace(plan.choices, iterations=(5,), balance=0))
-    return Claim(
-        name=f"folder of {len(table)} attributes",
-        absent=partial(_of_folder, small, table),
-        present=partial(_of_folder, small, joined),
-        epsilon=plan.epsilon,
-        delta=plan.delta,
-    )
+    name, run = f"folder of {len(table)} attributes", partial(_of_folder, small)
+    return Claim.of(name, run, (table, joined), epsilon=plan.epsilon, delta=plan.delta)
 
 
 def _of_folder(plan: SynthesisPlan, codes: Codes, noise: Noise) -> Floats:

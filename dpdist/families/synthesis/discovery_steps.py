@@ -1,7 +1,9 @@
 """Values, bounds and bins that a synthesis finds before it learns its model, within the same Gaussian account.
 
 One record changes one cell by 1 of each histogram, so histograms of deviations s_i cost the sum of ``1/s_i^2`` of mu^2.
-Which columns get fine histograms depends on what coarse ones released; the model has what is left of mu^2.
+Values of texts are named twice: the frequent ones by counts, then others by sums of weights, which are the larger the
+fewer values of a record have no name yet. How much that may cost depends on the number of records and on what counts
+left. Which columns get fine histograms depends on what coarse ones released. The model has what is left of mu^2.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.calibration import project
 from dpdist.families.base.graph import table_pass
 from dpdist.families.base.values import named_values, noisy_counts
-from dpdist.families.synthesis.discovery import CELLS, Discovery
+from dpdist.families.synthesis.discovery import CELLS, SHARES, Discovery
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.calibrate import ABOVE
 from dpdist.spec.schema import Attribute, Schema
 from dpdist.spec.undeclared import MISSING, MOST_INTEGERS, UNBOUNDED
 from dpdist.spec.validation import change
@@ -38,10 +41,12 @@ OTHERS = "other values"
 MOST_VALUES = 100
 """Values of a column that are named at most, the most frequent first."""
 
+_LARGEST = 1 << 62  # no sum of weights is larger: values that are named later are listed later
 _MOST_BINS = 40  # in addition to heaps
 _LEAST_CELLS = 8
 _ZERO = 1 << 24  # parts of a range of any numbers; the first are taken for 0
 _SEEN = 2.5  # deviations from which on cells at an end have records
+_GAPS = 2.0  # deviations from which on values are missing
 _CLEAR = 4.0  # deviations from which on a coarse bin has records
 _RESOLVED = 3.0  # deviations of the records of a coarse bin between public bounds, on average
 _FEW = 40.0  # deviations of all records up to which coarse bins are powers of four
@@ -122,10 +127,41 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
         cells = noisy("fine", _counts(attempt, fine, fine.names), deviation)
         for one, own in zip(wide, _split(fine, fine.names, cells), strict=True):
             made[one.name] = one.attribute(own[:-1])
-    schema = Schema(attributes=tuple(made.get(a.name, a) for a in spec.table.attributes))
-    spent = noise.spent(len(texts), 1 + len(numbers) * (2 if wide else 1), len(stepped))
+    schema = _known(spec.table, made)
+    others = rows * len(texts) - int(lacking.sum()) - sum(count for _, _, count in named)
+    again = _again(attempt, schema, rows, others)
+    if again:
+        known = [[value for place, value, _ in named if place == column] for column in range(len(texts))]
+        more, _ = named_values(attempt, table, texts, ("gaussian", *noise.naming(again, len(texts))), known=known)
+        named = [*named, *((place, value, count - _LARGEST) for place, value, count in more)]
+        schema = _known(schema, {name: _text(name, i, named, lacking[i], noise) for i, name in enumerate(texts)})
+    spent = noise.spent(len(texts), 1 + len(numbers) * (2 if wide else 1), len(stepped)) + again**2 * ABOVE
     records = max(rows - math.ceil(_CLEAR * noise.cells), 1)
     return Discovered(schema.model_dump_json(exclude_defaults=True), records, spent)
+
+
+def _known(schema: Schema, made: dict[str, Attribute]) -> Schema:
+    return Schema(attributes=tuple(made.get(a.name, a) for a in schema.attributes))
+
+
+def _again(attempt: DiscoveringAttempt, found: Schema, records: int, others: int) -> float:
+    """The mu of the second naming; 0 for none. `records` have about so many `others` among their values that have no
+    name yet. It has the least error of two-way tables that may be expected: by the noise of a model of what was
+    `found` till then, and by values without a name.
+    """
+    plan, noise = attempt.plan, attempt.plan.discovery
+    texts, records = len(attempt.spec.undeclared_texts), max(records, 1)
+    if noise is None or not texts:
+        return 0.0
+    unnamed = min(max(others / records, 0.0), float(texts))
+    in_pairs = 2 * unnamed / len(attempt.spec.table.attributes)
+    left = plan.mu**2 - noise.spent(texts, 1 + 2 * len(attempt.spec.undeclared_numbers), 0)
+
+    def error(again: float) -> float:
+        lost = noise.unnamed(again, texts, unnamed) if again else 1.0
+        return plan.error_at(found, math.sqrt(left - again**2), records) + in_pairs * lost
+
+    return min((noise.again * math.sqrt(step / SHARES) for step in range(SHARES + 1)), key=error)
 
 
 def _counts(attempt: DiscoveringAttempt, schema: Schema, names: Sequence[str]) -> Counts:
@@ -178,16 +214,16 @@ def count_multiples(table: Table | ArrowRecords, partition: int, names: Sequence
 
 
 def _text(name: str, column: int, named: Sequence[tuple[int, str, int]], lacking: int, noise: Discovery) -> Attribute:
-    """A column of texts: its frequent values, and one category for all others."""
+    """A column of texts: its frequent values, and one category for all others, and for missing ones if they are few."""
     found = sorted((-count, value) for place, value, count in named if place == column)[:MOST_VALUES]
     values = [value for _, value in found if value not in (MISSING, OTHERS)]
-    has_gaps = lacking >= _CLEAR * noise.values
+    has_gaps = lacking >= _GAPS * noise.values or not values
     return Attribute.model_validate(
         {
             "name": name,
             "kind": "categorical",
-            "values": [*values, OTHERS],
-            "missing": {"category": MISSING} if has_gaps else "drop",
+            "values": [*values, OTHERS] if has_gaps else values,
+            "missing": {"category": MISSING if has_gaps else OTHERS},
             "out_of_domain": {"category": OTHERS},
         }
     )
@@ -231,7 +267,7 @@ class _Range:
         present = rows - int(cells[-1])
         reached = np.cumsum(steps) >= max(_WHOLE * present - 2 * _CLEAR * noise.steps, present / 2)
         step = _STEPS[int(np.argmax(reached))][0] if reached.any() and not whole else None
-        gaps = cells[-1] >= _CLEAR * noise.cells
+        gaps = cells[-1] >= _GAPS * noise.cells
         return cls(given, edges[first : last + 2], project(held, total=total), bool(gaps), step, noise.cells)
 
     @property

@@ -24,6 +24,7 @@ from dpdist.families.synthesis.spec import PRESUMED_VALUES, WholeSynthesisSpec
 from dpdist.federated.plan import SummedPlan
 from dpdist.model.choices import (
     MOST_CODED_CELLS,
+    SECOND_COPY,
     Choices,
     choose,
     is_wide,
@@ -48,6 +49,7 @@ from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.privacy.noise import SAMPLER_DELTA
+from dpdist.spec.schema import Schema
 from dpdist.spec.series import KEPT
 from dpdist.spec.validation import change
 from dpdist.storage.stored import tree_of
@@ -108,11 +110,18 @@ class SynthesisPlan(EventPlan):
         choices = replace(self.choices, mu=self.choices.mu / spec.widening(len(spec.clients)))
         return expected(spec.presumed.cardinalities, choices, minimum=spec.expected_records, released=spec.records)
 
+    def error_at(self, schema: Schema, mu: float, records: int) -> float:
+        """The error of two-way tables that a model of so many records is expected to have that is mu-GDP."""
+        sizes = schema.cardinalities
+        choices = choose(sizes, records=records, mu=mu, raking=not is_wide(sizes))
+        return expected(sizes, choices, minimum=records, released=records).error
+
     def knowing(self, spec: WholeSynthesisSpec, spent: float) -> SynthesisPlan:
         """The plan of the spec that has what was found, for this much of mu^2. Raises SpecError: too much was found."""
         left = math.sqrt(self.mu**2 - spent) / ABOVE
         found = _planned(spec, self.event, left)
-        if _draws(spec, left) * SAMPLER_DELTA > _DRAWN * self.delta:
+        before = self.discovery.draws(self.spec) if self.discovery else 0
+        if (before + _draws(spec, left)) * SAMPLER_DELTA > _DRAWN * self.delta:
             raise SpecError("the columns have too many values for this delta: raise delta, or drop columns")
         return replace(found, discovery_mu=math.sqrt(spent))
 
@@ -191,7 +200,8 @@ class SynthesisPlan(EventPlan):
             text = (
                 f"values and bounds of {number_of(len(spec.undeclared), 'column')} are found first, with "
                 f"{100 * (self.discovery_mu / self.mu) ** 2:.3g} % of mu^2 at most: values of "
-                f"{self.discovery.named_from:,} records or more, counts within +-{self.discovery.cells:.3g}. Till then "
+                f"{self.discovery.named_from:,} records or more, rarer ones where records are few, counts within "
+                f"+-{self.discovery.cells:.3g}. Till then "
                 f"each is taken to have {PRESUMED_VALUES} values"
             )
             facts.insert(0, Fact("Discovery", text, {"named_from": self.discovery.named_from}))
@@ -369,6 +379,8 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     sizes = spec.presumed.cardinalities
     widening = spec.widening(len(spec.clients))
     found = choose(sizes, records=spec.expected_records, mu=mu / widening, parts=parts, raking=not is_wide(sizes))
+    if any(len(priority.attributes) == 1 for priority in spec.model.priorities):
+        found = replace(found, coarse=(*found.coarse, SECOND_COPY))
     if spec.federated is not None:
         found = with_sums(replace(found, mu=mu))
     if not draws_at_most(found, sizes) * SAMPLER_DELTA <= _LOST * spec.privacy.delta:

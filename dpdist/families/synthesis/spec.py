@@ -111,8 +111,8 @@ class DiscoverSpec(Section):
 
     columns: tuple[str, ...] = Field(min_length=1, max_length=500)
     """Attributes of the schema whose values, bounds and bins are found."""
-    share: float = Field(default=0.4, gt=0, le=0.9)
-    """Share of the budget (of mu^2) that this takes at most."""
+    share: float = Field(default=0.75, gt=0, le=0.9)
+    """Share of the budget (of mu^2) that this takes at most; the less, the more records there are for each value."""
 
 
 REGRESSION_SHARE = 0.1

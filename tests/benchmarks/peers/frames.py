@@ -7,8 +7,6 @@
 Each function is what a user writes: its lines are counted. It needs nothing of dpdist.
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import json

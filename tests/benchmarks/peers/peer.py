@@ -6,8 +6,6 @@ INPUT is a file of NumPy arrays: `codes` (records, attributes) and `sizes` (valu
 of dpdist.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """How good a release is: distances of its marginals to the real ones, and what a model learns from it."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any
 

@@ -8,8 +8,6 @@ its own below the cache folder (`DPDIST_COMPARE_CACHE`, default `~/.cache/dpdist
 the package index; none of them is a dependency. Ours is the command line as a user runs it, ledger included.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

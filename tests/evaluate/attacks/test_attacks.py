@@ -1,7 +1,5 @@
 """Attacks find what is there, and do not find what is not."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path
@@ -13,8 +11,8 @@ from releases import SCHEMA, project
 
 from dpdist.evaluation.attacks import AttackTables, Sizes, attack_sections, excess, likeness, membership
 from dpdist.evaluation.attacks.intervals import Estimate
-from dpdist.evaluation.attacks.shadow import mechanism_of, partial_copies
-from dpdist.evaluation.page.sections import PageSection
+from dpdist.evaluation.attacks.membership import mechanism_of, partial_copies
+from dpdist.evaluation.page.page import PageSection
 from dpdist.evaluation.records import drawn, independent, size
 from dpdist.families.base.rehearsal import rehearse
 from dpdist.families.deniability.plan import plan
@@ -220,7 +218,7 @@ def test_shadow_releases_have_the_noise_of_the_release(tmp_path: Path, monkeypat
         seen.append(shrunk)
         return rehearse(shrunk, stages, table, key=key)
 
-    monkeypatch.setattr("dpdist.evaluation.attacks.shadow.rehearse", once)
+    monkeypatch.setattr("dpdist.evaluation.attacks.membership.rehearse", once)
     mechanism = mechanism_of(spec, training=30_000)
     rng = np.random.default_rng(0)
     for rows in (300, 12_000):

@@ -1,7 +1,5 @@
 """Made-up households: persons of one are of one group and of nearby ages, so that there is something to find."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small random networks and tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Candidates: pure functions of (key, index), distributed as the mechanism says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 
@@ -80,8 +78,7 @@ def test_each_choice_has_its_own_stream(random_network: RandomNetwork, random_co
     index = index_of(synthesizer, random_codes(9, SIZES, 50))
     start, stop = 1000, 1400
     assert np.array_equal(
-        seed_ranks(NOISE, start, stop, seeds=50),
-        NOISE.integers("candidates/seed", 400, high=50, start=start),
+        seed_ranks(NOISE, start, stop, seeds=50), NOISE.integers("candidates/seed", 400, high=50, start=start)
     )
     prefix, candidates = propose(synthesizer, index, start, stop)
     omegas = np.array([1, 3])[NOISE.integers("candidates/omega", 400, high=2, start=start)]

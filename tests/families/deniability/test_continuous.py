@@ -1,7 +1,5 @@
 """Continuous attributes without bins, enumerated on a grid: resampled ones cost nothing, kept ones let nothing pass."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

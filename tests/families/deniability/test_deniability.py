@@ -1,7 +1,5 @@
 """The privacy test against enumeration: probabilities, plausible seeds, pass probabilities, released distribution."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction

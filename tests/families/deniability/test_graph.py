@@ -1,7 +1,5 @@
 """Graphs of the synthesis: the bits of the pure functions for any partitions, batches, shards and parts."""
 
-from __future__ import annotations
-
 import base64
 import os
 from collections.abc import Callable, Sequence
@@ -34,8 +32,8 @@ from dpdist.families.deniability.graph import (
     sharded_seeds,
 )
 from dpdist.families.deniability.prefixes import SeedIndex, seed_keys, seed_operator
-from dpdist.ledger.key_encryption import KeyEncryptionKey
 from dpdist.ledger.keys import KeyRef, load_noise, new_key, write_key_file
+from dpdist.ledger.signing import KeyEncryptionKey
 from dpdist.privacy.arrays import Codes
 
 KEY = KeyRef.fixed("5a" * 32)

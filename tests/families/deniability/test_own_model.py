@@ -1,7 +1,5 @@
 """Generative models of the user's own under the privacy test, against brute force in tiny universes."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable
@@ -20,7 +18,7 @@ from releases import KEY, SCHEMA, project
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.executor import InProcess
 from dpdist.errors import GuaranteeRefused, SpecError
-from dpdist.evaluation.attacks.shadow import mechanism_of_release
+from dpdist.evaluation.attacks.membership import mechanism_of_release
 from dpdist.families.base.registry import make_plan
 from dpdist.families.deniability.claims import claims
 from dpdist.families.deniability.deniability import CandidateRecords, PrivacyTest, candidate_batch

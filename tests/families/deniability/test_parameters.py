@@ -1,7 +1,5 @@
 """Count tables and their noise."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Candidates from a pool of model records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Prefix counts and ranks against direct counting, for any partitioning and any range of keys."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Public expectations: combinations, pass rates and bias against brute force; the pass rate of every table."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from pathlib import Path
 from typing import Any

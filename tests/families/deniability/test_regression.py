@@ -1,7 +1,5 @@
 """Conditionals by regression: what is counted, its sensitivity and noise, the fit, and which specs may ask for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product

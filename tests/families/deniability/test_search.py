@@ -1,7 +1,5 @@
 """Pairwise dependence, and the searches for parents on it."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from itertools import combinations, product

@@ -1,7 +1,5 @@
 """The solver keeps within its budget, its specs run and are confirmed, and wrong declarations are refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from fractions import Fraction

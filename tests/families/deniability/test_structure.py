@@ -1,7 +1,5 @@
 """Structure learning: the plan's charge, the noise, and what is found in made-up tables."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -21,7 +19,7 @@ from dpdist.families.deniability.structure import (
     structure_plan,
 )
 from dpdist.privacy import accountant, events
-from dpdist.privacy.grid import round_to_grid
+from dpdist.privacy.arrays import round_to_grid
 from dpdist.privacy.noise import Noise
 
 SCORES = ("cfs", "mutual-information", "total-variation")

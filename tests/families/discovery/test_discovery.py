@@ -1,7 +1,5 @@
 """Discovery: the thresholded counts are as private as stated, named values are right, and nothing is told for free."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -20,7 +18,7 @@ from commands import Command
 from outcomes import states
 from releases import KEY, fund, placed
 
-from dpdist.api.drafts import draft_of
+from dpdist.api.schemas import draft_of
 from dpdist.data.records import MOST_TEXT_BYTES
 from dpdist.data.texts import VALUES, count_values, texts_of
 from dpdist.errors import ColumnMismatch, ContractBroken, DpdistError, SpecError

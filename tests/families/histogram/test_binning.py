@@ -1,7 +1,5 @@
 """Adaptive bins: what their choice costs is enumerated, cuts are even, and nothing but the key changes a bit."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Histogram releases through the command line: real tables, every refusal, and what an attacker may look at."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

@@ -1,7 +1,5 @@
 """Function-valued means: kernels, sensitivity by random search, exact sums, noise, and what is refused."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any

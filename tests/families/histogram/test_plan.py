@@ -1,7 +1,5 @@
 """Specs and plans of histogram releases: what they promise, cost and refuse, without a record."""
 
-from __future__ import annotations
-
 import json
 import math
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Post-processing against brute force, solvers and exact distributions."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

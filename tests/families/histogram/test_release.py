@@ -1,7 +1,5 @@
 """The stages of a histogram release, from a table to its parts, and what is fitted to the noisy counts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a client does for itself: it sends what it was charged for, once, with whom it knows, and says little else."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -20,9 +18,9 @@ from federations import NAMES, contract_of_client, federation, states, table
 from dpdist.errors import ColumnMismatch
 from dpdist.families.base.registry import make_plan
 from dpdist.families.mixing import classes
-from dpdist.families.mixing.federated import client as mixing
-from dpdist.families.mixing.federated.client import MixingSession
+from dpdist.families.mixing.federated import stages as mixing
 from dpdist.families.mixing.federated.messages import average
+from dpdist.families.mixing.federated.stages import MixingSession
 from dpdist.families.mixing.mixture import clip_rows
 from dpdist.families.mixing.plan import planned
 from dpdist.families.mixing.spec import MixingSpec

@@ -1,7 +1,5 @@
 """Mixing from the command line: accounting without a spec, the comparison of orders, a release."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What leaves a client: on whose workers its tasks ran, and every byte that its workers sent."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

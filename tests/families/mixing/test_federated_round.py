@@ -1,7 +1,5 @@
 """Federated releases on real worker processes, one of each client: drop-outs, lies, and the ledgers after."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path

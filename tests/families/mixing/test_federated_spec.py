@@ -1,7 +1,5 @@
 """Specs and plans of federated releases: what is refused, what is told, what becomes public."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -16,16 +14,9 @@ from federations import federation
 
 from dpdist.errors import AccountingError, RoundFailed, SpecError
 from dpdist.families.mixing.budget import compare
-from dpdist.families.mixing.federated.plan import FederatedPlan
-from dpdist.families.mixing.plan import planned
+from dpdist.families.mixing.plan import FederatedPlan, planned
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.federated.messages import (
-    identity_text,
-    load_identity,
-    message_statement,
-    parse_identity,
-    require_signature,
-)
+from dpdist.federated import messages
 from dpdist.privacy.formatting import upwards
 from dpdist.privacy.guarantee import FederatedPrivacy, from_json
 from dpdist.spec.validation import override, validated
@@ -98,7 +89,7 @@ def test_where_clients_are_is_neither_published_nor_bound(tree: dict[str, Any]) 
     )
     assert moved.fingerprint == spec.fingerprint
     assert changed(tree, federated__colluding=1).fingerprint != spec.fingerprint
-    other = identity_text(Ed25519PrivateKey.generate())
+    other = messages.identity_text(Ed25519PrivateKey.generate())
     assert changed(tree, federated__clients=clients_with(tree, public_key=other)).fingerprint != spec.fingerprint
     public = json.dumps(spec.public())
     for client in tree["federated"]["clients"]:
@@ -172,19 +163,19 @@ def test_what_was_signed_by_another_or_changed_is_refused(tmp_path: Path) -> Non
     import numpy as np
 
     key, other = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
-    pinned, steps = identity_text(key), np.arange(6, dtype=np.int64).reshape(2, 3)
-    statement = message_statement(steps, client="a", round="1")
-    require_signature(key.sign(statement), statement, client="a", pinned=pinned)
+    pinned, steps = messages.identity_text(key), np.arange(6, dtype=np.int64).reshape(2, 3)
+    statement = messages.message_statement(steps, client="a", round="1")
+    messages.require_signature(key.sign(statement), statement, client="a", pinned=pinned)
     for text in (
-        message_statement(steps + 1, client="a", round="1"),
-        message_statement(steps, client="b", round="1"),
-        message_statement(steps, client="a", round="2"),
-        message_statement(steps.reshape(3, 2), client="a", round="1"),
+        messages.message_statement(steps + 1, client="a", round="1"),
+        messages.message_statement(steps, client="b", round="1"),
+        messages.message_statement(steps, client="a", round="2"),
+        messages.message_statement(steps.reshape(3, 2), client="a", round="1"),
     ):
         with pytest.raises(RoundFailed, match="'a' is not signed"):
-            require_signature(key.sign(statement), text, client="a", pinned=pinned)
+            messages.require_signature(key.sign(statement), text, client="a", pinned=pinned)
     with pytest.raises(RoundFailed, match="not signed"):
-        require_signature(other.sign(statement), statement, client="a", pinned=pinned)
+        messages.require_signature(other.sign(statement), statement, client="a", pinned=pinned)
 
 
 def test_a_key_of_another_kind_is_no_identity() -> None:
@@ -193,12 +184,12 @@ def test_a_key_of_another_kind_is_no_identity() -> None:
     import base64
 
     with pytest.raises(ValueError, match="Ed25519"):
-        parse_identity(base64.b64encode(der).decode())
+        messages.parse_identity(base64.b64encode(der).decode())
 
 
 def test_a_client_without_identity_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot be read"):
-        load_identity(str(tmp_path / "none.pem"), pinned="")
+        messages.load_identity(str(tmp_path / "none.pem"), pinned="")
 
 
 def test_a_comparison_of_orders_says_whose_noise_it_is(tree: dict[str, Any]) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import tracemalloc
 from dataclasses import replace
@@ -22,12 +20,7 @@ from dpdist.families.mixing.federated.messages import (
     noisy_steps,
 )
 from dpdist.families.mixing.mixture import Mixer, Rows, clip_rows
-from dpdist.federated.messages import (
-    Masks,
-    Message,
-    check_message,
-    public_key,
-)
+from dpdist.federated.messages import Masks, Message, check_message, public_key
 from dpdist.privacy import accountant
 from dpdist.privacy.mixtures import ClassMixtures
 from dpdist.privacy.noise import Noise

@@ -1,17 +1,15 @@
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np
 import pytest
 
-from dpdist.families.base.cutting import joined
 from dpdist.families.mixing.classes import Restorations
 from dpdist.families.mixing.mixture import Mixer, clip_rows, piece_of
 from dpdist.families.mixing.restore import mixture_sums, restoration
 from dpdist.families.mixing.scaling import declared_encoding
 from dpdist.families.mixing.stages import Finishing, finish_block
 from dpdist.ledger.keys import KeyRef
+from dpdist.privacy.arrays import joined
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
 

@@ -1,18 +1,9 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 
-from dpdist.families.mixing.scaling import (
-    MOMENT_GRID,
-    Encoding,
-    declared_encoding,
-    moment_plan,
-    moment_sums,
-    noisy_moments,
-)
+from dpdist.families.mixing import scaling
 from dpdist.privacy import accountant
 from dpdist.privacy.noise import Noise
 from dpdist.spec.schema import Schema
@@ -33,7 +24,7 @@ SCHEMA = Schema.model_validate(
     }
 )
 FEATURES = tuple(a for a in SCHEMA.attributes if a.name != "income")
-ENCODING = declared_encoding(SCHEMA, class_attribute="income")
+ENCODING = scaling.declared_encoding(SCHEMA, class_attribute="income")
 
 
 def records(n: int, seed: int = 0) -> list[np.ndarray]:
@@ -92,13 +83,13 @@ def test_any_vector_decodes_into_the_domain_and_to_the_nearest_value():
 def test_wide_domains_decode_exactly():
     attribute = {"name": "x", "kind": "integer", "bounds": [0, 65_535]}
     label = {"name": "y", "kind": "categorical", "values": ["a", "b"]}
-    encoding = declared_encoding(Schema.model_validate({"attributes": [attribute, label]}), class_attribute="y")
+    encoding = scaling.declared_encoding(Schema.model_validate({"attributes": [attribute, label]}), class_attribute="y")
     codes = [np.arange(65_536, dtype=np.uint16)]
     assert np.array_equal(encoding.decode(encoding.encode(codes))[0], codes[0])
 
 
-def sums_of(codes: list[np.ndarray], encoding: Encoding = ENCODING) -> list[np.ndarray]:
-    return [moment_sums(encoding, place, column) for place, column in enumerate(codes)]
+def sums_of(codes: list[np.ndarray], encoding: scaling.Encoding = ENCODING) -> list[np.ndarray]:
+    return [scaling.moment_sums(encoding, place, column) for place, column in enumerate(codes)]
 
 
 def statistic(codes: list[np.ndarray]) -> np.ndarray:
@@ -107,11 +98,11 @@ def statistic(codes: list[np.ndarray]) -> np.ndarray:
     for column, table, attribute in zip(codes, ENCODING.tables, FEATURES, strict=True):
         values = table[column]
         columns += list(values.T) + ([] if attribute.kind == "categorical" else [values[:, 0] ** 2])
-    return np.rint(np.stack(columns, axis=1) / MOMENT_GRID) * MOMENT_GRID
+    return np.rint(np.stack(columns, axis=1) / scaling.MOMENT_GRID) * scaling.MOMENT_GRID
 
 
 def test_no_record_moves_the_sums_by_more_than_the_sensitivity():
-    plan = moment_plan(ENCODING, epsilon=1, delta=1e-6)
+    plan = scaling.moment_plan(ENCODING, epsilon=1, delta=1e-6)
     norms = np.linalg.norm(statistic(records(20_000)), axis=1)
     assert norms.max() <= plan.sensitivity
     assert norms.max() >= 0.999 * plan.sensitivity
@@ -120,8 +111,8 @@ def test_no_record_moves_the_sums_by_more_than_the_sensitivity():
 
 def test_moments_approach_the_truth_as_the_noise_falls():
     codes = records(50_000)
-    plan = moment_plan(ENCODING, epsilon=1e3, delta=1e-6)
-    moments = noisy_moments(NOISE, ENCODING, len(codes[0]), sums_of(codes), plan, minimum=1)
+    plan = scaling.moment_plan(ENCODING, epsilon=1e3, delta=1e-6)
+    moments = scaling.noisy_moments(NOISE, ENCODING, len(codes[0]), sums_of(codes), plan, minimum=1)
     rows = ENCODING.encode(codes).astype(np.float64)
     assert moments.mean == pytest.approx(rows.mean(axis=0), abs=1e-3)
     ordered = [0, 4, 5]
@@ -141,17 +132,17 @@ def test_moments_approach_the_truth_as_the_noise_falls():
 
 def test_moments_carry_the_stated_noise():
     codes = records(1000)
-    plan = moment_plan(ENCODING, epsilon=1, delta=1e-6)
+    plan = scaling.moment_plan(ENCODING, epsilon=1, delta=1e-6)
     sums = statistic(codes).sum(axis=0)
-    sums += NOISE.grid_gaussian("m", len(sums), sigma=plan.sigma, grid=MOMENT_GRID)
-    moments = noisy_moments(NOISE, ENCODING, 1000, sums_of(codes), plan, minimum=10**9, name="m")
+    sums += NOISE.grid_gaussian("m", len(sums), sigma=plan.sigma, grid=scaling.MOMENT_GRID)
+    moments = scaling.noisy_moments(NOISE, ENCODING, 1000, sums_of(codes), plan, minimum=10**9, name="m")
     assert moments.mean[0] * 10**9 == pytest.approx(sums[1], abs=1e-6)
 
 
 def test_moments_of_an_empty_table_are_usable():
-    plan = moment_plan(ENCODING, epsilon=0.1, delta=1e-6)
+    plan = scaling.moment_plan(ENCODING, epsilon=0.1, delta=1e-6)
     nobody = [column[:0] for column in records(10)]
-    moments = noisy_moments(NOISE, ENCODING, 0, sums_of(nobody), plan, minimum=1)
+    moments = scaling.noisy_moments(NOISE, ENCODING, 0, sums_of(nobody), plan, minimum=1)
     assert moments.norm(divide=True) > 0
     scaled = moments.scaled(ENCODING, divide=True)
     assert np.all(np.isfinite(scaled.encode(records(10))))
@@ -169,7 +160,7 @@ INCOME = Schema.model_validate(
 
 
 def test_continuous_numbers_are_scaled_by_their_bounds_and_back():
-    encoding = declared_encoding(INCOME, class_attribute="sex")
+    encoding = scaling.declared_encoding(INCOME, class_attribute="sex")
     income, height = np.array([0.0, 12.5, 50.0]), np.array([0, 3, 1], np.uint8)
     rows = encoding.encode([income, height])
     assert rows[:, 0] == pytest.approx([-1, -0.5, 1])
@@ -183,12 +174,12 @@ def test_continuous_numbers_are_scaled_by_their_bounds_and_back():
 
 
 def test_moments_of_continuous_numbers():
-    encoding = declared_encoding(INCOME, class_attribute="sex")
+    encoding = scaling.declared_encoding(INCOME, class_attribute="sex")
     rng = np.random.default_rng(0)
     codes = [rng.uniform(0, 50, 30_000), rng.integers(0, 4, 30_000).astype(np.uint8)]
-    plan = moment_plan(encoding, epsilon=1e3, delta=1e-6)
+    plan = scaling.moment_plan(encoding, epsilon=1e3, delta=1e-6)
     assert plan.sensitivity == pytest.approx(math.sqrt(1 + 2 + 0.75**2 + 0.75**4), rel=1e-4)
-    moments = noisy_moments(NOISE, encoding, 30_000, sums_of(codes, encoding), plan, minimum=1)
+    moments = scaling.noisy_moments(NOISE, encoding, 30_000, sums_of(codes, encoding), plan, minimum=1)
     rows = encoding.encode(codes).astype(np.float64)
     assert moments.mean == pytest.approx(rows.mean(axis=0), abs=1e-3)
     assert moments.deviation == pytest.approx(rows.std(axis=0), abs=1e-3)

@@ -1,7 +1,5 @@
 """The audit of private two-stage releases: near what is stated, never above, and broken noise is rejected."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,9 +1,9 @@
 """The private variant: sensitivities attained and never exceeded, integers, post-processing, and the noise drawn."""
 
-from __future__ import annotations
-
 import math
+from functools import reduce
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdist.errors import AccountingError
-from dpdist.families.prediction.columns import Scale
+from dpdist.families.prediction.columns import Scale, columns_of
 from dpdist.families.prediction.first_stage import marginal_of_masses, standard_normal
+from dpdist.families.prediction.plan import PrivatePlan, plan
+from dpdist.families.prediction.private import statistics
 from dpdist.families.prediction.private.mechanisms import (
     FEATURE_STEP,
     FINE,
@@ -30,19 +32,9 @@ from dpdist.families.prediction.private.mechanisms import (
     rank_sensitivity,
     rank_table,
 )
-from dpdist.families.prediction.private.statistics import (
-    RESPONSE_CELLS,
-    WEIGHTS,
-    FeatureMap,
-    NoisyRegression,
-    Window,
-    cross_products,
-    feature_map,
-    feature_products,
-    modelled_products,
-    response_window,
-    ridge_weights,
-)
+from dpdist.families.prediction.private.stages import Statistic, answered, asked, design, input_model
+from dpdist.families.prediction.spec import TwoStageSpec
+from dpdist.federated.sums import added
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Composed, Gaussian
 from dpdist.privacy.noise import Noise
@@ -55,14 +47,14 @@ N = Scale(name="n", low=0, high=100, discrete=True, log=1.0)
 
 def made(
     seed: int, *, cells: int = 8, frequencies: int = 5
-) -> tuple[list[PrivateColumn], list[np.ndarray], FeatureMap]:
+) -> tuple[list[PrivateColumn], list[np.ndarray], statistics.FeatureMap]:
     rng = np.random.default_rng(seed)
     columns = [private_column(scale, cells=cells) for scale in (X, C, N)]
     marginals = [
         marginal_of_masses(rng.exponential(size=column.cells), discrete=column.is_discrete) for column in columns
     ]
     tables = [rank_table(column, marginal) for column, marginal in zip(columns, marginals, strict=True)]
-    feature = feature_map(columns, tables, frequencies=frequencies, width=0.3, rng=rng)
+    feature = statistics.feature_map(columns, tables, frequencies=frequencies, width=0.3, rng=rng)
     return columns, tables, feature
 
 
@@ -108,10 +100,10 @@ def test_features_of_every_record_have_norm_at_most_one(seed: int, frequencies: 
 def test_the_norm_of_features_is_attained_within_a_per_cent() -> None:
     columns = [private_column(C, cells=8)] * 3  # indicators have the largest linear part
     tables = [rank_table(column, marginal_of_masses(np.ones(3), discrete=True)) for column in columns]
-    feature = feature_map(columns, tables, frequencies=8, width=1, rng=np.random.default_rng(0))
+    feature = statistics.feature_map(columns, tables, frequencies=8, width=1, rng=np.random.default_rng(0))
     rows = feature([np.array([0]), np.array([1]), np.array([2])])
     assert 0.98 < float((rows**2).sum()) * FEATURE_STEP**2 <= 1
-    assert sum(WEIGHTS) == pytest.approx(1)
+    assert sum(statistics.WEIGHTS) == pytest.approx(1)
 
 
 def test_one_record_moves_the_ridge_statistics_by_one_unit_of_noise_at_most() -> None:
@@ -120,11 +112,11 @@ def test_one_record_moves_the_ridge_statistics_by_one_unit_of_noise_at_most() ->
     worst = 0.0
     for _ in range(300):
         row = feature([rng.integers(0, column.total, 1) for column in columns])
-        moved = feature_products(row) * FEATURE_STEP**2
+        moved = statistics.feature_products(row) * FEATURE_STEP**2
         upper = moved[np.triu_indices(len(moved), 1)]
         worst = max(worst, math.sqrt(float((np.diag(moved) ** 2).sum() + 2 * (upper**2).sum())))
         response = np.array([round(1 / FEATURE_STEP)])
-        assert float(np.linalg.norm(cross_products(row, response) * FEATURE_STEP**2)) <= 1
+        assert float(np.linalg.norm(statistics.cross_products(row, response) * FEATURE_STEP**2)) <= 1
     assert 0.8 < worst <= 1
 
 
@@ -136,7 +128,7 @@ def test_a_record_contributes_the_same_beside_any_others() -> None:
     alone = np.concatenate([feature([column[i : i + 1] for column in cells]) for i in range(0, 5000, 97)])
     assert np.array_equal(whole[::97], alone)
     parts = [slice(0, 1), slice(1, 4000), slice(4000, 5000)]
-    assert np.array_equal(feature_products(whole), sum(feature_products(whole[p]) for p in parts))
+    assert np.array_equal(statistics.feature_products(whole), sum(statistics.feature_products(whole[p]) for p in parts))
     ranks = np.stack([table[column] for table, column in zip(tables, cells, strict=True)], axis=1)
     assert np.array_equal(rank_products(ranks), sum(rank_products(ranks[p]) for p in parts))
     assert np.array_equal(
@@ -147,25 +139,25 @@ def test_a_record_contributes_the_same_beside_any_others() -> None:
 def test_waves_are_cosines_and_sines() -> None:
     columns = [private_column(X, cells=64)]
     tables = [rank_table(columns[0], marginal_of_masses(np.ones(64), discrete=False))]
-    feature = feature_map(columns, tables, frequencies=3, width=0.05, rng=np.random.default_rng(0))
+    feature = statistics.feature_map(columns, tables, frequencies=3, width=0.05, rng=np.random.default_rng(0))
     cells = np.arange(columns[0].total)
     rows = feature([cells]) * FEATURE_STEP
     directions = standard_normal(np.random.default_rng(0), (1, 3)) / (0.05 * 2 * math.pi)
     angle = 2 * np.pi * tables[0][:, None] * RANK_STEP * directions
-    scale = math.sqrt(WEIGHTS[2] / 3)
+    scale = math.sqrt(statistics.WEIGHTS[2] / 3)
     assert rows[:, 2:5] == pytest.approx(scale * np.cos(angle), abs=1e-3)
     assert rows[:, 5:] == pytest.approx(scale * np.sin(angle), abs=1e-3)
 
 
 def test_responses_are_clipped_to_the_window() -> None:
-    window = Window(0.5, 0.25)
+    window = statistics.Window(0.5, 0.25)
     table = window.table() * FEATURE_STEP
     assert np.abs(table).max() <= 1
     assert table[0] == -1
-    assert table[RESPONSE_CELLS // 2] == pytest.approx(0, abs=1e-3)
+    assert table[statistics.RESPONSE_CELLS // 2] == pytest.approx(0, abs=1e-3)
     masses = np.ones(100)
     masses[0], masses[99] = 0.01, 0.01
-    made_window = response_window(marginal_of_masses(masses, discrete=False))
+    made_window = statistics.response_window(marginal_of_masses(masses, discrete=False))
     assert made_window.centre == pytest.approx(0.5)
     assert 0.48 < made_window.half < 0.51
 
@@ -203,7 +195,7 @@ def test_the_noise_of_the_ridge_statistics_has_the_planned_deviation(factor: flo
         marginal=1, correlation=1, product=sigma * factor, cross=sigma * factor, event=Composed((Gaussian(1),))
     )
     zeros = np.zeros((size, size), np.int64), np.zeros(20_000, np.int64)
-    drawn_noise = NoisyRegression.draw(zeros, charge=made_charge, noise=noise)
+    drawn_noise = statistics.NoisyRegression.draw(zeros, charge=made_charge, noise=noise)
     products = drawn_noise.products
     assert np.array_equal(products, products.T)
     drawn = products * FEATURE_STEP**2
@@ -241,13 +233,150 @@ def test_ridge_weights_shrink_with_the_noise_and_recover_without() -> None:
     features = np.linalg.qr(rng.normal(size=(5000, 10)))[0] * math.sqrt(500)
     true = rng.normal(size=10)
     products, cross = features.T @ features, features.T @ (features @ true)
-    exact = ridge_weights(products, cross, noise=1e-9, product_noise=0, variance=0)
+    exact = statistics.ridge_weights(products, cross, noise=1e-9, product_noise=0, variance=0)
     assert exact == pytest.approx(true, rel=1e-3)
     noisy = [
-        float(np.linalg.norm(ridge_weights(products, cross, noise=s, product_noise=0, variance=0.1)))
+        float(np.linalg.norm(statistics.ridge_weights(products, cross, noise=s, product_noise=0, variance=0.1)))
         for s in (1.0, 1e3, 1e5)
     ]
     assert noisy[0] > noisy[1] > noisy[2]
     assert np.linalg.eigvalsh(positive_part(products - 600 * np.eye(10))).min() > -1e-5
     small = np.trunc(features * 10).astype(np.int64)
-    assert modelled_products(small, total=5000) == pytest.approx(feature_products(small) * FEATURE_STEP**2)
+    assert statistics.modelled_products(small, total=5000) == pytest.approx(
+        statistics.feature_products(small) * FEATURE_STEP**2
+    )
+
+
+# --- What one record changes in everything that a private release measures, by adding it to small tables
+
+
+ATTRIBUTES: list[dict[str, Any]] = [
+    {"name": "pay", "kind": "number", "bounds": [-50, 1e6]},
+    {"name": "sex", "kind": "categorical", "values": ["a", "b"]},
+    {"name": "age", "kind": "integer", "bounds": [18, 90]},
+    {"name": "rank", "kind": "ordinal", "values": [1, 2, 3, 4]},
+    {"name": "cost", "kind": "number", "bounds": [0, 9]},
+]
+
+
+def planned(products: str, response: str, columns: int) -> PrivatePlan:
+    tree = {
+        "kind": "two-stage",
+        "name": "r",
+        "dataset": "d",
+        "schema": {"attributes": [ATTRIBUTES[-1], *ATTRIBUTES[: columns - 1]]},
+        "data": {"path": "x", "minimum_records": 300},
+        "output": {"path": "y"},
+        "privacy": {"guarantee": "dp", "epsilon": 2, "delta": 1e-6},
+        "prediction": {"response": response, "records": 10, "log": {"pay": 10.0}, "features": {"products": products}},
+    }
+    found = plan(TwoStageSpec.model_validate(tree))
+    assert isinstance(found, PrivatePlan)
+    return found
+
+
+def ends_of(made: PrivatePlan) -> list[tuple[float, float]]:
+    return [
+        attribute.bounds if attribute.kind == "number" and attribute.bounds else (0, attribute.cardinality - 1)
+        for attribute in made.spec.table.attributes
+    ]
+
+
+def drawn(made: PrivatePlan, count: int, rng: np.random.Generator) -> list[tuple[float, ...]]:
+    pairs = list(zip(made.spec.table.attributes, ends_of(made), strict=True))
+    return [
+        tuple(
+            rng.uniform(low, high) if attribute.kind == "number" else int(rng.integers(low, high + 1))
+            for attribute, (low, high) in pairs
+        )
+        for _ in range(count)
+    ]
+
+
+def codes(made: PrivatePlan, rows: list[tuple[float, ...]]) -> list[Any]:
+    attributes = made.spec.table.attributes
+    table = np.array(rows, np.float64).reshape(len(rows), len(attributes))
+    return [
+        np.ascontiguousarray(column, np.float64 if attribute.kind == "number" else attribute.dtype)
+        for attribute, column in zip(attributes, table.T, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("products", "response", "columns"), [("measured", "cost", 5), ("modelled", "pay", 5), ("measured", "cost", 2)]
+)
+def test_a_record_costs_what_is_charged_whatever_the_table(products: str, response: str, columns: int) -> None:
+    made = planned(products, response, columns)
+    spec, charge, private = made.spec, made.charge, made.columns
+    where, rng, noise = columns_of(spec), np.random.default_rng(3), Noise(bytes(range(32)))
+    # Released marginals may be anything: they shape the later statistics, and no shape may make a record count more.
+    noisy = statistics.NoisyMarginals([rng.integers(-40, 90, column.cells) for column in private])
+    known = input_model(private, noisy)
+    seen = design(private, known, noise)
+    work = [
+        statistics.marginal_operator(where, private),
+        statistics.rank_operator(where, private, known.tables),
+        statistics.ridge_operator(where, private, seen, products=products == "measured"),
+    ]
+
+    records = [*product(*ends_of(made)), *drawn(made, 150, rng)]
+    losses = []
+    for number, record in enumerate(records):
+        others = [records[i] for i in rng.integers(0, len(records), number % 4)]
+        without, added = codes(made, others), codes(made, [*others, record])
+        changes = [(operator.chunk(without), operator.chunk(added)) for operator in work]
+        loss = sum(float(((b - a) ** 2).sum()) / charge.marginal**2 for a, b in zip(*changes[0], strict=True))
+        if charge.correlation:
+            loss += float(((changes[1][1] - changes[1][0]) ** 2).sum()) * RANK_STEP**4 / charge.correlation**2
+        squares, cross = (b - a for a, b in zip(*changes[2], strict=True))
+        if charge.product:  # the noise off the diagonal is smaller by sqrt(2), and each entry stands twice
+            loss += float((squares**2).sum()) * FEATURE_STEP**4 / charge.product**2
+        loss += float((cross**2).sum()) * FEATURE_STEP**4 / charge.cross**2
+        losses.append(math.sqrt(loss))
+    # All noise is Gaussian: a record that moves the statistics by `loss` of it in L2 is one Gaussian mechanism.
+    stated = accountant.epsilon(Gaussian(1 / max(losses)), delta=made.delta)
+    assert 0.9 * made.epsilon < stated <= made.epsilon <= 2
+
+
+@pytest.mark.parametrize("products", ["measured", "modelled"])
+def test_statistics_of_parties_add_up_to_those_of_one_table_bit_for_bit(products: str) -> None:
+    made = planned(products, "cost", 5)
+    rows = drawn(made, 700, np.random.default_rng(5))
+    whole, nobody = codes(made, rows), codes(made, [])
+    parties = [codes(made, rows[:450]), codes(made, rows[450:451]), codes(made, rows[451:]), nobody]
+    noises = [Noise(bytes([i]) * 32) for i in range(len(parties))]
+    seen: list[list[tuple[type[Any], bytes]]] = []
+
+    def of_parties(statistic: Statistic) -> statistics.NoisySums:
+        kind, work, _ = statistic
+        sums = [work.chunk(party) for party in parties]
+        exact = reduce(work.combine, sums)
+        for ours, central in zip(listed(exact), listed(work.chunk(whole)), strict=True):
+            assert ours.dtype == central.dtype == np.int64
+            assert np.array_equal(ours, central)
+        messages = [kind.draw(one, charge=made.charge, noise=own) for one, own in zip(sums, noises, strict=True)]
+        return noted(messages[0].filled(added([message.flat for message in messages])))
+
+    def of_one_table(statistic: Statistic) -> statistics.NoisySums:
+        kind, work, _ = statistic
+        tables = [whole, *[nobody] * 3]
+        drawn = [kind.draw(work.chunk(t), charge=made.charge, noise=n) for t, n in zip(tables, noises, strict=True)]
+        return noted(drawn[0].filled(sum(one.flat for one in drawn)))
+
+    def noted(found: Any) -> Any:
+        seen[-1].append((type(found), found.to_bytes()))
+        return found
+
+    for answer in (of_parties, of_one_table):
+        seen.append([])
+        answered(asked(made, noises[0]), answer)
+    assert seen[0] == seen[1]
+    assert [kind for kind, _ in seen[0]] == [
+        statistics.NoisyMarginals,
+        statistics.NoisyCorrelations,
+        statistics.NoisyRegression,
+    ]
+
+
+def listed(sums: Any) -> list[Any]:
+    return sums if isinstance(sums, list) else [sums]

@@ -1,7 +1,5 @@
 """Stage 2: kernels, kernel ridge regression in its three forms, tuning; and the measures of what it is worth."""
 
-from __future__ import annotations
-
 from functools import reduce
 from operator import add
 from typing import Any

@@ -1,7 +1,5 @@
 """Stage 1: scales, kernel densities, Latin hypercube, matching, and what is disclosed."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np
@@ -32,15 +30,7 @@ from dpdist.families.prediction.first_stage import (
     silverman,
     smooth,
 )
-from dpdist.families.prediction.lid.inputs import (
-    disclosed,
-    match,
-    match_exactly,
-    match_greedily,
-    mix,
-    mixed_rows,
-    near_counts,
-)
+from dpdist.families.prediction.lid import inputs
 from dpdist.families.prediction.lid.method import ALPHAS, BlockLayout, Disclosure, Method, largest_alpha, shuffled
 from dpdist.families.prediction.spec import FIRST_STAGE_NAMES
 from dpdist.privacy.noise import Noise
@@ -200,7 +190,7 @@ def test_exact_matching_is_the_best_of_all_permutations(rows: int, width: int, s
     a, b = rng.random((rows, width)), rng.random((rows, width))
     cost = ((a[:, None] - b[None]) ** 2).sum(axis=2)
     best = min(cost[np.arange(rows), list(p)].sum() for p in permutations(range(rows)))
-    assert cost[np.arange(rows), match_exactly(a, b)].sum() == pytest.approx(best)
+    assert cost[np.arange(rows), inputs.match_exactly(a, b)].sum() == pytest.approx(best)
 
 
 @given(st.integers(1, 30), st.integers(1, 3), st.integers(0, 2**32))
@@ -208,7 +198,7 @@ def test_greedy_matching_takes_the_nearest_row_that_is_left(rows: int, width: in
     rng = np.random.default_rng(seed)
     a, b = rng.random((rows, width)), rng.random((rows, width))
     left = list(range(rows))
-    for row, place in enumerate(match_greedily(a, b)):
+    for row, place in enumerate(inputs.match_greedily(a, b)):
         assert place == min(left, key=lambda one: float(((a[row] - b[one]) ** 2).sum()))
         left.remove(place)
 
@@ -217,7 +207,7 @@ def test_greedy_matching_takes_the_nearest_row_that_is_left(rows: int, width: in
 @settings(max_examples=20, deadline=None)
 def test_blockwise_matching_uses_every_row_once(rows: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    places = match(rng.random((rows, 2)), rng.random((rows, 2)), exact_rows=16, block_rows=16)
+    places = inputs.match(rng.random((rows, 2)), rng.random((rows, 2)), exact_rows=16, block_rows=16)
     assert (np.sort(places) == np.arange(rows)).all()
 
 
@@ -228,12 +218,12 @@ def test_blockwise_matching_costs_little_more_than_exact() -> None:
     def cost(places: np.ndarray) -> float:
         return float(((a - b[places]) ** 2).sum())
 
-    exact, blocks = cost(match_exactly(a, b)), cost(match(a, b, exact_rows=1000))
+    exact, blocks = cost(inputs.match_exactly(a, b)), cost(inputs.match(a, b, exact_rows=1000))
     assert exact <= blocks < 2 * exact
-    assert blocks < 0.05 * cost(match(a, b, method="independent"))
-    greedy = match(a, b, method="greedy")
+    assert blocks < 0.05 * cost(inputs.match(a, b, method="independent"))
+    greedy = inputs.match(a, b, method="greedy")
     assert exact < cost(greedy) < 20 * exact
-    assert (np.sort(match(a, b, method="greedy", exact_rows=1000)) == np.arange(1500)).all()
+    assert (np.sort(inputs.match(a, b, method="greedy", exact_rows=1000)) == np.arange(1500)).all()
 
 
 def test_closed_form_and_its_inverse() -> None:
@@ -257,12 +247,12 @@ def test_the_closed_form_holds_for_independent_rows_and_not_for_matched_ones() -
     bound = 1 - (1 - 2 * eta / (1 - alpha)) ** 3
 
     def measured(synthetic: np.ndarray) -> float:
-        return float((np.abs(mix(x, synthetic, alpha=alpha) - x) <= eta).any(axis=1).mean())
+        return float((np.abs(inputs.mix(x, synthetic, alpha=alpha) - x) <= eta).any(axis=1).mean())
 
-    independent, matched = measured(s), measured(s[match(x, s)])
+    independent, matched = measured(s), measured(s[inputs.match(x, s)])
     assert 0.8 * bound < independent < bound + 0.015
     assert matched > 3 * bound
-    (counts,) = near_counts(method, (x, np.zeros(2000)), s)
+    (counts,) = inputs.near_counts(method, (x, np.zeros(2000)), s)
     assert counts[20] == round(independent * 2000)
     assert counts[-1] == 2000
     assert (np.diff(counts) >= 0).all()
@@ -272,16 +262,16 @@ def test_alpha_is_the_largest_within_the_bound() -> None:
     counts = np.arange(101) * 10
     method = Method(scales=(UNIT,), disclosure=Disclosure(lid=0.25, eta=0.01, columns=(0,)))
     assert method.alphas == ALPHAS
-    assert disclosed(method, counts[None], [1000]).alpha == 0.25
+    assert inputs.disclosed(method, counts[None], [1000]).alpha == 0.25
     wide = Method(scales=(UNIT,), disclosure=Disclosure(lid=0.25, eta=0.10975, columns=(0,)))
     assert wide.most_alpha == pytest.approx(0.122, abs=1e-5)
-    assert disclosed(wide, counts[None] // 10, [1000]).alpha == 0.12  # the closed form is the bound
+    assert inputs.disclosed(wide, counts[None] // 10, [1000]).alpha == 0.12  # the closed form is the bound
     with pytest.raises(CheckFailed, match="even with alpha 0"):
-        disclosed(method, counts[None] + 500, [1000])
+        inputs.disclosed(method, counts[None] + 500, [1000])
     fixed = Method(scales=(UNIT,), disclosure=Disclosure(lid=0.25, eta=0.01, columns=(0,)), alpha=0.5)
-    assert disclosed(fixed, np.array([[250]]), [1000]).alpha == 0.5
+    assert inputs.disclosed(fixed, np.array([[250]]), [1000]).alpha == 0.5
     with pytest.raises(CheckFailed, match=r"lower prediction\.alpha"):
-        disclosed(fixed, np.array([[251]]), [1000])
+        inputs.disclosed(fixed, np.array([[251]]), [1000])
 
 
 def test_kept_columns_stay_and_categories_are_not_mixed() -> None:
@@ -289,7 +279,7 @@ def test_kept_columns_stay_and_categories_are_not_mixed() -> None:
     method = Method(scales=scales, disclosure=Disclosure(lid=1, eta=0.01, columns=(0,)), kept=(2,))
     original = to_units(scales, [np.array([0.0, 1.0]), np.array([0, 1]), np.array([20, 30])])
     synthetic = np.array([[1.0, 0.75], [0.0, 0.25]])
-    mixed = mixed_rows(method, original, synthetic, alpha=0.25)
+    mixed = inputs.mixed_rows(method, original, synthetic, alpha=0.25)
     assert mixed == pytest.approx(np.array([[0.75, 0.75, original[0, 2]], [0.25, 0.25, original[1, 2]]]))
 
 

@@ -1,7 +1,5 @@
 """Two linked tables: how members are laid out, what a whole parent changes, what is drawn, what is read."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import replace

@@ -1,8 +1,8 @@
 """What a synthesis finds before it learns: one record is in one cell of each histogram."""
 
-from __future__ import annotations
-
+import math
 from collections import Counter
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from hypothesis import strategies as st
 from dpdist.data.arrow import ArrowRecords
 from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
+from dpdist.data.texts import WEIGHT, weigh_values, weight_of
+from dpdist.families.base import values as base_values
+from dpdist.families.base.calibration import least_above, tail
 from dpdist.families.base.values import named_values
 from dpdist.families.synthesis import discovery_steps
 from dpdist.families.synthesis.discovery import Discovery
@@ -58,8 +61,14 @@ def test_floats_are_read_as_they_are_written() -> None:
     assert counted(pa.array(np.array([1.0, 2.5, 2.25, 1 / 3]))) == [1, 2]
 
 
-ATTRIBUTES = [undeclared("text", "text"), undeclared("whole", "integer"), undeclared("real", "number")]
-VALUES = {"text": ["a", "b", "c", None], "whole": [0, 5, 300, None], "real": ["5.00", "2.50", "0.125", "-7", None]}
+NAMES = ("one", "two")
+ATTRIBUTES = [
+    *(undeclared(name, "text") for name in NAMES),
+    undeclared("whole", "integer"),
+    undeclared("real", "number"),
+]
+VALUES = {"one": ["a", "b", "c", None], "two": ["x", "y", None], "whole": [0, 300, None], "real": ["5.00", "0.1", None]}
+FIRST = [(0, "a", 50), (1, "x", 50)]  # what is named at first
 
 
 def measured(
@@ -79,23 +88,23 @@ def measured(
         }
     )
     columns = zip(VALUES, zip(*records, strict=True), strict=True)
-    types = {"text": pa.string(), "whole": pa.int64(), "real": pa.string()}
-    pq.write_table(pa.table({name: pa.array(values, types[name]) for name, values in columns}), folder / "t.parquet")
+    types = {"whole": pa.int64()}
+    made = {name: pa.array(values, types.get(name, pa.string())) for name, values in columns}
+    pq.write_table(pa.table(made), folder / "t.parquet")
     found: dict[str, tuple[Any, float]] = {}
 
     def seen(counts: Any, *, how: tuple[str, float], noise: Any, name: str) -> Any:
         found[name] = np.array(counts), how[1]
         return outcome.setdefault(name, np.array(counts) * 100)
 
-    def named(attempt: Any, table: Any, names: Any, how: tuple[str, float, int]) -> Any:
-        values, absent = named_values(attempt, table, names, (how[0], how[1], -(10**9)))
-        held = Counter(record[0] for record in records if record[0] is not None)
-        assert set(held) == {value for _, value, _ in values}
-        found["values"] = np.array([held[value] for value in VALUES["text"][:-1]]), how[1]
-        return outcome.setdefault("values", values), absent
+    def named(attempt: Any, table: Any, names: Any, how: tuple[str, float, int], *, known: Any = None) -> Any:
+        values, absent = named_values(attempt, table, names, (how[0], how[1], 0), known=known)
+        return (FIRST if known is None else values), absent
 
     monkeypatch.setattr(discovery_steps, "noisy_counts", seen)
+    monkeypatch.setattr(base_values, "noisy_counts", seen)
     monkeypatch.setattr(discovery_steps, "named_values", named)
+    monkeypatch.setattr(discovery_steps, "_again", lambda attempt, *_: attempt.plan.discovery.again)
     attempt = attempt_of(spec, folder)
     attempt.open = lambda schema: open_table(table_source(spec), schema)
     discovery_steps._found(attempt)
@@ -108,7 +117,8 @@ def test_one_record_moves_all_histograms_by_what_is_charged(tmp_path: Path, monk
     records = [kinds[i] for i in rng.integers(0, len(kinds), 40)]
     outcome: dict[str, Any] = {}
     before, noise = measured(records, tmp_path, monkeypatch, outcome)
-    charged = noise.spent(1, 1 + 2 * 2, 1)  # a step is asked of the number alone
+    assert sum(name.startswith("again/") for name in before) == 3, "b, c and y are not named at first"
+    charged = noise.spent(2, 1 + 2 * 2, 1) + noise.again**2  # a step is asked of the number alone
     most = 0.0
     for record in kinds:
         after, _ = measured([*records, record], tmp_path, monkeypatch, outcome)
@@ -117,3 +127,51 @@ def test_one_record_moves_all_histograms_by_what_is_charged(tmp_path: Path, monk
         assert moved <= charged
         most = max(most, moved)
     assert most >= 0.99 * charged
+
+
+@given(st.lists(st.tuples(*[st.sampled_from(["a", "b", "long", "", None])] * 5), min_size=1, max_size=6))
+def test_a_record_has_one_weight_in_all(records: list[tuple[str | None, ...]]) -> None:
+    """What a record adds to all sums has a norm of `WEIGHT` at most, and nearly that if one of its values is new."""
+    known = [["a"], ["a", "b"], [], [], ["long"]]
+    arrays = [pa.array(values, pa.large_string()) for values in zip(*records, strict=True)]
+
+    def sums(batches: list[list[pa.Array]]) -> Counter[tuple[int, str]]:
+        tables = weigh_values(batches, known)
+        return Counter({(i, row["value"]): row["count"] for i, t in enumerate(tables) for row in t.to_pylist()})
+
+    whole = sums([arrays])
+    assert whole == sums([[array[:2] for array in arrays], [array[2:] for array in arrays]])
+    without = sums([[array[1:] for array in arrays]])
+    moved = sum((whole[cell] - without[cell]) ** 2 for cell in whole)
+    others = [value for value, names in zip(records[0], known, strict=True) if value and value not in names]
+    assert moved <= WEIGHT**2
+    assert moved >= 0.99 * WEIGHT**2 * bool(others)
+
+
+def chance(scale: float, count: int) -> float:
+    return tail("gaussian", scale, count)
+
+
+@pytest.mark.parametrize("texts", [1, 2, 9, 40])
+def test_the_values_of_one_record_are_named_with_the_stated_probability(texts: int) -> None:
+    """All outcomes of both namings for a table of one record, all of whose values no other has."""
+    lost, first = 2.5e-4, 30.0
+    at_first = chance(first, (named := least_above(partial(chance, first), lost / 2 / texts) + 1) - 1)
+    noise = Discovery(first, 1.0, 1.0, named, lost, again=0.1)
+    scale, again = noise.naming(0.1, texts)
+    by_number = {t: 1 - (1 - chance(scale, again - weight_of(t))) ** t for t in range(1, texts + 1)}
+    total = 0.0
+    for number in range(texts + 1):  # without a name after the first naming
+        of_these = math.comb(texts, number) * (1 - at_first) ** number * at_first ** (texts - number)
+        total += of_these * (by_number[number] if number == texts and number else 1.0)
+    assert total <= lost
+    assert max(by_number.values()) >= 0.99 * lost / 2, "the second naming has no slack"
+
+
+def test_more_is_spent_on_naming_where_more_has_no_name() -> None:
+    noise = Discovery(60.0, 1.0, 1.0, 400, 2.5e-10, again=0.13)
+    parts = [noise.unnamed(mu, 9, 4.0) for mu in (0.02, 0.05, 0.1, 0.13)]
+    assert parts == sorted(parts, reverse=True)
+    assert parts[0] == 1.0
+    assert 0 < parts[-1] < 0.6
+    assert noise.unnamed(0.1, 9, 1.0) < noise.unnamed(0.1, 9, 8.0)

@@ -1,7 +1,5 @@
 """Declared regressions: what a record moves is enumerated, the steps find the table's own coefficients."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -221,8 +219,7 @@ def test_noise_is_not_taken_for_steps_that_have_not_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("varies", "mu", "least"),
-    [(0.06, 0.1, 9), (0.06, 0.15, 12), (0.06, 0.3, 19), (2.0, 0.1, 28), (2.0, 1.0, 30)],
+    ("varies", "mu", "least"), [(0.06, 0.1, 9), (0.06, 0.15, 12), (0.06, 0.3, 19), (2.0, 0.1, 28), (2.0, 1.0, 30)]
 )
 def test_slow_steps_are_not_taken_for_noise(varies: float, mu: float, least: int) -> None:
     """Of a term that varies more in the released records, steps go on in one direction; of one that varies less, they

@@ -1,7 +1,5 @@
 """A synthesis from a table to its parts: the plan, the stages on every executor, the audit, and a whole release."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +28,7 @@ from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.model import account as accounts
 from dpdist.model import draw as drawing
-from dpdist.model.choices import choose
+from dpdist.model.choices import SECOND_COPY, choose
 from dpdist.model.draw import parts_of
 from dpdist.model.fitted import Fitted
 from dpdist.model.forecast import pair_deviation, usable_group
@@ -123,6 +121,8 @@ def test_a_target_and_priorities_are_weights_of_pairs(tmp_path: Path) -> None:
     )
     assert found == expected | {(0, 2): 5.0, (1, 3): 0.5}
     assert f"{len(found)} pairs have a weight" in " ".join(plan.explain().split())
+    assert plan.choices.coarse == ((24, 20), SECOND_COPY)  # for means by the values of names[4]
+    assert planned(tmp_path, model={"priorities": priorities[:2]}).choices.coarse == ((24, 20),)
     assert plan.public_parameters()["choices"]["priorities"][0] == [0, 1, 2.0]
 
 
@@ -134,6 +134,7 @@ def test_the_plan_says_which_groups_have_usable_means(tmp_path: Path) -> None:
     errors = counts @ codes / counts.sum(1) / codes.std()
     assert np.sqrt(np.mean(errors**2)) == pytest.approx(0.2, rel=0.15)
     assert usable_group(choose(cards, records=60_000, mu=0.36), cards) < 0.6 * size
+    assert usable_group(replace(choices, coarse=(*choices.coarse, SECOND_COPY)), cards) < 0.5 * size
     assert usable_group(choose(cards, records=100, mu=1e-3), cards) is None
     assert "means of numbers in groups of about" in " ".join(planned(tmp_path).explain().split())
 
@@ -147,10 +148,7 @@ def test_the_plan_says_which_groups_have_usable_means(tmp_path: Path) -> None:
         ({"model": {"shares": {"one_way": 0.5}}}, "model.shares: there is no such setting"),
         ({"privacy": {"epsilon": 0, "delta": 1e-7}}, "epsilon"),
         ({"synthesis": {"records": 0}}, "records"),
-        (
-            {"schema": {"attributes": [{"name": "x", "kind": "number", "bounds": [0, 1]}]}},
-            "continuous",
-        ),
+        ({"schema": {"attributes": [{"name": "x", "kind": "number", "bounds": [0, 1]}]}}, "continuous"),
     ],
 )
 def test_refuses(changes: dict[str, Any], message: str, tmp_path: Path) -> None:

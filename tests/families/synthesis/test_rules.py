@@ -1,7 +1,5 @@
 """No released record breaks a rule, and the law of the records is the model's law given the rules."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import product

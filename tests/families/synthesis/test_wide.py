@@ -1,7 +1,5 @@
 """Wide code lists: pairs that do not fit a worker are counted on merged codes; hierarchies give coarse copies."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -245,10 +243,7 @@ def test_levels_are_groups_of_codes() -> None:
             {"kind": "categorical", "bounds": None, "values": [5, 6], "levels": [{"edges": [6]}]},
             "start at the least value or below",
         ),
-        (
-            {"kind": "number", "bounds": [0.0, 1.0], "levels": [{"width": 2}]},
-            "levels and labels of a number",
-        ),
+        ({"kind": "number", "bounds": [0.0, 1.0], "levels": [{"width": 2}]}, "levels and labels of a number"),
     ],
 )
 def test_hierarchies_that_are_none(changes: dict[str, Any], message: str) -> None:

@@ -1,37 +1,111 @@
-"""The stages of a federated mixing release that are its own, at its coordinator (`dpdist.federated.rounds`).
+"""What is own to a federated mixing release: the tasks of its clients, and its stages at the coordinator.
 
-Each client confirms its classes with noisy counts. A class is mixed by the clients that confirmed it. Each sends its
-noisy sums, block by block. What the coordinator receives is stored once and read back, so a resumed attempt asks for
-what is missing only.
+Before its first message of a class a client stores which clients mix that class, and refuses others later. Each client
+confirms its classes with noisy counts. A class is mixed by the clients that confirmed it. Each sends its noisy sums,
+block by block. What the coordinator receives is stored once and read back, so a resumed attempt asks for what is
+missing only.
 """
 
 from __future__ import annotations
 
 import io
 import math
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dpdist.errors import CheckFailed, RoundFailed
+from dpdist.errors import CheckFailed, RoundFailed, SpecError
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.mixing.classes import MixedClass, Mixtures, Restorations, note_left_out
-from dpdist.families.mixing.federated import client
-from dpdist.families.mixing.federated.client import MixingSession
-from dpdist.families.mixing.federated.messages import average, largest_step
-from dpdist.families.mixing.federated.plan import FederatedPlan
+from dpdist.families.mixing.classes import (
+    Classes,
+    Confirmed,
+    MixedClass,
+    Mixtures,
+    Restorations,
+    class_sums,
+    gather,
+    note_left_out,
+)
+from dpdist.families.mixing.classes import confirm as confirm_classes
+from dpdist.families.mixing.federated.messages import average, largest_step, noisy_steps
 from dpdist.families.mixing.mixture import Rows
+from dpdist.families.mixing.plan import FederatedPlan, planned
 from dpdist.families.mixing.restore import Restoration, mixture_sums, restoration
 from dpdist.families.mixing.spec import MixingSpec
-from dpdist.federated.client import Joined
+from dpdist.federated import session as own
+from dpdist.federated.client import Joined, answering, masks_of, message_of, pin
 from dpdist.federated.mailbox import calls_of
-from dpdist.federated.messages import check_message
+from dpdist.federated.messages import Masks, Message, check_message
 from dpdist.federated.rounds import BEGUN_FILE, DROPPED, RESUME, ClientCalls, agree, begin, executor_here, note
+from dpdist.federated.session import ClientAttempt, ClientSession
 from dpdist.storage.store import Store
 from dpdist.storage.stored import Stored
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixingSession(ClientSession):
+    """What the coordinator of a mixing release sends with every call of a client."""
+
+    spec: MixingSpec
+    order: int  # order, sigma_over_clip: of the plan; the client derives the charge from them
+    sigma_over_clip: float
+
+    __hash__ = ClientSession.__hash__
+
+    def planned(self) -> FederatedPlan:
+        """See `ClientSession.planned`."""
+        made = planned(self.spec, order=self.order, sigma_over_clip=self.sigma_over_clip)
+        if not isinstance(made, FederatedPlan):
+            raise SpecError("federated: the spec has no clients")
+        return made
+
+    def gather(self, attempt: ClientAttempt) -> Classes:
+        """See `ClientSession.gather`: the records of each class."""
+        return gather(attempt)
+
+    @property
+    def noise_settings(self) -> list[Any]:
+        """See `ClientSession.noise_settings`."""
+        return [self.order, float(self.sigma_over_clip).hex()]
+
+
+@answering
+def confirm(session: MixingSession) -> tuple[bool, ...]:
+    """Whether each class has its declared minimum here, by a noisy count."""
+    attempt = own.attempt_of(session)
+    attempt.before_noise()
+    return confirm_classes(attempt, attempt.result(Classes).sizes).outcomes
+
+
+@answering
+def send(session: MixingSession, place: int, block: int, members: dict[str, Joined]) -> Message:
+    """The message for one block of mixtures of the class at `place`; `members` mix it, this client included."""
+    plan, part = session.plan, session.plan.classes[place]
+    pin(session, part.code, members)
+    with closing(own.ledger_of(session)) as ledger:
+        own.charged(session, ledger, "drawing")
+    if not Confirmed.from_bytes(own.work_of(session).read_bytes(Confirmed.FILE)).outcomes[place]:
+        raise RoundFailed("a class whose declared minimum was not confirmed is not mixed")
+    shared, mixer = plan.shared(len(members)), plan.mixer(part.code)
+    start = block * plan.block
+    stop = min(start + plan.block, part.mixtures.records)
+    if not 0 <= start < stop:
+        raise RoundFailed("a block of mixtures that the plan does not have")
+    masks = masks_of(session, part.code, members) if shared.mask_sigma > 0 else Masks()
+    codes, noise = own.attempt_of(session).result(Classes).codes[place], own.noise_of(session)
+    sums = class_sums(codes, plan.encoding, mixer, noise, start, stop)
+    steps = noisy_steps(noise, masks, sums, mixer, shared, start)
+    return message_of(session, round_id(session.attempt, part.code, block), steps)
+
+
+def round_id(attempt: str, code: int, block: int) -> str:
+    """Public id of the messages of one block of one class."""
+    return f"{attempt}/{code}/{block}"
+
 
 FederatedAttempt = Attempt[MixingSpec, FederatedPlan]
 
@@ -94,7 +168,7 @@ def _confirm(calls: ClientCalls, members: dict[str, Joined]) -> ConfirmedClients
     attempt = calls.attempt
     attempt.before_noise()
     attempt.work.write_exclusive(BEGUN_FILE, b"")
-    outcomes = calls.each("confirming classes", client.confirm, members, fault=DROPPED)
+    outcomes = calls.each("confirming classes", confirm, members, fault=DROPPED)
     count = len(attempt.plan.classes)
     for name, outcome in outcomes.items():
         if not isinstance(outcome, tuple) or len(outcome) != count:
@@ -147,10 +221,10 @@ def _assembled(attempt: FederatedAttempt, begun: Round, place: int, block: int, 
     plan, members = attempt.plan, begun.mixed[place]
     part = plan.classes[place]
     keys = {name: key or "" for name, key in attempt.spec.clients.items()}
-    mixer, round = plan.mixer(part.code), client.round_id(attempt.id, part.code, block)
+    mixer, round = plan.mixer(part.code), round_id(attempt.id, part.code, block)
     shape = (min(plan.block, part.mixtures.records - block * plan.block), plan.encoding.width)
     largest = largest_step(mixer, plan.shared(len(members)))
-    messages = begun.calls.each(stage, client.send, members, place, block, members, fault=DROPPED)
+    messages = begun.calls.each(stage, send, members, place, block, members, fault=DROPPED)
     for name, message in messages.items():
         check_message(message, client=name, public_key=keys[name], round=round, shape=shape, largest=largest)
         note(attempt, message, f"received-{place}-{block}-{name}.sha256")

@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 
 from dpdist.data.records import slices
 from dpdist.errors import CheckFailed
-from dpdist.families.base.cutting import spans_of
 from dpdist.families.prediction.columns import Columns, Scale
 from dpdist.families.prediction.second_stage import RegressionSpec
-from dpdist.privacy.arrays import Codes, Counts, Floats, stable_order
+from dpdist.privacy.arrays import Codes, Counts, Floats, spans_of, stable_order
 from dpdist.privacy.formatting import shown
 from dpdist.privacy.noise import Noise
 

@@ -24,10 +24,9 @@ from dpdist.errors import AccountingError
 from dpdist.families.base.calibration import GaussianPlan, project
 from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.first_stage import Marginal, marginal_of_masses, nearest_correlation
-from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.arrays import LARGEST_SCALE, Counts, Floats
 from dpdist.privacy.calibrate import ABOVE, round_up
 from dpdist.privacy.events import Composed, Gaussian
-from dpdist.privacy.grid import LARGEST_SCALE
 from dpdist.privacy.portable import inner, sin_turns
 from dpdist.spec.strict import OwnFields
 
