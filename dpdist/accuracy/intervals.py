@@ -3,8 +3,9 @@
 The mean error of a cell of k attributes with share s of the records is taken as ``exp(a_k + g_k log s)``, fitted to the
 noisy sums of the classes; each class is then moved from the curve to its own mean as far as its noise allows. A sum
 within two deviations of its noise shows no error: an upper bound takes its place in intervals. A pair's distance over
-what the curve expects of it gives a factor for the pair, moved towards 1 in proportion to its noise. Errors are taken
-to have tails ``P(|error| > x) = 20^(-x / (q e))`` with e the mean error and q from `_MULTIPLIERS`: the 95 % interval
+what the curve expects of it gives a factor for the pair, moved towards 1 in proportion to its noise. A table of three
+attributes has the mean factor of its pairs over that of all: the size of its errors has sums of its own. Errors have
+tails ``P(|error| > x) = 20^(-x / (q e))`` with e the mean error and q from `_MULTIPLIERS`: the 95 % interval
 reaches from q e below the released count up to the largest count whose own q e is at least its distance. Errors grow
 with the count, so the cell's share in the table decides, not the released one.
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import NormalDist
 from types import MappingProxyType
@@ -163,16 +164,17 @@ class CellErrors:
         self.accuracy = accuracy
         measured = {order.attributes: order for order in accuracy.orders}
         self._errors: dict[int, _Errors] = {}
+        self._factors: dict[tuple[int, int], float] = {}
+        self._unsure: dict[tuple[int, int], float] = {}  # deviation of a pair's distance, relative to what is expected
+        self._of_all = 1.0  # mean factor of the pairs
         curve = None
         for order in (2, 3, 1):
             if order in measured:
                 self._errors[order], found = _errors(measured[order], accuracy.released, curve)
                 curve = found if order == 2 else curve
-        measures_pairs = bool(pair_tables) and len(accuracy.pairs) == len(pair_tables)
-        self._factors: dict[tuple[int, int], float] = {}
-        self._unsure: dict[tuple[int, int], float] = {}  # deviation of a pair's distance, relative to what is expected
-        if measures_pairs:
-            self._of_pairs(pair_tables)
+            if order == 2 and pair_tables and len(accuracy.pairs) == len(pair_tables):
+                self._of_pairs(pair_tables)
+                curve = replace(found, a=found.a + math.log(self._of_all))
 
     def _of_pairs(self, tables: Mapping[tuple[int, int], Counts]) -> None:
         released, noise = self.accuracy.released, self.accuracy.pairs_deviation**2
@@ -186,6 +188,7 @@ class CellErrors:
         unsure = np.sqrt(most * noise / (most + noise)) / expected
         self._factors = dict(zip(tables, factors.tolist(), strict=True))
         self._unsure = dict(zip(tables, unsure.tolist(), strict=True))
+        self._of_all = float((factors * expected).sum() / expected.sum())
 
     @property
     def orders(self) -> tuple[int, ...]:
@@ -211,7 +214,8 @@ class CellErrors:
 
     def _factor(self, attributes: Attributes) -> float:
         pairs = list(combinations(attributes, 2))
-        return math.fsum(self._factors.get(pair, 1.0) for pair in pairs) / len(pairs) if pairs else 1.0
+        found = math.fsum(self._factors.get(pair, 1.0) for pair in pairs) / len(pairs) if pairs else 1.0
+        return found / self._of_all if len(pairs) > 1 else found
 
     def half_width(self, attributes: Attributes, counts: Counts | Floats, *, confidence: float = 0.95) -> Floats:
         """How far below its released count each cell's interval reaches."""

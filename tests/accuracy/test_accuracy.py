@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from functools import reduce
 from itertools import combinations, combinations_with_replacement, pairwise, product
 
@@ -235,6 +236,21 @@ def test_a_pair_is_no_farther_than_its_upper_bound(noise: float) -> None:
         expected.append([errors.mean_error(pair, counts).sum() >= d for pair, d in zip(pairs, distances, strict=True)])
     assert np.mean(expected) < 0.7
     assert 0.9 < np.mean(bounded) < 0.995
+
+
+@pytest.mark.parametrize("far", [0.6, 1.0, 1.6])
+def test_the_size_of_triples_errors_is_that_of_their_sums(far: float) -> None:
+    """Distances of pairs that are all off in one direction say which triples are worse, not how bad all of them are."""
+    table, released, cards = made_up(0.2)
+    exact, published = tables(table, cards), tables(released, cards)
+    found = measure_accuracy(exact, published, records=40_000, mu=10, noise=Noise(bytes(32)))
+    pairs = {pair: published.pairs.pair(*pair).ravel() for pair in combinations(range(5), 2)}
+    moved = replace(found, pairs=tuple(round(far * distance) for distance in found.pairs))
+    errors, before = CellErrors(moved, pairs), CellErrors(found, pairs)
+    triples = list(zip(triples_of(cards), published.of(3), strict=True))
+    of_pairs = sum(errors.mean_error(pair, counts).sum() for pair, counts in pairs.items())
+    assert of_pairs == pytest.approx(far * sum(before.mean_error(*item).sum() for item in pairs.items()), rel=0.02)
+    assert sum(errors.mean_error(*item).sum() for item in triples) == pytest.approx(sum(found.orders[2].sums), rel=0.1)
 
 
 def test_a_measured_cell_has_the_interval_of_its_noise() -> None:
