@@ -33,6 +33,7 @@ EXAMPLES = {
     "audit": "audit people.yaml --runs 400",
     "ledger create": "ledger create people --epsilon 4 --delta 1e-8",
     "ledger identity": "ledger identity people > people.pub.pem",
+    "ledger total": "ledger total people --to total.json",
     "ledger show": "ledger show people",
     "ledger anchor": "ledger anchor people",
     "ledger verify": "ledger verify people",

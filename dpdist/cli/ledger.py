@@ -252,6 +252,28 @@ def ledger_verify(
         raise LedgerError("\n".join(damaged))
 
 
+@ledger_app.command("total")
+def ledger_total(
+    dataset: Annotated[str, typer.Argument(help="Name of the data set.")],
+    to: Annotated[Path, typer.Option(help="File for readers (JSON), such as total.json; it is replaced.")],
+    ledger: LedgerUrl = DEFAULT_LEDGER,
+) -> None:
+    """Write what all releases of a data set tell together.
+
+    The file is signed, and readers see it by `dpdist verify RELEASE --public-key KEY.pem --total total.json`.
+    """
+    from dpdist.publish.total import Total
+
+    with open_ledger(ledger) as opened:
+        found = Total.of(opened, dataset)
+        content = found.signed(opened)
+    try:
+        to.write_bytes(content)
+    except OSError as error:
+        raise SpecError(f"--to: {to} cannot be written ({error.strerror})") from None
+    say(folded(f"{to}: {found.sentence}"))
+
+
 @ledger_app.command("give-up")
 def ledger_give_up(
     attempt: Annotated[str, typer.Argument(help="Id of an open attempt, or its beginning.")],

@@ -14,17 +14,19 @@ import typer
 
 from dpdist.cli.ledger import known_to_default
 from dpdist.cli.shared import AsJson, Endpoint, PublicKey, guarantee_lines, option, say, show_json, storage_options
-from dpdist.errors import DataNotFound, OutputExists
+from dpdist.errors import DataNotFound, OutputExists, SpecError
 from dpdist.privacy.formatting import folded, number_of, upwards
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     from dpdist.families.base.plan import Plan
     from dpdist.inference.published import Published
     from dpdist.inference.records import Recomputed
     from dpdist.inference.series import Series
     from dpdist.publish.account import ReleaseAccount
+    from dpdist.publish.total import Total
     from dpdist.publish.verify import VerifyReport
 
 ReleasePlace = Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")]
@@ -113,6 +115,9 @@ def verify(
             "--recompute", help="Also make all records again from the published model, and name changed ones."
         ),
     ] = False,
+    total: Annotated[
+        Path | None, typer.Option(help="What all releases of the data set tell together (`dpdist ledger total`).")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check the files, guarantee and signature of a release.
@@ -131,18 +136,30 @@ def verify(
     report, account = verified(
         release, public_key=place.key, ledger=found, name=name, attempt=attempt, storage_options=options
     )
+    together = None if total is None else _total(total, place.key, report)
     if ledger is None and found is not None and not as_json:
         say(f"ledger      {found}, which knows the release")
     if as_json:
         made = {} if again is None else {"recomputed": asdict(again)}
+        made |= {} if together is None else {"total": asdict(together)}
         show_json(report.to_json() | made | ({} if account is None else {"account": account.to_json()}))
     else:
         _explain(release, report, account, again)
+        if together is not None:
+            say(folded(f"Total       {together.sentence}"))
     if required and (report.signature != "valid" or report.unlisted or not report.private):
         why = "there are files that it does not list" if report.unlisted else "it was made with a fixed test key"
         why = "no signature was checked" if report.signature != "valid" else why
         say(f"dpdist: --require-signature: {release}: {why}", err=True)
         raise typer.Exit(1)
+
+
+def _total(path: Path, key: Ed25519PublicKey | None, report: VerifyReport) -> Total:
+    from dpdist.publish.total import Total
+
+    if key is None:
+        raise SpecError("--total: give the public key of the publisher (--public-key)")
+    return Total.read(path, key, dataset=report.dataset)
 
 
 def _explain(release: str, report: VerifyReport, account: ReleaseAccount | None, again: Recomputed | None) -> None:

@@ -21,8 +21,12 @@ from dpdist.errors import KeyUnavailable, LedgerError, VerificationFailed
 from dpdist.ledger import Books
 from dpdist.ledger.signing import key_fingerprint, load_public_key, public_pem
 from dpdist.lifecycle.run import run_release
+from dpdist.privacy.accountant import most_right
+from dpdist.privacy.events import ApproximateDP
+from dpdist.privacy.formatting import risk_sentence
 from dpdist.privacy.guarantee import from_json
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
+from dpdist.publish.total import Total
 from dpdist.publish.verify import verify
 
 
@@ -63,6 +67,42 @@ def test_a_release_is_signed_without_further_settings(dpdist: Command, made: Pat
     by_account = dpdist("verify", str(made / "release"), "--ledger", url).words
     assert ": verified by the account," in by_account
     assert f"by the key {name}" in by_account
+
+
+def test_a_custodian_publishes_what_all_releases_tell_together(dpdist: Command, made: Path, tmp_path: Path) -> None:
+    url, total, pinned = f"sqlite:///{made}/ledger.db", tmp_path / "total.json", tmp_path / "people.pem"
+    pinned.write_text(dpdist("ledger", "identity", "people", "--ledger", url).out)
+    said = dpdist("ledger", "total", "people", "--to", str(total), "--ledger", url)
+    assert said.code == 0, said.err
+    read = ("verify", str(made / "release"), "--public-key", str(pinned), "--total", str(total))
+    checked = dpdist(*read)
+    assert checked.code == 0, checked.err
+    found = dpdist(*read, "--json").json["total"]
+    spent = dpdist("ledger", "show", "people", "--ledger", url, "--json").json[0]["spent_epsilon"]
+    assert float(found["epsilon"]) == pytest.approx(spent, rel=1e-5)
+    assert float(found["epsilon"]) >= spent
+    risk = most_right(ApproximateDP(float(found["epsilon"]), float(found["delta"])))
+    for words in (said.words, checked.words):
+        assert f"together are ({found['epsilon']}, {found['delta']})-differentially private (add/remove" in words
+        assert risk_sentence(risk) in words
+    fields = json.loads(total.read_text())
+    for wrong, code, message in (
+        (json.dumps(fields | {"total": fields["total"] | {"epsilon": "0.1"}}), 6, "does not fit the total"),
+        (json.dumps(fields | {"signature": "00" * 64}), 6, "does not fit the total"),
+        ("{}", 6, "expected what `dpdist ledger total` wrote"),
+    ):
+        total.write_text(wrong)
+        refused = dpdist(*read)
+        assert (refused.code, message in refused.err) == (code, True), refused.err
+    assert "--public-key" in dpdist("verify", str(made / "release"), "--total", str(total)).err
+    assert "cannot be read" in dpdist(*read[:-1], str(tmp_path / "none.json")).err
+    assert "cannot be written" in dpdist("ledger", "total", "people", "--to", str(tmp_path), "--ledger", url).err
+    ledger = ledger_of(made)
+    total.write_bytes(Total.of(ledger, "people").signed(ledger))
+    ledger.close()
+    key = load_public_key(pinned)
+    with pytest.raises(VerificationFailed, match="the release is of others"):
+        Total.read(total, key, dataset="others")
 
 
 def test_a_signature_may_be_required(dpdist: Command, made: Path, tmp_path: Path) -> None:

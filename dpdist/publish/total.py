@@ -1,0 +1,128 @@
+"""What all releases of a data set tell together: a signed file that the custodian may publish beside them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from dpdist.errors import KeyUnavailable, LedgerError, SpecError, VerificationFailed
+from dpdist.ledger.signing import check_signature, sign
+from dpdist.privacy.accountant import most_right
+from dpdist.privacy.events import ApproximateDP
+from dpdist.privacy.formatting import risk_sentence, upwards
+from dpdist.spec.contract import adjacency_of
+
+if TYPE_CHECKING:
+    from dpdist.ledger import Books
+
+_MEANT: Final = b"dpdist total\n"  # before what is signed, so that a total is no manifest
+_LARGEST: Final = 1 << 16  # bytes of a file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Total:
+    """The budget that all charges of a data set have taken together, on a day.
+
+    Attributes
+    ----------
+    dataset : str
+    epsilon, delta : str
+        Decimals, rounded upwards; open attempts count.
+    adjacency : str
+        In words.
+    uncovered : tuple of str
+        What no budget covers, in words.
+    day : str
+        UTC.
+    head : str
+        Digest of the newest entry of the data set's journal.
+    """
+
+    dataset: str
+    epsilon: str
+    delta: str
+    adjacency: str
+    uncovered: tuple[str, ...]
+    day: str
+    head: str
+
+    @classmethod
+    def of(cls, ledger: Books, dataset: str) -> Total:
+        """What the ledger says now. Raises DatasetUnknown; LedgerError: it is damaged, or no epsilon bounds all."""
+        shown = ledger.show(dataset)
+        spent = shown.budget.epsilon_spent
+        if spent is None:
+            raise LedgerError(f"data set {dataset}: no finite epsilon bounds all of its releases at its delta")
+        leaked = [f"leakage of {upwards(shown.budget.pml_spent)} nats"] if shown.budget.pml_spent else []
+        return cls(
+            dataset=dataset,
+            epsilon=upwards(spent),
+            delta=upwards(shown.budget.delta_cap),
+            adjacency=adjacency_of(shown.dataset.contract),
+            uncovered=(*shown.uncovered, *leaked),
+            day=f"{datetime.now(UTC):%Y-%m-%d}",
+            head=shown.head,
+        )
+
+    @property
+    def sentence(self) -> str:
+        """What readers should know, with what it means for one guess."""
+        event = ApproximateDP(float(Fraction(self.epsilon)), float(Fraction(self.delta)))
+        besides = "".join(f"; besides, {text}" for text in self.uncovered)
+        return (
+            f"All releases of data set {self.dataset} until {self.day} together are ({self.epsilon}, {self.delta})-"
+            f"differentially private ({self.adjacency}){besides}. {risk_sentence(most_right(event))}."
+        )
+
+    def signed(self, ledger: Books) -> bytes:
+        """The file, signed by the data set's identity. Raises KeyUnavailable: it has none, or its key does not open."""
+        key = ledger.signing_key(self.dataset)
+        if key is None:
+            raise KeyUnavailable(
+                f"data set {self.dataset} has no signing identity: set DPDIST_KEK, then dpdist ledger identity "
+                f"{self.dataset} --new"
+            )
+        fields = asdict(self)
+        return json.dumps({"total": fields, "signature": sign(_content(fields), key).hex()}, indent=2).encode() + b"\n"
+
+    @classmethod
+    def read(cls, path: Path, key: Ed25519PublicKey, *, dataset: str | None) -> Total:
+        """The total in a file.
+
+        Raises
+        ------
+        SpecError
+            The file cannot be read.
+        VerificationFailed
+            It is no total, is of another data set, or its signature is not of this key.
+        """
+        try:
+            content = path.read_bytes()[: _LARGEST + 1]
+        except OSError as error:
+            raise SpecError(f"--total: {path} cannot be read ({error.strerror})") from None
+        try:
+            read = json.loads(content[:_LARGEST])
+            fields, signature = read["total"], bytes.fromhex(read["signature"])
+            check_signature(_content(fields), signature, key)
+            found = cls(**fields | {"uncovered": tuple(fields["uncovered"])})
+        except VerificationFailed:
+            raise VerificationFailed(
+                f"{path}: the signature does not fit the total and the public key: get it again from its publisher"
+            ) from None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise VerificationFailed(f"{path}: expected what `dpdist ledger total` wrote") from None
+        if dataset != found.dataset:
+            raise VerificationFailed(
+                f"{path}: it is the total of data set {found.dataset}, the release is of {dataset}"
+            )
+        return found
+
+
+def _content(fields: dict[str, Any]) -> bytes:
+    return _MEANT + json.dumps(fields, sort_keys=True).encode()
