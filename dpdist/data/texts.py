@@ -9,7 +9,6 @@ UTF-8 is passed over. The memory of counts grows with the number of different va
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from zlib import crc32
 
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpdist.data.records import MOST_TEXT_BYTES
+from dpdist.privacy.arrays import weight_of
 
 VALUES = pa.schema([("value", pa.large_string()), ("count", pa.int64())])
 """Different values of a column, each with the number of its rows."""
@@ -106,15 +106,6 @@ def count_values(batches: Iterable[Sequence[pa.Array]], columns: int) -> tuple[l
                 pending[place] = [added(pending[place])]
     tables = [added(tables) for tables in pending]
     return [table.filter(pc.not_equal(table["value"], _PASSED_OVER)) for table in tables], missing
-
-
-WEIGHT = 1 << 10
-"""What a value counts in `weigh_values` that is the only one of its row."""
-
-
-def weight_of(values: int) -> int:
-    """What each of this many values of a row counts: their squares sum to at most that of `WEIGHT`."""
-    return math.isqrt(WEIGHT**2 // values)
 
 
 def weigh_values(batches: Iterable[Sequence[pa.Array]], known: Sequence[Sequence[str]]) -> list[pa.Table]:

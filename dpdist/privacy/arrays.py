@@ -137,3 +137,12 @@ def joined(pieces: Iterable[Codes]) -> Codes:
 def spans_of(blocks: Sequence[Codes], spans: Sequence[tuple[int, int]]) -> Codes:
     """The records of a span of each block, one after another."""
     return joined([column[a:b] for column in block] for block, (a, b) in zip(blocks, spans, strict=True))
+
+
+WEIGHT = 1 << 10
+"""What a value counts that is the only one of its record."""
+
+
+def weight_of(values: int) -> int:
+    """What each of this many values of a record counts: their squares sum to at most that of `WEIGHT`."""
+    return math.isqrt(WEIGHT**2 // values)

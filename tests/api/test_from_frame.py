@@ -15,9 +15,9 @@ from releases import KEY
 
 import dpdist
 from dpdist import errors
-from dpdist.data.texts import WEIGHT
 from dpdist.families.base.registry import make_plan
 from dpdist.families.synthesis.plan import SynthesisPlan
+from dpdist.privacy.arrays import WEIGHT
 from dpdist.spec.reader import load
 from dpdist.spec.undeclared import undeclared
 

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from dpdist.data.arrow import ArrowRecords
 from dpdist.data.records import Records
 from dpdist.data.table import Table
-from dpdist.data.texts import VALUES, added, bucket_of, count_values, weigh_values, weight_of
+from dpdist.data.texts import VALUES, added, bucket_of, count_values, weigh_values
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.bounding import sizes_for
 from dpdist.families.base.calibration import Mechanism, add_noise
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.privacy.arrays import Floats
+from dpdist.privacy.arrays import Floats, weight_of
 from dpdist.privacy.noise import Noise
 
 BUCKETS = 1024

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-from dpdist.data.texts import WEIGHT, weight_of
 from dpdist.families.base.calibration import least_above, tail
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
+from dpdist.privacy.arrays import WEIGHT, weight_of
 from dpdist.privacy.calibrate import ABOVE
 
 CELLS = 512

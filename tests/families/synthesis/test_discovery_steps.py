@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 from dpdist.data.arrow import ArrowRecords
 from dpdist.data.inputs import table_source
 from dpdist.data.table import open_table
-from dpdist.data.texts import WEIGHT, weigh_values, weight_of
+from dpdist.data.texts import weigh_values
 from dpdist.families.base import values as base_values
 from dpdist.families.base.calibration import least_above, tail
 from dpdist.families.base.values import named_values
 from dpdist.families.synthesis import discovery_steps
 from dpdist.families.synthesis.discovery import Discovery
 from dpdist.families.synthesis.discovery_steps import count_multiples
+from dpdist.privacy.arrays import WEIGHT, weight_of
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 from dpdist.spec.undeclared import undeclared
