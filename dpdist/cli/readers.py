@@ -159,7 +159,7 @@ def _total(path: Path, key: Ed25519PublicKey | None, report: VerifyReport) -> To
 
     if key is None:
         raise SpecError("--total: give the public key of the publisher (--public-key)")
-    return Total.read(path, key, dataset=report.dataset)
+    return Total.read(path, key, dataset=report.dataset, created=report.created)
 
 
 def _explain(release: str, report: VerifyReport, account: ReleaseAccount | None, again: Recomputed | None) -> None:

@@ -92,22 +92,23 @@ class Total:
         return json.dumps({"total": fields, "signature": sign(_content(fields), key).hex()}, indent=2).encode() + b"\n"
 
     @classmethod
-    def read(cls, path: Path, key: Ed25519PublicKey, *, dataset: str | None) -> Total:
-        """The total in a file.
+    def read(cls, path: Path, key: Ed25519PublicKey, *, dataset: str | None, created: str) -> Total:
+        """The total in a file, of the data set of a release that was `created` on a day.
 
         Raises
         ------
         SpecError
             The file cannot be read.
         VerificationFailed
-            It is no total, is of another data set, or its signature is not of this key.
+            It is no total, is of another data set or of a day before the release, or its signature is not of this key.
         """
         try:
-            content = path.read_bytes()[: _LARGEST + 1]
+            with path.open("rb") as file:
+                content = file.read(_LARGEST + 1)
         except OSError as error:
             raise SpecError(f"--total: {path} cannot be read ({error.strerror})") from None
         try:
-            read = json.loads(content[:_LARGEST])
+            read = json.loads(content if len(content) <= _LARGEST else b"")
             fields, signature = read["total"], bytes.fromhex(read["signature"])
             check_signature(_content(fields), signature, key)
             found = cls(**fields | {"uncovered": tuple(fields["uncovered"])})
@@ -121,6 +122,8 @@ class Total:
             raise VerificationFailed(
                 f"{path}: it is the total of data set {found.dataset}, the release is of {dataset}"
             )
+        if found.day < created:
+            raise VerificationFailed(f"{path}: it is of {found.day} and has no release of {created}: get a newer one")
         return found
 
 

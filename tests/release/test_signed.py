@@ -101,8 +101,17 @@ def test_a_custodian_publishes_what_all_releases_tell_together(dpdist: Command, 
     total.write_bytes(Total.of(ledger, "people").signed(ledger))
     ledger.close()
     key = load_public_key(pinned)
-    with pytest.raises(VerificationFailed, match="the release is of others"):
-        Total.read(total, key, dataset="others")
+    day = Total.read(total, key, dataset="people", created=found["day"]).day
+    for dataset, created, message in (
+        ("others", day, "the release is of others"),
+        ("people", "9999-01-01", f"it is of {day} and has no release of 9999-01-01"),
+    ):
+        with pytest.raises(VerificationFailed, match=message):
+            Total.read(total, key, dataset=dataset, created=created)
+    with total.open("ab") as file:
+        file.write(b" " * (1 << 16))
+    with pytest.raises(VerificationFailed, match="expected what"):
+        Total.read(total, key, dataset="people", created=day)
 
 
 def test_a_signature_may_be_required(dpdist: Command, made: Path, tmp_path: Path) -> None:
