@@ -175,7 +175,7 @@ def float_below(value: Fraction) -> float:
 
 def percent(value: float) -> str:
     """A probability in percent, three digits, rounded upwards."""
-    digits = max(2 - math.floor(math.log10(max(100 * value, 1e-9))), 0)
+    digits = max(2 - math.floor(math.log10(max(100 * value, 1e-9))), 1)
     return f"{math.ceil(100 * value * 10**digits - 1e-9) / 10**digits:.{digits}f}".rstrip("0").rstrip(".") + " %"
 
 
