@@ -78,6 +78,7 @@ def drift_of(seen: Sequence[Seen]) -> Drift:
     """Weighted least squares of ``excess = (2 s + q l) m``, with s and q not negative; classes lean on all cells."""
     classes = len(CLASSES) + 1
     persons, steps, unsure = np.zeros(classes), np.zeros(classes), np.zeros(classes)
+    nearest = min((apart for *_, apart in seen), default=1)  # 1, but where no two times in a row were measured
     for _ in range(_ROUNDS if seen else 0):
         normal, right, known = np.zeros((classes, 2, 2)), np.zeros((classes, 2)), np.zeros(classes)
         for excess, noise, m, apart in seen:
@@ -85,7 +86,7 @@ def drift_of(seen: Sequence[Seen]) -> Drift:
             weight = 0.5 / (noise + (2 * persons[of_cell] + apart * steps[of_cell]) * m) ** 2
             moments = [np.bincount(of_cell, weights=weight * x, minlength=classes) for x in (m * m, m * excess)]
             features = np.array([2.0, float(apart)])
-            known += moments[0] * (apart == 1)
+            known += moments[0] * (nearest**2 * (apart == nearest))
             normal += moments[0][:, None, None] * np.outer(features, features)
             right += moments[1][:, None] * features
         overall = _not_negative(normal.sum(0), right.sum(0))

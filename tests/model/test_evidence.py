@@ -336,3 +336,18 @@ def test_a_part_without_a_table_is_taken_to_be_as_the_others() -> None:
     counts, variance = found
     assert np.mean((counts - total) ** 2) == pytest.approx(variance.mean(), rel=0.1)
     assert 0.92 < np.mean(np.abs(counts - total) < 1.96 * np.sqrt(variance)) < 0.98
+
+
+def test_drift_is_known_where_no_two_times_in_a_row_were_measured() -> None:
+    """Of a pair two steps apart the drift of a step is known within half of the deviation of what they differ by."""
+    rng, level = np.random.default_rng(8), np.full(SIZE, 500.0)
+    spread = spread_of(level, 1e9)
+    first, last = (
+        (level + rng.normal(0, 30, SIZE), np.full(SIZE, 900.0)),
+        (level + rng.normal(0, np.sqrt(900 + 2 * 3 * spread)), np.full(SIZE, 900.0)),
+    )
+    found = drift_of(differences([first, None, last], None, spread))
+    of_class = int(np.searchsorted(CLASSES, spread[0], side="right"))
+    unsure = found.unsure[of_class]
+    assert abs(found.steps[of_class] + found.persons[of_class] - 3) < 6 * unsure
+    assert unsure == pytest.approx((1800 / 500 + 6) / 2 * np.sqrt(2 / SIZE), rel=0.1)
