@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from numpy.typing import NDArray
 
 from dpdist.errors import DataNotFound, SpecError
 from dpdist.inference.answers import NORMAL_95, Answer, Quantity, around, infer, parse_quantity
@@ -47,6 +48,9 @@ _APART = "a period did not measure this table: errors of the periods are taken t
 
 Sum = tuple[Floats, float, float]
 """Weights of the periods, the noisy sum of their levels, and its variance."""
+
+Law = Callable[[Sequence[Sum]], tuple[Floats, Floats]]
+"""Gives levels and the covariance of their errors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,23 +217,42 @@ class Series(Displayed):
     ) -> list[Answer]:
         """The same, given what was measured in some of the periods and in roll-ups."""
         scale = np.array([release.records if asked.kind == "count" else 1 for release in self.releases], np.float64)
-        answers_of = [(one, _measured(one.release, asked)) for one in self.roll_ups]
+        answers_of = [(one, _measured(one.release, replace(asked, kind="share"))) for one in self.roll_ups]
         longer = {one.name: (one.weights, *found) for one, found in answers_of if found is not None}
         periods = zip(np.eye(len(known)), known, strict=True)
         measured = [(of, *one) for of, one in periods if one is not None]
-        levels, covariance = self._joint([*measured, *longer.values()], asked.attributes)
+        sums = [*measured, *longer.values()]
+        law = self._law(sums, asked.attributes)
+        levels, covariance = law(sums)
+        if asked.kind == "count":
+            gains = np.zeros_like(covariance)  # what each period's table moves the levels by
+            for j, (of, _, _) in enumerate(measured):
+                gains += np.outer(law([(w, float(k == j), v) for k, (w, _, v) in enumerate(sums)])[0], of)
+            covariance += self._of_records(asked, gains, levels)
         covariance *= np.outer(scale, scale)
         deviations = np.sqrt(np.einsum("ki,ij,kj->k", weights, covariance, weights))
         note = f"with what {', '.join(longer)} measured" if longer else ""
         return _answers(questions, weights @ (levels * scale), deviations, note)
 
-    def _joint(self, sums: Sequence[Sum], attributes: tuple[int, ...]) -> tuple[Floats, Floats]:
-        """Shares of all periods given what was measured of them, and the covariance of their errors."""
+    def _of_records(self, asked: Quantity, gains: Floats, levels: Floats) -> Floats:
+        """What errors of the noisy numbers of records add to the covariance of the levels of a count: one that was
+        measured by itself has none of them.
+        """
+        moved = np.diag(levels) - gains * levels
+        errors = [(1 / precision if (precision := _precision(one)) else 0.0) / one.records**2 for one in self.releases]
+        common = [_common(_mask(release, asked), asked) for release in self.releases]
+        both = (gains * (np.array(common) * errors)) @ moved.T
+        return np.asarray((moved * np.array(errors)) @ moved.T + both + both.T)
+
+    def _law(
+        self, sums: Sequence[Sum], attributes: tuple[int, ...]
+    ) -> Callable[[Sequence[Sum]], tuple[Floats, Floats]]:
+        """What gives the shares of all periods by what was measured of them, and the covariance of their errors."""
         records = self.releases[-1].records
         spread = spread_of(np.array([_mean(sums) * records]), records)
         persons, step = (float(variance[0]) / records**2 for variance in self._drift.at_most(spread))
         step *= self._faster(attributes)
-        return joint_levels(sums, persons=persons, step=step)
+        return partial(joint_levels, persons=persons, step=step)
 
     def _faster(self, attributes: tuple[int, ...]) -> float:
         """How many times as far as all tables that of a question moves in a step."""
@@ -310,16 +333,25 @@ def _measured(release: Published, asked: Quantity) -> tuple[float, float] | None
     found = release.measured(attributes) if len(attributes) <= 2 else None
     if found is None:
         return None
-    shape = tuple(release.schema.cardinalities[i] for i in attributes)
-    mask = asked.condition.cells(attributes, shape)
-    mask &= ~forbidden_cells(release.schema.forbidden, attributes, shape).ravel()
+    mask = _mask(release, asked)
     share = float(found[0][mask].sum()) / release.records
     variance = float((found[1][mask] ** 2).sum())
     if asked.kind == "share":
         precision = _precision(release)
-        common = np.count_nonzero(mask) / mask.size if len(attributes) == 1 else 0.0
-        variance += share * (share - 2 * common) / precision if precision else math.inf
+        variance += share * (share - 2 * _common(mask, asked)) / precision if precision else math.inf
     return (share, variance / release.records**2) if 0 < variance < math.inf else None
+
+
+def _mask(release: Published, asked: Quantity) -> NDArray[np.bool_]:
+    """The cells that a count or share is of."""
+    shape = tuple(release.schema.cardinalities[i] for i in asked.attributes)
+    possible = ~forbidden_cells(release.schema.forbidden, asked.attributes, shape).ravel()
+    return np.asarray(asked.condition.cells(asked.attributes, shape) & possible)
+
+
+def _common(mask: NDArray[np.bool_], asked: Quantity) -> float:
+    """The part of the error of the number of records that is in the errors of these cells."""
+    return float(np.count_nonzero(mask)) / mask.size if len(asked.attributes) == 1 else 0.0
 
 
 def _precision(release: Published) -> float:

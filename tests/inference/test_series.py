@@ -122,6 +122,44 @@ def test_errors_of_shares_hold_those_of_the_number_of_records() -> None:
         assert 0.92 < np.std(away) < 1.08
 
 
+@pytest.mark.parametrize("unmeasured", [None, 2])
+def test_errors_of_counts_hold_those_of_the_number_of_records(unmeasured: int | None) -> None:
+    """Where most records have a value and the levels lend each other their errors; a period lacks the table."""
+    rng, condition = np.random.default_rng(6), SimpleNamespace(attributes=(0,), cells=lambda *_: np.arange(4) < 3)
+    exact, deviations = [np.array([8_000, 4_000, 4_000, 4_000]), np.full(50, 400)], (20.0, 20.0)
+    asked = Quantity("count", "count", condition)  # type: ignore[arg-type]
+    schema = SimpleNamespace(cardinalities=(4, 50), forbidden=())
+    away = []
+    for _ in range(400):
+        releases = []
+        for period in range(4):
+            noisy = [x + rng.normal(0, sigma, x.size) for x, sigma in zip(exact, deviations, strict=True)]
+            tables = tuple(
+                NoisyTable("one-way", (i,), False, sigma, x.shape, x)  # type: ignore[arg-type]
+                for i, (x, sigma) in enumerate(zip(noisy, deviations, strict=True))
+            )
+            measured = Measurements(tables, (0, 1), (np.arange(4), np.arange(50)))
+            own = None if period == unmeasured else measured.combined((0,), (4,))
+            records = combine([noisy], [np.array(deviations)]).records
+            releases.append(
+                SimpleNamespace(
+                    schema=schema,
+                    records=records,
+                    model=SimpleNamespace(measurements=measured),
+                    measured=lambda _, own=own: own,
+                )
+            )
+        series = Series(("a", "b", "c", "d"), tuple(releases))  # type: ignore[arg-type]
+        series.__dict__["_drift"] = SimpleNamespace(
+            at_most=lambda spread: (0 * spread, 0 * spread), faster=lambda *_: 1.0
+        )
+        known = [_measured(release, asked) for release in releases]  # type: ignore[arg-type]
+        levels = series._together(["?"] * 4, asked, np.eye(4), known)
+        away.append([(float(one.estimate) - 16_000) / float(one.deviation or 0) for one in levels])
+    assert (np.std(away, axis=0) > 0.88).all()
+    assert (np.std(away, axis=0) < 1.12).all()
+
+
 def test_a_plot_has_bands(folder: Path) -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
     axes = Series.open(folder).plot("share where region = 'north'")
