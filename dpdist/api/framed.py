@@ -203,6 +203,8 @@ def _attribute(field: pa.Field, said: Any) -> tuple[Attribute, bool]:
         shown = str(field.type).partition("<")[0]
         raise SpecError(f"the column {name!r} holds {shown}, which no attribute does: drop it, or convert it")
     elsewhere = {"missing": {"category": MISSING} if field.nullable else "drop"}
+    if kind == "boolean" and isinstance(said, list) and set(said) == {False, True}:
+        said = None  # they are public as it is
     try:
         if isinstance(said, Mapping):
             return Attribute.model_validate({"name": name, **said}), False
@@ -210,6 +212,8 @@ def _attribute(field: pa.Field, said: Any) -> tuple[Attribute, bool]:
             policies = {policy: {"category": MISSING} for policy in ("missing", "out_of_domain")}
             return Attribute.model_validate({"name": name, "kind": "categorical", "values": said, **policies}), False
         if isinstance(said, tuple):
+            if kind in ("boolean", "text"):
+                raise ValueError(f"bounds are of numbers or days, and the column holds {kind}s: give a list of values")
             if pa.types.is_temporal(field.type):
                 said = tuple(number_of(str(end)[:10], "date") if isinstance(end, str | date) else end for end in said)
             if not (len(said) == 2 and all(isinstance(end, int | float) and not isinstance(end, bool) for end in said)):

@@ -177,6 +177,8 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "an unknown kind": (errors.SpecError, "expected bounds such as", lambda: asked(public={"age": "integr"})),
     "bounds the wrong way": (errors.SpecError, "exceeds the upper bound", lambda: asked(public={"age": (110, 0)})),
     "bounds of texts": (errors.SpecError, "two numbers", lambda: asked(public={"age": ("a", "b")})),
+    "bounds of a column of texts": (errors.SpecError, "the column holds texts",
+        lambda: asked(public={"region": (0, 5)})),
     "one bound": (errors.SpecError, "two numbers", lambda: asked(public={"age": (5,)})),
     "values twice": (errors.SpecError, "declared twice", lambda: asked(public={"region": ["north", "north"]})),
     "no values": (errors.SpecError, "declare its `values`", lambda: asked(public={"region": []})),
@@ -214,6 +216,14 @@ def test_a_wrong_use_is_one_clear_error_and_costs_nothing(use: str, made: dpdist
     assert "planted-value" not in str(caught.value)
     assert dpdist.Ledger().show("frame").attempts == before
     assert not dpdist.Ledger("others.db").show("others").attempts
+
+
+def test_true_and_false_may_be_said_to_be_public(folder: Path) -> None:
+    frame = held(member=[True, False])
+    said, plain = (asked(frame, drop=[], public={"age": (0, 110)} | more) for more in ({"member": [True, False]}, {}))
+    assert said.schema == plain.schema
+    (member,) = (one for one in said.schema.attributes if one.name == "member")  # type: ignore[union-attr]
+    assert member.values == ("false", "true")
 
 
 def test_zeros_within_public_bounds_are_released_as_zeros(folder: Path) -> None:
