@@ -100,10 +100,7 @@ def count_values(batches: Iterable[Sequence[pa.Array]], columns: int) -> tuple[l
         for place, array in enumerate(arrays):
             missing[place] += array.null_count
             counts = array.drop_null().value_counts()
-            pending[place].append(pa.Table.from_arrays(counts.flatten(), schema=VALUES))
-            whole, *more = (table.num_rows for table in pending[place])
-            if sum(more) > max(_COMPACTED_ROWS, whole):
-                pending[place] = [added(pending[place])]
+            _append(pending[place], pa.Table.from_arrays(counts.flatten(), schema=VALUES))
     tables = [added(tables) for tables in pending]
     return [table.filter(pc.not_equal(table["value"], _PASSED_OVER)) for table in tables], missing
 
@@ -126,8 +123,16 @@ def weigh_values(batches: Iterable[Sequence[pa.Array]], known: Sequence[Sequence
             texts = array.filter(pa.array(kept)).dictionary_encode()
             sums = np.zeros(len(texts.dictionary), np.int64)
             np.add.at(sums, texts.indices.to_numpy(), of_row[kept])
-            tables[:] = [added([*tables, pa.Table.from_arrays([texts.dictionary, pa.array(sums)], schema=VALUES)])]
-    return [table for (table,) in found]
+            _append(tables, pa.Table.from_arrays([texts.dictionary, pa.array(sums)], schema=VALUES))
+    return [added(tables) for tables in found]
+
+
+def _append(tables: list[pa.Table], more: pa.Table) -> None:
+    """Append a table; all are added up where the later ones have more rows than the first."""
+    tables.append(more)
+    whole, *later = (table.num_rows for table in tables)
+    if sum(later) > max(_COMPACTED_ROWS, whole):
+        tables[:] = [added(tables)]
 
 
 def added(tables: Sequence[pa.Table]) -> pa.Table:

@@ -32,9 +32,6 @@ from dpdist.spec.undeclared import MISSING, MOST_INTEGERS, UNBOUNDED
 from dpdist.spec.validation import change
 from dpdist.storage.stored import Stored, tree_of
 
-if TYPE_CHECKING:
-    pass
-
 OTHERS = "other values"
 """The category of all values that are not named."""
 
