@@ -84,7 +84,7 @@ interpreters: ## tests of every kind, without servers, on each other Python that
 	done
 
 quick: setup
-	@$(BIN)/python -m pytest $(SPREAD) $(QUICK) $(CHECKED) $(addprefix tests/,cli api release families/test_stored.py)
+	@$(BIN)/python -m pytest $(SPREAD) $(QUICK) $(CHECKED) $(addprefix tests/,cli api release)
 
 check: lint ## lint, types and the tests of a minute: nothing that starts a server or a cluster
 	@$(BIN)/python -m pytest $(SPREAD) --quiet -m "not slow" \
