@@ -74,10 +74,12 @@ class Total:
     def sentence(self) -> str:
         """What readers should know, with what it means for one guess."""
         event = ApproximateDP(float(Fraction(self.epsilon)), float(Fraction(self.delta)))
-        besides = "".join(f"; besides, {text}" for text in self.uncovered)
+        first = (
+            f"CAUTION: {'; '.join(self.uncovered)}. Apart from that, all releases" if self.uncovered else "All releases"
+        )
         return (
-            f"All releases of data set {self.dataset} until {self.day} together are ({self.epsilon}, {self.delta})-"
-            f"differentially private ({self.adjacency}){besides}. {risk_sentence(most_right(event))}."
+            f"{first} of data set {self.dataset} until {self.day} together are ({self.epsilon}, {self.delta})-"
+            f"differentially private ({self.adjacency}). {risk_sentence(most_right(event))}."
         )
 
     def signed(self, ledger: Books) -> bytes:
