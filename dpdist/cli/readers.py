@@ -147,11 +147,17 @@ def verify(
         _explain(release, report, account, again)
         if together is not None:
             say(folded(f"Total       {together.sentence}"))
-    if required and (report.signature != "valid" or report.unlisted or not report.private):
-        why = "there are files that it does not list" if report.unlisted else "it was made with a fixed test key"
-        why = "no signature was checked" if report.signature != "valid" else why
-        say(f"dpdist: --require-signature: {release}: {why}", err=True)
-        raise typer.Exit(1)
+    if required:
+        _require_signature(release, report)
+
+
+def _require_signature(release: str, report: VerifyReport) -> None:
+    if report.signature == "valid" and not report.unlisted and report.private:
+        return
+    why = "there are files that it does not list" if report.unlisted else "it was made with a fixed test key"
+    why = "no signature was checked" if report.signature != "valid" else why
+    say(f"dpdist: --require-signature: {release}: {why}", err=True)
+    raise typer.Exit(1)
 
 
 def _total(path: Path, key: Ed25519PublicKey | None, report: VerifyReport) -> Total:

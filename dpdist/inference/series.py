@@ -247,7 +247,7 @@ class Series(Displayed):
     def _law(
         self, sums: Sequence[Sum], attributes: tuple[int, ...]
     ) -> Callable[[Sequence[Sum]], tuple[Floats, Floats]]:
-        """What gives the shares of all periods by what was measured of them, and the covariance of their errors."""
+        """The law of the shares of all periods, given what was measured of them."""
         records = self.releases[-1].records
         spread = spread_of(np.array([_mean(sums) * records]), records)
         persons, step = (float(variance[0]) / records**2 for variance in self._drift.at_most(spread))

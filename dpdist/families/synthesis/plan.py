@@ -111,7 +111,7 @@ class SynthesisPlan(EventPlan):
         return expected(spec.presumed.cardinalities, choices, minimum=spec.expected_records, released=spec.records)
 
     def error_at(self, schema: Schema, mu: float, records: int) -> float:
-        """The error of two-way tables that a model of so many records is expected to have that is mu-GDP."""
+        """The expected error of two-way tables of a mu-GDP model that learns from this many records."""
         sizes = schema.cardinalities
         choices = choose(sizes, records=records, mu=mu, raking=not is_wide(sizes))
         return expected(sizes, choices, minimum=records, released=records).error
