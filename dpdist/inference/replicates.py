@@ -30,8 +30,8 @@ from dpdist.limits import REPLICATE_VALUES
 from dpdist.privacy.arrays import AnyFloats, Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import decode
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.conditions import ends_of
-from dpdist.spec.schema import Attribute
 
 NUMBER = 80  # replicates, unless another number is asked for
 _LARGEST = 0.9  # no weight moves by more than this share of itself

@@ -193,6 +193,19 @@ def test_a_release_begins_without_evidence_that_drifts_too_far(is_far: bool) -> 
     assert repeated == found.report["drift"]
 
 
+def test_pairs_outside_of_the_tree_come_back_when_it_may_have_more_cells() -> None:
+    releases = tuple(Earlier(one.measurements, one.report["records"]) for one in (learned(0, ()), learned(1, ())))
+    known = Known(evidence=Evidence((Related("previous", releases),), CARDS))
+    choices = with_evidence(choose(CARDS, records=ROWS, mu=0.06, raking=False), len(CARDS))
+    left = []
+    for most in (600, 150_000):
+        choices = replace(choices, iterations=(12,), rounds=2, cells=most, prior_cells=600)
+        account = GaussianAccount(0.06, Noise(bytes(32)))
+        made = model.measure(pair_counts(records(ROWS, 2), CARDS), account, choices=choices, known=known)
+        left.append(len(made.learner.outside))
+    assert left[0] > left[1] == 0
+
+
 def test_where_all_pairs_are_measured_they_have_what_evidence_makes_needless() -> None:
     """Pairs have weights by the model of earlier releases, and verification finds the same drift."""
     made = replace(choose(CARDS, records=10**7, mu=0.06), pool_parts=1, pool_rows=20_000, balance=0)
