@@ -271,15 +271,14 @@ def _cells_of(asked: Quantity, attributes: tuple[int, ...], schema: Schema) -> t
 def _regression(replicates: Replicates, question: str) -> list[Answer]:
     codes = replicates.codes
     asked = parse_regression(question, replicates.release.schema, replicates.release.bin_means)
-    inside = asked.where.holds(codes)
-    if not inside.any():
+    inside = np.flatnonzero(asked.where.holds(codes))
+    if not len(inside):
         raise SpecError(f"no record of the release meets the condition {asked.where.text!r} and has all values")
-    columns = [term.values[codes[term.attribute]] for term in (asked.outcome, *asked.terms)]
-    rows, weights = replicates.grouped([*columns, inside.astype(np.float64)])
-    rows, weights = rows[rows[:, -1] > 0], weights[rows[:, -1] > 0]
+    columns = [term.values[codes[term.attribute][inside]] for term in (asked.outcome, *asked.terms)]
+    rows, weights = replicates.grouped(inside, columns)
     if np.ptp(rows[:, 0]) == 0:
         raise SpecError(f"the outcome of {question!r} is the same in all records: nothing says how unsure an answer is")
-    terms = np.concatenate([np.ones((len(rows), 1)), rows[:, 1:-1]], axis=1)
+    terms = np.concatenate([np.ones((len(rows), 1)), rows[:, 1:]], axis=1)
     found = (logistic if asked.is_logistic else linear)(terms, rows[:, 0], weights)
     of_terms = [term.attribute for term in (asked.outcome, *asked.terms)]
     few = all(len({*pair, *asked.where.attributes}) <= 3 for pair in combinations(of_terms, 2))
