@@ -11,7 +11,8 @@ import pytest
 import yaml
 from commands import Command
 
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.schema import Schema
 
 ROOT = Path(__file__).parent.parent
 GUIDES = ROOT / "docs" / "how-to"

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from dpdist.api.given import is_partitioned, paths_of, to_arrow
 from dpdist.errors import ColumnMismatch, SpecError, meant
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.groups import number_of
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.schema import Schema
 from dpdist.spec.undeclared import MISSING, MOST_INTEGERS, undeclared
 
 KINDS = ("text", "integer", "number")

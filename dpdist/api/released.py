@@ -17,7 +17,9 @@ from dpdist.publish.manifest import Manifest
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import arrow_schema
 from dpdist.publish.verify import part_batches, read_manifest, read_release
-from dpdist.spec.schema import Attribute, Category, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import Category
+from dpdist.spec.schema import Schema
 from dpdist.storage.store import Store
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ from dpdist.errors import OutputExists, OutputUnwritable
 from dpdist.families.base.network import Network, thresholds_from_weights
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.groups import Width
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.schema import Schema
 
 ROWS_PER_FILE = 10_000_000
 ROWS_PER_GROUP = 500_000

@@ -119,7 +119,8 @@ def schema_check(
     """
     from dpdist.privacy.formatting import number_of
     from dpdist.spec.draft import BINS, left_to_decide
-    from dpdist.spec.schema import Count, Schema
+    from dpdist.spec.groups import Count
+    from dpdist.spec.schema import Schema
 
     left = left_to_decide(schema.read_text(encoding="utf-8-sig", errors="replace")) if schema.is_file() else []
     if left:

@@ -24,7 +24,9 @@ from dpdist.data.records import EncodedBatch
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, OUTSIDE, UNKNOWN, RowReport
 from dpdist.data.texts import is_text
 from dpdist.errors import ColumnMismatch
-from dpdist.spec.schema import Attribute, Category, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import Category
+from dpdist.spec.schema import Schema
 
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, UNKNOWN
 from dpdist.data.texts import NO_TEXT, is_text
 from dpdist.errors import ColumnMismatch
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.data import CsvSpec
-from dpdist.spec.groups import number_of
-from dpdist.spec.schema import Attribute, Category, Schema
+from dpdist.spec.groups import Category, number_of
+from dpdist.spec.schema import Schema
 
 LIMIT = 1 << 62
 """Integers of a domain lie within -2^62 and 2^62."""

@@ -19,7 +19,8 @@ from dpdist.publish.columns import Column, columns
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.part_format import PartFormat, PartRecord
 from dpdist.publish.verify import part_batches
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.schema import Schema
 
 if TYPE_CHECKING:
     from dpdist.storage.store import Store

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from dpdist.data.count import MAX_PAIR_CELLS
 from dpdist.privacy.arrays import Codes, Counts, Floats
-from dpdist.spec.schema import Attribute, Category, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import Category
+from dpdist.spec.schema import Schema
 
 LARGEST = 256  # codes of an attribute that is compared as it is
 NUMBER_BINS = 20  # bins of a number, and about the number of runs of a domain that is too large

@@ -305,12 +305,16 @@ class Learner:
         self.told[pair] = (counts, spread)
 
     def _take(self, evidence: Evidence, pairs: list[Pair]) -> None:
-        """Weigh all tables again, with those of further pairs: in the tree as far as they fit, outside of it else."""
+        """Weigh all tables again, with those of further pairs: in the tree as far as they fit, outside else, until it
+        has room for more.
+        """
         evidence.settle()
         inside: list[Pair] = []
-        for pair in pairs:
-            if self._fitting(inside)(pair):
+        waiting, self.outside, fits = [*self.outside, *pairs], [], self._fitting(inside)
+        for pair in waiting:
+            if fits(pair):
                 inside.append(pair)
+                fits = self._fitting(inside)
             else:
                 self.outside.append(pair)
         tables = [m for m in self.measurements if len(m.attributes) == 2]

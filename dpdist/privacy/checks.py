@@ -25,7 +25,6 @@ from functools import cached_property
 
 from dpdist.errors import AccountingError
 from dpdist.privacy.balls import lower_quantile, trials_needed, upper_quantile
-from dpdist.privacy.deniability import growth
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace
 
 
@@ -162,9 +161,7 @@ class PassCheck:
 
 def pass_check(
     *,
-    k: int,
-    gamma: float,
-    epsilon0: float,
+    growth: float,
     passing_mass: float,
     seeds: int,
     candidates: int,
@@ -176,8 +173,10 @@ def pass_check(
 
     Parameters
     ----------
-    k, gamma, epsilon0, passing_mass :
-        As in `dpdist.privacy.deniability.SeedRecords`.
+    growth : float
+        h, the most by which one seed raises the passing mass (`dpdist.privacy.deniability.growth`).
+    passing_mass : float
+        Z, what passing confirms.
     seeds : int
         Confirmed lower bound of the number of seeds (`CountCheck.minimum`).
     candidates : int
@@ -187,13 +186,12 @@ def pass_check(
     """
     if not epsilon > 0 or not 0 < delta < 1:
         raise AccountingError(f"a pass check needs epsilon > 0 and delta in (0, 1), got {epsilon}, {delta}")
-    h = growth(k=k, gamma=gamma, epsilon0=epsilon0)
-    moved = pass_count_sensitivity(candidates=candidates, seeds=seeds, growth=h, delta=delta / 3)
+    moved = pass_count_sensitivity(candidates=candidates, seeds=seeds, growth=growth, delta=delta / 3)
     check = PassCheck(
         passing_mass=passing_mass,
         candidates=candidates,
         seeds=seeds,
-        growth=h,
+        growth=growth,
         sensitivity=moved,
         scale=moved / epsilon,
         delta=delta,

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.tilts import UNIT
-from dpdist.spec.groups import Every
-from dpdist.spec.schema import Attribute, Category, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import Category, Every
+from dpdist.spec.schema import Schema
 
 DICTIONARY_BYTES = 1 << 20
 """Bytes of a dictionary of texts in a Parquet file, at most."""

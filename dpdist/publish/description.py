@@ -23,7 +23,9 @@ import pyarrow as pa
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
 from dpdist.publish.part_format import FileRecord
 from dpdist.publish.parts import arrow_schema
-from dpdist.spec.schema import About, Attribute, Category
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import Category
+from dpdist.spec.schema import About
 from dpdist.storage.store import Store
 
 README, PACKAGE, CROISSANT, CODEBOOK = "_README.md", "_datapackage.json", "_croissant.json", "_ddi.xml"

@@ -20,7 +20,7 @@ import numpy as np
 
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.portable import exp, log
-from dpdist.spec.schema import Attribute
+from dpdist.spec.attribute import Attribute
 
 UNIT: Final = 1000
 """Tilts are written as multiples of 1 / UNIT."""

@@ -27,7 +27,8 @@ from dpdist.spec.groups import number_of
 
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes
-    from dpdist.spec.schema import Attribute, Schema
+    from dpdist.spec.attribute import Attribute
+    from dpdist.spec.schema import Schema
 
 Mask = NDArray[np.bool_]
 Box = dict[int, Mask]

@@ -13,8 +13,7 @@ from typing import Any
 from dpdist.errors import SpecError
 from dpdist.spec.codebooks import described
 from dpdist.spec.described import NAMES_RECORDS, Described, is_number
-from dpdist.spec.groups import DAY, DatedKind, number_of, text_of
-from dpdist.spec.schema import LARGEST_INTEGER, MAX_CARDINALITY
+from dpdist.spec.groups import DAY, LARGEST_INTEGER, MAX_CARDINALITY, DatedKind, number_of, text_of
 from dpdist.spec.strict_yaml import write_yaml
 
 MOST_VALUES = 2_000

@@ -15,8 +15,14 @@ from pydantic import Field, FiniteFloat, model_validator
 from dpdist.spec.strict import Frozen, Value
 
 if TYPE_CHECKING:
-    from dpdist.spec.schema import Attribute
+    from dpdist.spec.attribute import Attribute
 
+
+LARGEST_INTEGER = 1 << 62
+"""Largest absolute value of an integer in a domain."""
+
+MAX_CARDINALITY = 65_536
+"""Largest domain of one attribute, in values."""
 
 DAY = 86_400  # seconds
 _FIRST_MONDAY = 4  # of 1970, in days
@@ -25,6 +31,18 @@ _SECONDS = {"minute": 60, "hour": 3_600, "day": DAY, "week": 7 * DAY}
 _MONTHS = {"month": 1, "quarter": 3, "year": 12}
 
 DatedKind = Literal["date", "datetime"]
+
+
+class Category(Frozen):
+    """A declared category that stands for missing or out-of-domain values."""
+
+    category: str = Field(min_length=1, description="Label of the category.")
+
+
+class Count(Frozen):
+    """A number of bins of equal width (of integers: to one unit) over the bounds."""
+
+    count: int = Field(ge=1, le=MAX_CARDINALITY, description="Number of bins.")
 
 
 class Every(Frozen):

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.spec.schema import Attribute, Category, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import Category
+from dpdist.spec.schema import Schema
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,400}(?:\.0*)?", re.ASCII)
 

@@ -22,7 +22,8 @@ from dpdist.spec.strict import Frozen, OwnFields, Value
 
 if TYPE_CHECKING:
     from dpdist.privacy.arrays import Codes
-    from dpdist.spec.schema import Attribute, Schema
+    from dpdist.spec.attribute import Attribute
+    from dpdist.spec.schema import Schema
 
 _MOST_STEPS = 100_000
 

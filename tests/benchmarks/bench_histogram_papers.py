@@ -38,7 +38,8 @@ from dpdist.families.histogram.postprocess import non_negative_integers, synthet
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.sensitivity import bounds
-from dpdist.spec.schema import Attribute, Count
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import Count
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]

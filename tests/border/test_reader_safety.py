@@ -39,7 +39,8 @@ from dpdist.publish.manifest import MANIFEST
 from dpdist.publish.pages import refuse_expanding
 from dpdist.publish.parts import read_parquet
 from dpdist.publish.verify import read_release, verify
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.schema import Schema
 from dpdist.storage.store import Store
 
 Tree = dict[str, Any]

@@ -26,9 +26,9 @@ from dpdist.errors import OutOfDomain, ReleaseConflict, SpecError
 from dpdist.ledger import Books
 from dpdist.lifecycle.history import list_runs
 from dpdist.lifecycle.run import Run, run_release
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.contract import Contract
 from dpdist.spec.reader import load
-from dpdist.spec.schema import Attribute
 from dpdist.storage.local import PROBE
 from dpdist.storage.store import Store
 

@@ -28,8 +28,8 @@ from dpdist.families.base.rehearsal import key_from, rehearse
 from dpdist.ledger.keys import KeyRef
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.reader import load
-from dpdist.spec.schema import Attribute
 
 Tree = dict[str, Any]
 ROWS = (0, 1, 2, 7, 60, 400)

@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 from dpdist.data.source import TableSource
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.data import CsvSpec
-from dpdist.spec.groups import Edges
-from dpdist.spec.schema import Attribute, Category, Count, Schema
+from dpdist.spec.groups import Category, Count, Edges
+from dpdist.spec.schema import Schema
 
 Value = int | float | str | None
 

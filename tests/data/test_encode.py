@@ -13,7 +13,8 @@ from dpdist.data.encode import ColumnEncoder, TableEncoder, check_type
 from dpdist.data.numbers import NumberEncoder, parse_integer
 from dpdist.data.report import RowReport, check
 from dpdist.errors import ColumnMismatch, DataError, OutOfDomain
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.schema import Schema
 
 MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
 NONE = {"category": "none"}

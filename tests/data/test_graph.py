@@ -27,7 +27,8 @@ from dpdist.data.source import TableSource
 from dpdist.data.table import open_table
 from dpdist.families.base.graph import encoded, partition_codes, run_pass, table_pass
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.schema import Schema
 from dpdist.storage import files as storage
 from tests.data.strategies import Case, cases, contingency
 

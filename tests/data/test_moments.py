@@ -17,8 +17,9 @@ from dpdist.data.report import ABOVE, BELOW, MISSING, MISTYPED
 from dpdist.errors import ColumnMismatch
 from dpdist.publish.columns import columns
 from dpdist.publish.part_format import PartFormat
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.part import departures
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.schema import Schema
 
 DAY = {"name": "v", "kind": "date", "bounds": ["1969-12-30", "1970-01-03"], "missing": {"category": "none"}}
 MOMENT = {"name": "v", "kind": "datetime", "bounds": ["1969-12-31 23:59:58", "1970-01-01 00:00:03"]}

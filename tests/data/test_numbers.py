@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dpdist.data.numbers import _NUMBER, NumberEncoder
 from dpdist.errors import ColumnMismatch
-from dpdist.spec.groups import Edges
-from dpdist.spec.schema import Attribute, Category, Count
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import Category, Count, Edges
 
 MISSING, BELOW, ABOVE, UNKNOWN, MISTYPED = range(5)
 SENTINEL = "-99"

@@ -24,8 +24,9 @@ from dpdist.data.source import FoundFile, TableSource, fingerprint
 from dpdist.data.table import Table, TableFiles, layout, open_table
 from dpdist.errors import ColumnMismatch, DataError, DataNotFound, EmptyTable, SpecError, UnreadableFile, WrongFormat
 from dpdist.families.base.graph import run_pass
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.data import CsvSpec
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.schema import Schema
 
 SCHEMA = Schema(
     attributes=(

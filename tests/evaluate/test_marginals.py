@@ -22,7 +22,8 @@ from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import decode
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.schema import Schema
 
 SIZES = (3, 2, 4, 5)
 

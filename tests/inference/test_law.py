@@ -17,8 +17,10 @@ from dpdist.model.draw import draw_part
 from dpdist.model.files import PublishedModel
 from dpdist.model.fitted import UNIT
 from dpdist.privacy.noise import Noise
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.conditions import parse_condition
-from dpdist.spec.schema import Attribute, Category, Schema
+from dpdist.spec.groups import Category
+from dpdist.spec.schema import Schema
 
 CARDS = (3, 8, 4, 2)
 SCHEMA = Schema.model_validate(

@@ -56,7 +56,7 @@ def test_pass_count_sensitivity_is_a_quantile() -> None:
     assert pass_count_sensitivity(candidates=10, seeds=3, growth=50, delta=1e-3) == 10
 
 
-SETTING = {"k": 5, "gamma": 2.0, "epsilon0": 0.5}
+H = growth(k=5, gamma=2.0, epsilon0=0.5)
 
 
 def noisy_passes(check: checks.PassCheck, rate: float) -> np.ndarray:
@@ -67,9 +67,8 @@ def noisy_passes(check: checks.PassCheck, rate: float) -> np.ndarray:
 
 @pytest.mark.parametrize(("candidates", "seeds"), [(60, 300), (400, 3000)])
 def test_noisy_number_of_passes_is_private(candidates: int, seeds: int) -> None:
-    check = pass_check(**SETTING, passing_mass=1.0, seeds=seeds, candidates=candidates, epsilon=0.5, delta=1e-3)
-    h = growth(**SETTING)
-    up, down = h / seeds, 1 / seeds
+    check = pass_check(growth=H, passing_mass=1.0, seeds=seeds, candidates=candidates, epsilon=0.5, delta=1e-3)
+    up, down = H / seeds, 1 / seeds
     for rate, change in itertools.product((0.0, 0.01, 0.3, 0.5, 0.99), (up, -down, up / 3)):
         other = rate + change
         if not 0 <= other <= 1:
@@ -82,7 +81,7 @@ def test_noisy_number_of_passes_is_private(candidates: int, seeds: int) -> None:
 
 
 def test_tables_below_the_declared_mass_are_refused() -> None:
-    check = pass_check(**SETTING, passing_mass=1500.0, seeds=5000, candidates=4000, epsilon=0.5, delta=3e-4)
+    check = pass_check(growth=H, passing_mass=1500.0, seeds=5000, candidates=4000, epsilon=0.5, delta=3e-4)
     law_start = -int(40 * check.scale)
     for mass in (1500 + check.growth - 1e-6, 1400.0, 0.0):  # of the larger of two neighbours
         for seeds in (5000, 9000):
@@ -97,7 +96,7 @@ def test_tables_below_the_declared_mass_are_refused() -> None:
 
 @pytest.mark.parametrize(("mass", "candidates"), [(1500.0, 4000), (10.0, 300), (4900.0, 100_000)])
 def test_a_check_passes_where_the_bound_reaches_the_declared_mass(mass: float, candidates: int) -> None:
-    check = pass_check(**SETTING, passing_mass=mass, seeds=5000, candidates=candidates, epsilon=0.5, delta=3e-4)
+    check = pass_check(growth=H, passing_mass=mass, seeds=5000, candidates=candidates, epsilon=0.5, delta=3e-4)
     assert check.lower_bound(check.threshold) >= mass * (1 - 1e-6)
     assert check.lower_bound(check.threshold - 1) < mass
     assert check.passes(check.threshold)
@@ -105,7 +104,7 @@ def test_a_check_passes_where_the_bound_reaches_the_declared_mass(mass: float, c
 
 
 def test_expected_lower_bound_is_met_by_honest_tables() -> None:
-    check = pass_check(**SETTING, passing_mass=1.0, seeds=5000, candidates=4000, epsilon=0.5, delta=3e-4)
+    check = pass_check(growth=H, passing_mass=1.0, seeds=5000, candidates=4000, epsilon=0.5, delta=3e-4)
     expected = checks.expected_lower_bound(check, pass_rate=0.6, failure=1e-3)
     assert 0.3 * 5000 < expected < 0.6 * 5000
     law, start = noisy_passes(check, 0.6), -int(40 * check.scale)
@@ -145,8 +144,8 @@ def test_candidates_needed_leave_no_shortage() -> None:
         lambda: noise_tail(0, 0.5),
         lambda: noise_tail(1, 0),
         lambda: pass_count_sensitivity(candidates=0, seeds=1, growth=1, delta=0.1),
-        lambda: pass_check(**SETTING, passing_mass=10, seeds=1000, candidates=100, epsilon=0, delta=1e-3),
-        lambda: pass_check(**SETTING, passing_mass=999, seeds=1000, candidates=100, epsilon=1, delta=1e-3),
+        lambda: pass_check(growth=H, passing_mass=10, seeds=1000, candidates=100, epsilon=0, delta=1e-3),
+        lambda: pass_check(growth=H, passing_mass=999, seeds=1000, candidates=100, epsilon=1, delta=1e-3),
         lambda: checks.candidates_needed(records=1, pass_rate=0),
     ],
 )

@@ -27,7 +27,9 @@ from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest, publish
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import decode, part_name, write_part
-from dpdist.spec.schema import Attribute, Category, Count, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import Category, Count
+from dpdist.spec.schema import Schema
 from dpdist.storage.store import Store
 
 SECRET = "planted-secret-key"

@@ -20,8 +20,9 @@ from dpdist.publish import parts
 from dpdist.publish.columns import columns, lists, numbers, texts
 from dpdist.publish.part_format import PartFormat, PartRecord
 from dpdist.publish.parts import arrow_schema, decode, parquet_bytes, part_name, write_part
-from dpdist.spec.groups import Edges
-from dpdist.spec.schema import Attribute, Category, Count, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import Category, Count, Edges
+from dpdist.spec.schema import Schema
 from dpdist.storage.store import Store
 
 NOISE = Noise(bytes(32))

@@ -20,7 +20,8 @@ from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import STATISTICS, arrow_schema, decode, part_name, write_part
 from dpdist.publish.tilts import UNIT, means_of, tilts_of
 from dpdist.publish.verify import read_release, verify
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.schema import Schema
 from dpdist.storage.store import Store
 
 SCHEMA = Schema(attributes=(Attribute(name="n", kind="integer", bounds=(0, 3)),))

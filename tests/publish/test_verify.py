@@ -16,7 +16,8 @@ from dpdist.publish.manifest import MANIFEST, Manifest, publish
 from dpdist.publish.part_format import PartFormat, PartRecord
 from dpdist.publish.parts import decode, parquet_bytes, part_name, write_part
 from dpdist.publish.verify import open_release, part_batches, read_manifest, read_release, verify
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.schema import Schema
 from dpdist.storage.store import Store
 
 Release = Callable[..., Manifest]

@@ -20,11 +20,12 @@ from dpdist.ledger import Books
 from dpdist.ledger.statement import budget_sentence
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy.events import Gaussian
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.contract import Contract
 from dpdist.spec.part import departures
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.schema import Schema
 
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "job": {"kind": "categorical", "values": ["nurse", "cook", "clerk"], "aliases": {"chef": "cook"}},

@@ -15,10 +15,22 @@ from pydantic import ValidationError
 from releases import SCHEMA, project
 
 from dpdist.errors import SpecError
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.conditions import parse_condition
-from dpdist.spec.groups import Edges, Every, Groups, Width, number_of, periods, text_of
+from dpdist.spec.groups import (
+    MAX_CARDINALITY,
+    Category,
+    Count,
+    Edges,
+    Every,
+    Groups,
+    Width,
+    number_of,
+    periods,
+    text_of,
+)
 from dpdist.spec.reader import dated, json_schema, load
-from dpdist.spec.schema import MAX_CARDINALITY, Attribute, Category, Count, Schema
+from dpdist.spec.schema import Schema
 from dpdist.spec.validation import parse_overrides, validation_message
 
 NONE = {"category": "none"}

@@ -16,11 +16,11 @@ from dpdist.errors import SpecError
 from dpdist.families.base.registry import FAMILIES
 from dpdist.families.deniability.spec import PlausibleDeniabilitySpec
 from dpdist.spec import reader
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.contract import Contract
 from dpdist.spec.data import path_settings
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
-from dpdist.spec.schema import Attribute
 from dpdist.spec.unit import UnitSpec
 from dpdist.spec.validation import override, parse_overrides, validation_message
 

@@ -30,7 +30,8 @@ from dpdist.families.base.attempt import Progress
 from dpdist.families.base.family import LinkedRows
 from dpdist.families.base.graph import run_pass
 from dpdist.privacy.arrays import Codes, Counts, Floats
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.schema import Schema
 
 NAME, TITLE = "within-parents", "Within parents"
 

@@ -18,9 +18,10 @@ from dpdist.errors import SpecError
 from dpdist.families.base.plan import Plan
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.testing import Canaries, Claim
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.conditions import Mask
 from dpdist.spec.release import ReleaseSpec
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.schema import Schema
 from dpdist.spec.strict_yaml import load_yaml, write_yaml
 from dpdist.spec.unit import UnitSpec
 from dpdist.spec.validation import override, parse_overrides

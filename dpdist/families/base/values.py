@@ -21,7 +21,7 @@ from dpdist.data.table import Table
 from dpdist.data.texts import VALUES, added, bucket_of, count_values, weigh_values
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.bounding import sizes_for
-from dpdist.families.base.calibration import Mechanism, add_noise
+from dpdist.families.base.calibration import Mechanism, add_noise, deviation
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Floats, weight_of
 from dpdist.privacy.noise import Noise
@@ -126,17 +126,16 @@ def canary_counts(
     *,
     named_as: How,
     counted_as: tuple[Mechanism, float],
-    far: float,
     noise: Noise,
     again: How | None = None,
 ) -> Floats:
     """What an audit reads: noisy counts of columns of a table with this many canaries, which are 0 or 1.
 
-    In columns of texts a canary has a value that is frequent without it, with a count so many times the deviation
-    `far` above the threshold, and one of no other record in the last of them; in `others` a bin of its own. With
+    In columns of texts a canary has a value that is frequent without it, with a count so many deviations
+    above the threshold, and one of no other record in the last of them; in `others` a bin of its own. With
     `again` these values are counted by weight as well, as if none were known.
     """
-    texts, others = min(texts, _MOST_COLUMNS), min(others, _MOST_COLUMNS)
+    texts, others, far = min(texts, _MOST_COLUMNS), min(others, _MOST_COLUMNS), deviation(*counted_as)
     frequent = named_as[2] + round(_FREQUENT * far)
     counts = [0.0] * texts
     for column in range(texts):

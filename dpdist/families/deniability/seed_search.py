@@ -19,7 +19,7 @@ from dpdist.families.deniability.spec import CHECK_SHARE, PlausibleDeniabilitySp
 from dpdist.families.deniability.splits import lighter
 from dpdist.privacy import accountant
 from dpdist.privacy.checks import count_check, expected_lower_bound, pass_check
-from dpdist.privacy.deniability import SeedRecords, certain_mass
+from dpdist.privacy.deniability import SeedRecords, certain_mass, growth
 
 _STEEPNESS = (1.1, 1.25, 1.5, 1.8)  # lam over ln(1/delta)
 _LEAST_PASS_RATE = 0.02
@@ -137,9 +137,7 @@ class SeedSearch:
                 if made.k >= minimum:
                     break
                 check = pass_check(
-                    k=made.k,
-                    gamma=1.0,
-                    epsilon0=made.epsilon0,
+                    growth=growth(k=made.k, gamma=1.0, epsilon0=made.epsilon0),
                     passing_mass=0.0,
                     seeds=minimum,
                     candidates=max(candidates, self.records),

@@ -18,7 +18,7 @@ from dpdist.families.deniability.spec import CHECK_SHARE, ModelBudget, Plausible
 from dpdist.families.deniability.structure import MAX_CELLS, StructurePlan, structure_plan
 from dpdist.model.forecast import draws_at_most
 from dpdist.privacy.checks import CountCheck, PassCheck, candidates_needed, count_check, pass_check
-from dpdist.privacy.deniability import SeedRecords, certain_mass
+from dpdist.privacy.deniability import SeedRecords, certain_mass, growth
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed, RandomSplit
 from dpdist.privacy.noise import SAMPLER_DELTA
@@ -177,9 +177,7 @@ def plan_seeds(spec: PlausibleDeniabilitySpec) -> SeedPlan:
         seeds=count.minimum - 1, combinations=combinations, k=test.k, epsilon0=test.epsilon0
     ):
         passes = pass_check(
-            k=test.k,
-            gamma=gamma,
-            epsilon0=test.epsilon0,
+            growth=growth(k=test.k, gamma=gamma, epsilon0=test.epsilon0),
             passing_mass=mass,
             seeds=count.minimum,
             candidates=max(synthesis.records, privacy.checked_candidates),

@@ -18,13 +18,12 @@ def claims(plan: DiscoveryPlan) -> tuple[Claim, ...]:
 
 
 def _released(plan: DiscoveryPlan, record: int, noise: Noise) -> Floats:
-    how, deviation = (plan.mechanism, plan.scale, plan.named_from), plan.deviation
+    how = plan.mechanism, plan.scale, plan.named_from
     return canary_counts(
         len(plan.spec.texts),
         len(plan.spec.binned),
         record,
         named_as=how,
         counted_as=how[:2],
-        far=deviation,
         noise=noise,
     )

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat, model_validator
 
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.release import Epsilon, PrivacyLimit, ReleaseSpec
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.schema import Schema
 from dpdist.spec.undeclared import undeclared
 
 MOST_VALUES = 1_000

@@ -22,7 +22,9 @@ from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.portable import log2
 from dpdist.publish.parts import STATISTICS
-from dpdist.spec.schema import Attribute, Category, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import Category
+from dpdist.spec.schema import Schema
 
 Names = Literal["values", "labels", "codes"]
 

@@ -27,7 +27,8 @@ from dpdist.families.base.calibration import GaussianPlan
 from dpdist.privacy.arrays import Codes, Floats, round_to_grid
 from dpdist.privacy.events import Gaussian
 from dpdist.privacy.noise import Noise
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.schema import Schema
 from dpdist.spec.strict import OwnFields
 from dpdist.storage.stored import Stored
 

@@ -10,8 +10,9 @@ from pydantic import Field, field_validator, model_validator
 
 from dpdist.families.mixing.mixture import LARGEST_ORDER
 from dpdist.federated.spec import FederatedRelease, HeldDataSpec
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import Category
 from dpdist.spec.release import PrivacyLimit
-from dpdist.spec.schema import Attribute, Category
 from dpdist.spec.strict import MOST_RECORDS, Exact, Section, Value
 
 SCALING_SHARE = 0.05  # share of the budget of the noisy means and deviations of the scaling

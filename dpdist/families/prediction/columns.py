@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.portable import expm1, log1p
-from dpdist.spec.schema import Attribute
+from dpdist.spec.attribute import Attribute
 
 if TYPE_CHECKING:
     from dpdist.families.prediction.spec import TwoStageSpec

@@ -13,9 +13,9 @@ from dpdist.families.prediction.columns import Scale
 from dpdist.families.prediction.lid.method import largest_alpha
 from dpdist.families.prediction.second_stage import MOST_PARTIES, FeatureSpec, PartySpec, RegressionSpec
 from dpdist.federated.spec import FederatedRelease, FederatedSpec, HeldDataSpec, SummedRelease
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.kinds import HOOK
 from dpdist.spec.release import PrivacyLimit
-from dpdist.spec.schema import Attribute
 from dpdist.spec.strict import MOST_RECORDS, Section
 
 FIRST_STAGE_NAMES = ("lhs", "gaussian-copula", "uniform", "weibull", "cauchy")

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.privacy.arrays import Codes, Counts
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.conditions import Mask
 from dpdist.spec.rules import Forbidden, Rule, Rules
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.schema import Schema
 from dpdist.spec.strict import OwnFields
 
 

@@ -21,7 +21,8 @@ from dpdist.model.draw import LARGEST_PART, parts_of
 from dpdist.model.forecast import draws_at_most, one_way_deviation, refuse_undrawable
 from dpdist.privacy.event import Event
 from dpdist.privacy.formatting import Fact, number_of
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.schema import Schema
 from dpdist.spec.validation import change
 from dpdist.storage.stored import tree_of
 

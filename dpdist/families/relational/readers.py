@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from dpdist.errors import SpecError
 from dpdist.families.base.family import LinkedRows
 from dpdist.families.relational.spec import RelationalSpec
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import MAX_CARDINALITY
 from dpdist.spec.reader import load_public
-from dpdist.spec.schema import MAX_CARDINALITY, Attribute, Schema
+from dpdist.spec.schema import Schema
 
 if TYPE_CHECKING:
     from dpdist.publish.manifest import Manifest

@@ -76,7 +76,6 @@ def _found(plan: SynthesisPlan, record: int, noise: Noise) -> Floats:
         record,
         named_as=("gaussian", how.values, how.named_from),
         counted_as=("gaussian", how.cells),
-        far=how.cells,
         noise=noise,
         again=("gaussian", *how.naming(how.again, texts)) if texts else None,
     )

@@ -27,7 +27,8 @@ from dpdist.families.synthesis.discovery import CELLS, SHARES, Discovery
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.calibrate import ABOVE
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.schema import Schema
 from dpdist.spec.undeclared import MISSING, MOST_INTEGERS, UNBOUNDED
 from dpdist.spec.validation import change
 from dpdist.storage.stored import Stored, tree_of

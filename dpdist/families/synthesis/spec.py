@@ -11,10 +11,11 @@ from dpdist.errors import SpecError
 from dpdist.families.synthesis.regressions import MOST_COEFFICIENTS
 from dpdist.federated.spec import HeldDataSpec, SummedRelease
 from dpdist.model.choices import MOST_ROUNDS
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.data import PATH, FilesSpec
 from dpdist.spec.regression import Regression, parse_regression
 from dpdist.spec.release import Delta, Epsilon, OutputSpec, PrivacyLimit
-from dpdist.spec.schema import Attribute, Schema
+from dpdist.spec.schema import Schema
 from dpdist.spec.series import SeriesSpec, epsilon_of, step_of
 from dpdist.spec.strict import MOST_RECORDS, Section
 

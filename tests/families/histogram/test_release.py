@@ -18,8 +18,10 @@ from dpdist.families.histogram.results import Naming, Statistics, fit, released_
 from dpdist.families.histogram.spec import CountsSpec
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import STATISTICS
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import Category
 from dpdist.spec.reader import load
-from dpdist.spec.schema import Attribute, Category, Schema
+from dpdist.spec.schema import Schema
 
 NOISE = Noise(bytes(range(32)))
 KEY = bytes(range(32)).hex()

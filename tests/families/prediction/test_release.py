@@ -35,8 +35,8 @@ from dpdist.privacy import accountant
 from dpdist.privacy.guarantee import LID, DifferentialPrivacy
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import verify
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.reader import load
-from dpdist.spec.schema import Attribute
 from dpdist.storage.store import Store
 
 KEY = bytes(range(32)).hex()

@@ -25,8 +25,8 @@ from dpdist.model.one_way import OneWay
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import Candidates
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.reader import load
-from dpdist.spec.schema import Attribute
 from dpdist.spec.validation import change
 
 CODES = {"a": 20_000, "b": 2_000, "c": 3}
