@@ -13,6 +13,7 @@ os.environ.update(
     DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD="forkserver",  # workers import nothing anew
 )
 
+import atexit
 import base64
 import ctypes
 import functools
@@ -168,6 +169,7 @@ def pytest_collection_finish() -> None:
     """Keep what was imported out of searches for cycles: each would look through all of it."""
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 SERVER = TESTS / "servers" / "postgres.sh"
