@@ -186,15 +186,18 @@ def _quantity(replicates: Replicates, text: str) -> tuple[Quantity, Floats]:
         raise SpecError(f"{text.strip()!r} is not what replicates answer: ask for count, share or mean NAME, and where")
     inside = asked.condition.holds(replicates.codes)
     if asked.numbers is None:
-        rows, weights = replicates.grouped([inside.astype(np.float64)])
-        counted = rows[:, 0] @ weights
-        return asked, counted / (weights.sum(0) if asked.kind == "share" else 1)
+        rows = np.flatnonzero(inside)
+        (counted,) = replicates.totals(rows, np.ones((1, len(rows))))
+        if asked.kind == "count":
+            return asked, counted
+        (every,) = replicates.totals(np.arange(len(inside)), np.ones((1, len(inside))))
+        return asked, counted / every
     column = replicates.codes[asked.numbers.place]
-    rows, weights = replicates.grouped([inside & asked.numbers.counted[column], asked.numbers.middles[column]])
-    total = rows[:, 0] @ weights
+    rows = np.flatnonzero(inside & asked.numbers.counted[column])
+    total, added = replicates.totals(rows, np.stack([np.ones(len(rows)), asked.numbers.middles[column[rows]]]))
     if not total.all():
         raise SpecError(f"no record of the release meets the condition {asked.condition.text!r} and has a value")
-    return asked, (rows[:, 0] * rows[:, 1]) @ weights / total
+    return asked, added / total
 
 
 _Part = tuple[Quantity, float, float]  # a quantity, its estimate, and by how much of its error an answer moves
