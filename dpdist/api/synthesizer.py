@@ -106,9 +106,9 @@ class Synthesizer(Displayed):
         """Return a synthesizer for a table without a schema; it reads no record. `fit` finds what is not public.
 
         Names and types of the columns are taken as public; those of a CSV file follow from its first texts. Dates stay
-        dates, and timestamps have a time of day, by the clock of their zone, unless nearly all are midnight. Values that many records share, bounds and bins are found
-        with noise, for ``discover.share`` of the budget at most (of mu^2, 0.75 by default), in the same charge as the
-        model.
+        dates, and timestamps have a time of day, by the clock of their zone, unless nearly all are midnight. Values
+        that many records share, bounds and bins are found with noise, for ``discover.share`` of the budget at most (of
+        mu^2, 0.75 by default), in the same charge as the model.
 
         Parameters
         ----------
