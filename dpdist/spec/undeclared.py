@@ -31,7 +31,7 @@ def undeclared(name: str, kind: Any, *, bins: int = 1) -> dict[str, Any]:
     """The attribute by which a column is read: no value is outside of it. `kind` is text, integer or number, or public
     bounds, which have this many bins.
     """
-    elsewhere = {"missing": {"category": MISSING}, "out_of_domain": {"category": MISSING}}
+    elsewhere: dict[str, Any] = {"missing": {"category": MISSING}, "out_of_domain": {"category": MISSING}}
     if kind == "text":
         return {
             "name": name,
@@ -44,11 +44,12 @@ def undeclared(name: str, kind: Any, *, bins: int = 1) -> dict[str, Any]:
     edges: dict[str, Any]
     if kind == "integer":
         ends = [1 - 2**k for k in range(_EXPONENT, 0, -1)] + [0] + [2**k for k in range(_EXPONENT)]
-        bounds, edges = [ends[0], 2**_EXPONENT - 1], {"edges": ends}
+        bounds, edges, elsewhere["out_of_domain"] = [ends[0], 2**_EXPONENT - 1], {"edges": ends}, "clip"
     elif kind == "number":
         powers = [2.0**k for k in range(_SMALLEST, _EXPONENT)]
         bounds = [-(2.0**_EXPONENT), 2.0**_EXPONENT]
         edges = {"edges": [bounds[0], *(-power for power in reversed(powers)), 0.0, *powers]}
+        elsewhere["out_of_domain"] = "clip"
     else:
         kind, bounds, edges = (
             "integer" if all(isinstance(end, int) for end in kind) else "number",
