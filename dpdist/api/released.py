@@ -117,7 +117,7 @@ class Release(Displayed):
 
     def to_arrow(self, *, labels: bool = False) -> pa.Table:
         """The records; texts are dictionaries of all declared values, ordered where the attribute is. A missing
-        category is null in every type of column.
+        category is its name among texts and labels, and null elsewhere.
 
         Parameters
         ----------
@@ -148,11 +148,7 @@ class Release(Displayed):
 
     def to_csv(self, path: str | os.PathLike[str], *, labels: bool = False) -> None:
         """Write the records to one CSV file; nulls are empty fields."""
-        from pyarrow import csv
-
-        table = self.to_arrow(labels=labels)
-        plain = [c.cast(pa.string()) if pa.types.is_dictionary(c.type) else c for c in table.columns]
-        csv.write_csv(pa.table(plain, names=table.column_names), os.fspath(path))
+        write_csv(self.to_arrow(labels=labels), path)
 
     def __fspath__(self) -> str:
         return self.path
@@ -224,6 +220,14 @@ class Release(Displayed):
     @property
     def _heading(self) -> str:
         return f"Release {self.name} ({self.manifest.kind})"
+
+
+def write_csv(table: pa.Table, path: str | os.PathLike[str]) -> None:
+    """Write records to a file; nulls are empty fields. Raises OSError: it cannot be written."""
+    from pyarrow import csv
+
+    plain = [c.cast(pa.string()) if pa.types.is_dictionary(c.type) else c for c in table.columns]
+    csv.write_csv(pa.table(plain, names=table.column_names), os.fspath(path))
 
 
 def _part(number: int, *, store: Store, manifest: Manifest, labels: bool) -> DataFrame:

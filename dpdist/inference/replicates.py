@@ -20,13 +20,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import csv
+from scipy import sparse
 from scipy.stats import t as student
 
 from dpdist.errors import SpecError
 from dpdist.inference.perturbation import MOST_ATTRIBUTES, ErrorField
 from dpdist.inference.published import NO_ACCURACY, Published
 from dpdist.limits import REPLICATE_VALUES
-from dpdist.privacy.arrays import AnyFloats, Codes, Floats
+from dpdist.privacy.arrays import AnyFloats, Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.publish.parts import decode
 from dpdist.spec.attribute import Attribute
@@ -34,6 +35,7 @@ from dpdist.spec.conditions import ends_of
 
 NUMBER = 80  # replicates, unless another number is asked for
 _LARGEST = 0.9  # no weight moves by more than this share of itself
+_AT_ONCE = 8  # replicates that are summed at a time
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,14 +93,26 @@ class Replicates:
         """Standard errors to each side of an interval: Student's, as the variance is from this many replicates."""
         return float(student.ppf(0.5 + confidence / 2, self.number))
 
+    def totals(self, rows: Counts, values: Floats) -> Floats:
+        """Sums of values (values x rows) of some records: with the weights of all records, and of each replicate."""
+        sums = np.empty((len(values), 1 + self.number))
+        sums[:, 0] = values.sum(1)
+        for k in range(0, self.number, _AT_ONCE):
+            sums[:, 1 + k : 1 + k + _AT_ONCE] = values @ self.ratios[rows, k : k + _AT_ONCE]
+        return sums * self.weight
+
     def grouped(self, columns: Sequence[NDArray[Any]]) -> tuple[Floats, Floats]:
         """The different rows of some columns, and their weights: of all records, and of each replicate."""
-        rows, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-        sums = np.empty((len(rows), 1 + self.number))
-        sums[:, 0] = np.bincount(inverse, minlength=len(rows))
-        for k in range(self.number):
-            sums[:, 1 + k] = np.bincount(inverse, weights=self.ratios[:, k], minlength=len(rows))
-        return rows.astype(np.float64), sums * self.weight
+        index = np.zeros(len(columns[0]), np.int64)
+        for column in columns:  # in the order of the rows; the numbers stay below that of the records
+            values, codes = np.unique(column, return_inverse=True)
+            _, first, index = np.unique(index * len(values) + codes, return_index=True, return_inverse=True)
+        of_row = sparse.csr_array((np.ones(len(index)), (index, np.arange(len(index)))))
+        sums = np.empty((len(first), 1 + self.number))
+        sums[:, 0] = np.bincount(index)
+        for k in range(0, self.number, _AT_ONCE):
+            sums[:, 1 + k : 1 + k + _AT_ONCE] = of_row @ self.ratios[:, k : k + _AT_ONCE]
+        return np.stack([column[first].astype(np.float64) for column in columns], axis=1), sums * self.weight
 
 
 def plain(table: pa.Table) -> pa.Table:
