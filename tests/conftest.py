@@ -13,6 +13,7 @@ os.environ.update(
     DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD="forkserver",  # workers import nothing anew
 )
 
+import atexit
 import base64
 import ctypes
 import functools
@@ -92,14 +93,14 @@ def _place(nodeid: str) -> str:
 
 
 SLOW = ("statistical", "faults")
-"""Folders whose tests are all marked as slow."""
+"""Folders whose tests are all marked as slow, as those of a Prefect server are: it is started once."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, and mark what is slow."""
     for item in items:
-        if _room(item.path) in SLOW:
+        if _room(item.path) in SLOW or "prefect_home" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
     order = {name: number for number, name in enumerate((*TOGETHER, *LONG))}
     items.sort(key=lambda item: order.get(_room(item.path), len(order)))
@@ -163,6 +164,14 @@ def _give_memory_back() -> Iterator[None]:
         _kept = psutil.Process().memory_info().rss
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Keep what was imported out of searches for cycles: each would look through all of it."""
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)
+
+
 SERVER = TESTS / "servers" / "postgres.sh"
 _numbers = count()
 
@@ -196,11 +205,11 @@ def dpdist(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
 
         monkeypatch.setattr(sys, "argv", ["dpdist", *arguments])
         monkeypatch.setattr(sys, "stdin", io.StringIO())
+        monkeypatch.setattr(gc, "freeze", lambda: None)  # the command thinks that its process will end
         capsys.readouterr()
         collecting = gc.get_threshold()
         with pytest.raises(SystemExit) as stop:
             main()
-        gc.unfreeze()  # the command thought that its process would end
         gc.set_threshold(*collecting)
         shown = capsys.readouterr()
         return Answer(int(stop.value.code or 0), shown.out, shown.err)

@@ -165,7 +165,7 @@ def _total(path: Path, key: Ed25519PublicKey | None, report: VerifyReport) -> To
 
     if key is None:
         raise SpecError("--total: give the public key of the publisher (--public-key)")
-    return Total.read(path, key, dataset=report.dataset, created=report.created)
+    return Total.read(path, key, dataset=report.dataset, manifest_sha256=report.manifest_sha256)
 
 
 def _explain(release: str, report: VerifyReport, account: ReleaseAccount | None, again: Recomputed | None) -> None:

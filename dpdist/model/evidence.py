@@ -113,6 +113,8 @@ class Evidence:
     _own: dict[Set, Estimate] = field(default_factory=dict)
     _tables: dict[Set, Sequence[Sequence[Estimate | None]]] = field(default_factory=dict)  # of earlier releases
     drifts: list[Drift] = field(default_factory=list)  # of each chain
+    # of each code of a model, how many times the records there are now that each chain says
+    _factors: dict[int, list[Floats]] = field(default_factory=dict)
     is_far: bool = False  # whether drift makes it worse than tables of pairs of this release
 
     def weigh_values(self, one_way: OneWay) -> OneWay:
@@ -175,7 +177,16 @@ class Evidence:
                     row = found.setdefault(pair, blank)[k]
                     row[n] = combined(row[n], estimate)
         self._tables |= {pair: found[pair] for pair in sorted(found)}
+        self._factors = {a: self._moves(coding.source[a], coding.maps[a]) for a in range(len(coding.source))}
         self._join()
+
+    def _moves(self, i: int, codes: Counts) -> list[Floats]:
+        """How many times the records of each code of an attribute that each chain says there are now, as far as that
+        is more than the error of what is known.
+        """
+        now, variance = (np.maximum(np.bincount(codes, weights=of), 0.0) for of in self.estimate((i,)))
+        told = [now if one is None else np.bincount(codes, weights=one[0]) for one in self._told((i,))]
+        return [(now + np.sqrt(variance)) / (np.maximum(one, 0.0) + np.sqrt(variance)) for one in told]
 
     def weigh_all_pairs(self, coding: Coding, tables: Mapping[Pair, tuple[Counts, float]]) -> None:
         """Take the tables of pairs, and weigh them against this release's of all pairs of the table's attributes, with
@@ -222,18 +233,26 @@ class Evidence:
 
     def estimate(self, attributes: Set) -> Estimate:
         """The counts of a table by all that is known, and their variances. Raises KeyError: nothing is."""
-        spread = self._spread(attributes)
-        ahead = [
-            _ahead(chain, *drift.at(spread)) for chain, drift in zip(self._chains[attributes], self.drifts, strict=True)
-        ]
-        own = self._own.get(attributes)
+        ahead, own = self._told(attributes), self._own.get(attributes)
         if own is not None:
-            most = np.maximum(spread, spread_of(own[0], self.records))
+            most = np.maximum(self._spread(attributes), spread_of(own[0], self.records))
             ahead = [None if told is None else _doubted(told, own, most) for told in ahead]
         found = combined(*ahead, own)
         if found is None:
             raise KeyError(attributes)
         return found
+
+    def _told(self, attributes: Set) -> list[Estimate | None]:
+        """What each chain says of a table; that of a pair has the margins of now, as all pairs of an attribute would
+        say the same of its margin.
+        """
+        spread = self._spread(attributes)
+        known = zip(self._chains[attributes], self.drifts, strict=True)
+        found = [_ahead(chain, *drift.at(spread)) for chain, drift in known]
+        if len(attributes) == 1 or not self._factors:
+            return found
+        factors = [np.outer(*both) for both in zip(*(self._factors[a] for a in attributes), strict=True)]
+        return [None if t is None else (t[0] * f, t[1] * f**2) for t, f in zip(found, factors, strict=True)]
 
     def report(self) -> list[dict[str, Any]]:
         """The drift of each chain, rounded: public numbers, estimated from public ones."""

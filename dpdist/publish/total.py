@@ -16,13 +16,13 @@ from dpdist.ledger.signing import check_signature, sign
 from dpdist.privacy.accountant import most_right
 from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.formatting import risk_sentence, upwards
-from dpdist.spec.contract import adjacency_of
+from dpdist.spec.contract import adjacency_of, protected_by
 
 if TYPE_CHECKING:
     from dpdist.ledger import Books
 
 _MEANT: Final = b"dpdist total\n"  # before what is signed, so that a total is no manifest
-_LARGEST: Final = 1 << 16  # bytes of a file
+_LARGEST: Final = 1 << 22  # bytes of a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Total:
     dataset : str
     epsilon, delta : str
         Decimals, rounded upwards; open attempts count.
-    adjacency : str
+    adjacency, unit : str
         In words.
     uncovered : tuple of str
         What no budget covers, in words.
@@ -42,15 +42,19 @@ class Total:
         UTC.
     head : str
         Digest of the newest entry of the data set's journal.
+    releases : tuple of str
+        SHA-256 of the manifest of each committed release, which says nothing to those who have no manifest.
     """
 
     dataset: str
     epsilon: str
     delta: str
     adjacency: str
+    unit: str
     uncovered: tuple[str, ...]
     day: str
     head: str
+    releases: tuple[str, ...]
 
     @classmethod
     def of(cls, ledger: Books, dataset: str) -> Total:
@@ -65,9 +69,11 @@ class Total:
             epsilon=upwards(spent),
             delta=upwards(shown.budget.delta_cap),
             adjacency=adjacency_of(shown.dataset.contract),
+            unit=protected_by(shown.dataset.contract),
             uncovered=(*shown.uncovered, *leaked),
             day=f"{datetime.now(UTC):%Y-%m-%d}",
             head=shown.head,
+            releases=tuple(sorted(one.manifest_sha256 for one in shown.attempts if one.manifest_sha256)),
         )
 
     @property
@@ -79,7 +85,8 @@ class Total:
         )
         return (
             f"{first} of data set {self.dataset} until {self.day} together are ({self.epsilon}, {self.delta})-"
-            f"differentially private ({self.adjacency}). {risk_sentence(most_right(event))}."
+            f"differentially private ({self.adjacency}). "
+            f"{risk_sentence(most_right(event), unit=self.unit)}, by these two numbers alone."
         )
 
     def signed(self, ledger: Books) -> bytes:
@@ -94,15 +101,15 @@ class Total:
         return json.dumps({"total": fields, "signature": sign(_content(fields), key).hex()}, indent=2).encode() + b"\n"
 
     @classmethod
-    def read(cls, path: Path, key: Ed25519PublicKey, *, dataset: str | None, created: str) -> Total:
-        """The total in a file, of the data set of a release that was `created` on a day.
+    def read(cls, path: Path, key: Ed25519PublicKey, *, dataset: str | None, manifest_sha256: str) -> Total:
+        """The total in a file, of the data set of a release, which it must count.
 
         Raises
         ------
         SpecError
             The file cannot be read.
         VerificationFailed
-            It is no total, is of another data set or of a day before the release, or its signature is not of this key.
+            It is no total, is of another data set, does not count the release, or its signature is not of this key.
         """
         try:
             with path.open("rb") as file:
@@ -113,7 +120,7 @@ class Total:
             read = json.loads(content if len(content) <= _LARGEST else b"")
             fields, signature = read["total"], bytes.fromhex(read["signature"])
             check_signature(_content(fields), signature, key)
-            found = cls(**fields | {"uncovered": tuple(fields["uncovered"])})
+            found = cls(**fields | {name: tuple(fields[name]) for name in ("uncovered", "releases")})
         except VerificationFailed:
             raise VerificationFailed(
                 f"{path}: the signature does not fit the total and the public key: get it again from its publisher"
@@ -124,8 +131,8 @@ class Total:
             raise VerificationFailed(
                 f"{path}: it is the total of data set {found.dataset}, the release is of {dataset}"
             )
-        if found.day < created:
-            raise VerificationFailed(f"{path}: it is of {found.day} and has no release of {created}: get a newer one")
+        if manifest_sha256 not in found.releases:
+            raise VerificationFailed(f"{path}: it is of {found.day} and does not count this release: get a newer one")
         return found
 
 

@@ -262,6 +262,12 @@ def months_in(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set().union(*found))) if all(len(months) == 1 for months in found) else ()
 
 
+def protected_by(text: str | None) -> str:
+    """Whom the account of a data set protects, in a word, from the text of its contract."""
+    unit = None if text is None else Contract.from_text(text).protected
+    return "record" if unit is None else unit.name
+
+
 def adjacency_of(text: str | None) -> str:
     """What the account of a data set is about, from the text of its contract."""
     contract = None if text is None else Contract.from_text(text)

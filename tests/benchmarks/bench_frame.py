@@ -8,17 +8,20 @@ Ways: *hand*, the schema written by hand; *found*, `Synthesizer.from_frame` with
 the bounds of numbers and days public, as in the documents; *values*, the values of texts public as well.
 As many records are drawn as the table has. Two-way distances are means over all pairs of total variation, after both
 tables were coded alike: *hand's bins* are those of the schema by hand, in which its numbers are released; *neutral
-bins* are twenty between quantiles of the table. Texts that are not named are a value of their own. Seconds include the
-plan, the ledger and the sample. Other packages are *sdv* (a Gaussian copula, without privacy), *opendp-AIM* and
-*opendp-MST*: `--ways sdv --python PATH`, an interpreter of an environment as `peers/frames.py` says.
+bins* are twenty between quantiles of the table. Texts that are not named are a value of their own. Keys are drawn anew
+in each run. *Beside hand*: the ratio of means in neutral bins, with its standard error. CPU seconds include the plan,
+the ledger and the sample. Other packages are *sdv* (a Gaussian copula, without privacy), *opendp-AIM* and *opendp-MST*:
+`--ways sdv --python PATH`, an interpreter of an environment as `peers/frames.py` says.
 """
 
 import csv
 import json
+import math
 import os
+import resource
+import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -277,19 +280,32 @@ def drawn_by_us(make: Callable[[float, Path], dpdist.Synthesizer], case: Case, k
 
 
 def drawn_by_peer(way: str, case: Case, options: Any) -> pd.DataFrame:
-    """The same by another package, in its own environment. Raises SubprocessError: it fails, or takes too long."""
-    cuts = {}  # each the last value of a bin
+    """The same by another package, in its own environment. Raises CalledProcessError: it fails, or takes too long."""
+    cuts, frame = dict[str, list[float]](), case.frame.drop(columns=list(case.drop))
     for attribute in case.schema.attributes:
-        if attribute.values is None:
-            whole = pd.api.types.is_integer_dtype(case.frame[attribute.name].dtype)
-            cuts[attribute.name] = [int(low) - 1 if whole else float(low) for low in attribute.bin_ends()[0][1:]]
+        name = attribute.name
+        if attribute.values is None:  # each cut is the last value of a bin, the first one ends a bin without values
+            whole = attribute.kind in ("integer", "date")
+            per_day = 86_400 if attribute.kind == "datetime" else 1
+            lows, highs = (ends / per_day for ends in attribute.bin_ends())
+            cuts[name] = [int(low) - 1 for low in lows] + [int(highs[-1])] if whole else [*lows, float(highs[-1])]
+        if way.startswith("opendp"):  # it cuts numbers alone, and has no categories
+            if attribute.kind in ("date", "datetime"):
+                frame[name] = number_of(frame[name]).astype(int if whole else float)
+            elif frame[name].dtype.name in ("bool", "category"):
+                frame[name] = texts_of(frame[name])
     with tempfile.TemporaryDirectory() as folder:
         given, made = Path(folder) / "in.parquet", Path(folder) / "out.parquet"
-        case.frame.drop(columns=list(case.drop)).to_parquet(given)
+        frame.to_parquet(given)
         asked = {"epsilon": options.epsilon, "delta": DELTA, "records": len(case.frame), "cuts": json.dumps(cuts)}
         command = [options.python, str(Path(__file__).parent / "peers" / "frames.py"), way, str(given), str(made)]
         command += [text for name, value in asked.items() for text in (f"--{name}", str(value))]
-        subprocess.run(command, check=True, timeout=options.seconds, capture_output=True)
+        subprocess.run(
+            command,
+            check=True,
+            capture_output=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (options.seconds, options.seconds + 1)),
+        )
         return pd.read_parquet(made)
 
 
@@ -299,29 +315,50 @@ def measured(name: str, options: Any) -> Iterator[dict[str, Any]]:
     codings = {"hand's bins": Coding(case, neutral=False), "neutral bins": Coding(case, neutral=True)}
     real = {title: coding.codes(case.frame) for title, coding in codings.items()}
     ours = ways(case)
+    hand: list[float] = []
     for way in options.ways:
         distances: dict[str, list[float]] = {title: [] for title in codings}
         seconds, failed = [], ""
         for key in range(options.keys if way in ours else 1):
-            start = time.perf_counter()
+            start = cpu_seconds()
             try:
                 drawn = drawn_by_us(ours[way], case, key, options) if way in ours else drawn_by_peer(way, case, options)
-            except subprocess.TimeoutExpired:
-                failed = f"not done after {options.seconds} seconds"
-                break
             except subprocess.CalledProcessError as error:
-                failed = error.stderr.decode().strip().splitlines()[-1]
+                late = error.returncode in (-signal.SIGXCPU, -signal.SIGKILL)
+                failed = f"not done after {options.seconds} CPU seconds" if late else last_line(error)
                 break
-            seconds.append(time.perf_counter() - start)
+            seconds.append(cpu_seconds() - start)
             for title, coding in codings.items():
                 codes, sizes = real[title]
                 distances[title].append(two_way(codes, coding.codes(drawn)[0], sizes))
-        row: dict[str, Any] = {"table": name, "records": len(case.frame), "way": way, "keys": options.keys}
+        row: dict[str, Any] = {"table": name, "records": len(case.frame), "way": way, "keys": len(seconds)}
         for title, found in distances.items():
             row |= {title: f"{np.mean(found):.4f} ± {np.std(found):.4f}" if found else ""}
-        row |= {"seconds": f"{np.median(seconds):.1f}" if seconds else failed}
+        found = distances["neutral bins"]
+        hand = found if way == "hand" else hand
+        row |= {"beside hand": ratio(found, hand) if found and hand and way != "hand" else ""}
+        row |= {"CPU seconds": f"{np.median(seconds):.1f}" if seconds else failed}
         print(row, flush=True)
         yield row
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    return sum(os.times()[:4])
+
+
+def last_line(error: subprocess.CalledProcessError) -> str:
+    """What a failed process said last."""
+    return error.stderr.decode().strip().splitlines()[-1]
+
+
+def ratio(over: list[float], under: list[float]) -> str:
+    """The ratio of two means, with its standard error if both have several keys."""
+    found = float(np.mean(over) / np.mean(under))
+    if min(len(over), len(under)) == 1:
+        return f"{found:.2f}"
+    parts = [np.std(own, ddof=1) / np.mean(own) / math.sqrt(len(own)) for own in (over, under)]
+    return f"{found:.2f} ± {found * math.hypot(*parts):.2f}"
 
 
 DELTA = 1e-9
@@ -333,12 +370,15 @@ def main() -> None:
     parser.add_argument("--tables", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--ways", nargs="+", default=["hand", "found", "bounds", "values"])
     parser.add_argument("--python", help="interpreter of an environment with sdv and opendp")
-    parser.add_argument("--seconds", type=int, default=600, help="that another package may take")
+    parser.add_argument("--seconds", type=int, default=600, help="of CPU that another package may take")
     parser.add_argument("--keys", type=int, default=5)
     parser.add_argument("--epsilon", type=float, default=1.0)
     options = parser.parse_args()
-    rows = [row for name in options.tables for row in measured(name, options)]
-    write(options, rows)
+    rows = []
+    for name in options.tables:
+        for row in measured(name, options):
+            rows.append(row)
+            write(options, rows)  # each time: a run that is stopped keeps what it has
 
 
 if __name__ == "__main__":

@@ -183,6 +183,8 @@ def over_time(schema: Schema, tables: Sequence[Codes], made: Sequence[Sequence[E
         "change of share": np.eye(number)[-1] - np.eye(number)[-2],
         "change of share since month 1": np.eye(number)[-1] - np.eye(number)[0],
         "average of share": np.full(number, 1 / number),
+        "count": np.eye(number)[-1],
+        "change of count": np.eye(number)[-1] - np.eye(number)[-2],
         "sum of count": np.ones(number),
     }
     found: dict[tuple[str, int], list[list[bool]]] = {}

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from flowruns import inline, shown_artifacts
 from outcomes import states
-from prefect.runtime import flow_run
 from reading import readable
 from releases import project
 
@@ -390,6 +389,8 @@ def test_the_plan_says_what_is_charged_in_the_words_of_the_plan(name: str) -> No
 def test_a_run_that_starts_late_has_the_name_of_its_scheduled_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from prefect.runtime import flow_run
+
     from flows.release import read_spec
 
     written = inline(project(tmp_path, rows=100))

@@ -72,24 +72,37 @@ def discrete_gaussian_tail(variance: Fraction) -> Callable[[int], mpf]:
     return lambda v: mpmath.fsum(weights[v + 1 :]) / total
 
 
-CASES: dict[str, tuple[ThresholdTable, Callable[[int], mpf]]] = {}
-with mpmath.workdps(90):
-    for _scale in map(Fraction, ["1/50", "0.1", "0.5", "1", "17.3", "1000", "1024"]):
-        CASES[f"laplace {_scale}"] = _thresholds.laplace_table(_scale), laplace_tail(_scale)
-        CASES[f"gaussian {_scale}"] = _thresholds.rounded_gaussian_table(_scale), gaussian_tail(_scale)
-    for _scale, _base in [(Fraction(5), 7), (Fraction(2**40), 64), (Fraction(1, 3), 16)]:
-        CASES[f"digit {_scale} {_base}"] = (_thresholds.laplace_digit(_scale, _base), laplace_digit_tail(_scale, _base))
-    for _variance in (Fraction(7), Fraction(1, 3), Fraction(40_000, 7)):
-        CASES[f"discrete gaussian {_variance}"] = (
-            _thresholds.discrete_gaussian_table(_variance),
-            discrete_gaussian_tail(_variance),
+Make = Callable[[], tuple[ThresholdTable, Callable[[int], mpf]]]
+
+
+def cases() -> Iterator[tuple[str, Make]]:
+    """What makes a table and its tail, by name."""
+    tables = _thresholds
+    for scale in map(Fraction, ["1/50", "0.1", "0.5", "1", "17.3", "1000", "1024"]):
+        yield f"laplace {scale}", lambda s=scale: (tables.laplace_table(s), laplace_tail(s))
+        yield f"gaussian {scale}", lambda s=scale: (tables.rounded_gaussian_table(s), gaussian_tail(s))
+    for scale, base in [(Fraction(5), 7), (Fraction(2**40), 64), (Fraction(1, 3), 16)]:
+        yield (
+            f"digit {scale} {base}",
+            lambda s=scale, b=base: (tables.laplace_digit(s, b), laplace_digit_tail(s, b)),
         )
-every_table = pytest.mark.parametrize(("table", "tail"), CASES.values(), ids=CASES)
+    for variance in (Fraction(7), Fraction(1, 3), Fraction(40_000, 7)):
+        yield (
+            f"discrete gaussian {variance}",
+            lambda v=variance: (tables.discrete_gaussian_table(v), discrete_gaussian_tail(v)),
+        )
+
+
+@pytest.fixture(params=[pytest.param(cache(make), id=name) for name, make in cases()])
+def made(request: pytest.FixtureRequest, high_precision: None) -> tuple[ThresholdTable, Callable[[int], mpf]]:
+    """A table and its tail."""
+    make: Make = request.param
+    return make()
 
 
 class TestThresholds:
-    @every_table
-    def test_right_to_the_last_unit(self, table: ThresholdTable, tail: Callable[[int], mpf]) -> None:
+    def test_right_to_the_last_unit(self, made: tuple[ThresholdTable, Callable[[int], mpf]]) -> None:
+        table, tail = made
         edges = thresholds(table)
         # all of a small table; of a large one the centre, the end and a sample
         chosen = {*range(60), *range(table.bound - 20, table.bound), *range(0, table.bound, 401)}
@@ -99,10 +112,6 @@ class TestThresholds:
             assert edges[table.bound + v] == int(mpmath.floor(UNIT * (1 - p)))
             assert table.high[table.bound + v] == int(mpmath.floor(2**64 * (1 - p)))
         assert UNIT * tail(table.bound) < 1  # nothing that 128 bits can hold was cut off
-
-    @every_table
-    def test_ascending_and_symmetric(self, table: ThresholdTable, tail: Callable[[int], mpf]) -> None:
-        edges = thresholds(table)
         assert edges == sorted(edges)
         assert all(a + b == UNIT - 1 for a, b in zip(edges, reversed(edges), strict=True))
 
@@ -146,9 +155,9 @@ class TestThresholds:
 
 
 class TestDraw:
-    @every_table
-    def test_equals_a_search_over_128_bits(self, table: ThresholdTable, tail: Callable[[int], mpf]) -> None:
+    def test_equals_a_search_over_128_bits(self, made: tuple[ThresholdTable, Callable[[int], mpf]]) -> None:
         """Of random words, and of words at and beside thresholds with second words at and beside theirs."""
+        table, _ = made
         rng, edges = np.random.default_rng(0), thresholds(table)
         beside = rng.integers(0, max(table.high.size, 1), 3_000)
         steps = rng.integers(-1, 2, (2, beside.size)).astype(np.uint64)

@@ -101,17 +101,19 @@ def test_a_custodian_publishes_what_all_releases_tell_together(dpdist: Command, 
     total.write_bytes(Total.of(ledger, "people").signed(ledger))
     ledger.close()
     key = load_public_key(pinned)
-    day = Total.read(total, key, dataset="people", created=found["day"]).day
-    for dataset, created, message in (
-        ("others", day, "the release is of others"),
-        ("people", "9999-01-01", f"it is of {day} and has no release of 9999-01-01"),
+    own = found["releases"][0]
+    assert found["releases"] == [dpdist(*read[:2], "--json").json["manifest_sha256"]]
+    assert Total.read(total, key, dataset="people", manifest_sha256=own).unit == "record"
+    for dataset, manifest, message in (
+        ("others", own, "the release is of others"),
+        ("people", "0" * 64, f"it is of {found['day']} and does not count this release"),
     ):
         with pytest.raises(VerificationFailed, match=message):
-            Total.read(total, key, dataset=dataset, created=created)
+            Total.read(total, key, dataset=dataset, manifest_sha256=manifest)
     with total.open("ab") as file:
-        file.write(b" " * (1 << 16))
+        file.write(b" " * (1 << 22))
     with pytest.raises(VerificationFailed, match="expected what"):
-        Total.read(total, key, dataset="people", created=day)
+        Total.read(total, key, dataset="people", manifest_sha256=own)
 
 
 def test_a_signature_may_be_required(dpdist: Command, made: Path, tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ _SHOWN = 1 << 19  # bytes: half a MiB, else it says 0
 _BOUNDS = range(1, MOST_RECORDS_OF_A_UNIT + 1)
 
 # values a second of one core, and seconds for what does not grow with the table (docs/benchmarks.md, synthesis)
-_READ, _DRAWN, _START = 5e7, 1.5e6, 3.0
+_READ, _DRAWN, _START = 5e7, 1.5e6, 1.5
+_MOST_SECONDS = 100  # that are not told in minutes
+_LOADED = 128 << 20  # bytes of a process with its libraries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,14 +45,14 @@ class Needs:
 
     def facts(self) -> Iterator[Fact]:
         """Time and memory for people."""
-        minutes = math.ceil(self.seconds / 60)
-        text = number_of(minutes, "minute") if minutes > 1 else "a minute, or less,"
-        yield Fact("Time", f"about {text} of one core; cores share reading and drawing", {"minutes": minutes})
+        seconds = math.ceil(self.seconds)
+        text = number_of(math.ceil(seconds / 60), "minute") if seconds > _MOST_SECONDS else number_of(seconds, "second")
+        yield Fact("Time", f"about {text} of one core; cores share reading and drawing", {"seconds": seconds})
         held = {
             f"{mebibytes(self.task_bytes)} per running task": math.inf,
             f"{mebibytes(self.held_bytes)} that workers hold together, or read again": self.held_bytes,
             f"{mebibytes(self.copied_bytes)} on every worker": self.copied_bytes,
-            f"{mebibytes(self.driver_bytes)} in the driver": self.driver_bytes,
+            f"{mebibytes(_LOADED + self.driver_bytes)} in the driver": _LOADED,
         }
         numbers = {name: value for name, value in asdict(self).items() if name.endswith("_bytes")}
         yield Fact("Memory", "about " + ", ".join(text for text, size in held.items() if size >= _SHOWN), numbers)

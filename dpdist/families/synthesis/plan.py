@@ -57,8 +57,8 @@ from dpdist.storage.stored import tree_of
 _DRAWN = 0.05  # part of delta that draws may miss their distributions by, where it is not known yet how many there are
 _LOST = 0.01  # part of delta that the draws of triples' tables may miss their distributions by
 # seconds of one core that learning takes for each pair of attributes, each cell of their tables, and each cell of the
-# model in each round
-_PAIR, _PAIR_CELL, _MODEL_CELL = 1.6e-3, 1e-5, 6e-7
+# model in each round, and that drawing takes for each value
+_PAIR, _PAIR_CELL, _MODEL_CELL, _VALUE = 1.6e-3, 4e-5, 6e-7, 6e-8
 TARGET_WEIGHT = 2.0  # of the pairs of a target attribute
 
 
@@ -146,6 +146,7 @@ class SynthesisPlan(EventPlan):
         pair_cells = min(cells_of_pairs(cards), MAX_PAIR_CELLS)
         fitting = 8 * (12 * choices.cells + 6 * pair_cells)
         learning = _PAIR * pairs + _PAIR_CELL * pair_cells + _MODEL_CELL * choices.rounds * choices.cells
+        drawing = _VALUE * m * self.spec.records
         pool = choices.pool_parts * choices.pool_rows * (8 * m + pairs)
         balancing = 8 * min(largest, 1 << 15) * pairs if choices.balance else 0
         triples = sum(math.prod(cards[i] for i in t) for t in triples_of(cards)) if self.accuracy_mu else 0
@@ -156,7 +157,7 @@ class SynthesisPlan(EventPlan):
                 task_bytes=16 * m * drawn + balancing + 8 * choices.cells + 8 * triples,
                 held_bytes=self.spec.data.minimum_records * (self.row_bytes + 1),
                 driver_bytes=fitting + pool + 24 * triples + (5 * 8 * MOST_VALUES if self.regression_mu else 0),
-                seconds=core_seconds(read=passes / 2 * self.values, drawn=m * self.spec.records) + learning,
+                seconds=core_seconds(read=passes / 2 * self.values) + learning + drawing,
             )
         )
 

@@ -30,6 +30,7 @@ from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import verify
 from dpdist.spec.contract import Contract
 
+pytestmark = pytest.mark.slow
 COMMITTED, DRAWN = ({name: [state] for name in ("", *NAMES)} for state in ("committed", "drawing"))
 
 
@@ -120,7 +121,7 @@ def test_too_few_clients_begin_nothing(clients: ClientProcesses, tmp_path: Path)
     with clients.client() as asked:
         while len(asked.scheduler_info(n_workers=-1)["workers"]) > 2:
             time.sleep(0.05)  # until the scheduler has noticed it
-    on = {"mode": "address", "address": clients.address, "timeout": 5}
+    on = {"mode": "address", "address": clients.address, "timeout": 2}
     spec = federation(tmp_path, cluster=on, federated__at_least=3)
     with pytest.raises(RoundFailed, match=r"2 of 3 clients are ready.*'west' \(it has no worker\)"):
         run_release(spec)

@@ -124,7 +124,7 @@ def test_the_memory_of_messages_is_planned(tree: dict[str, Any]) -> None:
     message = 8 * 3 * 100_000  # three coordinates
     assert large.needs().task_bytes >= 4 * message > small.needs().task_bytes
     assert large.needs().driver_bytes == (4 + 4) * message
-    assert "18 MiB in the driver" in large.explain()
+    assert "146 MiB in the driver" in large.explain()
 
 
 def test_noise_too_small_for_the_grid_is_refused_when_planned(tree: dict[str, Any]) -> None:
