@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpdist.api.given import is_partitioned, paths_of, to_arrow
-from dpdist.errors import ColumnMismatch, SpecError, meant
+from dpdist.errors import SpecError, meant
 from dpdist.spec.attribute import Attribute
-from dpdist.spec.groups import number_of
+from dpdist.spec.groups import DAY, DatedKind, number_of
 from dpdist.spec.schema import Schema
 from dpdist.spec.undeclared import MISSING, MOST_INTEGERS, undeclared
 
@@ -33,6 +33,12 @@ _IDENTIFIES = re.compile(
 _IS_FREE = re.compile(r"\b((comment|note|remark|message|review)s?|text|description|narrative|feedback)\b")
 
 
+_DATED: Mapping[str, DatedKind] = {"date": "date", "datetime": "datetime"}
+_CLOCK = {"ambiguous": "earliest", "nonexistent": "earliest"}
+_CSV = {b"format": b"csv"}  # of types that are taken from the texts of a file
+_ABSENT = ("NA", "N/A", "n/a", "NULL", "null", "NaN", "nan")  # texts that hide no type, and mean missing
+
+
 @dataclass(frozen=True)
 class Framed:
     """What the names and types of a table say, with what is public beside them."""
@@ -43,27 +49,6 @@ class Framed:
     pandas: Mapping[str, Any] | None = None  # their types in pandas, where the table is one of pandas
     is_polars: bool = False
 
-    @property
-    def days(self) -> tuple[str, ...]:
-        """Columns of dates and times that are read as days since 1970, as nothing else is said of them."""
-        said = {attribute.name for attribute in self.schema.attributes if attribute.dated or attribute.values}
-        return tuple(field.name for field in self.types if pa.types.is_temporal(field.type) and field.name not in said)
-
-    def read(self, table: Any) -> Any:
-        """A table as a release reads it: days are integers. Raises ColumnMismatch: a column lacks."""
-        if not self.days or paths_of(table) is not None:
-            return table
-        if is_partitioned(table):
-            return table.assign(**{name: _days(table[name]) for name in self.days})
-        held = to_arrow(table, what="the table")
-        for name in self.days:
-            place = held.schema.get_field_index(name)
-            if place < 0:
-                raise ColumnMismatch(f"the table: the column {name!r} is missing")
-            days = held.column(place).cast(pa.timestamp("ns"), safe=False).cast(pa.date32(), safe=False)
-            held = held.set_column(place, name, days.cast(pa.int32()))
-        return held
-
     def restored(self, table: pa.Table) -> Any:
         """Released records in the types of the table: a DataFrame of pandas or Polars where it was one, else Arrow."""
         columns = []
@@ -73,9 +58,9 @@ class Framed:
                 values = values.cast(pa.string())
             if pa.types.is_string(values.type):
                 values = pc.if_else(pc.equal(values, MISSING), pa.scalar(None, pa.string()), values)
-            if field.name in self.days:
-                values = values.cast(pa.int32()).cast(pa.date32())
             kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+            if pa.types.is_timestamp(kind) and kind.tz is not None and pa.types.is_temporal(values.type):
+                values = pc.assume_timezone(values.cast(pa.timestamp("s"), safe=False), kind.tz, **_CLOCK)
             values = values.cast(kind, safe=False)
             if kind != field.type:
                 values = values.dictionary_encode()
@@ -101,12 +86,6 @@ class Framed:
             elif not (isinstance(kind, np.dtype) and frame[name].isna().any() and kind.kind in "iub"):
                 frame[name] = frame[name].astype(kind)
         return frame
-
-
-def _days(times: Any) -> Any:
-    """Days since 1970 of a column of Dask."""
-    local = times.dt.tz_convert(None) if getattr(times.dtype, "tz", None) is not None else times
-    return (local - np.datetime64(0, "s")).dt.days
 
 
 def framed(table: Any, drop: Sequence[str], public: Mapping[str, Any]) -> Framed:
@@ -136,6 +115,12 @@ def framed(table: Any, drop: Sequence[str], public: Mapping[str, Any]) -> Framed
     attributes, opened = [], []
     for field in kept:
         attribute, is_open = _attribute(field, public.get(field.name))
+        if (
+            types.metadata
+            and _CSV.items() <= types.metadata.items()
+            and not isinstance(public.get(field.name), Mapping)
+        ):
+            attribute = attribute.model_copy(update=_as_written(attribute))
         attributes.append(attribute)
         opened += [field.name] * is_open
     pandas = None
@@ -163,6 +148,7 @@ def types_of(table: Any) -> pa.Schema:
 
 def _types_of_files(paths: Sequence[str]) -> pa.Schema:
     import pyarrow.dataset as ds
+    from pyarrow.csv import ConvertOptions
 
     from dpdist.data.source import TableSource, find_files, format_of
     from dpdist.errors import UnreadableFile
@@ -171,11 +157,17 @@ def _types_of_files(paths: Sequence[str]) -> pa.Schema:
     source = TableSource(tuple(paths))
     files = find_files(source)
     fs, _ = filesystem(files[0].path, {})
+    form: Any = format_of(source, files)
+    if is_csv := form == "csv":
+        form = ds.CsvFileFormat(convert_options=ConvertOptions(null_values=["", *_ABSENT]))
     try:
-        found = ds.dataset([file.path for file in files], filesystem=fs, format=format_of(source, files)).schema
+        found = ds.dataset([file.path for file in files], filesystem=fs, format=form).schema
     except (pa.ArrowException, OSError):
         raise UnreadableFile(f"{files[0].path}: the types of its columns cannot be read: write Parquet files") from None
-    return found.remove_metadata()
+    if not is_csv:
+        return found.remove_metadata()
+    kinds = [pa.timestamp("s") if pa.types.is_timestamp(kind) else kind for kind in found.types]  # without a zone
+    return pa.schema(zip(found.names, kinds, strict=True), metadata=_CSV)
 
 
 def _names_people(field: pa.Field) -> bool:
@@ -190,11 +182,21 @@ def _kind_of(field: pa.Field) -> str | None:
     kind = field.type.value_type if is_a.is_dictionary(field.type) else field.type
     if is_a.is_boolean(kind):
         return "boolean"
-    if is_a.is_integer(kind) or is_a.is_date(kind) or is_a.is_timestamp(kind):
+    if is_a.is_date(kind) or is_a.is_timestamp(kind):
+        return "date" if is_a.is_date(kind) else "datetime"
+    if is_a.is_integer(kind):
         return "integer"
     if is_a.is_floating(kind) or is_a.is_decimal(kind):
         return "number"
     return "text" if is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind) else None
+
+
+def _as_written(attribute: Attribute) -> dict[str, Any]:
+    """What else is said of a column of texts that is taken for one of numbers, dates or booleans."""
+    if attribute.values == ("false", "true"):
+        spelled = {spell(value): value for value in ("false", "true") for spell in (str.title, str.upper)}
+        return {"aliases": spelled, "out_of_domain": {"category": MISSING}}
+    return {} if attribute.values else {"missing_values": _ABSENT}
 
 
 def _attribute(field: pa.Field, said: Any) -> tuple[Attribute, bool]:
@@ -215,29 +217,40 @@ def _attribute(field: pa.Field, said: Any) -> tuple[Attribute, bool]:
         if isinstance(said, tuple):
             if kind in ("boolean", "text"):
                 raise ValueError(f"bounds are of numbers or days, and the column holds {kind}s: give a list of values")
-            if pa.types.is_temporal(field.type):
-                said = tuple(number_of(str(end)[:10], "date") if isinstance(end, str | date) else end for end in said)
+            dated = _DATED.get(kind)
+            if dated is not None:
+                said = _ends(said, dated)
             if not (len(said) == 2 and all(isinstance(end, int | float) and not isinstance(end, bool) for end in said)):
                 raise ValueError("bounds are two numbers, such as (0, 110)")
-            whole = kind == "integer" and all(float(end).is_integer() for end in said)
+            whole = kind != "number" and all(float(end).is_integer() for end in said)
             if whole and said[1] - said[0] < _SMALL:
-                tree: dict[str, Any] = {"kind": "integer", "bounds": said, "out_of_domain": "clip", **elsewhere}
+                tree: dict[str, Any] = {"kind": kind, "bounds": said, "out_of_domain": "clip", **elsewhere}
                 return Attribute.model_validate({"name": name, **tree}), False
             ends = [int(end) if whole else float(end) for end in said]
             bins = int(ends[1] - ends[0] + whole) if ends[1] - ends[0] < MOST_INTEGERS else _COARSE
-            return Attribute.model_validate(undeclared(name, ends, bins=max(bins, _COARSE // 2))), True
+            return Attribute.model_validate(
+                undeclared(name, tuple(ends), bins=max(bins, _COARSE // 2), dated=dated)
+            ), True
     except ValueError as error:
         text = str(error).partition("Value error, ")[2].partition(" [type")[0] or str(error)
         raise SpecError(f"public: {name}: {text}") from None
     if said is None and kind == "boolean":
         values = {"kind": "categorical", "values": ["false", "true"]}
         return Attribute.model_validate({"name": name, **values, **elsewhere}), False
-    asked = kind if said is None else said
-    if asked not in KINDS:
+    if said is not None and said not in KINDS:
         raise SpecError(
             f"public: {name}: expected bounds such as (0, 110), a list of values, or one of {', '.join(KINDS)}; got "
             f"{said!r}"
         )
-    if asked != "text" and kind == "text":
-        raise SpecError(f"public: {name}: the column holds texts, which are no {asked}s: convert it first")
-    return Attribute.model_validate(undeclared(name, asked)), True
+    if said not in (None, "text", kind) and kind not in ("integer", "number"):
+        raise SpecError(f"public: {name}: the column holds {kind}s, which are no {said}s: convert it first")
+    return Attribute.model_validate(undeclared(name, said or kind)), True
+
+
+def _ends(said: tuple[Any, ...], dated: DatedKind) -> tuple[int, ...]:
+    """Bounds of days or moments as integers; a day as the upper one is in it. Raises ValueError: they are no dates."""
+    if len(said) != 2 or not all(isinstance(end, str | date) for end in said):
+        raise ValueError("bounds are two dates, such as ('1950-01-01', '2004-12-31')")
+    low, high = (str(end)[:10] if dated == "date" else str(end).removesuffix(" 00:00:00") for end in said)
+    whole = (DAY - 1) * (dated == "datetime" and len(high) == len("2004-12-31"))
+    return number_of(low, dated), number_of(high, dated) + whole

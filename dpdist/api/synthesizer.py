@@ -105,9 +105,10 @@ class Synthesizer(Displayed):
     ) -> Synthesizer:
         """Return a synthesizer for a table without a schema; it reads no record. `fit` finds what is not public.
 
-        Names and types of the columns are taken as public. Values that many records share, bounds and bins are found
-        with noise, for ``discover.share`` of the budget at most (of mu^2, 0.75 by default), in the same charge as the
-        model.
+        Names and types of the columns are taken as public; those of a CSV file follow from its first texts. Dates stay
+        dates, and timestamps have a time of day, by the clock of their zone, unless nearly all are midnight. Values
+        that many records share, bounds and bins are found with noise, for ``discover.share`` of the budget at most (of
+        mu^2, 0.75 by default), in the same charge as the model.
 
         Parameters
         ----------
@@ -118,8 +119,9 @@ class Synthesizer(Displayed):
         drop : sequence of str
             Columns to leave out, such as identifiers.
         public : mapping, optional
-            By column what is public and costs nothing: bounds ``(0, 110)``, a list of values, the keys of an attribute
-            of a schema, or ``"text"``, ``"integer"``, ``"number"``.
+            By column what is public and costs nothing: bounds ``(0, 110)``, of dates ``("1950-01-01", "2004-12-31")``
+            (texts, dates or timestamps), a list of values, the keys of an attribute of a schema, or ``"text"``,
+            ``"integer"``, ``"number"``.
         ledger : Ledger or URL, optional
             By default that of the command line (`Ledger`).
         dataset : str, optional
@@ -200,10 +202,8 @@ class Synthesizer(Displayed):
         DpdistError
             As `dpdist.release`.
         """
-        if self._framed is not None:
-            X = self._framed.read(X)
-            if self.dataset == OWN_DATASET:
-                self._make_dataset()
+        if self._framed is not None and self.dataset == OWN_DATASET:
+            self._make_dataset()
         options: dict[str, Any] = {"client": client, "progress": progress, "attempt": attempt, "test_key": test_key}
         with _told_of_own_dataset(self.dataset), opened_run(self._spec(), data=X, ledger=self.ledger, **options) as run:
             if run.outcome is not None:

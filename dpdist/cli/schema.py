@@ -235,7 +235,9 @@ def synthesize(
     drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="A column to leave out; repeatable.")] = None,
     public: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN=WHAT", help="What is public of a column: age=0..110, sex=F,M or zip=text."),
+        typer.Option(
+            metavar="COLUMN=WHAT", help="Public: age=0..110, born=1950-01-01..2004-12-31, sex=F,M or zip=text."
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the release; default: that of the table.")] = None,
     dataset: Annotated[

@@ -1,5 +1,6 @@
 """From a frame to a release in three lines: types, one charge, what is found, and twenty wrong uses."""
 
+import json
 import math
 from collections.abc import Callable
 from datetime import date
@@ -98,7 +99,7 @@ def test_what_was_found_serves_the_next_release(folder: Path) -> None:
 
 def test_the_noise_of_what_is_found_keeps_its_share(folder: Path) -> None:
     """The sum of 1/s^2 over all histograms is within the share, and with the model within the whole."""
-    columns = {"a": "text", "b": "text", "n": "integer", "x": "number", "k": (0, 5_000)}
+    columns = {"a": "text", "b": "text", "n": "integer", "x": "number", "k": (0, 5_000), "d": "date", "t": "datetime"}
     tree = {
         "kind": "synthesis",
         "name": "found",
@@ -113,16 +114,16 @@ def test_the_noise_of_what_is_found_keeps_its_share(folder: Path) -> None:
     assert isinstance(plan, SynthesisPlan)
     assert plan.discovery is not None
     found = plan.discovery
-    # steps are asked of the number that need not be an integer
-    spent = found.spent(2, 1 + 2 * 3, 1) + found.again**2
+    # steps are asked of the number that need not be an integer, and of the moment that need not be a day
+    spent = found.spent(2, 1 + 2 * 5, 2) + found.again**2
     whole = 1 / plan.event.parts()[0].noise_multiplier  # type: ignore[union-attr]
     drawn = (
-        2 / found.values**2 + 7 / found.cells**2 + 1 / found.steps**2 + (WEIGHT / found.naming(found.again, 2)[0]) ** 2
+        2 / found.values**2 + 11 / found.cells**2 + 2 / found.steps**2 + (WEIGHT / found.naming(found.again, 2)[0]) ** 2
     )
     assert 0.29 * whole**2 <= drawn <= spent <= 0.3 * whole**2 * (1 + 1e-9)
     assert plan.mu <= whole
-    fine = [(wide, found.fine(wide, 3)) for wide in (1, 2, 3)]
-    assert all(wide / deviation**2 <= 3 / found.cells**2 for wide, deviation in fine)
+    fine = [(wide, found.fine(wide, 5)) for wide in range(1, 6)]
+    assert all(wide / deviation**2 <= 5 / found.cells**2 for wide, deviation in fine)
     known = load(tree | {"schema": plan.spec.presumed, "discover": None})
     final = plan.knowing(known, spent)  # type: ignore[arg-type]
     assert math.hypot(final.choices.mu, final.accuracy_mu) ** 2 + spent <= whole**2
@@ -179,6 +180,10 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "bounds of texts": (errors.SpecError, "two numbers", lambda: asked(public={"age": ("a", "b")})),
     "bounds of a column of texts": (errors.SpecError, "the column holds texts",
         lambda: asked(public={"region": (0, 5)})),
+    "numbers for dates": (errors.SpecError, "two dates, such as ('1950-01-01', '2004-12-31')",
+        lambda: asked(public={"joined": (1950, 2004)})),
+    "dates as integers": (errors.SpecError, "holds datetimes, which are no integers",
+        lambda: asked(public={"joined": "integer"})),
     "one bound": (errors.SpecError, "two numbers", lambda: asked(public={"age": (5,)})),
     "values twice": (errors.SpecError, "declared twice", lambda: asked(public={"region": ["north", "north"]})),
     "no values": (errors.SpecError, "declare its `values`", lambda: asked(public={"region": []})),
@@ -239,16 +244,106 @@ def test_zeros_within_public_bounds_are_released_as_zeros(folder: Path) -> None:
     assert drawn["size"].min() == "small"
 
 
+def dated(rows: int = 3_000) -> Any:
+    rng = np.random.default_rng(3)
+    born = pd.Timestamp("1950-01-01") + pd.to_timedelta(rng.integers(0, 20_000, rows), unit="D")
+    seen = pd.Timestamp("2023-01-01") + pd.to_timedelta(rng.integers(0, 500 * 86_400, rows), unit="s")
+    return pd.DataFrame(
+        {
+            "day": born.date,
+            "born": born.astype("datetime64[ns]"),
+            "seen": seen,
+            "zoned": seen.tz_localize("Europe/Berlin", ambiguous=False, nonexistent="shift_forward"),
+            "member": rng.random(rows) < 0.3,
+        }
+    )
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "csv", "parquet"])
+def test_dates_and_moments_are_found_as_such(kind: str, folder: Path) -> None:
+    frame = dated()
+    frame.loc[0, ["day", "born"]] = None
+    frame.to_csv("dated.csv", index=False, na_rep="NA")
+    pq.write_table(pa.Table.from_pandas(frame), "dated.parquet")
+    given: Any = f"dated.{kind}"
+    if kind in ("pandas", "polars"):
+        given = frame if kind == "pandas" else pytest.importorskip("polars").from_pandas(frame)
+    ledger = dpdist.Ledger(f"dated-{kind}.db")
+    ledger.create("own", epsilon=4, delta=1e-8)
+    account: Any = {"delta": 1e-9, "ledger": ledger, "dataset": "own"}
+    made = dpdist.Synthesizer.from_frame(given, epsilon=2, name=f"dated-{kind}", **account).fit(given, test_key=KEY)
+    assert [one.kind for one in made.schema.attributes] == ["date", "date", "datetime", "datetime", "categorical"]
+    day, born, seen, zoned, _ = made.schema.attributes
+    for one, first, last in (
+        (day, "1950", "2004"),
+        (born, "1950", "2004"),
+        (seen, "2023", "2024"),
+        (zoned, "2023", "2024"),
+    ):
+        low, high = map(one.shown, one.bounds)
+        assert abs(int(low[:4]) - int(first)) <= 5
+        assert abs(int(high[:4]) - int(last)) <= 5
+    drawn = made.sample(1_000, where=f"day >= '{day.shown(day.bin_edges[20])}'")
+    drawn = drawn if kind == "pandas" else pd.DataFrame(drawn.to_pandas())
+    assert str(min(drawn["day"]))[:10] >= day.shown(day.bin_edges[20])
+    hours = pd.to_datetime(drawn["seen"]).dt.hour
+    assert set(hours) == set(range(24))
+    assert set(pd.to_datetime(drawn["born"]).dt.hour) == {0}
+    if kind != "csv":  # whose texts have no zone in common
+        assert str(drawn["zoned"].dtype).endswith("Europe/Berlin]")
+    types = {name: str(values.dtype) for name, values in made.release_.to_pandas().items()}
+    assert all(types[name].startswith("datetime64") for name in ("day", "born", "seen", "zoned"))
+    fields = json.loads(Path(made.release_.path, "_datapackage.json").read_text())["resources"][0]["schema"]["fields"]
+    assert [field["type"] for field in fields[:4]] == ["date", "date", "datetime", "datetime"]
+    made.schema.save("dated.yaml")
+    again = dpdist.Synthesizer("dated.yaml", epsilon=1, settings={"data.minimum_records": 1_000}, **account)
+    assert again.fit(given, test_key=KEY).release_.schema == made.schema
+
+
+def test_the_command_line_takes_dates_and_booleans_of_a_text_file(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    command: Command = request.getfixturevalue("dpdist")
+    frame = dated(1_000)[["day", "member"]].rename(columns={"day": "DATE"})
+    frame.to_csv(tmp_path / "unrate.csv", index=False)
+    done = command("synthesize", "unrate.csv", "--epsilon", "1", "--public", "DATE=1948-01-01..2024-12-01", "--ledger",
+        "cli.db", "--schema", "unrate.yaml")  # fmt: skip
+    assert done.code == 0, done.err
+    found, member = dpdist.Schema.from_yaml("unrate.yaml").attributes
+    assert (found.kind, *map(found.shown, found.bounds or ())) == ("date", "1948-01-01", "2024-12-01")
+    assert member.values == ("false", "true")
+    shares = dpdist.open_release("releases/unrate").to_pandas()["member"].value_counts(normalize=True)
+    assert 0.1 < shares[True] < 0.5
+    wrong = command("synthesize", "unrate.csv", "--epsilon", "1", "--public", "DATE=1948..2024", "--ledger", "no.db")
+    assert "('1950-01-01', '2004-12-31')" in wrong.err
+    assert not (tmp_path / "no.db").exists() or not dpdist.Ledger("no.db").show("frame").attempts
+
+
 def test_days_have_public_bounds(made: dpdist.Synthesizer) -> None:
-    given = asked(public={"joined": (date(2020, 1, 1), "2020-03-31")})
-    joined = given.schema.attributes[-1]  # type: ignore[union-attr]
-    assert joined.bounds == (18_262, 18_352)
+    day, moment = (date(2020, 1, 1), "2020-03-31"), ("2020-01-01", pd.Timestamp("2020-03-31 12:00"))
+    ends = []
+    for said in (day, moment, tuple(map(pd.Timestamp, day))):
+        joined = asked(public={"joined": said}).schema.attributes[-1]  # type: ignore[union-attr]
+        ends.append([joined.kind, *map(joined.shown, joined.bounds or ())])
+    assert ends[0] == ends[2] == ["datetime", "2020-01-01 00:00:00", "2020-03-31 23:59:59"]
+    assert ends[1] == ["datetime", "2020-01-01 00:00:00", "2020-03-31 12:00:00"]
+    table = pa.table({"day": pa.array([date(2020, 1, 1)])})
+    given = dpdist.Synthesizer.from_frame(table, epsilon=1, delta=1e-9, public={"day": day})
+    assert given.schema.attributes[0].bounds == (18_262, 18_352)  # type: ignore[union-attr]
     with pytest.raises(errors.SpecError, match="public: joined"):
         asked(public={"joined": ("yesterday", "today and more")})
 
 
-def test_days_come_back_as_days(made: dpdist.Synthesizer) -> None:
-    table = pa.table({"day": pa.array([date(2020, 1, 1 + k % 28) for k in range(4_000)])})
-    ledger = dpdist.Ledger("days.db")
-    found = dpdist.Synthesizer.from_frame(table, epsilon=2, delta=1e-9, ledger=ledger).fit(table)
-    assert found.sample(5).schema.field("day").type == pa.date32()
+def test_what_lies_outside_of_bounds_that_are_found_is_said(folder: Path) -> None:
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"fee": np.where(rng.random(4_000) < 0.06, 3_000_000, rng.integers(100, 200, 4_000))})
+    frame["none"], frame["far"], frame["all"] = 0.0, np.inf, 1e300
+    frame["large"] = 2**62 + 5
+    ledger = dpdist.Ledger("outside.db")
+    made = asked(frame, public={}, drop=[], ledger=ledger).fit(frame, test_key=KEY)
+    (caution,) = (text for text in made.release_.manifest.cautions if "'fee'" in text)
+    assert "about 8 % (+-2 %)" in caution
+    assert "fee 8 % (+-2 %)" in repr(made)
+    assert set(made.sample(50)["none"]) == {0.0}
+    bounds = {a.name: a.bounds for a in made.release_.schema.attributes}
+    assert all(bounds[name][1] > 2**61 for name in ("far", "all", "large"))
