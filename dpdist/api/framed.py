@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from importlib import import_module
 from typing import Any
 
@@ -108,18 +108,16 @@ def framed(table: Any, drop: Sequence[str], public: Mapping[str, Any]) -> Framed
         raise SpecError("drop: no column is left; leave some in")
     refused = [field.name for field in kept if field.name not in public and _names_people(field)]
     if refused:
+        first = f"{refused[0]!r}: {_kind_of(kept.field(refused[0]))!r}"
         raise SpecError(
             f"by their names these columns identify people or hold free text: {', '.join(refused)}. Leave them out: "
-            f"drop={refused}, or say what they hold, such as public={{{refused[0]!r}: 'text'}}"
+            f"drop={refused}, or say what they hold, such as public={{{first}}}"
         )
-    attributes, opened = [], []
+    attributes, opened, is_csv = [], [], types.metadata == _CSV
     for field in kept:
-        attribute, is_open = _attribute(field, public.get(field.name))
-        if (
-            types.metadata
-            and _CSV.items() <= types.metadata.items()
-            and not isinstance(public.get(field.name), Mapping)
-        ):
+        said = public.get(field.name)
+        attribute, is_open = _attribute(field, said)
+        if is_csv and not isinstance(said, Mapping):
             attribute = attribute.model_copy(update=_as_written(attribute))
         attributes.append(attribute)
         opened += [field.name] * is_open
@@ -228,21 +226,20 @@ def _attribute(field: pa.Field, said: Any) -> tuple[Attribute, bool]:
                 return Attribute.model_validate({"name": name, **tree}), False
             ends = [int(end) if whole else float(end) for end in said]
             bins = int(ends[1] - ends[0] + whole) if ends[1] - ends[0] < MOST_INTEGERS else _COARSE
-            return Attribute.model_validate(
-                undeclared(name, tuple(ends), bins=max(bins, _COARSE // 2), dated=dated)
-            ), True
+            tree = undeclared(name, tuple(ends), bins=max(bins, _COARSE // 2), dated=dated)
+            return Attribute.model_validate(tree), True
     except ValueError as error:
         text = str(error).partition("Value error, ")[2].partition(" [type")[0] or str(error)
         raise SpecError(f"public: {name}: {text}") from None
     if said is None and kind == "boolean":
         values = {"kind": "categorical", "values": ["false", "true"]}
         return Attribute.model_validate({"name": name, **values, **elsewhere}), False
-    if said is not None and said not in KINDS:
+    if said not in (None, kind, *KINDS):
         raise SpecError(
             f"public: {name}: expected bounds such as (0, 110), a list of values, or one of {', '.join(KINDS)}; got "
             f"{said!r}"
         )
-    if said not in (None, "text", kind) and kind not in ("integer", "number"):
+    if said not in (None, kind) and (kind in ("text", *_DATED) or (kind == "boolean" and said != "text")):
         raise SpecError(f"public: {name}: the column holds {kind}s, which are no {said}s: convert it first")
     return Attribute.model_validate(undeclared(name, said or kind)), True
 
@@ -251,6 +248,7 @@ def _ends(said: tuple[Any, ...], dated: DatedKind) -> tuple[int, ...]:
     """Bounds of days or moments as integers; a day as the upper one is in it. Raises ValueError: they are no dates."""
     if len(said) != 2 or not all(isinstance(end, str | date) for end in said):
         raise ValueError("bounds are two dates, such as ('1950-01-01', '2004-12-31')")
-    low, high = (str(end)[:10] if dated == "date" else str(end).removesuffix(" 00:00:00") for end in said)
+    plain = [end.replace(tzinfo=None) if isinstance(end, datetime) else end for end in said]
+    low, high = (str(end)[:10] if dated == "date" else str(end).removesuffix(" 00:00:00") for end in plain)
     whole = (DAY - 1) * (dated == "datetime" and len(high) == len("2004-12-31"))
     return number_of(low, dated), number_of(high, dated) + whole
