@@ -364,7 +364,8 @@ def test_days_have_public_bounds(made: dpdist.Synthesizer) -> None:
 
 def test_what_lies_outside_of_bounds_that_are_found_is_said(folder: Path) -> None:
     rng = np.random.default_rng(3)
-    frame = pd.DataFrame({"fee": np.where(rng.random(4_000) < 0.06, 3_000_000, rng.integers(100, 200, 4_000))})
+    far = (10 ** rng.uniform(4, 14, 4_000)).astype(int)
+    frame = pd.DataFrame({"fee": np.where(rng.random(4_000) < 0.06, far, rng.integers(100, 200, 4_000))})
     frame["none"], frame["far"], frame["all"] = 0.0, np.inf, 1e300
     frame["large"] = 2**62 + 5
     ledger = dpdist.Ledger("outside.db")
