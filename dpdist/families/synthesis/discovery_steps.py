@@ -47,6 +47,7 @@ _LEAST_CELLS = 8
 _ZERO = 1 << 24  # parts of a range of any numbers; the first are taken for 0
 _ANY = (0, 1 << 10)  # a range of which nothing is seen
 _ANY_DAY = (-25_567, 21_915)  # the same of days: from 1900 to 2029
+_ZEROS = 2.0  # deviations from which on a range reaches to 0
 _GAPS = 2.0  # deviations from which on values are missing
 _CLEAR = 4.0  # deviations that noise hardly has
 _RESOLVED = 3.0  # deviations of the records of a coarse bin between public bounds, on average
@@ -273,8 +274,11 @@ class _Range:
             seen, unit = range_of(cells[:-1] / noise.cells), DAY if given.kind == "datetime" else 1
             ends = np.searchsorted(lows, [unit * end for end in (_ANY_DAY if given.dated else _ANY)]).tolist()
             first, last = (ends[0], ends[1] - 1) if seen is None else seen
+            zero = int(np.searchsorted(lows, 0))
+            if given.dated is None and cells[zero] >= _ZEROS * noise.cells:
+                first, last = min(first, zero), max(last, zero)
             if given.dated is None and 0 < edges[first] ** 2 <= edges[last + 1]:
-                first = int(np.searchsorted(lows, 0))  # a range that begins far below its end has a 0
+                first = zero  # a range that begins far below its end has a 0
         held = cells[first : last + 1]
         total = max(float(held.sum()), 1.0)
         absent = int(cells[-1])
