@@ -68,7 +68,7 @@ SPREAD = --numprocesses $$(($$($(BIN)/python -c 'import os; print(os.cpu_count()
 test: setup tools ## run the test suite
 	@$(BIN)/python -m pytest $(SPREAD) -m "not slow"
 
-slow: setup tools ## attacks by many runs, and faults at every moment
+slow: setup tools ## attacks by many runs, faults at every moment, flows on a Prefect server
 	@$(BIN)/python -m pytest $(SPREAD) -m slow
 
 OTHERS := 3.12 3.13 3.14

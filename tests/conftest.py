@@ -93,14 +93,14 @@ def _place(nodeid: str) -> str:
 
 
 SLOW = ("statistical", "faults")
-"""Folders whose tests are all marked as slow."""
+"""Folders whose tests are all marked as slow, as those of a Prefect server are: it is started once."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, and mark what is slow."""
     for item in items:
-        if _room(item.path) in SLOW:
+        if _room(item.path) in SLOW or "prefect_home" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
     order = {name: number for number, name in enumerate((*TOGETHER, *LONG))}
     items.sort(key=lambda item: order.get(_room(item.path), len(order)))

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from dpdist.privacy.formatting import Displayed, Fact
 from dpdist.publish.columns import Column, columns
 from dpdist.publish.manifest import Manifest
-from dpdist.publish.part_format import PartFormat
+from dpdist.publish.part_format import PartFormat, outside_of
 from dpdist.publish.parts import arrow_schema
 from dpdist.publish.verify import part_batches, read_manifest, read_release
 from dpdist.spec.attribute import Attribute
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from dpdist.inference.replicates import Replicates
     from dpdist.lifecycle.publication import Outcome
     from dpdist.publish.verify import VerifyReport
+
+
+_TOLD = 5  # columns whose records outside of bounds are spoken of
 
 
 class Release(Displayed):
@@ -207,6 +210,10 @@ class Release(Displayed):
             Fact("Release", self.path),
             Fact(manifest.counted.capitalize(), f"{manifest.rows:,}"),
         ]
+        if outside := outside_of(manifest.parameters):
+            shares = [f"{name} {100 * share:.0f} % (+-{100 * far:.0f} %)" for name, share, far in outside[:_TOLD]]
+            others = " and less of others" * (len(outside) > _TOLD)
+            facts.append(Fact("Outside", f"by noisy counts, of bounds that were found: {', '.join(shares)}{others}"))
         facts += [Fact("WARNING", caution) for caution in manifest.cautions]
         return [*facts, Fact("Budget", self.budget)] if self.budget else facts
 

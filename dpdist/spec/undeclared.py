@@ -45,7 +45,7 @@ def undeclared(name: str, kind: Any, *, bins: int = 1, dated: DatedKind | None =
     """The attribute by which a column is read: no value is outside of it. `kind` is text, integer, number, date or
     datetime, or public bounds, which have this many bins and may be `dated`.
     """
-    elsewhere = {"missing": {"category": MISSING}, "out_of_domain": {"category": MISSING}}
+    elsewhere: dict[str, Any] = {"missing": {"category": MISSING}, "out_of_domain": {"category": MISSING}}
     if kind == "text":
         return {
             "name": name,
@@ -58,11 +58,12 @@ def undeclared(name: str, kind: Any, *, bins: int = 1, dated: DatedKind | None =
     edges: Any
     if kind == "integer":
         ends = [1 - 2**k for k in range(_EXPONENT, 0, -1)] + [0] + [2**k for k in range(_EXPONENT)]
-        bounds, edges = [ends[0], 2**_EXPONENT - 1], {"edges": ends}
+        bounds, edges, elsewhere["out_of_domain"] = [ends[0], 2**_EXPONENT - 1], {"edges": ends}, "clip"
     elif kind == "number":
         powers = [2.0**k for k in range(_SMALLEST, _EXPONENT)]
         bounds = [-(2.0**_EXPONENT), 2.0**_EXPONENT]
         edges = {"edges": [bounds[0], *(-power for power in reversed(powers)), 0.0, *powers]}
+        elsewhere["out_of_domain"] = "clip"
     elif kind in ("date", "datetime"):
         unit = 1 if kind == "date" else DAY
         days = [*(number_of(f"{year:04}-01-01", "date") for year in _YEARS), _LAST_DAY]

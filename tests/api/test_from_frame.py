@@ -332,3 +332,18 @@ def test_days_have_public_bounds(made: dpdist.Synthesizer) -> None:
     assert given.schema.attributes[0].bounds == (18_262, 18_352)  # type: ignore[union-attr]
     with pytest.raises(errors.SpecError, match="public: joined"):
         asked(public={"joined": ("yesterday", "today and more")})
+
+
+def test_what_lies_outside_of_bounds_that_are_found_is_said(folder: Path) -> None:
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"fee": np.where(rng.random(4_000) < 0.06, 3_000_000, rng.integers(100, 200, 4_000))})
+    frame["none"], frame["far"], frame["all"] = 0.0, np.inf, 1e300
+    frame["large"] = 2**62 + 5
+    ledger = dpdist.Ledger("outside.db")
+    made = asked(frame, public={}, drop=[], ledger=ledger).fit(frame, test_key=KEY)
+    (caution,) = (text for text in made.release_.manifest.cautions if "'fee'" in text)
+    assert "about 8 % (+-2 %)" in caution
+    assert "fee 8 % (+-2 %)" in repr(made)
+    assert set(made.sample(50)["none"]) == {0.0}
+    bounds = {a.name: a.bounds for a in made.release_.schema.attributes}
+    assert all(bounds[name][1] > 2**61 for name in ("far", "all", "large"))

@@ -23,6 +23,7 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.calibration import project
 from dpdist.families.base.graph import table_pass
 from dpdist.families.base.values import named_values, noisy_counts
+from dpdist.families.synthesis.bounds import cells_to_cut, run_of
 from dpdist.families.synthesis.discovery import CELLS, SHARES, Discovery
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy.arrays import Counts, Floats
@@ -44,15 +45,17 @@ _LARGEST = 1 << 62  # no sum of weights is larger: values that are named later a
 _MOST_BINS = 40  # in addition to heaps
 _LEAST_CELLS = 8
 _ZERO = 1 << 24  # parts of a range of any numbers; the first are taken for 0
-_SEEN = 2.5  # deviations from which on cells at an end have records
+_SEEN = 3.0  # deviations of the records of a range from which on it is one
+_ANY = (0, 1 << 10)  # a range of which nothing is seen
+_ANY_DAY = (-25_567, 21_915)  # the same of days: from 1900 to 2029
 _GAPS = 2.0  # deviations from which on values are missing
-_CLEAR = 4.0  # deviations from which on a coarse bin has records
+_CLEAR = 4.0  # deviations that noise hardly has
 _RESOLVED = 3.0  # deviations of the records of a coarse bin between public bounds, on average
 _FEW = 40.0  # deviations of all records up to which coarse bins are powers of four
-_BESIDE = 2.0  # the same for a bin beside one that has
 _FILLED = 2.0  # deviations of the records of a bin, at least: the model counts them again
 _EACH = 3.0  # the same of an integer that is a value, on average
 _HEAP = 6.0  # the same of a cell that is a bin of its own
+_FINEST = 2.0**-50  # the least step, in widths of a range
 # what numbers may be multiples of, and their texts; no text is among two, so a record counts once
 _STEPS = ((1.0, r"^-?\d+(\.0*)?$"), (0.01, r"^-?\d+\.(0[1-9]|[1-9]\d?)$"))
 # and moments: of days
@@ -72,6 +75,7 @@ class Discovered(Stored):
     FILE: ClassVar[str] = "discovered.json"
 
     attributes: str  # as JSON
+    outside: dict[str, tuple[float, float]]  # share of the records outside of bounds that were found, and its deviation
     records: int  # the noisy number of records, less four deviations
     spent: float  # of mu^2
 
@@ -85,6 +89,9 @@ def discover(attempt: DiscoveringAttempt) -> Discovered:
     attempt.public["discovered"] = {
         "columns": list(spec.undeclared),
         "share_of_mu_squared": found.spent / plan.mu**2,
+        "outside": {
+            name: {"share": share, "deviation": deviation} for name, (share, deviation) in found.outside.items()
+        },
         **tree_of(plan.discovery),
     }
     settings = {"schema": Schema.model_validate_json(found.attributes), "discover": None}
@@ -106,6 +113,7 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
     lacking = noisy("missing", absent, noise.values)
     made = {name: _text(name, i, named, lacking[i], noise) for i, name in enumerate(texts)}
     wide: list[_Range] = []
+    outside = dict[str, tuple[float, float]]()
     if numbers:
         exact = _split(spec.table, numbers, _counts(attempt, spec.table, numbers))
         groups = [_groups(spec.attribute(name), rows / noise.cells) for name in numbers]
@@ -121,6 +129,7 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
             if found.is_wide:
                 wide.append(found)
             made[name] = found.attribute()
+            outside |= found.outside(rows)
     if wide:
         deviation = noise.fine(len(wide), len(numbers))
         wide = [replace(one, deviation=deviation) for one in wide]
@@ -128,6 +137,7 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
         cells = noisy("fine", _counts(attempt, fine, fine.names), deviation)
         for one, own in zip(wide, _split(fine, fine.names, cells), strict=True):
             made[one.name] = one.attribute(own[:-1])
+            outside |= one.outside(rows, own)
     schema = _known(spec.table, made)
     others = rows * len(texts) - int(lacking.sum()) - sum(count for _, _, count in named)
     again = _again(attempt, schema, rows, others)
@@ -138,7 +148,7 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
         schema = _known(schema, {name: _text(name, i, named, lacking[i], noise) for i, name in enumerate(texts)})
     spent = noise.spent(len(texts), 1 + len(numbers) * (2 if wide else 1), len(stepped)) + again**2 * ABOVE
     records = max(rows - math.ceil(_CLEAR * noise.cells), 1)
-    return Discovered(schema.model_dump_json(exclude_defaults=True), records, spent)
+    return Discovered(schema.model_dump_json(exclude_defaults=True), outside, records, spent)
 
 
 def _known(schema: Schema, made: dict[str, Attribute]) -> Schema:
@@ -241,7 +251,9 @@ class _Range:
     given: Attribute
     edges: Floats  # of the coarse bins that hold all but few values, the end of the last one too
     masses: Floats  # of these bins
-    has_gaps: bool  # whether values are missing
+    absent: int  # missing values
+    coarse: float  # deviation of the noise of coarse counts, `absent` too
+    beyond: int  # values in other bins
     step: float | None  # what values are multiples of
     deviation: float  # of the noise of a count
 
@@ -259,24 +271,25 @@ class _Range:
         edges = np.append(lows, highs[-1] + whole).astype(np.float64)
         first, last = 0, len(lows) - 1
         if is_unbounded(given):
-            clear, zero = np.flatnonzero(cells[:-1] >= _CLEAR * noise.cells), int(np.searchsorted(lows, 0))
-            first, last = (int(clear[0]), int(clear[-1])) if len(clear) else (zero, zero)
-            while first > 0 and cells[first - 1] >= _BESIDE * noise.cells:
-                first -= 1
-            while last < len(lows) - 1 and cells[last + 1] >= _BESIDE * noise.cells:
-                last += 1
-            if 0 < lows[first] ** 2 <= edges[last + 1]:
-                first = zero  # a range that begins far below its end has a 0
+            first, last, seen = run_of(cells[:-1] / noise.cells)
+            if seen < _SEEN:
+                unit = DAY if given.kind == "datetime" else 1
+                first, end = np.searchsorted(lows, [unit * end for end in (_ANY_DAY if given.dated else _ANY)]).tolist()
+                last = end - 1
+            if given.dated is None and 0 < edges[first] ** 2 <= edges[last + 1]:
+                first = int(np.searchsorted(lows, 0))  # a range that begins far below its end has a 0
         held = cells[first : last + 1]
         total = max(float(held.sum()), 1.0)
-        present = rows - int(cells[-1])
+        absent = int(cells[-1])
+        present = rows - absent
         reached = np.cumsum(steps) >= max(_WHOLE * present - 2 * _CLEAR * noise.steps, present / 2)
         step = _STEPS[int(np.argmax(reached))][0] if reached.any() and not whole else None
-        gaps = cells[-1] >= _GAPS * noise.cells
-        edges, masses = edges[first : last + 2], project(held, total=total)
+        edges, masses = edges[first : last + 2].copy(), project(held, total=total)
+        if step == 1:
+            edges[0], edges[-1] = math.floor(edges[0]), math.ceil(edges[-1])
         if given.kind == "datetime" and reached.any():
             given, edges, masses = _of_days(given, edges, masses)
-        return cls(given, edges, masses, bool(gaps), step, noise.cells)
+        return cls(given, edges, masses, absent, noise.cells, present - int(held.sum()), step, noise.cells)
 
     @property
     def is_of_integers(self) -> bool:
@@ -346,21 +359,34 @@ class _Range:
         end = float([*lows, self.edges[-1]][last])
         return replace(self, edges=np.append(self.edges[:-1], end))._with(kept)
 
+    def outside(self, records: int, cells: Counts | None = None) -> dict[str, tuple[float, float]]:
+        """By name the share of the records outside of bounds that are found, and its deviation, by the counts of fine
+        bins and of what is in none of them, or by coarse ones.
+        """
+        if not is_unbounded(self.given):
+            return {}
+        number, variance = self.beyond, (2 + len(self.masses)) * self.coarse**2
+        if cells is not None:
+            first, last = self._held(cells[:-1], np.array(self._fine()))
+            cut = [*cells[:first], *cells[last:]]
+            number, variance = int(sum(cut)) - self.absent, self.coarse**2 + len(cut) * self.deviation**2
+        size = max(records, 1)
+        return {self.name: (round(min(max(number / size, 0.0), 1.0), 4), round(math.sqrt(variance) / size, 4))}
+
     def _held(self, cells: Counts, lows: Floats) -> tuple[int, int]:
         """The first cell and the one after the last, without cells at the ends of the range that seem to be empty."""
         if not is_unbounded(self.given):
             return 0, len(cells)
-        inner, outer = int((lows < self.edges[1]).sum()), int((lows >= self.edges[-2]).sum())
-        ends = []
-        for own in (cells[:inner], cells[::-1][:outer]):
-            held = np.cumsum(own) >= _SEEN * self.deviation * np.sqrt(np.arange(1, len(own) + 1))
-            ends.append(int(held.argmax()) if held.any() else 0)
-        first, last = ends[0], len(cells) - ends[1]
-        return (first, last) if first < last else (0, len(cells))
+        least = max(_FILLED * self.deviation, float(self.masses.sum()) / _MOST_BINS)
+        widths = np.diff([*lows, self.edges[-1]])
+        first, last = (
+            cells_to_cut(cells[::way], widths[::way], deviation=self.deviation, least=least) for way in (1, -1)
+        )
+        return (first, len(cells) - last) if first + last < len(cells) else (0, len(cells))
 
     def _with(self, lows: Sequence[float], **policies: Any) -> Attribute:
         """The attribute with bins of these lower ends."""
-        end, missing = float(self.edges[-1]), {"category": MISSING} if self.has_gaps else "drop"
+        end, missing = float(self.edges[-1]), {"category": MISSING} if self.absent >= _GAPS * self.coarse else "drop"
         tree: dict[str, Any] = {"name": self.name, "kind": self.given.kind, "missing": missing, "out_of_domain": "clip"}
         if self.given.missing_values:
             tree["missing_values"] = self.given.missing_values
@@ -369,8 +395,14 @@ class _Range:
             if len(lows) < tree["bounds"][1] - tree["bounds"][0] + 1:
                 tree["bins"] = Edges(edges=tuple(int(low) for low in lows))
         else:
+            lows = [*map(float, lows)]
+            if self.step == 1:  # and no integer is at the end
+                end -= 0.5
+                lows[0] -= 0.5 * (end - lows[0] < 1)
             step = self.step or 10.0 ** (math.floor(math.log10(np.median(np.diff([*lows, end])))) - 1)
-            tree |= {"bounds": [lows[0], end - 0.5 if step == 1 else end], "bins": {"edges": lows}, "step": step}
+            step = max(step, (end - lows[0]) * _FINEST)
+            end = max(end, lows[0] + 2 * step) if self.step != 1 else end
+            tree |= {"bounds": [lows[0], end], "bins": {"edges": lows}, "step": step}
         return Attribute.model_validate(tree | policies)
 
 

@@ -26,8 +26,9 @@ from dpdist.families.base.calibration import least_above, tail
 from dpdist.families.base.values import named_values
 from dpdist.families.synthesis import discovery_steps
 from dpdist.families.synthesis.discovery import Discovery
-from dpdist.families.synthesis.discovery_steps import count_multiples
+from dpdist.families.synthesis.discovery_steps import _Range, count_multiples
 from dpdist.privacy.arrays import WEIGHT, weight_of
+from dpdist.spec.attribute import Attribute
 from dpdist.spec.groups import DAY, text_of
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
@@ -209,3 +210,57 @@ def test_more_is_spent_on_naming_where_more_has_no_name() -> None:
     assert parts[0] == 1.0
     assert 0 < parts[-1] < 0.6
     assert noise.unnamed(0.1, 9, 1.0) < noise.unnamed(0.1, 9, 8.0)
+
+
+@given(
+    st.sampled_from(["integer", "number", "date", "datetime", (0, 5_000), (0.0, 1e-9)]),
+    st.integers(0, 2**32),
+    st.data(),
+)
+def test_what_is_found_is_valid_whatever_the_noise_and_the_data(kind: Any, seed: int, data: st.DataObject) -> None:
+    """Far values, none at all, and noise of any size; fine cells of nothing but noise."""
+    draw = np.random.default_rng(seed)
+    given_ = Attribute.model_validate(undeclared("v", kind, bins=64))
+    noise = Discovery(data.draw(st.floats(1, 300)), data.draw(st.floats(1, 300)), data.draw(st.floats(1, 300)), 1, 0, 0)
+    rows = data.draw(st.sampled_from([0, 1, 1_000, 10**6]))
+    first = discovery_steps._groups(given_, rows / noise.cells)
+    cells = np.zeros(len(first) + 1, np.int64)
+    for _ in range(data.draw(st.integers(0, 3))):
+        cells[data.draw(st.integers(0, len(first)))] += rows
+    cells += np.rint(draw.normal(0, noise.cells, len(cells))).astype(np.int64)
+    steps = np.array([data.draw(st.sampled_from([0, rows])), 0]) + np.rint(draw.normal(0, noise.steps, 2)).astype(int)
+    found = _Range.of(given_, first, cells, steps, rows=rows, noise=noise)
+    if not found.is_wide:
+        found.attribute()
+        return
+    fine = found.refined()
+    counts = np.rint(draw.normal(0, noise.cells, fine.cardinality)).astype(np.int64)
+    made = found.attribute(counts[: fine.declared])
+    assert made.bounds is not None
+    assert np.isfinite(made.bounds).all()
+
+
+def test_bounds_of_a_small_table_cut_few_records() -> None:
+    """Of 1,338 ages, with the noise of epsilon 1, few are cut, and their share is seen within five deviations."""
+    draw, shares = np.random.default_rng(0), []
+    noise, given_ = Discovery(35.0, 44.0, 88.0, 1, 0, 0), Attribute.model_validate(undeclared("v", "integer"))
+    ages = draw.integers(18, 65, 1_338)
+
+    def noisy(attribute: Attribute, groups: Any, held: Any, absent: int) -> Any:
+        place = np.searchsorted(attribute.bin_edges, held, side="right") - 1
+        counts = np.add.reduceat(np.bincount(place, minlength=attribute.declared), groups)
+        return np.append(counts, absent) + np.rint(draw.normal(0, noise.cells, len(groups) + 1)).astype(int)
+
+    for _ in range(100):
+        first = discovery_steps._groups(given_, len(ages) / noise.cells)
+        found = _Range.of(given_, first, noisy(given_, first, ages, 0), np.zeros(1, int), rows=len(ages), noise=noise)
+        made, told = found.attribute(), found.outside(len(ages))
+        if found.is_wide:
+            held, fine = ages[(ages >= found.edges[0]) & (ages < found.edges[-1])], found.refined()
+            counts = noisy(fine, np.arange(fine.declared), held, len(ages) - len(held))
+            made, told = found.attribute(counts[:-1]), found.outside(len(ages), counts)
+        assert made.bounds is not None
+        shares.append(float(((ages < made.bounds[0]) | (ages > made.bounds[1])).mean()))
+        share, deviation = told["v"]
+        assert shares[-1] <= share + 5 * deviation
+    assert np.mean(shares) < 0.06
