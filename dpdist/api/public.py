@@ -20,6 +20,9 @@ Kind = str
 """text, integer, number, boolean, date or datetime."""
 
 
+_ALSO = {("integer", "number"), ("integer", "text"), ("number", "integer"), ("boolean", "text")}  # it is read as
+
+
 def plain(name: str, said: Any) -> Any:
     """What is said as numbers, texts, lists, tuples and mappings. Raises SpecError: it is None, or has no order."""
     if said is None:
@@ -40,9 +43,7 @@ def kind_said(name: str, kind: Kind, said: str) -> str:
             f"public: {name}: expected bounds such as (0, 110), a list of values, or one of {', '.join(KINDS)}; got "
             f"{said!r}"
         )
-    if said != kind and (
-        kind in ("text", "date", "datetime") or (kind != "integer" and (kind, said) != ("boolean", "text"))
-    ):
+    if said != kind and (kind, said) not in _ALSO:
         raise SpecError(f"public: {name}: the column holds {kind}s, which are no {said}s: convert it first")
     return said
 
