@@ -320,6 +320,9 @@ def test_the_command_line_takes_dates_and_booleans_of_a_text_file(
     assert 0.1 < shares[True] < 0.5
     wrong = command("synthesize", "unrate.csv", "--epsilon", "1", "--public", "DATE=1948..2024", "--ledger", "no.db")
     assert "('1950-01-01', '2004-12-31')" in wrong.err
+    asked = ("--dataset", "frame", "--epsilon", "1", "--delta", "1e-9", "--ledger", "no.db")
+    plain = command("schema", "discover", "unrate.csv", "out", "--column", "DATE=1950-01-01..2004-12-31", *asked)
+    assert "bounds such as 0..99" in " ".join(plain.err.split())
     assert not (tmp_path / "no.db").exists() or not dpdist.Ledger("no.db").show("frame").attempts
 
 
