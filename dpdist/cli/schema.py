@@ -241,7 +241,8 @@ def synthesize(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the release; default: that of the table.")] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="Data set that is charged; default: frame, with this budget.")
+        str | None,
+        typer.Option(help="Data set that is charged; default: frame, with this budget. Others: dpdist ledger create."),
     ] = None,
     ledger: LedgerUrl = DEFAULT_LEDGER,
     schema: Annotated[Path | None, typer.Option(help="Write the schema that was found here.")] = None,
@@ -274,7 +275,7 @@ def synthesize(
 
 def _public(text: str) -> tuple[str, Any]:
     """What an option says of a column."""
-    from dpdist.api.framed import KINDS
+    from dpdist.api.public import KINDS
     from dpdist.spec.undeclared import bounds_in
 
     name, sign, what = text.partition("=")

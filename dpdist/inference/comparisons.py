@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from dpdist.accuracy.measured import linear, logistic
 from dpdist.data.count import table_counts
-from dpdist.errors import SpecError
+from dpdist.errors import SpecError, printable
 from dpdist.inference.answers import (
     ANY,
     NORMAL_95,
@@ -42,6 +42,7 @@ from dpdist.inference.perturbation import largest_error, not_drawn
 from dpdist.inference.published import NO_ACCURACY, Declared, Published
 from dpdist.inference.replicates import Replicates, make_replicates, without_replicates
 from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.formatting import Fact, html_table
 from dpdist.spec.regression import Regression, asks_for_regression, hidden, parse_regression
 from dpdist.spec.rules import forbidden_cells
 from dpdist.spec.schema import Schema
@@ -54,6 +55,14 @@ MEASURED_NOTE = "measured: the spec declared this regression"
 _SURELY = 6.0  # deviations of the number of records from which on a mean of a noisy table has no bias to speak of
 _ZEROS = np.zeros(2)
 _BETWEEN = re.compile(r"\s+(minus|over)\s+")
+
+
+class Answers(list[Answer]):
+    """Answers; a list that notebooks show as one table."""
+
+    def _repr_html_(self) -> str:
+        said = [(printable(one.question), repr(one)) for one in self]
+        return html_table(Fact(question, text.removeprefix(f"{question}: ")) for question, text in said)
 
 
 def answer(release: Published, question: str) -> list[Answer]:

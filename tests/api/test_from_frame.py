@@ -191,6 +191,33 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "one bound": (errors.SpecError, "two numbers", lambda: asked(public={"age": (5,)})),
     "values twice": (errors.SpecError, "declared twice", lambda: asked(public={"region": ["north", "north"]})),
     "no values": (errors.SpecError, "declare its `values`", lambda: asked(public={"region": []})),
+    "two numbers as a list": (errors.SpecError, "a tuple, (0, 110), on the command line 0..110; two values are",
+        lambda: asked(public={"age": [0, 110]})),
+    "values that do not fit": (errors.SpecError, "'18-64' is none; bounds are",
+        lambda: asked(public={"age": ["18-64"]})),
+    "one value": (errors.SpecError, "'north' is one value", lambda: asked(public={"region": ["north"]})),
+    "values that are no texts": (errors.SpecError, "1234 is none: quote it",
+        lambda: asked(public={"region": [1234, 5]})),
+    "parts as values": (errors.SpecError, "values of numbers are integers",
+        lambda: asked(public={"income": [0.5, 1, 2]})),
+    "values of booleans": (errors.SpecError, "holds booleans", lambda: asked(public={"smokes": ["yes", "no"]})),
+    "two days as a list": (errors.SpecError, "on the command line 2020-01-01..2021-01-01",
+        lambda: asked(public={"joined": ["2020-01-01", "2021-01-01"]})),
+    "a set": (errors.SpecError, "a set has no order", lambda: asked(public={"region": {"north", "south"}})),
+    "nothing said": (errors.SpecError, "leave it out of public", lambda: asked(public={"region": None})),
+    "no finite bounds": (errors.SpecError, "finite numbers", lambda: asked(public={"age": (0, math.inf)})),
+    "a bound that is nan": (errors.SpecError, "finite numbers", lambda: asked(public={"age": (math.nan, 5)})),
+    "a key that is misspelt": (errors.SpecError, "public: region: valuse: there is no such setting here; did you",
+        lambda: asked(public={"region": {"valuse": ["north"]}})),
+    "texts of numbers": (errors.SpecError, "holds numbers, which are no texts",
+        lambda: asked(public={"income": "text"})),
+    "names that are numbers": (errors.SpecError, "the column 3 has a name",
+        lambda: asked(pd.DataFrame({3: [1, 2]}), drop=[])),
+    "names of two levels": (errors.SpecError, "'_'.join",
+        lambda: asked(pd.DataFrame([[1]], columns=pd.MultiIndex.from_tuples([("a", 1)])), drop=[])),
+    "intervals": (errors.SpecError, "'band' holds intervals",
+        lambda: asked(held(band=pd.cut(pd.Series([1, 2]), 2)), drop=[])),
+    "complex numbers": (errors.SpecError, "'z' holds complex numbers", lambda: asked(held(z=[1j, 2]), drop=[])),
     "numbers of texts": (errors.SpecError, "holds texts", lambda: asked(public={"region": "number"})),
     "a column of lists": (errors.SpecError, "'tags' holds list", lambda: asked(held(tags=[[1], [2]]), drop=[])),
     "several types": (errors.ColumnMismatch, "several types", lambda: asked(held(mix=["a", 2.5]), drop=[])),
@@ -210,7 +237,8 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         lambda: asked().sample(5, seeds=1)),  # type: ignore[call-arg]
     "another frame": (errors.ColumnMismatch, "'region' is missing",
         lambda: asked(ledger=dpdist.Ledger("others.db"), dataset="others").fit(people().drop(columns="region"))),
-    "a second release": (errors.BudgetExceeded, "dataset=", lambda: asked().fit(people())),
+    "a second release": (errors.BudgetExceeded, "has (1, 1e-9) for all its releases, 1 charge before this one, and",
+        lambda: asked().fit(people())),
 }  # fmt: skip
 
 
@@ -352,7 +380,8 @@ def test_days_have_public_bounds(made: dpdist.Synthesizer) -> None:
 
 def test_what_lies_outside_of_bounds_that_are_found_is_said(folder: Path) -> None:
     rng = np.random.default_rng(3)
-    frame = pd.DataFrame({"fee": np.where(rng.random(4_000) < 0.06, 3_000_000, rng.integers(100, 200, 4_000))})
+    far = (10 ** rng.uniform(4, 14, 4_000)).astype(int)
+    frame = pd.DataFrame({"fee": np.where(rng.random(4_000) < 0.06, far, rng.integers(100, 200, 4_000))})
     frame["none"], frame["far"], frame["all"] = 0.0, np.inf, 1e300
     frame["large"] = 2**62 + 5
     ledger = dpdist.Ledger("outside.db")
@@ -363,3 +392,60 @@ def test_what_lies_outside_of_bounds_that_are_found_is_said(folder: Path) -> Non
     assert set(made.sample(50)["none"]) == {0.0}
     bounds = {a.name: a.bounds for a in made.release_.schema.attributes}
     assert all(bounds[name][1] > 2**61 for name in ("far", "all", "large"))
+
+
+def test_what_is_public_may_be_an_array_or_keys(folder: Path) -> None:
+    frame = held(kids=[0, 5], z=[1j, 2])
+    given = {"public": {"age": {"bounds": (0, 9)}, "kids": np.arange(6)}, "drop": ["z"]}
+    age, kids = asked(frame, **given).schema.attributes  # type: ignore[union-attr]
+    assert (age.kind, age.bounds) == ("integer", (0, 9))
+    assert kids.values == (0, 1, 2, 3, 4, 5)
+    _, kids = asked(frame, **given | {"public": {"kids": {"values": [0, 5]}}}).schema.attributes  # type: ignore[union-attr]
+    assert (kids.kind, kids.values) == ("categorical", (0, 5))
+
+
+def graded(rows: int = 3_000) -> Any:
+    rng = np.random.default_rng(4)
+    grade = rng.choice(["high", "low", "mid"], rows, p=[0.2, 0.45, 0.35]).astype(object)
+    grade[:40] = [f"rare {k}" for k in range(40)]
+    order = ["low", "mid", "high", *(f"rare {k}" for k in range(40))]
+    kids = pd.Categorical(rng.integers(0, 4, rows))
+    return pd.DataFrame(
+        {"grade": pd.Categorical(grade, order, ordered=True), "shop": pd.Categorical(grade), "kids": kids}
+    )
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_types_of_a_sample_do_not_depend_on_its_size(kind: str, folder: Path) -> None:
+    """Categories are those of the release: in the order of their type, then the others."""
+    frame = graded()
+    given = {"drop": [], "public": {"shop": ["mid", "low", "high"]}, "epsilon": 3}
+    if kind == "polars":
+        polars = pytest.importorskip("polars")
+        enum = polars.Enum(frame["grade"].cat.categories.tolist())
+        frame = polars.from_pandas(frame).with_columns(polars.col("grade").cast(polars.String).cast(enum))
+    made = asked(frame, **given, ledger=dpdist.Ledger(f"graded-{kind}.db")).fit(frame, test_key=KEY)
+    few, many = made.sample(1), made.sample(2_000)
+    assert list(few.dtypes) == list(many.dtypes)
+    found = [value for value in ("low", "mid", "high", "other values") if value in made.schema.attributes[0].values]
+    assert found[:3] == ["low", "mid", "high"]
+    if kind == "polars":
+        assert few.schema["grade"] == polars.Enum(found)
+        return
+    assert few["grade"].dtype == pd.CategoricalDtype(found, ordered=True)
+    assert many["shop"].cat.categories.tolist() == ["mid", "low", "high"]
+    assert set(many["kids"].cat.categories) >= {0, 1, 2, 3}
+
+
+def test_digits_after_a_zero_are_texts(folder: Path) -> None:
+    rng = np.random.default_rng(5)
+    lines = [
+        f"{z:05},{k}" for z, k in zip(rng.choice([1234, 20115, 99501], 2_000), rng.integers(0, 9, 2_000), strict=True)
+    ]
+    Path("zips.csv").write_text("\n".join(["zipcode,kids", *lines]))
+    ledger = dpdist.Ledger("zips.db")
+    made = asked("zips.csv", drop=[], public={"kids": (0, 8)}, ledger=ledger).fit("zips.csv", test_key=KEY)
+    assert {"01234", "20115", "99501"} <= set(made.sample(500)["zipcode"].to_pylist())
+    with pytest.raises(errors.SpecError, match="1234 is none: quote it"):
+        asked("zips.csv", drop=[], public={"zipcode": [1234, 20115]})
+    assert asked("zips.csv", drop=[], public={"zipcode": (0, 99_999)}).schema.attributes[0].kind == "integer"

@@ -13,14 +13,27 @@ import numpy as np
 from dpdist.privacy.arrays import Counts, Floats
 
 _EMPTY = 1.5  # deviations of records that a bin must seem to have, so that a range goes on to it
+_SEEN = 3.0  # deviations of the records of a run, less those, from which on they are not noise
 _CUT = 1.0  # harm of a record that is cut, in records that are spread
 _FARTHEST = -30.0  # deviations below 0 from which on densities are no more than zeros
 
 
-def run_of(counts: Floats) -> tuple[int, int, float]:
-    """The run of bins with the most records, less `_EMPTY` for each bin: its first, its last and that number. `counts`
-    are in deviations of their noise.
+def range_of(counts: Floats) -> tuple[int, int] | None:
+    """The first and the last bin of a range, by counts in deviations of their noise: that of the run of bins with the
+    most records, and beyond it of others. None where no run has enough.
     """
+    first, last, most = _run(counts)
+    if most < _SEEN:
+        return None
+    while first and (below := _run(counts[:first]))[2] >= _SEEN:
+        first = below[0]
+    while last + 1 < len(counts) and (above := _run(counts[last + 1 :]))[2] >= _SEEN:
+        last += 1 + above[1]
+    return first, last
+
+
+def _run(counts: Floats) -> tuple[int, int, float]:
+    """The run of bins with the most records, less `_EMPTY` for each bin: its first, its last and that number."""
     first, last, best = 0, 0, -math.inf
     begin, total = 0, 0.0
     for i, gain in enumerate((counts - _EMPTY).tolist()):

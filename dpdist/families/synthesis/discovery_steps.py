@@ -23,7 +23,7 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.calibration import project
 from dpdist.families.base.graph import table_pass
 from dpdist.families.base.values import named_values, noisy_counts
-from dpdist.families.synthesis.bounds import cells_to_cut, run_of
+from dpdist.families.synthesis.bounds import cells_to_cut, range_of
 from dpdist.families.synthesis.discovery import CELLS, SHARES, Discovery
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy.arrays import Counts, Floats
@@ -45,9 +45,9 @@ _LARGEST = 1 << 62  # no sum of weights is larger: values that are named later a
 _MOST_BINS = 40  # in addition to heaps
 _LEAST_CELLS = 8
 _ZERO = 1 << 24  # parts of a range of any numbers; the first are taken for 0
-_SEEN = 3.0  # deviations of the records of a range from which on it is one
 _ANY = (0, 1 << 10)  # a range of which nothing is seen
 _ANY_DAY = (-25_567, 21_915)  # the same of days: from 1900 to 2029
+_ZEROS = 2.0  # deviations from which on a range reaches to 0
 _GAPS = 2.0  # deviations from which on values are missing
 _CLEAR = 4.0  # deviations that noise hardly has
 _RESOLVED = 3.0  # deviations of the records of a coarse bin between public bounds, on average
@@ -271,13 +271,14 @@ class _Range:
         edges = np.append(lows, highs[-1] + whole).astype(np.float64)
         first, last = 0, len(lows) - 1
         if is_unbounded(given):
-            first, last, seen = run_of(cells[:-1] / noise.cells)
-            if seen < _SEEN:
-                unit = DAY if given.kind == "datetime" else 1
-                first, end = np.searchsorted(lows, [unit * end for end in (_ANY_DAY if given.dated else _ANY)]).tolist()
-                last = end - 1
+            seen, unit = range_of(cells[:-1] / noise.cells), DAY if given.kind == "datetime" else 1
+            ends = np.searchsorted(lows, [unit * end for end in (_ANY_DAY if given.dated else _ANY)]).tolist()
+            first, last = (ends[0], ends[1] - 1) if seen is None else seen
+            zero = int(np.searchsorted(lows, 0))
+            if given.dated is None and cells[zero] >= _ZEROS * noise.cells:
+                first, last = min(first, zero), max(last, zero)
             if given.dated is None and 0 < edges[first] ** 2 <= edges[last + 1]:
-                first = int(np.searchsorted(lows, 0))  # a range that begins far below its end has a 0
+                first = zero  # a range that begins far below its end has a 0
         held = cells[first : last + 1]
         total = max(float(held.sum()), 1.0)
         absent = int(cells[-1])
