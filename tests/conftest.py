@@ -72,9 +72,9 @@ def _with_environment(self: Nanny, *args: Any, env: dict[str, str] | None = None
 Nanny.__init__ = _with_environment
 
 TESTS = Path(__file__).parent
-TOGETHER = ("flows", "faults")
-"""Folders whose files share servers that take seconds to start: one process runs them all, and begins with them."""
-LONG = ("contract", "deploy", "statistical", "families", "evaluate")
+TOGETHER = ("flows", "faults", "evaluate")
+"""Folders whose files share servers or imports that take seconds: one process runs them all, and begins with them."""
+LONG = ("contract", "deploy", "statistical", "families")
 """Folders with the longest files: they come next, so that at the end no process waits for another."""
 
 

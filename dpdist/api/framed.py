@@ -124,18 +124,15 @@ def framed(table: Any, drop: Sequence[str], public: Mapping[str, Any]) -> Framed
         raise SpecError("drop: no column is left; leave some in")
     refused = [field.name for field in kept if field.name not in public and _names_people(field)]
     if refused:
+        first = f"{refused[0]!r}: {_kind_of(kept.field(refused[0]))!r}"
         raise SpecError(
             f"by their names these columns identify people or hold free text: {', '.join(refused)}. Leave them out: "
-            f"drop={refused}, or say what they hold, such as public={{{refused[0]!r}: 'text'}}"
+            f"drop={refused}, or say what they hold, such as public={{{first}}}"
         )
-    attributes, opened = [], []
+    attributes, opened, is_csv = [], [], types.metadata == _CSV
     for field in kept:
         attribute, is_open = _attribute(field, public)
-        if (
-            types.metadata
-            and _CSV.items() <= types.metadata.items()
-            and not isinstance(public.get(field.name), Mapping)
-        ):
+        if is_csv and not isinstance(public.get(field.name), Mapping):
             attribute = attribute.model_copy(update=_as_written(attribute))
         attributes.append(attribute)
         opened += [field.name] * is_open

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,9 @@ KINDS = ("text", "integer", "number")
 
 Kind = str
 """text, integer, number, boolean, date or datetime."""
+
+
+_ALSO = {("integer", "number"), ("integer", "text"), ("number", "integer"), ("boolean", "text")}  # it is read as
 
 
 def plain(name: str, said: Any) -> Any:
@@ -35,12 +38,12 @@ def plain(name: str, said: Any) -> Any:
 
 def kind_said(name: str, kind: Kind, said: str) -> str:
     """The kind of a column of which only its kind is said. Raises SpecError: it is none, or not that of the values."""
-    if said not in KINDS:
+    if said not in (kind, *KINDS):
         raise SpecError(
             f"public: {name}: expected bounds such as (0, 110), a list of values, or one of {', '.join(KINDS)}; got "
             f"{said!r}"
         )
-    if said != kind and (kind not in ("integer", "number") or (kind, said) == ("number", "text")):
+    if said != kind and (kind, said) not in _ALSO:
         raise SpecError(f"public: {name}: the column holds {kind}s, which are no {said}s: convert it first")
     return said
 
@@ -106,7 +109,8 @@ def _ends(said: tuple[Any, ...], dated: DatedKind) -> tuple[int, ...]:
     """Bounds of days or moments as integers; a day as the upper one is in it. Raises ValueError: they are no dates."""
     if len(said) != 2 or not all(isinstance(end, str | date) for end in said):
         raise ValueError("bounds are two dates, such as ('1950-01-01', '2004-12-31')")
-    low, high = (str(end)[:10] if dated == "date" else str(end).removesuffix(" 00:00:00") for end in said)
+    local = [end.replace(tzinfo=None) if isinstance(end, datetime) else end for end in said]
+    low, high = (str(end)[:10] if dated == "date" else str(end).removesuffix(" 00:00:00") for end in local)
     whole = (DAY - 1) * (dated == "datetime" and len(high) == len("2004-12-31"))
     return number_of(low, dated), number_of(high, dated) + whole
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from dpdist.evaluation.run import Evaluated
-    from dpdist.inference.answers import Answer
+    from dpdist.inference.comparisons import Answers
     from dpdist.inference.published import Published
     from dpdist.inference.replicates import Replicates
     from dpdist.lifecycle.publication import Outcome
@@ -184,11 +184,11 @@ class Release(Displayed):
 
         return tabulate(self._published, list(names))
 
-    def infer(self, question: str) -> list[Answer]:
+    def infer(self, question: str) -> Answers:
         """Answers with intervals: one, or one for each term of a regression. See docs/inference.md."""
-        from dpdist.inference.comparisons import answer
+        from dpdist.inference.comparisons import Answers, answer
 
-        return answer(self._published, question)
+        return Answers(answer(self._published, question))
 
     def replicates(self, number: int = 80, *, seed: int = 0) -> Replicates:
         """The records with replicate weights, for R's survey package, Stata or samplics."""

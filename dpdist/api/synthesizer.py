@@ -141,14 +141,10 @@ class Synthesizer(Displayed):
         own: dict[str, Any] = {"data.extra_columns": "ignore", "data.minimum_records": LEAST_RECORDS}
         if found.undeclared:
             own["discover.columns"] = list(found.undeclared)
+        ledger = Ledger() if ledger is None else ledger
+        budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "ledger": ledger}
         made = cls(
-            found.schema,
-            epsilon=epsilon,
-            delta=delta,
-            ledger=Ledger() if ledger is None else ledger,
-            dataset=dataset or OWN_DATASET,
-            name=name,
-            settings=own | dict(settings or {}),
+            found.schema, **budget, dataset=dataset or OWN_DATASET, name=name, settings=own | dict(settings or {})
         )
         made._framed = found
         plan(made._tree(name or "synthesizer"), settings={"data.path": IN_MEMORY})

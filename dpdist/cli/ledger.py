@@ -262,7 +262,7 @@ def ledger_total(
 
     The file is signed, and readers see it by `dpdist verify RELEASE --public-key KEY.pem --total total.json`.
     """
-    from dpdist.publish.total import Total
+    from dpdist.publish.account import Total
 
     with open_ledger(ledger) as opened:
         found = Total.of(opened, dataset)

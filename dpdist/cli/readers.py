@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from dpdist.inference.published import Published
     from dpdist.inference.records import Recomputed
     from dpdist.inference.series import Series
-    from dpdist.publish.account import ReleaseAccount
-    from dpdist.publish.total import Total
+    from dpdist.publish.account import ReleaseAccount, Total
     from dpdist.publish.verify import VerifyReport
 
 ReleasePlace = Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")]
@@ -161,7 +160,7 @@ def _require_signature(release: str, report: VerifyReport) -> None:
 
 
 def _total(path: Path, key: Ed25519PublicKey | None, report: VerifyReport) -> Total:
-    from dpdist.publish.total import Total
+    from dpdist.publish.account import Total
 
     if key is None:
         raise SpecError("--total: give the public key of the publisher (--public-key)")

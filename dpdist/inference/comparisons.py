@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from dpdist.accuracy.measured import linear, logistic
 from dpdist.data.count import table_counts
-from dpdist.errors import SpecError
+from dpdist.errors import SpecError, printable
 from dpdist.inference.answers import (
     ANY,
     NORMAL_95,
@@ -42,6 +42,7 @@ from dpdist.inference.perturbation import largest_error, not_drawn
 from dpdist.inference.published import NO_ACCURACY, Declared, Published
 from dpdist.inference.replicates import Replicates, make_replicates, without_replicates
 from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.formatting import Fact, html_table
 from dpdist.spec.regression import Regression, asks_for_regression, hidden, parse_regression
 from dpdist.spec.rules import forbidden_cells
 from dpdist.spec.schema import Schema
@@ -54,6 +55,14 @@ MEASURED_NOTE = "measured: the spec declared this regression"
 _SURELY = 6.0  # deviations of the number of records from which on a mean of a noisy table has no bias to speak of
 _ZEROS = np.zeros(2)
 _BETWEEN = re.compile(r"\s+(minus|over)\s+")
+
+
+class Answers(list[Answer]):
+    """Answers; a list that notebooks show as one table."""
+
+    def _repr_html_(self) -> str:
+        said = [(printable(one.question), repr(one)) for one in self]
+        return html_table(Fact(question, text.removeprefix(f"{question}: ")) for question, text in said)
 
 
 def answer(release: Published, question: str) -> list[Answer]:
@@ -215,8 +224,9 @@ def _least(replicates: Replicates, parts: Sequence[_Part]) -> float:
 
 def _of_table(replicates: Replicates, parts: Sequence[_Part], other: Floats = _ZEROS) -> Floats:
     """Variance by errors of the cells of one table, which are independent; and of means by what the cells may have lost
-    together: a model that misses a dependence errs one way at small numbers and the other way at large ones. `other`
-    where there is no table of all attributes.
+    together, in deviations: a model that misses a dependence errs one way at small numbers and the other way at large
+    ones. A mean over all has half of the variance of its noisy table at least. `other` where there is no table of all
+    attributes.
     """
     release = replicates.release
     attributes = tuple(sorted({i for asked, _, _ in parts for i in asked.attributes}))
@@ -225,7 +235,7 @@ def _of_table(replicates: Replicates, parts: Sequence[_Part], other: Floats = _Z
     counts = table_counts(replicates.codes, release.schema.cardinalities, [attributes])
     sides = [slope * _slopes(replicates, asked, value, attributes, counts) for asked, value, slope in parts]
     slopes = np.sum(sides, axis=0)
-    deviations = release.errors.half_width(attributes, counts) / NORMAL_95
+    deviations = together = release.errors.half_width(attributes, counts) / NORMAL_95
     measured = release.measured(attributes) if release.model.measurements and len(attributes) <= 2 else None
     if measured is not None:
         noisy, noise = measured
@@ -235,12 +245,12 @@ def _of_table(replicates: Replicates, parts: Sequence[_Part], other: Floats = _Z
     for (asked, value, slope), side in zip(parts, sides, strict=True):
         if asked.numbers is None:
             continue
-        errors, released = release.errors.mean_error(attributes, counts)[side != 0], counts[side != 0]
-        released = released * replicates.weight
-        most = largest_error(not_drawn(float(errors.sum()), released), slopes[side != 0], released) / NORMAL_95
+        distance, released = float(together[side != 0].sum()), counts[side != 0] * replicates.weight
+        most = largest_error(not_drawn(distance, released), slopes[side != 0], released) / NORMAL_95
         known = _noisy_mean(release, asked) if len(parts) == 1 else None
         if known is not None:
             most = min(most, abs(slope) * math.hypot(known[0] - value, known[1]))
+            most = max(most, abs(slope) * known[1] * math.sqrt(0.5) * (len(attributes) == 1))
         lost += most**2
     return np.array([float(((deviations * slopes) ** 2).sum()), lost])
 
@@ -271,15 +281,14 @@ def _cells_of(asked: Quantity, attributes: tuple[int, ...], schema: Schema) -> t
 def _regression(replicates: Replicates, question: str) -> list[Answer]:
     codes = replicates.codes
     asked = parse_regression(question, replicates.release.schema, replicates.release.bin_means)
-    inside = asked.where.holds(codes)
-    if not inside.any():
+    inside = np.flatnonzero(asked.where.holds(codes))
+    if not len(inside):
         raise SpecError(f"no record of the release meets the condition {asked.where.text!r} and has all values")
-    columns = [term.values[codes[term.attribute]] for term in (asked.outcome, *asked.terms)]
-    rows, weights = replicates.grouped([*columns, inside.astype(np.float64)])
-    rows, weights = rows[rows[:, -1] > 0], weights[rows[:, -1] > 0]
+    columns = [term.values[codes[term.attribute][inside]] for term in (asked.outcome, *asked.terms)]
+    rows, weights = replicates.grouped(inside, columns)
     if np.ptp(rows[:, 0]) == 0:
         raise SpecError(f"the outcome of {question!r} is the same in all records: nothing says how unsure an answer is")
-    terms = np.concatenate([np.ones((len(rows), 1)), rows[:, 1:-1]], axis=1)
+    terms = np.concatenate([np.ones((len(rows), 1)), rows[:, 1:]], axis=1)
     found = (logistic if asked.is_logistic else linear)(terms, rows[:, 0], weights)
     of_terms = [term.attribute for term in (asked.outcome, *asked.terms)]
     few = all(len({*pair, *asked.where.attributes}) <= 3 for pair in combinations(of_terms, 2))

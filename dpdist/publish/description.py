@@ -109,7 +109,7 @@ def _counted(manifest: Manifest) -> str:
 def _inference(manifest: Manifest) -> str:
     """What a reader does about standard errors."""
     wrong = "Standard errors and tests of ordinary software are wrong for them, as they leave the noise out"
-    if not any(file.name.startswith("_model/") for file in manifest.files):
+    if not any(file.name.endswith("/model.columnar") for file in manifest.files):
         return f"{wrong}."
     mean = next((f"mean {one.name}" for one in manifest.table.attributes if one.kind in ("integer", "number")), "count")
     return f'{wrong}: ask `dpdist infer . "{mean}"`, which gives intervals where the release has them.'

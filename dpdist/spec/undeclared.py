@@ -23,7 +23,7 @@ _EXPONENT = 62
 _SMALLEST = -10  # numbers nearer to 0 than 2 to the power of it are in the bins beside 0
 
 _UNBOUNDED = 2.0**61  # numbers of this size are bounds that nobody has declared
-_YEARS = (1, 1500, 1700, 1800, 1850, *range(1900, 2101, 10), 2200, 2500)  # that coarse bins of dates begin with
+_YEARS = (1, 1700, 1800, 1850, *range(1900, 2051, 10), 2100, 2200)  # that coarse bins of dates begin with
 _LAST_DAY = number_of("9999-12-31", "date")  # often stands for none: a bin of its own
 
 

@@ -184,6 +184,10 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         lambda: asked(public={"joined": (1950, 2004)})),
     "dates as integers": (errors.SpecError, "holds datetimes, which are no integers",
         lambda: asked(public={"joined": "integer"})),
+    "dates as texts": (errors.SpecError, "holds datetimes, which are no texts",
+        lambda: asked(public={"joined": "text"})),
+    "a date that may identify": (errors.SpecError, "public={'passport_date': 'datetime'}",
+        lambda: asked(held(passport_date=pd.to_datetime(["2020-01-01"] * 2)), drop=[])),
     "one bound": (errors.SpecError, "two numbers", lambda: asked(public={"age": (5,)})),
     "values twice": (errors.SpecError, "declared twice", lambda: asked(public={"region": ["north", "north"]})),
     "no values": (errors.SpecError, "declare its `values`", lambda: asked(public={"region": []})),
@@ -347,10 +351,21 @@ def test_the_command_line_takes_dates_and_booleans_of_a_text_file(
     assert not (tmp_path / "no.db").exists() or not dpdist.Ledger("no.db").show("frame").attempts
 
 
+def test_a_far_day_that_stands_for_none_is_kept(made: dpdist.Synthesizer) -> None:
+    far = date(9999, 12, 31)
+    table = pa.table(
+        {"until": pa.array([far if k % 5 < 2 else date(2020, 1 + k % 12, 1 + k % 28) for k in range(4_000)])}
+    )
+    given = {"epsilon": 2, "delta": 1e-9, "ledger": dpdist.Ledger("days.db")}
+    drawn = dpdist.Synthesizer.from_frame(table, **given).fit(table, test_key=KEY).sample(2_000)
+    assert drawn.schema.field("until").type == pa.date32()
+    assert abs(drawn["until"].to_pylist().count(far) / 2_000 - 0.4) < 0.05
+
+
 def test_days_have_public_bounds(made: dpdist.Synthesizer) -> None:
     day, moment = (date(2020, 1, 1), "2020-03-31"), ("2020-01-01", pd.Timestamp("2020-03-31 12:00"))
     ends = []
-    for said in (day, moment, tuple(map(pd.Timestamp, day))):
+    for said in (day, moment, tuple(pd.Timestamp(end, tz="UTC") for end in day)):
         joined = asked(public={"joined": said}).schema.attributes[-1]  # type: ignore[union-attr]
         ends.append([joined.kind, *map(joined.shown, joined.bounds or ())])
     assert ends[0] == ends[2] == ["datetime", "2020-01-01 00:00:00", "2020-03-31 23:59:59"]

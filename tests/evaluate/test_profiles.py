@@ -118,6 +118,8 @@ def test_labels_are_whole_and_maps_have_a_scale() -> None:
     assert "var(--other)" in heat.svg
     assert "var(--bad)" not in heat.svg
     assert "var(--real)" in heat.svg
+    several = plots.heat_maps("maps", "abc", [("real", np.eye(3)), ("released", np.eye(3))], alt="maps")
+    assert [panel.title for panel in several.panels] == ["real", "released"]
 
 
 NUMBER = {"name": "bmi", "kind": "number", "bounds": [0, 100], "missing": {"category": "unknown"}}

@@ -165,7 +165,7 @@ def test_the_mean_of_a_rare_group_may_have_lost_its_dependence(
     whatever the replicates say.
     """
     monkeypatch.setattr(Published, "measured", lambda *_: None)
-    monkeypatch.setattr(CellErrors, "mean_error", lambda self, attributes, counts: np.full(counts.shape, 5.0))
+    monkeypatch.setattr(CellErrors, "half_width", lambda self, attributes, counts: np.full(counts.shape, 9.8))
     names, codes = opened.schema.names, list(replicates.codes)
     age, region = names.index("age"), names.index("region")
     codes[region] = np.where(np.arange(len(codes[region])) % 100, 1, 0).astype(np.uint8)

@@ -25,8 +25,8 @@ from dpdist.privacy.accountant import most_right
 from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.formatting import risk_sentence
 from dpdist.privacy.guarantee import from_json
+from dpdist.publish.account import Total
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
-from dpdist.publish.total import Total
 from dpdist.publish.verify import verify
 
 

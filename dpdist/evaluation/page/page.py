@@ -57,7 +57,7 @@ class Plot:
     alt: str  # what the plot shows, for who cannot see it
     wide: bool = False  # whether its text would be too small on a phone, where it is scrolled instead of shrunk
     note: str = ""  # a sentence under it
-    panels: tuple[Plot, ...] = ()  # plots of real beside released, as many side by side as there is room for
+    panels: tuple[Plot, ...] = ()  # plots in its place, as many side by side as there is room for
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "note", _spaced(self.note))

@@ -188,28 +188,29 @@ def bar_plot(
 
 
 def heat_maps(title: str, names: Sequence[str], maps: Sequence[tuple[str, NDArray[Any]]], *, alt: str) -> Plot:
-    """Square matrices side by side, each above its scale, which ends where they do: blue above zero, orange below."""
+    """Square matrices, each above its scale, which ends where it does: blue above zero, orange below."""
+    if len(maps) == 1:
+        return Plot(title, _heat_map(title, names, maps[0][1]), alt, wide=True)
+    drawn = [(name, _heat_map(f"{title} {i}", names, matrix)) for i, (name, matrix) in enumerate(maps)]
+    return Plot(title, "", alt, panels=tuple(Plot(name, svg, f"{name}: {alt}", wide=True) for name, svg in drawn))
+
+
+def _heat_map(key: str, names: Sequence[str], matrix: NDArray[Any]) -> str:
     side = max(2.4, min(0.26 * len(names), 5.0))
-    size = max(side * len(maps) + 1.2, 5.4), side + 1.9
-    figure, axes = new_figure(*size, 2, len(maps), gridspec_kw={"height_ratios": [12, 0.5]})
+    figure, (axis, scale) = new_figure(max(side + 1.2, 5.4), side + 1.9, 2, gridspec_kw={"height_ratios": [12, 0.5]})
     labels = [wrapped(text) for text in names] if len(names) <= _NAMED else []
-    for number, ((axis, scale), (name, matrix)) in enumerate(zip(axes.reshape(2, -1).T, maps, strict=True)):
-        values = np.clip(np.nan_to_num(matrix), -1, 1)
-        limit = float(np.abs(values).max(initial=0)) or 1.0
-        strength = np.round(values / limit * 25) / 25
-        _levels(axis, strength)
-        axis.set_title(name, fontsize=10)
-        axis.set_xlim(-0.5, len(names) - 0.5)
-        axis.set_ylim(len(names) - 0.5, -0.5)
-        axis.set_aspect("equal")
-        axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=7)
-        axis.set_yticks(range(len(labels)), labels if number == 0 else [""] * len(labels), fontsize=7)
-        steps = np.arange(-25 if (values < 0).any() else 0, 26)
-        _levels(scale, steps[None] / 25)
-        ends = [0, len(steps) - 1] if steps[0] == 0 else [0, 25, len(steps) - 1]
-        scale.set_xticks(ends, [f"{limit * steps[place] / 25:.3g}" for place in ends], fontsize=7)
-        scale.set(yticks=[], xlim=(-0.5, len(steps) - 0.5), ylim=(0.5, -0.5))
-    return Plot(title, svg_of(figure, title), alt, wide=True)
+    values = np.clip(np.nan_to_num(matrix), -1, 1)
+    limit = float(np.abs(values).max(initial=0)) or 1.0
+    _levels(axis, np.round(values / limit * 25) / 25)
+    axis.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5), aspect="equal")
+    axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=8)
+    axis.set_yticks(range(len(labels)), labels, fontsize=8)
+    steps = np.arange(-25 if (values < 0).any() else 0, 26)
+    _levels(scale, steps[None] / 25)
+    ends = [0, len(steps) - 1] if steps[0] == 0 else [0, 25, len(steps) - 1]
+    scale.set_xticks(ends, [f"{limit * steps[place] / 25:.3g}" for place in ends], fontsize=8)
+    scale.set(yticks=[], xlim=(-0.5, len(steps) - 0.5), ylim=(0.5, -0.5))
+    return svg_of(figure, key)
 
 
 def _levels(axis: Any, strength: NDArray[Any]) -> None:

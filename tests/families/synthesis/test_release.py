@@ -359,7 +359,7 @@ def test_the_audit_rejects_too_little_noise(step: str, tmp_path: Path, monkeypat
     monkeypatch.setattr(
         accounts.GaussianAccount, "_spend", lambda self, name, spent, draws: spend(self, name, 0.0, draws)
     )
-    runs = 300 if step in ("one-way", "tree") else 500
+    runs = 300 if step in ("one-way", "tree", "rounds") else 500
     assert audit(claim(tmp_path, step, monkeypatch, epsilon=1), runs=runs, key=bytes(32)).rejected
 
 
