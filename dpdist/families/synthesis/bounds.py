@@ -14,6 +14,8 @@ from dpdist.privacy.arrays import Counts, Floats
 
 _EMPTY = 1.5  # deviations of records that a bin must seem to have, so that a range goes on to it
 _SEEN = 3.0  # deviations of the records of a run, less those, from which on they are not noise
+_FAR = 4.0  # the same of a run beyond others
+_CLEAR = 2.5  # deviations from which on cells have records, so that they are not cut
 _CUT = 1.0  # harm of a record that is cut, in records that are spread
 _FARTHEST = -30.0  # deviations below 0 from which on densities are no more than zeros
 
@@ -25,9 +27,9 @@ def range_of(counts: Floats) -> tuple[int, int] | None:
     first, last, most = _run(counts)
     if most < _SEEN:
         return None
-    while first and (below := _run(counts[:first]))[2] >= _SEEN:
+    while first and (below := _run(counts[:first]))[2] >= _FAR:
         first = below[0]
-    while last + 1 < len(counts) and (above := _run(counts[last + 1 :]))[2] >= _SEEN:
+    while last + 1 < len(counts) and (above := _run(counts[last + 1 :]))[2] >= _FAR:
         last += 1 + above[1]
     return first, last
 
@@ -61,6 +63,8 @@ def cells_to_cut(counts: Counts, widths: Floats, *, deviation: float, least: flo
     sums, ends = np.append(0, np.cumsum(counts)), np.append(0, np.cumsum(widths))
     best, harm = 0, 0.0
     for cut in range(1, len(counts)):
+        if sums[cut] >= _CLEAR * deviation * math.sqrt(cut):
+            break
         lost = expected_count(float(sums[cut]), deviation * math.sqrt(cut))
         reached = np.flatnonzero(sums[cut + 1 :] - sums[cut] >= least)
         end = ends[cut + 1 + int(reached[0])] if len(reached) else ends[-1]
