@@ -62,13 +62,13 @@ test slow e2e: export no_proxy := $(no_proxy),127.0.0.1,localhost
 test slow: export MALLOC_ARENA_MAX := 1
 test slow: export ARROW_DEFAULT_MEMORY_POOL := system
 
-# one process more than cores: tests of faults wait for what they broke
-SPREAD = --numprocesses $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1)) --dist loadfile --no-loadscope-reorder
+# two processes more than cores: tests of faults and of servers wait for what they started or broke
+SPREAD = --numprocesses $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 2)) --dist loadfile --no-loadscope-reorder
 
 test: setup tools ## run the test suite
 	@$(BIN)/python -m pytest $(SPREAD) -m "not slow"
 
-slow: setup tools ## attacks by many runs, and faults at every moment
+slow: setup tools ## attacks by many runs, faults at every moment, flows on a Prefect server
 	@$(BIN)/python -m pytest $(SPREAD) -m slow
 
 OTHERS := 3.12 3.13 3.14

@@ -40,7 +40,7 @@ def merge(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 def example(name: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
     """The values of an example, with the spec and the schema that its user would give by --set-file."""
-    values = yaml.safe_load((CHART / "examples" / f"{name}.yaml").read_text())
+    values = yaml.load((CHART / "examples" / f"{name}.yaml").read_text(), yaml.CSafeLoader)
     if values.get("mode") == "workers":  # they release nothing
         return merge(values, changes or {})
     releases = ROOT / "deploy" / "releases"
@@ -61,7 +61,7 @@ class Rendered:
     @cached_property
     def manifests(self) -> list[Manifest]:
         """All objects."""
-        return [manifest for manifest in yaml.safe_load_all(self.text) if manifest]
+        return [manifest for manifest in yaml.load_all(self.text, yaml.CSafeLoader) if manifest]
 
     def all(self, kind: str) -> list[Manifest]:
         """Objects of a kind."""

@@ -13,6 +13,7 @@ os.environ.update(
     DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD="forkserver",  # workers import nothing anew
 )
 
+import atexit
 import base64
 import ctypes
 import functools
@@ -71,9 +72,9 @@ def _with_environment(self: Nanny, *args: Any, env: dict[str, str] | None = None
 Nanny.__init__ = _with_environment
 
 TESTS = Path(__file__).parent
-TOGETHER = ("flows", "faults")
-"""Folders whose files share servers that take seconds to start: one process runs them all, and begins with them."""
-LONG = ("contract", "deploy", "statistical", "families", "evaluate")
+TOGETHER = ("flows", "faults", "evaluate")
+"""Folders whose files share servers or imports that take seconds: one process runs them all, and begins with them."""
+LONG = ("contract", "deploy", "statistical", "families")
 """Folders with the longest files: they come next, so that at the end no process waits for another."""
 
 
@@ -92,14 +93,14 @@ def _place(nodeid: str) -> str:
 
 
 SLOW = ("statistical", "faults")
-"""Folders whose tests are all marked as slow."""
+"""Folders whose tests are all marked as slow, as those of a Prefect server are: it is started once."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, and mark what is slow."""
     for item in items:
-        if _room(item.path) in SLOW:
+        if _room(item.path) in SLOW or "prefect_home" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
     order = {name: number for number, name in enumerate((*TOGETHER, *LONG))}
     items.sort(key=lambda item: order.get(_room(item.path), len(order)))
@@ -168,6 +169,7 @@ def pytest_collection_finish() -> None:
     """Keep what was imported out of searches for cycles: each would look through all of it."""
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 SERVER = TESTS / "servers" / "postgres.sh"

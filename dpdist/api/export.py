@@ -1,4 +1,7 @@
-"""Released records as files of Stata, SPSS, R or CSV, with the labels of the schema."""
+"""Released records as files of Stata, SPSS, R or CSV, with the labels of the schema.
+
+In all of them a missing category is what the format has for a missing value, and no level or label.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,17 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from dpdist.api.rds import write_rds
-from dpdist.api.released import Release
+from dpdist.api.released import Release, write_csv
 from dpdist.errors import SpecError
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import Category
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -23,6 +32,8 @@ _TOLD = ("label", "units", "description")  # attributes of R's columns
 
 def export(release: Release, to: str, path: str | os.PathLike[str] | None = None) -> Path:
     """Write a release as one file: ``dpdist export``. Columns and values have their labels; categories are numbered.
+
+    A missing category is a missing value. Descriptions of columns end their labels in Stata, and are notes in SPSS.
 
     Parameters
     ----------
@@ -44,33 +55,69 @@ def export(release: Release, to: str, path: str | os.PathLike[str] | None = None
         raise SpecError(f"export: {target} exists already: name another file")
     attributes = {attribute.name: attribute for attribute in release.schema.attributes}
     if to == "csv":
-        return _write(target, partial(release.to_csv, target, labels=True))
+        return _write(target, partial(write_csv, _labelled(release), target))
     if to == "rds":
         told = {
             name: {key: text for key, text in zip(_TOLD, (a.label, a.unit, a.description), strict=True) if text}
             for name, a in attributes.items()
         }
-        return _write(target, partial(write_rds, target, release.to_arrow(labels=True), told))
+        return _write(target, partial(write_rds, target, _labelled(release), told))
     try:
         import pyreadstat  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         raise SpecError(f"export: {to} needs pyreadstat: pip install 'dpdist[readers]'") from None
     frame, values = _numbered(release)
     asked = [attributes.get(name) for name in frame.columns]
-    labels = [(own and own.label) or name for own, name in zip(asked, frame.columns, strict=True)]
+    labels = [_label(name, own) for own, name in zip(asked, frame.columns, strict=True)]
+    notes = [own.description if own and own.description else "" for own in asked]
     names = _names(list(frame.columns))
     frame.columns = names
     known = {name: meanings for name, meanings in zip(names, values, strict=True) if meanings}
-    given: dict[str, Any] = {"column_labels": labels, "variable_value_labels": known}
+    given: dict[str, Any] = {"variable_value_labels": known}
     title = (release.schema.about and release.schema.about.title) or release.name
-    if to == "dta":
-        given |= {"file_label": title[:80], "version": 15}
+    if to == "dta":  # which has no notes that can be written
+        texts = [f"{label}: {note}" if note else label for label, note in zip(labels, notes, strict=True)]
+        given |= {"file_label": title[:80], "version": 15, "column_labels": [_cut(text, 80) for text in texts]}
         return _write(target, partial(pyreadstat.write_dta, frame, os.fspath(target), **given))
     ordered = {name for name, own in zip(names, asked, strict=True) if own and own.kind == "ordinal"}
     measures = {name: "ordinal" if name in ordered else "nominal" if name in known else "scale" for name in names}
     whole = {name: "F12.0" for name in names if frame[name].dtype.kind in "iu"}
     given |= {"file_label": title[:64], "variable_measure": measures, "variable_format": whole}
+    given["column_labels"] = [_cut(label, 80) for label in labels]
+    given["note"] = [line for name, note in zip(names, notes, strict=True) if note for line in _lines(name, note)]
     return _write(target, partial(pyreadstat.write_sav, frame, os.fspath(target), **given))
+
+
+def _label(name: str, own: Attribute | None) -> str:
+    """What a column is called, with its unit."""
+    label = (own and own.label) or name
+    return f"{label} ({own.unit})" if own and own.unit else label
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
+def _lines(name: str, note: str) -> list[str]:
+    """A note of a file of SPSS, whose lines have 80 bytes."""
+    return wrap(f"{name}: {note}", 80 if note.isascii() else 20)
+
+
+def _labelled(release: Release) -> pa.Table:
+    """The records with labels, and nulls where values are missing."""
+    table, plain = release.to_arrow(labels=True), release.to_arrow()
+    for place, own in enumerate(release.schema.attributes if release.manifest.counted == "records" else ()):
+        values = table.column(place).combine_chunks()
+        if isinstance(own.missing, Category) and pa.types.is_dictionary(values.type):
+            codes, texts = values.indices, values.dictionary.to_pylist()
+            missing, absent = own.missing.category, plain.column(place).is_null()
+            if pa.types.is_dictionary(plain.column(place).type):
+                absent = pc.equal(plain.column(place).cast(pa.string()), missing)
+            kept = [text for text in texts if text != missing or text in (own.labels or ())]
+            codes = pc.if_else(absent.combine_chunks(), None, codes)
+            values = pa.DictionaryArray.from_arrays(codes, pa.array(kept, pa.string()), ordered=values.type.ordered)
+            table = table.set_column(place, table.column_names[place], values)
+    return table
 
 
 def _write(target: Path, write: Callable[[], None]) -> Path:
@@ -90,12 +137,17 @@ def _numbered(release: Release) -> tuple[DataFrame, list[dict[int, str]]]:
     import pandas as pd
 
     frame, shown = release.to_pandas(), release.to_pandas(labels=True)
+    attributes = {attribute.name: attribute for attribute in release.schema.attributes}
     meanings: list[dict[int, str]] = []
     for name in frame.columns:
-        column = frame[name]
+        column, own = frame[name], attributes.get(name)
+        if own and own.dated == "date" and column.dtype.kind == "M":  # pyreadstat takes other types for moments
+            column = frame[name] = column.dt.date.where(column.notna(), None)
         if not isinstance(column.dtype, pd.CategoricalDtype):
             meanings.append({})
             continue
+        if own and isinstance(own.missing, Category) and own.missing.category in column.cat.categories:
+            column = column.cat.remove_categories([own.missing.category])
         categories = list(column.cat.categories)
         whole = all(isinstance(value, int) or hasattr(value, "dtype") for value in categories)
         codes = [int(value) for value in categories] if whole else list(range(1, len(categories) + 1))

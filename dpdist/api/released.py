@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from dpdist.privacy.formatting import Displayed, Fact
 from dpdist.publish.columns import Column, columns
 from dpdist.publish.manifest import Manifest
-from dpdist.publish.part_format import PartFormat
+from dpdist.publish.part_format import PartFormat, outside_of
 from dpdist.publish.parts import arrow_schema
 from dpdist.publish.verify import part_batches, read_manifest, read_release
 from dpdist.spec.attribute import Attribute
@@ -27,11 +27,14 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from dpdist.evaluation.run import Evaluated
-    from dpdist.inference.answers import Answer
+    from dpdist.inference.comparisons import Answers
     from dpdist.inference.published import Published
     from dpdist.inference.replicates import Replicates
     from dpdist.lifecycle.publication import Outcome
     from dpdist.publish.verify import VerifyReport
+
+
+_TOLD = 5  # columns whose records outside of bounds are spoken of
 
 
 class Release(Displayed):
@@ -114,7 +117,7 @@ class Release(Displayed):
 
     def to_arrow(self, *, labels: bool = False) -> pa.Table:
         """The records; texts are dictionaries of all declared values, ordered where the attribute is. A missing
-        category is null in every type of column.
+        category is its name among texts and labels, and null elsewhere.
 
         Parameters
         ----------
@@ -145,11 +148,7 @@ class Release(Displayed):
 
     def to_csv(self, path: str | os.PathLike[str], *, labels: bool = False) -> None:
         """Write the records to one CSV file; nulls are empty fields."""
-        from pyarrow import csv
-
-        table = self.to_arrow(labels=labels)
-        plain = [c.cast(pa.string()) if pa.types.is_dictionary(c.type) else c for c in table.columns]
-        csv.write_csv(pa.table(plain, names=table.column_names), os.fspath(path))
+        write_csv(self.to_arrow(labels=labels), path)
 
     def __fspath__(self) -> str:
         return self.path
@@ -185,11 +184,11 @@ class Release(Displayed):
 
         return tabulate(self._published, list(names))
 
-    def infer(self, question: str) -> list[Answer]:
+    def infer(self, question: str) -> Answers:
         """Answers with intervals: one, or one for each term of a regression. See docs/inference.md."""
-        from dpdist.inference.comparisons import answer
+        from dpdist.inference.comparisons import Answers, answer
 
-        return answer(self._published, question)
+        return Answers(answer(self._published, question))
 
     def replicates(self, number: int = 80, *, seed: int = 0) -> Replicates:
         """The records with replicate weights, for R's survey package, Stata or samplics."""
@@ -211,12 +210,24 @@ class Release(Displayed):
             Fact("Release", self.path),
             Fact(manifest.counted.capitalize(), f"{manifest.rows:,}"),
         ]
+        if outside := outside_of(manifest.parameters):
+            shares = [f"{name} {100 * share:.0f} % (+-{100 * far:.0f} %)" for name, share, far in outside[:_TOLD]]
+            others = " and less of others" * (len(outside) > _TOLD)
+            facts.append(Fact("Outside", f"by noisy counts, of bounds that were found: {', '.join(shares)}{others}"))
         facts += [Fact("WARNING", caution) for caution in manifest.cautions]
         return [*facts, Fact("Budget", self.budget)] if self.budget else facts
 
     @property
     def _heading(self) -> str:
         return f"Release {self.name} ({self.manifest.kind})"
+
+
+def write_csv(table: pa.Table, path: str | os.PathLike[str]) -> None:
+    """Write records to a file; nulls are empty fields. Raises OSError: it cannot be written."""
+    from pyarrow import csv
+
+    plain = [c.cast(pa.string()) if pa.types.is_dictionary(c.type) else c for c in table.columns]
+    csv.write_csv(pa.table(plain, names=table.column_names), os.fspath(path))
 
 
 def _part(number: int, *, store: Store, manifest: Manifest, labels: bool) -> DataFrame:

@@ -15,7 +15,7 @@ from dpdist.api.given import named_arguments
 from dpdist.api.ledger import Ledger, url_of
 from dpdist.api.released import Release
 from dpdist.errors import BudgetExceeded, DatasetExists, SpecError, meant
-from dpdist.privacy.formatting import Displayed, Fact, upwards
+from dpdist.privacy.formatting import Displayed, Fact, number_of, upwards
 from dpdist.spec.schema import Schema
 from dpdist.spec.validation import override
 
@@ -105,9 +105,11 @@ class Synthesizer(Displayed):
     ) -> Synthesizer:
         """Return a synthesizer for a table without a schema; it reads no record. `fit` finds what is not public.
 
-        Names and types of the columns are taken as public. Values that many records share, bounds and bins are found
-        with noise, for ``discover.share`` of the budget at most (of mu^2, 0.75 by default), in the same charge as the
-        model.
+        Names and types of the columns are taken as public, the order of ordered categories too; those of a CSV file
+        follow from its first texts, and digits after a zero are texts. Dates stay dates, and timestamps have a time of
+        day, by the clock of their zone, unless nearly all are midnight. Values that many records share, bounds and bins
+        are found with noise, for ``discover.share`` of the budget at most (of mu^2, 0.75 by default), in the same
+        charge as the model.
 
         Parameters
         ----------
@@ -118,8 +120,9 @@ class Synthesizer(Displayed):
         drop : sequence of str
             Columns to leave out, such as identifiers.
         public : mapping, optional
-            By column what is public and costs nothing: bounds ``(0, 110)``, a list of values, the keys of an attribute
-            of a schema, or ``"text"``, ``"integer"``, ``"number"``.
+            By column what is public and costs nothing: bounds ``(0, 110)``, of dates ``("1950-01-01", "2004-12-31")``
+            (texts, dates or timestamps), a list of values, keys of an attribute of a schema such as
+            ``{"values": [0, 5]}``, or ``"text"``, ``"integer"``, ``"number"``.
         ledger : Ledger or URL, optional
             By default that of the command line (`Ledger`).
         dataset : str, optional
@@ -200,12 +203,10 @@ class Synthesizer(Displayed):
         DpdistError
             As `dpdist.release`.
         """
-        if self._framed is not None:
-            X = self._framed.read(X)
-            if self.dataset == OWN_DATASET:
-                self._make_dataset()
+        if self._framed is not None and self.dataset == OWN_DATASET:
+            self._make_dataset()
         options: dict[str, Any] = {"client": client, "progress": progress, "attempt": attempt, "test_key": test_key}
-        with _told_of_own_dataset(self.dataset), opened_run(self._spec(), data=X, ledger=self.ledger, **options) as run:
+        with self._told_of_own_dataset(), opened_run(self._spec(), data=X, ledger=self.ledger, **options) as run:
             if run.outcome is not None:
                 raise SpecError(f"release {run.spec.name!r} is published: draw from the synthesizer that made it")
             outcome, spec = run.finish(), run.spec
@@ -241,7 +242,8 @@ class Synthesizer(Displayed):
         Returns
         -------
         DataFrame
-            With the types of the schema, or of the frame that `from_frame` was given.
+            With the types of the schema, or of the frame that `from_frame` was given. Categories are those of the
+            release: public ones in the order of the schema, found ones in that of an ordered type, else by frequency.
 
         Raises
         ------
@@ -252,7 +254,7 @@ class Synthesizer(Displayed):
             raise SpecError("sample: the synthesizer is not fitted yet; call fit first")
         if self._framed is None or labels:
             return self.release_.sample(n, where=where, seed=seed, labels=labels)
-        return self._framed.restored(self.release_.drawn(n, where=where, seed=seed))
+        return self._framed.restored(self.release_.drawn(n, where=where, seed=seed), self.release_.schema)
 
     def _facts(self) -> list[Fact]:
         if hasattr(self, "release_"):
@@ -301,16 +303,19 @@ class Synthesizer(Displayed):
             )
         return contract.minimum_records
 
-
-@contextmanager
-def _told_of_own_dataset(dataset: str) -> Iterator[None]:
-    """Say what to do where the data set of tables without a schema has nothing left."""
-    try:
-        yield
-    except BudgetExceeded as error:
-        if dataset != OWN_DATASET:
-            raise
-        raise BudgetExceeded(
-            f"{error}. All tables share the data set {OWN_DATASET!r} unless dataset= names one of their own: "
-            "Ledger().create(NAME, epsilon=…, delta=…)"
-        ) from None
+    @contextmanager
+    def _told_of_own_dataset(self) -> Iterator[None]:
+        """Say what to do where the data set of tables without a schema has too little left."""
+        try:
+            yield
+        except BudgetExceeded:
+            if self._framed is None or self.dataset != OWN_DATASET:
+                raise
+            held = Ledger(url_of(self.ledger)).show(OWN_DATASET)
+            budget = f"({upwards(held.dataset.epsilon)}, {upwards(held.dataset.delta)})"
+            raise BudgetExceeded(
+                f"the data set {OWN_DATASET!r} of this ledger has {budget} for all its releases, "
+                f"{number_of(len(held.attempts), 'charge')} before this one, and too little left for "
+                f"({upwards(self.epsilon)}, {upwards(self.delta)}). Give ledger= another file, such as "
+                "'sqlite:///other.db', or dataset= another name, after Ledger().create(NAME, epsilon=…, delta=…)"
+            ) from None

@@ -235,11 +235,14 @@ def synthesize(
     drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="A column to leave out; repeatable.")] = None,
     public: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN=WHAT", help="What is public of a column: age=0..110, sex=F,M or zip=text."),
+        typer.Option(
+            metavar="COLUMN=WHAT", help="Public: age=0..110, born=1950-01-01..2004-12-31, sex=F,M or zip=text."
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the release; default: that of the table.")] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="Data set that is charged; default: frame, with this budget.")
+        str | None,
+        typer.Option(help="Data set that is charged; default: frame, with this budget. Others: dpdist ledger create."),
     ] = None,
     ledger: LedgerUrl = DEFAULT_LEDGER,
     schema: Annotated[Path | None, typer.Option(help="Write the schema that was found here.")] = None,
@@ -272,7 +275,7 @@ def synthesize(
 
 def _public(text: str) -> tuple[str, Any]:
     """What an option says of a column."""
-    from dpdist.api.framed import KINDS
+    from dpdist.api.public import KINDS
     from dpdist.spec.undeclared import bounds_in
 
     name, sign, what = text.partition("=")

@@ -39,7 +39,7 @@ def moments_of(array: pa.Array, attribute: Attribute) -> pa.Array:
     """Return the days or seconds of a column, int64.
 
     A value is null where it is missing, or where a text is not in the attribute's format. The time of a day is left
-    out of a date, and what is below a second out of a datetime.
+    out of a date, and what is below a second out of a datetime. Moments with a zone are those of its clocks.
     Raises ColumnMismatch: the type of the column holds no days or moments.
     """
     kind = array.type
@@ -47,6 +47,8 @@ def moments_of(array: pa.Array, attribute: Attribute) -> pa.Array:
         array = _parsed(array.cast(pa.large_string()), attribute)
     elif not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
         raise wrong_type(attribute, kind)
+    elif pa.types.is_timestamp(kind) and kind.tz is not None:
+        array = pc.local_timestamp(array)
     if attribute.dated == "date":
         days = array if pa.types.is_date32(array.type) else pc.floor_temporal(_moments(array), unit="day")
         return days.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
@@ -65,7 +67,7 @@ def _parsed(texts: pa.Array, attribute: Attribute) -> pa.Array:
         found = pa.array([_read(text, attribute.format) for text in known.dictionary.to_pylist()], pa.timestamp("s"))
         return found.take(known.indices)
     plain = pc.replace_substring_regex(texts, r"^(\d{4,}-\d\d-\d\d)T", r"\1 ")
-    plain = pc.replace_substring_regex(plain, r"(:\d\d)\.\d+$", r"\1")
+    plain = pc.replace_substring_regex(plain, r"(:\d\d)(\.\d+)?(Z|[+-]\d\d:?\d\d)?$", r"\1")
     moments = pc.coalesce(
         *(pc.strptime(plain, format=one, unit="s", error_is_null=True) for one in _FORMATS[attribute.kind])
     )
@@ -266,7 +268,7 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
     if is_text(kind) or pa.types.is_null(kind):
         return
     if attribute.dated is not None:
-        if pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None):
+        if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
             return
         raise wrong_type(attribute, found)
     if attribute.kind == "number":

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dpdist.data.count import MAX_PAIR_CELLS
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.spec.attribute import Attribute
-from dpdist.spec.groups import Category
+from dpdist.spec.groups import Category, DatedKind
 from dpdist.spec.schema import Schema
 
 LARGEST = 256  # codes of an attribute that is compared as it is
@@ -36,6 +36,8 @@ class Axis:
     missing: int | None = None  # the code of missing values
     runs: NDArray[Any] | None = None  # for each code of the schema the code here; None where they are the same
     edges: NDArray[np.float64] | None = None  # inner edges of the bins of a number
+    ends: NDArray[np.float64] | None = None  # where bins of numbers, days or moments begin, and the last one ends
+    dated: DatedKind | None = None  # whether they are days or moments
 
     @property
     def size(self) -> int:
@@ -85,11 +87,14 @@ def _axis(attribute: Attribute, largest: int) -> Axis:
         low, high = attribute.bounds or (0.0, 1.0)
         edges = np.linspace(low, high, min(NUMBER_BINS, largest) + 1)
         texts = tuple(f"{a:.6g}..{b:.6g}" for a, b in pairwise(edges.tolist()))
-        return Axis(attribute.name, texts, True, edges=edges[1:-1])
+        return Axis(attribute.name, texts, True, edges=edges[1:-1], ends=edges)
     labels = code_labels(attribute)
     ordered = attribute.kind != "categorical" or attribute.cardinality == 2
+    ends = None
+    if attribute.bounds is not None:
+        ends = np.append(attribute.bin_edges, attribute.bounds[1] + attribute.is_whole).astype(np.float64)
     if attribute.cardinality <= largest:
-        return Axis(attribute.name, labels, ordered, attribute.missing_code)
+        return Axis(attribute.name, labels, ordered, attribute.missing_code, ends=ends, dated=attribute.dated)
     declared = attribute.cardinality - (attribute.missing_code is not None)
     width = -(-declared // min(NUMBER_BINS, largest))
     runs = np.arange(attribute.cardinality) // width
@@ -98,7 +103,9 @@ def _axis(attribute: Attribute, largest: int) -> Axis:
         runs[-1] = len(texts)
         texts = (*texts, labels[-1])
     missing = None if attribute.missing_code is None else len(texts) - 1
-    return Axis(attribute.name, texts, ordered, missing, runs=runs.astype(np.min_scalar_type(len(texts) - 1)))
+    runs = runs.astype(np.min_scalar_type(len(texts) - 1))
+    ends = None if ends is None else np.append(ends[:-1:width], ends[-1])
+    return Axis(attribute.name, texts, ordered, missing, runs=runs, ends=ends, dated=attribute.dated)
 
 
 def code_labels(attribute: Attribute) -> tuple[str, ...]:

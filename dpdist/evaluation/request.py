@@ -53,8 +53,8 @@ class Request:
     confidential: Annotated[bool, "Only readers of the real table can read the bucket of --output."] = False
     target: Annotated[
         str | None,
-        "Attribute that models predict; default: the model.target or mixing.class of the release, else the last one "
-        "with two values.",
+        "Attribute that models predict; default: the model.target or mixing.class of the release, else the last of the "
+        "schema with two to ten values.",
     ] = None
     train: Annotated[int, "Records of each table to train models on, at most."] = 30_000
     test: Annotated[int, "Real records to test models on, at most."] = 15_000

@@ -5,9 +5,10 @@ over count where b = 1``, a regression as ``regression income = 2 on age, hours,
 ``logistic`` before it for a logistic one. An outcome or a term is an attribute with numbers, or a condition on one
 attribute (1 where it holds); the constant is always there. Records with missing values of what is averaged or regressed
 are left out. Intervals end where the schema says that the quantity does. An interval of a count, share or mean allows
-at least for the errors of the cells of its table, as if they were independent: replicates move rare values less than
-noise does. An estimate that needs tables of more than three attributes has no interval. A regression that the spec
-declared was measured itself: its coefficients and intervals are those, without replicates.
+at least for the errors of the cells of its table, as if they were independent, and a mean for what these may have lost
+together: replicates move rare values less than noise does, and a rare group by itself not at all. An estimate that
+needs tables of more than three attributes has no interval. A regression that the spec declared was measured itself: its
+coefficients and intervals are those, without replicates.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from dpdist.accuracy.measured import linear, logistic
 from dpdist.data.count import table_counts
-from dpdist.errors import SpecError
+from dpdist.errors import SpecError, printable
 from dpdist.inference.answers import (
     ANY,
     NORMAL_95,
@@ -37,9 +38,11 @@ from dpdist.inference.answers import (
     parse_quantity,
     ratio_range,
 )
+from dpdist.inference.perturbation import largest_error, not_drawn
 from dpdist.inference.published import NO_ACCURACY, Declared, Published
 from dpdist.inference.replicates import Replicates, make_replicates, without_replicates
 from dpdist.privacy.arrays import Counts, Floats
+from dpdist.privacy.formatting import Fact, html_table
 from dpdist.spec.regression import Regression, asks_for_regression, hidden, parse_regression
 from dpdist.spec.rules import forbidden_cells
 from dpdist.spec.schema import Schema
@@ -50,7 +53,16 @@ LOGISTIC_NOTE = (
 )
 MEASURED_NOTE = "measured: the spec declared this regression"
 _SURELY = 6.0  # deviations of the number of records from which on a mean of a noisy table has no bias to speak of
+_ZEROS = np.zeros(2)
 _BETWEEN = re.compile(r"\s+(minus|over)\s+")
+
+
+class Answers(list[Answer]):
+    """Answers; a list that notebooks show as one table."""
+
+    def _repr_html_(self) -> str:
+        said = [(printable(one.question), repr(one)) for one in self]
+        return html_table(Fact(question, text.removeprefix(f"{question}: ")) for question, text in said)
 
 
 def answer(release: Published, question: str) -> list[Answer]:
@@ -87,25 +99,29 @@ def mean(replicates: Replicates, question: str) -> Answer:
         The question cannot be read, or no record has a value.
     """
     (found,) = by_replicates(replicates, question)
-    release, asked = (
-        replicates.release,
-        parse_quantity(question, replicates.release.schema, replicates.release.bin_means),
-    )
-    measured = release.measured(asked.attributes) if len(asked.attributes) <= 2 else None
-    if measured is None or found.deviation is None:
+    release = replicates.release
+    asked = parse_quantity(question, release.schema, release.bin_means)
+    noisy = None if found.deviation is None else _noisy_mean(release, asked)
+    if noisy is None or found.deviation is None or not NORMAL_95 * noisy[1] < replicates.multiple() * found.deviation:
         return found
+    estimate, low, high = around(noisy[0], NORMAL_95 * noisy[1], asked.range)
+    return Answer(question, estimate, noisy[1], low, high)
+
+
+def _noisy_mean(release: Published, asked: Quantity) -> tuple[float, float] | None:
+    """A mean and its deviation by the noisy table of its attributes; None where that was not measured, or in part, or
+    has few records for its noise.
+    """
+    measured = release.measured(asked.attributes) if len(asked.attributes) <= 2 else None
+    if measured is None:
+        return None
     cells, middles = _cells_of(asked, asked.attributes, release.schema)
     (noisy, noise), values = (column[cells] for column in measured), middles[cells]
     total = float(noisy.sum())
-    if total < _SURELY * math.sqrt(float((noise**2).sum())):
-        return found
+    if not total >= _SURELY * math.sqrt(float((noise**2).sum())):
+        return None
     estimate = float(noisy @ values) / total
-    deviation = math.sqrt(float((((values - estimate) * noise) ** 2).sum())) / total
-    half = NORMAL_95 * deviation
-    if not half < replicates.multiple() * found.deviation:
-        return found
-    estimate, low, high = around(estimate, half, asked.range)
-    return Answer(question, estimate, deviation, low, high)
+    return estimate, math.sqrt(float((((values - estimate) * noise) ** 2).sum())) / total
 
 
 def _replicates(release: Published) -> Replicates:
@@ -138,8 +154,8 @@ def by_replicates(replicates: Replicates, question: str) -> list[Answer]:
     between = _BETWEEN.search(shown)
     if between is None:
         asked, estimates = _quantity(replicates, question)
-        of_cells = _of_cells(replicates, [(asked, estimates[0], 1.0)])
-        return [_answered(replicates, question, estimates, len(asked.attributes) <= 3, asked.range, least=of_cells)]
+        least = _least(replicates, [(asked, float(estimates[0]), 1.0)])
+        return [_answered(replicates, question, estimates, len(asked.attributes) <= 3, asked.range, least=least)]
     if _BETWEEN.search(shown, between.end()):
         raise SpecError(f"the question {question!r} compares more than two quantities: ask for two at a time")
     sides = question[: between.start()], question[between.end() :]
@@ -153,11 +169,8 @@ def by_replicates(replicates: Replicates, question: str) -> list[Answer]:
             raise SpecError(f"no record of the release meets the second condition of {question!r}")
         compared, within = left[1] / right[1], ratio_range(left[0], right[0])
         slopes = 1 / right[1][0], -compared[0] / right[1][0]
-    both = [(asked, found[0], slope) for (asked, found), slope in zip((left, right), slopes, strict=True)]
-    apart = sum(_of_cells(replicates, [side]) for side in both)
-    return [
-        _answered(replicates, question, compared, few, within, least=min(apart, _of_cells(replicates, both, apart)))
-    ]
+    both = [(asked, float(found[0]), slope) for (asked, found), slope in zip((left, right), slopes, strict=True)]
+    return [_answered(replicates, question, compared, few, within, least=_least(replicates, both))]
 
 
 def _answered(
@@ -203,21 +216,43 @@ def _quantity(replicates: Replicates, text: str) -> tuple[Quantity, Floats]:
 _Part = tuple[Quantity, float, float]  # a quantity, its estimate, and by how much of its error an answer moves
 
 
-def _of_cells(replicates: Replicates, parts: Sequence[_Part], other: float = 0.0) -> float:
-    """Variance by independent errors of the cells of one table; `other` where there is no table of all attributes."""
+def _least(replicates: Replicates, parts: Sequence[_Part]) -> float:
+    """The least variance of an answer: what two sides share cancels where one table has both."""
+    apart = np.sum([_of_table(replicates, [part]) for part in parts], axis=0)
+    return float(max(np.minimum(apart, _of_table(replicates, parts, apart))))
+
+
+def _of_table(replicates: Replicates, parts: Sequence[_Part], other: Floats = _ZEROS) -> Floats:
+    """Variance by errors of the cells of one table, which are independent; and of means by what the cells may have lost
+    together, in deviations: a model that misses a dependence errs one way at small numbers and the other way at large
+    ones. A mean over all has half of the variance of its noisy table at least. `other` where there is no table of all
+    attributes.
+    """
     release = replicates.release
     attributes = tuple(sorted({i for asked, _, _ in parts for i in asked.attributes}))
     if release.errors is None or not 1 <= len(attributes) <= 3:
         return other
     counts = table_counts(replicates.codes, release.schema.cardinalities, [attributes])
-    slopes = sum(slope * _slopes(replicates, asked, value, attributes, counts) for asked, value, slope in parts)
-    deviations = release.errors.half_width(attributes, counts) / NORMAL_95
+    sides = [slope * _slopes(replicates, asked, value, attributes, counts) for asked, value, slope in parts]
+    slopes = np.sum(sides, axis=0)
+    deviations = together = release.errors.half_width(attributes, counts) / NORMAL_95
     measured = release.measured(attributes) if release.model.measurements and len(attributes) <= 2 else None
     if measured is not None:
         noisy, noise = measured
         away = np.hypot(counts * replicates.weight - noisy, noise)
         deviations = np.where(noise < deviations, away, deviations)
-    return float(((deviations * slopes) ** 2).sum())
+    lost = 0.0
+    for (asked, value, slope), side in zip(parts, sides, strict=True):
+        if asked.numbers is None:
+            continue
+        distance, released = float(together[side != 0].sum()), counts[side != 0] * replicates.weight
+        most = largest_error(not_drawn(distance, released), slopes[side != 0], released) / NORMAL_95
+        known = _noisy_mean(release, asked) if len(parts) == 1 else None
+        if known is not None:
+            most = min(most, abs(slope) * math.hypot(known[0] - value, known[1]))
+            most = max(most, abs(slope) * known[1] * math.sqrt(0.5) * (len(attributes) == 1))
+        lost += most**2
+    return np.array([float(((deviations * slopes) ** 2).sum()), lost])
 
 
 def _slopes(
@@ -246,15 +281,14 @@ def _cells_of(asked: Quantity, attributes: tuple[int, ...], schema: Schema) -> t
 def _regression(replicates: Replicates, question: str) -> list[Answer]:
     codes = replicates.codes
     asked = parse_regression(question, replicates.release.schema, replicates.release.bin_means)
-    inside = asked.where.holds(codes)
-    if not inside.any():
+    inside = np.flatnonzero(asked.where.holds(codes))
+    if not len(inside):
         raise SpecError(f"no record of the release meets the condition {asked.where.text!r} and has all values")
-    columns = [term.values[codes[term.attribute]] for term in (asked.outcome, *asked.terms)]
-    rows, weights = replicates.grouped([*columns, inside.astype(np.float64)])
-    rows, weights = rows[rows[:, -1] > 0], weights[rows[:, -1] > 0]
+    columns = [term.values[codes[term.attribute][inside]] for term in (asked.outcome, *asked.terms)]
+    rows, weights = replicates.grouped(inside, columns)
     if np.ptp(rows[:, 0]) == 0:
         raise SpecError(f"the outcome of {question!r} is the same in all records: nothing says how unsure an answer is")
-    terms = np.concatenate([np.ones((len(rows), 1)), rows[:, 1:-1]], axis=1)
+    terms = np.concatenate([np.ones((len(rows), 1)), rows[:, 1:]], axis=1)
     found = (logistic if asked.is_logistic else linear)(terms, rows[:, 0], weights)
     of_terms = [term.attribute for term in (asked.outcome, *asked.terms)]
     few = all(len({*pair, *asked.where.attributes}) <= 3 for pair in combinations(of_terms, 2))

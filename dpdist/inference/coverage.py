@@ -125,7 +125,7 @@ def _regression(real: Codes, release: Published, law: Codes | None) -> Covered:
     def columns(codes: Codes) -> NDArray[np.uint8]:
         return np.stack([codes[i] == common[i] for i in (*chosen, len(common) - 1)], axis=1).astype(np.uint8)
 
-    rows, weights = replicates.grouped(list(columns(release.codes).T))
+    rows, weights = replicates.grouped(np.arange(len(replicates.ratios)), list(columns(release.codes).T))
     varying = [i for i in range(len(chosen)) if np.ptp(rows[:, i])]
     terms = np.column_stack([np.ones(len(rows)), rows[:, varying]])
     found = linear(terms, rows[:, -1], weights)

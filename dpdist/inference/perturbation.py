@@ -37,6 +37,7 @@ from dpdist.privacy.noise import Noise
 
 _RARE = 5  # values with fewer records have no score
 _LARGEST = 4.0  # score, in units of its deviation
+_LEAST_LOST = 0.1  # share of a distance that drawing records never explains
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +74,12 @@ def largest_error(distance: float, f: Floats, q: Floats) -> float:
     """The largest error of the sum of a function, if the error is proportional to it and has so much distance."""
     size = float((q * np.abs(f)).sum())
     return distance * float((q * f * f).sum()) / size if size > 1e-9 * float(q.sum()) else 0.0
+
+
+def not_drawn(distance: float, counts: Floats) -> float:
+    """An L1 distance of cells with these counts, less what drawing as many records explains."""
+    drawn = math.sqrt(2 / math.pi) * float(np.sqrt(counts).sum())
+    return math.sqrt(max(distance**2 - drawn**2, (_LEAST_LOST * distance) ** 2))
 
 
 def scores_of(counts: PairCounts, a: int, numbers: Floats | None) -> Floats:
@@ -113,7 +120,6 @@ MOST_ATTRIBUTES = (1 + math.isqrt(1 + 8 * MOST_PRODUCTS)) // 2  # attributes wit
 _ROWS = 20_000  # rows at a time
 _FOR_MOMENTS = 200_000  # rows from which the products' covariance is computed, at most
 _AT_ONCE = 8  # perturbations at a time
-_LEAST_LOST = 0.1  # share of a distance that drawing records never explains
 _NORMAL_95 = 1.96
 
 
@@ -241,9 +247,8 @@ class ErrorField:
     def _lost(self, pair: Pair) -> float:
         """The distance of a pair's table, less what drawing as many records explains."""
         ours = self.counts.pair(*pair).ravel()
-        distance = self.errors.distance(pair, ours)
-        drawn = math.sqrt(2 / math.pi) * float(np.sqrt(ours * (self.records / max(self.rows, 1))).sum())
-        return math.sqrt(max(distance**2 - drawn**2, (_LEAST_LOST * distance) ** 2))
+        scaled = ours.astype(np.float64) * (self.records / max(self.rows, 1))
+        return not_drawn(self.errors.distance(pair, ours), scaled)
 
     def _measured(self, pair: Pair, f: Floats, table: NoisyPair, lost: float) -> tuple[float, float]:
         """The sum of a function of a pair: its deviation in a noisy table, and how far the records are from that."""

@@ -101,8 +101,8 @@ class Replicates:
             sums[:, 1 + k : 1 + k + _AT_ONCE] = values @ self.ratios[rows, k : k + _AT_ONCE]
         return sums * self.weight
 
-    def grouped(self, columns: Sequence[NDArray[Any]]) -> tuple[Floats, Floats]:
-        """The different rows of some columns, and their weights: of all records, and of each replicate."""
+    def grouped(self, rows: Counts, columns: Sequence[NDArray[Any]]) -> tuple[Floats, Floats]:
+        """The different rows of columns of some records, and their weights: of all records, and of each replicate."""
         index = np.zeros(len(columns[0]), np.int64)
         for column in columns:  # in the order of the rows; the numbers stay below that of the records
             values, codes = np.unique(column, return_inverse=True)
@@ -111,7 +111,7 @@ class Replicates:
         sums = np.empty((len(first), 1 + self.number))
         sums[:, 0] = np.bincount(index)
         for k in range(0, self.number, _AT_ONCE):
-            sums[:, 1 + k : 1 + k + _AT_ONCE] = of_row @ self.ratios[:, k : k + _AT_ONCE]
+            sums[:, 1 + k : 1 + k + _AT_ONCE] = of_row @ self.ratios[rows, k : k + _AT_ONCE]
         return np.stack([column[first].astype(np.float64) for column in columns], axis=1), sums * self.weight
 
 

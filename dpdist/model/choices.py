@@ -21,7 +21,7 @@ PUBLIC_MISFIT = 0.01  # share of the noisy misfit that says whether public rows 
 # a second coarse copy where everything by an attribute matters: a mean by its values takes few cells
 SECOND_COPY = (10, 4)
 FEWEST = 4  # fewest pairs of a round, and fewest triples
-MOST_TRIPLES = 20  # triples that are measured at most: their noise grows with the root of their number
+MOST_TRIPLES = 40  # triples that are measured at most: their noise grows with the root of their number
 MOST_ROUNDS = 5000  # rounds of balancing at most
 TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
 

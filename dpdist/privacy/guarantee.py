@@ -319,14 +319,13 @@ def from_json(data: Mapping[str, Any]) -> Guarantee:
 
 
 def explained(guarantees: Sequence[Guarantee]) -> list[Fact]:
-    """Guarantees for people: each in one sentence, then what they mean, then what all of them assume, once."""
+    """Guarantees for people: each in one sentence, then what they mean, what all of them assume, and their risks."""
     facts = []
     for guarantee in guarantees:
         numbers = {name: value for name, value in asdict(guarantee).items() if isinstance(value, int | float)}
         facts.append(Fact("Guarantee", f"{guarantee.statement()}.", numbers))
     meanings = [meaning for guarantee in guarantees if (meaning := guarantee.meaning())]
     facts += [Fact("Meaning", f"{meaning[0].upper()}{meaning[1:]}.") for meaning in meanings]
-    facts += [Fact("Risk", f"{text}.") for guarantee in guarantees if (text := guarantee.for_one_guess())]
     if any(guarantee.computational for guarantee in guarantees):
         facts.append(Fact("Meaning", _COMPUTATIONAL))
-    return facts
+    return facts + [Fact("Risk", f"{text}.") for guarantee in guarantees if (text := guarantee.for_one_guess())]

@@ -14,34 +14,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree as Xml
 
-import pyarrow as pa
-
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
 from dpdist.publish.part_format import FileRecord
-from dpdist.publish.parts import arrow_schema
-from dpdist.spec.attribute import Attribute
-from dpdist.spec.groups import Category
+from dpdist.publish.variables import Variable, variables
 from dpdist.spec.schema import About
 from dpdist.storage.store import Store
 
 README, PACKAGE, CROISSANT, CODEBOOK = "_README.md", "_datapackage.json", "_croissant.json", "_ddi.xml"
 
 _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_STATISTICS = {
-    "statistic": "What was counted or measured.",
-    "of": "Of which attributes, or in which.",
-    "cell": "The cell, value or bin that it is about.",
-    "noisy": "The statistic with its noise, as it was charged.",
-    "value": "The same after what the public knows of it.",
-    "standard_error": "Of the noise.",
-}
-_KINDS = {"int": ("integer", "sc:Integer"), "uint": ("integer", "sc:Integer"), "double": ("number", "sc:Float")}
-_KINDS |= {"bool": ("boolean", "sc:Boolean"), "date32": ("date", "sc:Date"), "timestamp": ("datetime", "sc:DateTime")}
-
+_SCHEMA_ORG = {"integer": "Integer", "number": "Float", "boolean": "Boolean", "date": "Date", "datetime": "DateTime"}
+_ABSENT = {"integer": "nan", "number": "nan", "date": "NaT", "datetime": "NaT"}
+"""How readers by pandas, Frictionless among them, write a null."""
+_PATTERNS = {"date": "YYYY-MM-DD", "datetime": "YYYY-MM-DD hh:mm:ss"}
+_SYNTHETIC = "The records are synthetic: no row stands for a real person, household or firm."
 
 DESCRIPTIONS = (README, PACKAGE, CROISSANT, CODEBOOK)
 
@@ -80,72 +69,30 @@ def citation_of(manifest: Manifest) -> str:
     return about.citation or f"{named}{manifest.attempt[:8]}. Made with dpdist, {manifest.kind}."
 
 
-def _columns(manifest: Manifest) -> Iterator[tuple[pa.Field, Attribute | None]]:
-    """The columns of the parts with their attributes, where they have one."""
-    attributes = {attribute.name: attribute for attribute in manifest.table.attributes}
-    with_records = manifest.format.layout == "records"
-    for field in arrow_schema(manifest.table, manifest.format):
-        yield field, attributes.get(field.name) if with_records else None
-
-
-def _kind(field: pa.Field) -> tuple[str, str]:
-    """The type of a column as a data package and as schema.org name it."""
-    found = next((kind for start, kind in _KINDS.items() if str(field.type).startswith(start)), None)
-    return found or ("string", "sc:Text")
-
-
-def _texts(field: pa.Field, attribute: Attribute | None) -> tuple[str, str]:
-    """Title and description of a column."""
-    if attribute is None:
-        return field.name, _STATISTICS.get(field.name, "")
-    text = attribute.description or ""
-    if attribute.unit:
-        text = f"{text.rstrip('. ')}. In {attribute.unit}.".removeprefix(". ")
-    return attribute.label or field.name, text
-
-
-def _categories(attribute: Attribute | None) -> list[tuple[str, str]]:
-    """Values and labels, the missing category last."""
-    if attribute is None or attribute.values is None:
-        return []
-    values = [str(value) for value in attribute.values]
-    found = list(zip(values, attribute.labels or values, strict=True))
-    missing = attribute.missing.category if isinstance(attribute.missing, Category) else None
-    return found if missing is None else [*found, (missing, missing)]
-
-
-def _ends(field: pa.Field, attribute: Attribute | None) -> tuple[Any, Any] | None:
-    """The bounds of a column of numbers or days."""
-    if attribute is None or attribute.bounds is None or pa.types.is_dictionary(field.type):
-        return None
-    low, high = map(attribute.shown, attribute.bounds) if attribute.dated else attribute.bounds
-    return low, high
-
-
 def _readme(manifest: Manifest) -> str:
-    about, lines = _about(manifest), [f"# {_about(manifest).title or manifest.name}"]
-    lines += [about.description] if about.description else []
+    about, name = _about(manifest), _slug(manifest.name)
+    lines = [f"# {about.title or manifest.name}", about.description or ""]
     lines += [
-        f"{manifest.rows:,} {manifest.counted}, released on {manifest.created} by dpdist ({manifest.kind}).",
+        f"{manifest.rows:,} {_counted(manifest)}, released on {manifest.created} by dpdist ({manifest.kind}).",
         *([f"**{manifest.not_private}**"] if manifest.not_private else []),
         f"**What is guaranteed.** {manifest.guarantee}",
+        *([f"**How to use it.** {_SYNTHETIC} {_inference(manifest)}"] if manifest.counted == "records" else []),
         *(f"**Caution.** {caution}" for caution in manifest.cautions),
     ]
     facts = {"Publisher": about.publisher, "Contact": about.contact, "Licence": about.licence, "Period": about.period}
+    facts["Page"] = about.url
     lines += ["\n".join(f"- {name}: {text}" for name, text in facts.items() if text)]
     lines += ["## Columns", "| column | label | values | about |\n|---|---|---|---|"]
-    for field, attribute in _columns(manifest):
-        title, text = _texts(field, attribute)
-        categories, ends = _categories(attribute), _ends(field, attribute)
-        shown = ", ".join(value if value == label else f"{value} = {label}" for value, label in categories[:12])
-        shown += f", and {len(categories) - 12} more" if len(categories) > 12 else ""
-        shown = shown or " to ".join(str(end).removesuffix(".0") for end in ends or ()) or _kind(field)[0]
-        lines[-1] += "\n| " + " | ".join(part.replace("|", "\\|") for part in (field.name, title, shown, text)) + " |"
+    for one in variables(manifest):
+        cells = (one.name, one.title, one.shown, one.text)
+        lines[-1] += "\n| " + " | ".join(part.replace("|", "\\|") for part in cells) + " |"
     lines += [
         "## Read it",
         "```\npandas   pandas.read_parquet('.')\nPolars   polars.read_parquet('data')\n"
         "DuckDB   SELECT * FROM '**/*.parquet'\nR        arrow::open_dataset('data')\n"
-        "labels   dpdist export . --to csv|dta|sav|rds\ncheck    dpdist verify .\n```",
+        f"labels   dpdist export . --to dta --out ../{name}.dta  # or csv, sav (SPSS), rds (R)\n"
+        "check    dpdist verify .\n```",
+        "In this folder. Polars and R read `data`: they refuse a folder that holds other files than Parquet.",
         f"`{PACKAGE}` describes it for Frictionless, `{CROISSANT}` for Croissant and schema.org, `{CODEBOOK}` for DDI. "
         f"`{MANIFEST}` has everything, and `{SIGNATURE}` its signature.",
         "## Cite it",
@@ -155,26 +102,31 @@ def _readme(manifest: Manifest) -> str:
     return "\n\n".join(filter(None, lines)) + "\n"
 
 
+def _counted(manifest: Manifest) -> str:
+    return "synthetic records" if manifest.counted == "records" else manifest.counted
+
+
+def _inference(manifest: Manifest) -> str:
+    """What a reader does about standard errors."""
+    wrong = "Standard errors and tests of ordinary software are wrong for them, as they leave the noise out"
+    if not any(file.name.endswith("/model.columnar") for file in manifest.files):
+        return f"{wrong}."
+    mean = next((f"mean {one.name}" for one in manifest.table.attributes if one.kind in ("integer", "number")), "count")
+    return f'{wrong}: ask `dpdist infer . "{mean}"`, which gives intervals where the release has them.'
+
+
+def _abstract(manifest: Manifest) -> str:
+    """What catalogues say of a release, in paragraphs."""
+    told = f"{_SYNTHETIC} {_inference(manifest)}" if manifest.counted == "records" else ""
+    return "\n\n".join(filter(None, (_about(manifest).description, told, manifest.guarantee)))
+
+
 def _package(manifest: Manifest) -> dict[str, Any]:
     """A data package with one resource for each part."""
-    about, fields = _about(manifest), []
-    for field, attribute in _columns(manifest):
-        title, text = _texts(field, attribute)
-        one: dict[str, Any] = {"name": field.name, "type": _kind(field)[0], "title": title}
-        one |= {"description": text} if text else {}
-        told = None if manifest.format.values == "codes" else attribute
-        if told is not None and one["type"] in ("string", "integer") and (known := _categories(told)):
-            if one["type"] == "integer":
-                known = known[: len(told.values or ())]
-            values: list[Any] = [int(value) if one["type"] == "integer" else value for value, _ in known]
-            one["categories"] = [
-                {"value": value, "label": label} for value, (_, label) in zip(values, known, strict=True)
-            ]
-            one["categoriesOrdered"] = told.kind == "ordinal"
-            one["constraints"] = {"enum": values}
-        elif ends := _ends(field, attribute):
-            one["constraints"] = {"minimum": ends[0], "maximum": ends[1]}
-        fields.append(one)
+    about = _about(manifest)
+    people = [{"title": about.publisher, "roles": ["publisher"]}] if about.publisher else []
+    people += [{"title": about.contact, **_reached(about.contact), "roles": ["contact"]}] if about.contact else []
+    fields = [*map(_field, variables(manifest))]
     resources = [  # readers take the first alone of several files of Parquet in one resource
         {
             "name": _slug(manifest.name) + (f"-{number:05}" if len(manifest.parts) > 1 else ""),
@@ -190,13 +142,46 @@ def _package(manifest: Manifest) -> dict[str, Any]:
         "name": _slug(manifest.name),
         "id": manifest.attempt,
         "title": about.title or manifest.name,
-        "description": "\n\n".join(filter(None, (about.description, manifest.guarantee))),
+        "description": _abstract(manifest),
+        "homepage": about.url,
         "created": f"{manifest.created}T00:00:00Z",
-        "contributors": [{"title": about.publisher, "role": "publisher"}] if about.publisher else None,
+        "temporalCoverage": about.period,
+        "bibliographicCitation": citation_of(manifest),
+        "keywords": _keywords(manifest),
+        "contributors": people or None,
         "licenses": [_licence(about.licence)] if about.licence else None,
         "resources": resources,
     }
     return {name: value for name, value in whole.items() if value is not None}
+
+
+def _field(one: Variable) -> dict[str, Any]:
+    """A column of a data package."""
+    made: dict[str, Any] = {"name": one.name, "type": one.type, "title": one.title}
+    made |= {"description": one.text} if one.text else {}
+    made |= {"missingValues": ["", _ABSENT[one.type]]} if one.nullable and one.type in _ABSENT else {}
+    if one.type in ("string", "integer") and one.categories:
+        values: list[Any] = [int(value) if one.type == "integer" else value for value, _ in one.written]
+        made["categories"] = [
+            {"value": value, "label": label} for value, (_, label) in zip(values, one.written, strict=True)
+        ]
+        made["categoriesOrdered"] = one.ordered
+        made["constraints"] = {"enum": values}
+    elif one.ends:
+        made["constraints"] = {"minimum": one.ends[0], "maximum": one.ends[1]}
+    return made
+
+
+def _reached(contact: str) -> dict[str, str]:
+    """How a contact is reached, by what it is."""
+    found = re.search(r"[\w.+-]+@[\w.-]+\w", contact)
+    if found:
+        return {"email": found[0]}
+    return {"path": contact} if "://" in contact else {}
+
+
+def _keywords(manifest: Manifest) -> list[str]:
+    return [*(["synthetic data"] if manifest.counted == "records" else []), "differential privacy"]
 
 
 def _licence(text: str) -> dict[str, str]:
@@ -225,7 +210,7 @@ _CONTEXT: dict[str, Any] = {
 
 def _croissant(manifest: Manifest) -> dict[str, Any]:
     """A data set of Croissant, and so of schema.org."""
-    about, fields = _about(manifest), list[dict[str, Any]]()
+    about, told = _about(manifest), [*variables(manifest)]
     files: list[dict[str, Any]] = [
         {
             **{"@type": "cr:FileObject", "@id": part.name, "name": part.name, "contentUrl": part.name},
@@ -238,34 +223,70 @@ def _croissant(manifest: Manifest) -> dict[str, Any]:
         how = {"includes": "data/*/*.parquet", "encodingFormat": "application/x-parquet"}
         files.append({"@type": "cr:FileSet", "@id": "parts", "name": "parts", **how})
         source = {"fileSet": {"@id": "parts"}}
-    for field, attribute in _columns(manifest):
-        title, text = _texts(field, attribute)
-        fields.append(
-            {
-                **{"@type": "cr:Field", "@id": f"records/{field.name}", "name": field.name},
-                **{"description": ". ".join(filter(None, (title, text))), "dataType": _kind(field)[1]},
-                "source": {**source, "extract": {"column": field.name}},
-            }
-        )
+    fields = [
+        {
+            **{"@type": "cr:Field", "@id": f"records/{_anchor(one)}", "name": one.name},
+            **{"description": ". ".join(filter(None, (one.title, one.text))), "dataType": _data_type(one)},
+            "source": {**source, "extract": {"column": one.name}},
+        }
+        for one in told
+    ]
+    records = {"@type": "cr:RecordSet", "@id": "records", "name": "records", "field": fields}
+    organization: dict[str, Any] = {"@type": "sc:Organization", "name": about.publisher or about.contact}
+    if about.contact:
+        reached = {name if name == "email" else "url": text for name, text in _reached(about.contact).items()}
+        organization["contactPoint"] = {"@type": "sc:ContactPoint", "name": about.contact, **reached}
     whole = {
         **{"@context": _CONTEXT, "@type": "sc:Dataset", "conformsTo": "http://mlcommons.org/croissant/1.0"},
         "name": _slug(manifest.name),
         "alternateName": about.title,
-        "description": "\n\n".join(filter(None, (about.description, manifest.guarantee))),
+        "description": _abstract(manifest),
+        "keywords": _keywords(manifest),
         "identifier": manifest.attempt,
         "datePublished": str(manifest.created),
         "version": "1.0.0",
         "url": about.url,
         "license": about.licence,
-        "creator": {"@type": "sc:Organization", "name": about.publisher} if about.publisher else None,
+        "creator": organization if organization["name"] else None,
         "temporalCoverage": about.period,
         "citeAs": citation_of(manifest),
         "isAccessibleForFree": True,
-        "variableMeasured": [{"@type": "sc:PropertyValue", "name": field["name"]} for field in fields],
+        "variableMeasured": [*map(_measured, told)],
         "distribution": files,
-        "recordSet": [{"@type": "cr:RecordSet", "@id": "records", "name": "records", "field": fields}] if files else [],
+        "recordSet": [records, *(_labels(one) for one in told if one.categories)] if files else [],
     }
     return {name: value for name, value in whole.items() if value is not None}
+
+
+def _anchor(one: Variable) -> str:
+    """The name of a column in ids, which have no spaces."""
+    return one.name if re.fullmatch(r"[\w.-]+", one.name) else hashlib.sha256(one.name.encode()).hexdigest()[:12]
+
+
+def _data_type(one: Variable) -> str:
+    return f"sc:{_SCHEMA_ORG.get(one.type, 'Text')}"
+
+
+def _measured(one: Variable) -> dict[str, Any]:
+    """A column as schema.org has it."""
+    low, high = one.ends if one.ends and one.type in ("integer", "number") else (None, None)
+    made = {
+        **{"@type": "sc:PropertyValue", "name": one.name, "alternateName": one.title, "description": one.text or None},
+        **{"unitText": one.unit, "minValue": low, "maxValue": high},
+    }
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def _labels(one: Variable) -> dict[str, Any]:
+    """The values of a column with their labels, as an enumeration of Croissant."""
+    place = f"values-{_anchor(one)}"
+    fields = [
+        {"@type": "cr:Field", "@id": f"{place}/{name}", "name": f"{place}/{name}", "dataType": "sc:Text"}
+        for name in ("value", "label")
+    ]
+    rows = [{f"{place}/value": value, f"{place}/label": label} for value, label in one.written]
+    kind = {"@type": "cr:RecordSet", "@id": place, "name": f"values of {one.name}", "dataType": "sc:Enumeration"}
+    return {**kind, "key": {"@id": f"{place}/value"}, "field": fields, "data": rows}
 
 
 def _codebook(manifest: Manifest) -> str:
@@ -280,8 +301,10 @@ def _codebook(manifest: Manifest) -> str:
     if about.contact:
         _put(citation, "distStmt/contact", about.contact)
     _put(citation, "biblCit", citation_of(manifest))
+    if about.url:
+        _put(citation, "holdings", None).set("URI", about.url)
     info = Xml.SubElement(study, "stdyInfo")
-    _put(info, "abstract", "\n\n".join(filter(None, (about.description, manifest.guarantee))))
+    _put(info, "abstract", _abstract(manifest))
     if about.period:
         _put(info, "sumDscr/timePrd", about.period)
     if about.licence:
@@ -291,28 +314,29 @@ def _codebook(manifest: Manifest) -> str:
     _put(file, "fileTxt/dimensns/caseQnty", str(manifest.rows))
     _put(file, "fileTxt/fileType", "Parquet")
     data = Xml.SubElement(root, "dataDscr")
-    for place, (field, attribute) in enumerate(_columns(manifest), 1):
-        _variable(data, f"V{place}", field, attribute)
+    for place, one in enumerate(variables(manifest), 1):
+        _variable(data, f"V{place}", one)
     Xml.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
 
 
-def _variable(data: Xml.Element, number: str, field: pa.Field, attribute: Attribute | None) -> None:
-    (title, text), categories, ends = _texts(field, attribute), _categories(attribute), _ends(field, attribute)
-    measured = {"intrvl": "discrete" if categories else "contin"}
-    variable = Xml.SubElement(
-        data, "var", {"ID": number, "name": _NO_XML.sub("", field.name), "files": "F1", **measured}
-    )
-    _put(variable, "labl", title)
-    if ends:
-        Xml.SubElement(_put(variable, "valrng", None), "range", {"min": str(ends[0]), "max": str(ends[1])})
-    if text:
-        _put(variable, "txt", text)
-    for value, label in categories:
-        category = Xml.SubElement(variable, "catgry")
+def _variable(data: Xml.Element, number: str, one: Variable) -> None:
+    measured = {"intrvl": "discrete" if one.categories else "contin"}
+    measured |= {"nature": "ordinal" if one.ordered else "nominal"} if one.categories else {}
+    variable = Xml.SubElement(data, "var", {"ID": number, "name": _NO_XML.sub("", one.name), "files": "F1", **measured})
+    _put(variable, "labl", one.title)
+    if one.ends:
+        Xml.SubElement(_put(variable, "valrng", None), "range", {"min": str(one.ends[0]), "max": str(one.ends[1])})
+    if one.text:
+        _put(variable, "txt", one.text)
+    for value, label in one.categories:
+        absent = {"missing": "Y"} if label == one.missing else {}
+        category = Xml.SubElement(variable, "catgry", absent)
         _put(category, "catValu", value)
         _put(category, "labl", label)
-    Xml.SubElement(variable, "varFormat", {"type": "character" if _kind(field)[0] == "string" else "numeric"})
+    form = {"type": "numeric" if one.type in ("integer", "number") else "character"}
+    form |= {"category": "date", "formatname": _PATTERNS[one.type]} if one.type in _PATTERNS else {}
+    Xml.SubElement(variable, "varFormat", form)
 
 
 def _put(parent: Xml.Element, path: str, text: str | None) -> Xml.Element:

@@ -95,8 +95,13 @@ def read_file(store: Store, record: FileRecord) -> bytes:
     return content
 
 
+_SURE = 2.0  # deviations of a share from which on it is spoken of
+_MUCH = 0.01  # the same, at least
+
+
 def cautions_of(spec: Mapping[str, Any], parameters: Mapping[str, Any], records: int) -> tuple[str, ...]:
-    """Compare the noisy number of records of the table, where a manifest has one, with what was declared and released.
+    """Compare the noisy number of records of the table, where a manifest has one, with what was declared and released;
+    and say where bounds that were found leave records outside.
 
     Parameters
     ----------
@@ -105,12 +110,18 @@ def cautions_of(spec: Mapping[str, Any], parameters: Mapping[str, Any], records:
     records : int
         Released records.
     """
+    found = [
+        f"about {100 * share:.0f} % (+-{100 * far:.0f} %) of the records lie outside of the bounds that were found for "
+        f"{name!r}, and are released at their ends: where bounds are public, say so"
+        for name, share, far in outside_of(parameters)
+        if share >= max(_SURE * far, _MUCH)
+    ]
     learned, data = parameters.get("learned"), spec.get("data")
     counted = learned.get("records") if isinstance(learned, Mapping) else None
     least = data.get("minimum_records") if isinstance(data, Mapping) else None
     if not isinstance(counted, int) or not isinstance(least, int) or spec.get("weight"):
-        return ()
-    found, about = [], f"the table has about {max(counted, 0):,} records (a noisy count)"
+        return tuple(found)
+    about = f"the table has about {max(counted, 0):,} records (a noisy count)"
     if counted < least:
         found.append(
             f"{about}, and its spec declares at least {least:,} (data.minimum_records): ask its publisher whether it "
@@ -119,3 +130,18 @@ def cautions_of(spec: Mapping[str, Any], parameters: Mapping[str, Any], records:
     if records >= FAR * max(counted, 1):
         found.append(f"{about}, and {records:,} are released: their number says nothing about how exact they are")
     return tuple(found)
+
+
+def outside_of(parameters: Mapping[str, Any]) -> list[tuple[str, float, float]]:
+    """Columns whose bounds were found, the share of records outside of them by noisy counts, and its deviation; those
+    that may have most of them come first.
+    """
+    discovered = parameters.get("discovered")
+    outside = discovered.get("outside") if isinstance(discovered, Mapping) else None
+    if not isinstance(outside, Mapping):
+        return []
+    shares: list[tuple[str, Any, Any]] = [
+        (name, one.get("share"), one.get("deviation")) for name, one in outside.items() if isinstance(one, Mapping)
+    ]
+    shares = [one for one in shares if isinstance(one[1], int | float) and isinstance(one[2], int | float)]
+    return sorted(shares, key=lambda one: -one[1] - _SURE * one[2])

@@ -72,7 +72,12 @@ def tree(path: Path) -> Element:
         raise SpecError(f"{path} is no XML in {encoding}: write it again, or correct its declaration") from None
 
 
-_DATED: dict[str, DatedKind] = {"date": "date", "dateTime": "datetime"}
+def _dated(form: Element) -> DatedKind | None:
+    """What a format says of days or moments: the standard has one category for both."""
+    category = form.get("category")
+    if category == "dateTime" or (category == "date" and "hh" in form.get("formatname", "")):
+        return "datetime"
+    return "date" if category == "date" else None
 
 
 def _variable(variable: Element) -> Described:
@@ -82,7 +87,7 @@ def _variable(variable: Element) -> Described:
     invalid, invalid_items = _values(variable, "invalrng")
     listed, notes = _listed(invalid)
     forms = variable.findall(".//{*}varFormat")
-    kinds, categories = ([form.get(name, "") for form in forms] for name in ("type", "category"))
+    kinds = [form.get("type", "") for form in forms]
     absent = dict.fromkeys([*(value for value, _, missing in found if missing), *invalid_items, *listed])
     kept = {value: label for value, label, _ in found if value not in absent}
     kept |= {item: "" for item in items if item not in absent and item not in kept}
@@ -105,7 +110,7 @@ def _variable(variable: Element) -> Described:
         high,
         integers=not real and is_whole(low) and is_whole(high),
         texts="character" in kinds,
-        dated=next((kind for kind in map(_DATED.get, categories) if kind), None),
+        dated=next((kind for kind in map(_dated, forms) if kind), None),
         ordered=variable.get("nature") == "ordinal",
         absent=tuple(absent),
         nullable=bool(absent or invalid),

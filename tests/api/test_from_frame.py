@@ -1,5 +1,6 @@
 """From a frame to a release in three lines: types, one charge, what is found, and twenty wrong uses."""
 
+import json
 import math
 from collections.abc import Callable
 from datetime import date
@@ -98,7 +99,7 @@ def test_what_was_found_serves_the_next_release(folder: Path) -> None:
 
 def test_the_noise_of_what_is_found_keeps_its_share(folder: Path) -> None:
     """The sum of 1/s^2 over all histograms is within the share, and with the model within the whole."""
-    columns = {"a": "text", "b": "text", "n": "integer", "x": "number", "k": (0, 5_000)}
+    columns = {"a": "text", "b": "text", "n": "integer", "x": "number", "k": (0, 5_000), "d": "date", "t": "datetime"}
     tree = {
         "kind": "synthesis",
         "name": "found",
@@ -113,16 +114,16 @@ def test_the_noise_of_what_is_found_keeps_its_share(folder: Path) -> None:
     assert isinstance(plan, SynthesisPlan)
     assert plan.discovery is not None
     found = plan.discovery
-    # steps are asked of the number that need not be an integer
-    spent = found.spent(2, 1 + 2 * 3, 1) + found.again**2
+    # steps are asked of the number that need not be an integer, and of the moment that need not be a day
+    spent = found.spent(2, 1 + 2 * 5, 2) + found.again**2
     whole = 1 / plan.event.parts()[0].noise_multiplier  # type: ignore[union-attr]
     drawn = (
-        2 / found.values**2 + 7 / found.cells**2 + 1 / found.steps**2 + (WEIGHT / found.naming(found.again, 2)[0]) ** 2
+        2 / found.values**2 + 11 / found.cells**2 + 2 / found.steps**2 + (WEIGHT / found.naming(found.again, 2)[0]) ** 2
     )
     assert 0.29 * whole**2 <= drawn <= spent <= 0.3 * whole**2 * (1 + 1e-9)
     assert plan.mu <= whole
-    fine = [(wide, found.fine(wide, 3)) for wide in (1, 2, 3)]
-    assert all(wide / deviation**2 <= 3 / found.cells**2 for wide, deviation in fine)
+    fine = [(wide, found.fine(wide, 5)) for wide in range(1, 6)]
+    assert all(wide / deviation**2 <= 5 / found.cells**2 for wide, deviation in fine)
     known = load(tree | {"schema": plan.spec.presumed, "discover": None})
     final = plan.knowing(known, spent)  # type: ignore[arg-type]
     assert math.hypot(final.choices.mu, final.accuracy_mu) ** 2 + spent <= whole**2
@@ -179,9 +180,44 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "bounds of texts": (errors.SpecError, "two numbers", lambda: asked(public={"age": ("a", "b")})),
     "bounds of a column of texts": (errors.SpecError, "the column holds texts",
         lambda: asked(public={"region": (0, 5)})),
+    "numbers for dates": (errors.SpecError, "two dates, such as ('1950-01-01', '2004-12-31')",
+        lambda: asked(public={"joined": (1950, 2004)})),
+    "dates as integers": (errors.SpecError, "holds datetimes, which are no integers",
+        lambda: asked(public={"joined": "integer"})),
+    "dates as texts": (errors.SpecError, "holds datetimes, which are no texts",
+        lambda: asked(public={"joined": "text"})),
+    "a date that may identify": (errors.SpecError, "public={'passport_date': 'datetime'}",
+        lambda: asked(held(passport_date=pd.to_datetime(["2020-01-01"] * 2)), drop=[])),
     "one bound": (errors.SpecError, "two numbers", lambda: asked(public={"age": (5,)})),
     "values twice": (errors.SpecError, "declared twice", lambda: asked(public={"region": ["north", "north"]})),
     "no values": (errors.SpecError, "declare its `values`", lambda: asked(public={"region": []})),
+    "two numbers as a list": (errors.SpecError, "a tuple, (0, 110), on the command line 0..110; two values are",
+        lambda: asked(public={"age": [0, 110]})),
+    "values that do not fit": (errors.SpecError, "'18-64' is none; bounds are",
+        lambda: asked(public={"age": ["18-64"]})),
+    "one value": (errors.SpecError, "'north' is one value", lambda: asked(public={"region": ["north"]})),
+    "values that are no texts": (errors.SpecError, "1234 is none: quote it",
+        lambda: asked(public={"region": [1234, 5]})),
+    "parts as values": (errors.SpecError, "values of numbers are integers",
+        lambda: asked(public={"income": [0.5, 1, 2]})),
+    "values of booleans": (errors.SpecError, "holds booleans", lambda: asked(public={"smokes": ["yes", "no"]})),
+    "two days as a list": (errors.SpecError, "on the command line 2020-01-01..2021-01-01",
+        lambda: asked(public={"joined": ["2020-01-01", "2021-01-01"]})),
+    "a set": (errors.SpecError, "a set has no order", lambda: asked(public={"region": {"north", "south"}})),
+    "nothing said": (errors.SpecError, "leave it out of public", lambda: asked(public={"region": None})),
+    "no finite bounds": (errors.SpecError, "finite numbers", lambda: asked(public={"age": (0, math.inf)})),
+    "a bound that is nan": (errors.SpecError, "finite numbers", lambda: asked(public={"age": (math.nan, 5)})),
+    "a key that is misspelt": (errors.SpecError, "public: region: valuse: there is no such setting here; did you",
+        lambda: asked(public={"region": {"valuse": ["north"]}})),
+    "texts of numbers": (errors.SpecError, "holds numbers, which are no texts",
+        lambda: asked(public={"income": "text"})),
+    "names that are numbers": (errors.SpecError, "the column 3 has a name",
+        lambda: asked(pd.DataFrame({3: [1, 2]}), drop=[])),
+    "names of two levels": (errors.SpecError, "'_'.join",
+        lambda: asked(pd.DataFrame([[1]], columns=pd.MultiIndex.from_tuples([("a", 1)])), drop=[])),
+    "intervals": (errors.SpecError, "'band' holds intervals",
+        lambda: asked(held(band=pd.cut(pd.Series([1, 2]), 2)), drop=[])),
+    "complex numbers": (errors.SpecError, "'z' holds complex numbers", lambda: asked(held(z=[1j, 2]), drop=[])),
     "numbers of texts": (errors.SpecError, "holds texts", lambda: asked(public={"region": "number"})),
     "a column of lists": (errors.SpecError, "'tags' holds list", lambda: asked(held(tags=[[1], [2]]), drop=[])),
     "several types": (errors.ColumnMismatch, "several types", lambda: asked(held(mix=["a", 2.5]), drop=[])),
@@ -201,7 +237,8 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         lambda: asked().sample(5, seeds=1)),  # type: ignore[call-arg]
     "another frame": (errors.ColumnMismatch, "'region' is missing",
         lambda: asked(ledger=dpdist.Ledger("others.db"), dataset="others").fit(people().drop(columns="region"))),
-    "a second release": (errors.BudgetExceeded, "dataset=", lambda: asked().fit(people())),
+    "a second release": (errors.BudgetExceeded, "has (1, 1e-9) for all its releases, 1 charge before this one, and",
+        lambda: asked().fit(people())),
 }  # fmt: skip
 
 
@@ -239,16 +276,175 @@ def test_zeros_within_public_bounds_are_released_as_zeros(folder: Path) -> None:
     assert drawn["size"].min() == "small"
 
 
+def dated(rows: int = 3_000) -> Any:
+    rng = np.random.default_rng(3)
+    born = pd.Timestamp("1950-01-01") + pd.to_timedelta(rng.integers(0, 20_000, rows), unit="D")
+    seen = pd.Timestamp("2023-01-01") + pd.to_timedelta(rng.integers(0, 500 * 86_400, rows), unit="s")
+    return pd.DataFrame(
+        {
+            "day": born.date,
+            "born": born.astype("datetime64[ns]"),
+            "seen": seen,
+            "zoned": seen.tz_localize("Europe/Berlin", ambiguous=False, nonexistent="shift_forward"),
+            "member": rng.random(rows) < 0.3,
+        }
+    )
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "csv", "parquet"])
+def test_dates_and_moments_are_found_as_such(kind: str, folder: Path) -> None:
+    frame = dated()
+    frame.loc[0, ["day", "born"]] = None
+    frame.to_csv("dated.csv", index=False, na_rep="NA")
+    pq.write_table(pa.Table.from_pandas(frame), "dated.parquet")
+    given: Any = f"dated.{kind}"
+    if kind in ("pandas", "polars"):
+        given = frame if kind == "pandas" else pytest.importorskip("polars").from_pandas(frame)
+    ledger = dpdist.Ledger(f"dated-{kind}.db")
+    ledger.create("own", epsilon=4, delta=1e-8)
+    account: Any = {"delta": 1e-9, "ledger": ledger, "dataset": "own"}
+    made = dpdist.Synthesizer.from_frame(given, epsilon=2, name=f"dated-{kind}", **account).fit(given, test_key=KEY)
+    assert [one.kind for one in made.schema.attributes] == ["date", "date", "datetime", "datetime", "categorical"]
+    day, born, seen, zoned, _ = made.schema.attributes
+    for one, first, last in (
+        (day, "1950", "2004"),
+        (born, "1950", "2004"),
+        (seen, "2023", "2024"),
+        (zoned, "2023", "2024"),
+    ):
+        low, high = map(one.shown, one.bounds)
+        assert abs(int(low[:4]) - int(first)) <= 5
+        assert abs(int(high[:4]) - int(last)) <= 5
+    drawn = made.sample(1_000, where=f"day >= '{day.shown(day.bin_edges[20])}'")
+    drawn = drawn if kind == "pandas" else pd.DataFrame(drawn.to_pandas())
+    assert str(min(drawn["day"]))[:10] >= day.shown(day.bin_edges[20])
+    hours = pd.to_datetime(drawn["seen"]).dt.hour
+    assert set(hours) == set(range(24))
+    assert set(pd.to_datetime(drawn["born"]).dt.hour) == {0}
+    if kind != "csv":  # whose texts have no zone in common
+        assert str(drawn["zoned"].dtype).endswith("Europe/Berlin]")
+    types = {name: str(values.dtype) for name, values in made.release_.to_pandas().items()}
+    assert all(types[name].startswith("datetime64") for name in ("day", "born", "seen", "zoned"))
+    fields = json.loads(Path(made.release_.path, "_datapackage.json").read_text())["resources"][0]["schema"]["fields"]
+    assert [field["type"] for field in fields[:4]] == ["date", "date", "datetime", "datetime"]
+    made.schema.save("dated.yaml")
+    again = dpdist.Synthesizer("dated.yaml", epsilon=1, settings={"data.minimum_records": 1_000}, **account)
+    assert again.fit(given, test_key=KEY).release_.schema == made.schema
+
+
+def test_the_command_line_takes_dates_and_booleans_of_a_text_file(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    command: Command = request.getfixturevalue("dpdist")
+    frame = dated(1_000)[["day", "member"]].rename(columns={"day": "DATE"})
+    frame.to_csv(tmp_path / "unrate.csv", index=False)
+    done = command("synthesize", "unrate.csv", "--epsilon", "1", "--public", "DATE=1948-01-01..2024-12-01", "--ledger",
+        "cli.db", "--schema", "unrate.yaml")  # fmt: skip
+    assert done.code == 0, done.err
+    found, member = dpdist.Schema.from_yaml("unrate.yaml").attributes
+    assert (found.kind, *map(found.shown, found.bounds or ())) == ("date", "1948-01-01", "2024-12-01")
+    assert member.values == ("false", "true")
+    shares = dpdist.open_release("releases/unrate").to_pandas()["member"].value_counts(normalize=True)
+    assert 0.1 < shares[True] < 0.5
+    wrong = command("synthesize", "unrate.csv", "--epsilon", "1", "--public", "DATE=1948..2024", "--ledger", "no.db")
+    assert "('1950-01-01', '2004-12-31')" in wrong.err
+    assert not (tmp_path / "no.db").exists() or not dpdist.Ledger("no.db").show("frame").attempts
+
+
+def test_a_far_day_that_stands_for_none_is_kept(made: dpdist.Synthesizer) -> None:
+    far = date(9999, 12, 31)
+    table = pa.table(
+        {"until": pa.array([far if k % 5 < 2 else date(2020, 1 + k % 12, 1 + k % 28) for k in range(4_000)])}
+    )
+    given = {"epsilon": 2, "delta": 1e-9, "ledger": dpdist.Ledger("days.db")}
+    drawn = dpdist.Synthesizer.from_frame(table, **given).fit(table, test_key=KEY).sample(2_000)
+    assert drawn.schema.field("until").type == pa.date32()
+    assert abs(drawn["until"].to_pylist().count(far) / 2_000 - 0.4) < 0.05
+
+
 def test_days_have_public_bounds(made: dpdist.Synthesizer) -> None:
-    given = asked(public={"joined": (date(2020, 1, 1), "2020-03-31")})
-    joined = given.schema.attributes[-1]  # type: ignore[union-attr]
-    assert joined.bounds == (18_262, 18_352)
+    day, moment = (date(2020, 1, 1), "2020-03-31"), ("2020-01-01", pd.Timestamp("2020-03-31 12:00"))
+    ends = []
+    for said in (day, moment, tuple(pd.Timestamp(end, tz="UTC") for end in day)):
+        joined = asked(public={"joined": said}).schema.attributes[-1]  # type: ignore[union-attr]
+        ends.append([joined.kind, *map(joined.shown, joined.bounds or ())])
+    assert ends[0] == ends[2] == ["datetime", "2020-01-01 00:00:00", "2020-03-31 23:59:59"]
+    assert ends[1] == ["datetime", "2020-01-01 00:00:00", "2020-03-31 12:00:00"]
+    table = pa.table({"day": pa.array([date(2020, 1, 1)])})
+    given = dpdist.Synthesizer.from_frame(table, epsilon=1, delta=1e-9, public={"day": day})
+    assert given.schema.attributes[0].bounds == (18_262, 18_352)  # type: ignore[union-attr]
     with pytest.raises(errors.SpecError, match="public: joined"):
         asked(public={"joined": ("yesterday", "today and more")})
 
 
-def test_days_come_back_as_days(made: dpdist.Synthesizer) -> None:
-    table = pa.table({"day": pa.array([date(2020, 1, 1 + k % 28) for k in range(4_000)])})
-    ledger = dpdist.Ledger("days.db")
-    found = dpdist.Synthesizer.from_frame(table, epsilon=2, delta=1e-9, ledger=ledger).fit(table)
-    assert found.sample(5).schema.field("day").type == pa.date32()
+def test_what_lies_outside_of_bounds_that_are_found_is_said(folder: Path) -> None:
+    rng = np.random.default_rng(3)
+    far = (10 ** rng.uniform(4, 14, 4_000)).astype(int)
+    frame = pd.DataFrame({"fee": np.where(rng.random(4_000) < 0.06, far, rng.integers(100, 200, 4_000))})
+    frame["none"], frame["far"], frame["all"] = 0.0, np.inf, 1e300
+    frame["large"] = 2**62 + 5
+    ledger = dpdist.Ledger("outside.db")
+    made = asked(frame, public={}, drop=[], ledger=ledger).fit(frame, test_key=KEY)
+    (caution,) = (text for text in made.release_.manifest.cautions if "'fee'" in text)
+    assert "about 8 % (+-2 %)" in caution
+    assert "fee 8 % (+-2 %)" in repr(made)
+    assert set(made.sample(50)["none"]) == {0.0}
+    bounds = {a.name: a.bounds for a in made.release_.schema.attributes}
+    assert all(bounds[name][1] > 2**61 for name in ("far", "all", "large"))
+
+
+def test_what_is_public_may_be_an_array_or_keys(folder: Path) -> None:
+    frame = held(kids=[0, 5], z=[1j, 2])
+    given = {"public": {"age": {"bounds": (0, 9)}, "kids": np.arange(6)}, "drop": ["z"]}
+    age, kids = asked(frame, **given).schema.attributes  # type: ignore[union-attr]
+    assert (age.kind, age.bounds) == ("integer", (0, 9))
+    assert kids.values == (0, 1, 2, 3, 4, 5)
+    _, kids = asked(frame, **given | {"public": {"kids": {"values": [0, 5]}}}).schema.attributes  # type: ignore[union-attr]
+    assert (kids.kind, kids.values) == ("categorical", (0, 5))
+
+
+def graded(rows: int = 3_000) -> Any:
+    rng = np.random.default_rng(4)
+    grade = rng.choice(["high", "low", "mid"], rows, p=[0.2, 0.45, 0.35]).astype(object)
+    grade[:40] = [f"rare {k}" for k in range(40)]
+    order = ["low", "mid", "high", *(f"rare {k}" for k in range(40))]
+    kids = pd.Categorical(rng.integers(0, 4, rows))
+    return pd.DataFrame(
+        {"grade": pd.Categorical(grade, order, ordered=True), "shop": pd.Categorical(grade), "kids": kids}
+    )
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_types_of_a_sample_do_not_depend_on_its_size(kind: str, folder: Path) -> None:
+    """Categories are those of the release: in the order of their type, then the others."""
+    frame = graded()
+    given = {"drop": [], "public": {"shop": ["mid", "low", "high"]}, "epsilon": 3}
+    if kind == "polars":
+        polars = pytest.importorskip("polars")
+        enum = polars.Enum(frame["grade"].cat.categories.tolist())
+        frame = polars.from_pandas(frame).with_columns(polars.col("grade").cast(polars.String).cast(enum))
+    made = asked(frame, **given, ledger=dpdist.Ledger(f"graded-{kind}.db")).fit(frame, test_key=KEY)
+    few, many = made.sample(1), made.sample(2_000)
+    assert list(few.dtypes) == list(many.dtypes)
+    found = [value for value in ("low", "mid", "high", "other values") if value in made.schema.attributes[0].values]
+    assert found[:3] == ["low", "mid", "high"]
+    if kind == "polars":
+        assert few.schema["grade"] == polars.Enum(found)
+        return
+    assert few["grade"].dtype == pd.CategoricalDtype(found, ordered=True)
+    assert many["shop"].cat.categories.tolist() == ["mid", "low", "high"]
+    assert set(many["kids"].cat.categories) >= {0, 1, 2, 3}
+
+
+def test_digits_after_a_zero_are_texts(folder: Path) -> None:
+    rng = np.random.default_rng(5)
+    lines = [
+        f"{z:05},{k}" for z, k in zip(rng.choice([1234, 20115, 99501], 2_000), rng.integers(0, 9, 2_000), strict=True)
+    ]
+    Path("zips.csv").write_text("\n".join(["zipcode,kids", *lines]))
+    ledger = dpdist.Ledger("zips.db")
+    made = asked("zips.csv", drop=[], public={"kids": (0, 8)}, ledger=ledger).fit("zips.csv", test_key=KEY)
+    assert {"01234", "20115", "99501"} <= set(made.sample(500)["zipcode"].to_pylist())
+    with pytest.raises(errors.SpecError, match="1234 is none: quote it"):
+        asked("zips.csv", drop=[], public={"zipcode": [1234, 20115]})
+    assert asked("zips.csv", drop=[], public={"zipcode": (0, 99_999)}).schema.attributes[0].kind == "integer"

@@ -138,7 +138,9 @@ def test_a_release_shows_its_guarantee_and_opens_verified(ledger: dpdist.Ledger)
     release = dpdist.release(spec(), data=frame(), ledger=ledger)
     assert release.guarantee == release.manifest.guarantee
     assert (release.epsilon, release.delta) == (5, 1e-7)
-    shown = [release, release.schema, release.verify(), ledger.show("people"), *release.infer("mean size")]
+    answers = release.infer("mean size")
+    assert answers._repr_html_().count("<tr>") == len(answers) == 1
+    shown = [release, release.schema, release.verify(), ledger.show("people"), *answers]
     for thing, said in zip(
         shown, (release.guarantee, "grade ordinal: low, mid, high", "Verdict", "Allows", "95 %"), strict=True
     ):

@@ -168,7 +168,7 @@ def _fitted(of: Replicates, name: str, fit: Any, is_logistic: bool) -> tuple[np.
     """Coefficients of some records, and their standard errors in a simple random sample."""
     outcome, listed = REGRESSIONS[name]
     columns = [_term(of, text) for text in (outcome, *listed_in(listed))]
-    grouped, weights = of.grouped(columns)
+    grouped, weights = of.grouped(np.arange(len(of.ratios)), columns)
     terms = np.concatenate([np.ones((len(grouped), 1)), grouped[:, 1:]], axis=1)
     weights = weights[:, :1] / of.weight
     return _robust(terms, grouped[:, 0], weights[:, 0], fit(terms, grouped[:, 0], weights)[:, 0], is_logistic)

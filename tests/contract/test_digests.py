@@ -490,7 +490,7 @@ ALIKE = (
 )
 """Cases that go through the lines that others of their family go through: `processors.py` alone runs them, once."""
 
-LONG = ("acs2024-households", "adult-federated")
+LONG = ("acs2024-households", "adult-federated", "demo", "two-stage, parties")
 """Cases that take more than two seconds, each beside a test of its family: `processors.py` alone runs them."""
 
 

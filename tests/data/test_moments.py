@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
@@ -41,9 +42,11 @@ DAYS = [dt.date(1969, 12, 30), None, dt.date(1970, 1, 3), dt.date(1970, 1, 4), d
         pa.array(
             [None if d is None else dt.datetime(d.year, d.month, d.day, 23, 59) for d in DAYS], pa.timestamp("us")
         ),
+        pc.assume_timezone(pa.array(DAYS, pa.date32()).cast(pa.timestamp("s")), "Asia/Tokyo"),
         pa.array([None if d is None else d.isoformat() for d in DAYS]),
         pa.array([None if d is None else d.isoformat() for d in DAYS]).dictionary_encode(),
         pa.array([None if d is None else f"{d} 11:12:13" for d in DAYS], pa.large_string()),
+        pa.array([None if d is None else f"{d}T00:12:13.5+09:00" for d in DAYS]),
     ],
     ids=lambda array: str(array.type),
 )
@@ -85,7 +88,7 @@ def test_moments_are_cut_to_their_second(unit: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "kind"), [(DAY, pa.int32()), (DAY, pa.timestamp("us", "UTC")), (MOMENT, pa.float64())], ids=str
+    ("settings", "kind"), [(DAY, pa.int32()), (DAY, pa.time32("s")), (MOMENT, pa.float64())], ids=str
 )
 def test_types_without_days_are_refused(settings: dict[str, Any], kind: pa.DataType) -> None:
     with pytest.raises(ColumnMismatch, match="which cannot hold"):

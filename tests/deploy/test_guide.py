@@ -117,6 +117,6 @@ def test_they_are_in_step() -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_they_are_what_helm_installs(name: str) -> None:
     """Read back as Kubernetes would read them."""
-    assert [m for m in yaml.safe_load_all((FOLDER / f"{name}.yaml").read_text()) if m] == render(
+    assert [m for m in yaml.load_all((FOLDER / f"{name}.yaml").read_text(), yaml.CSafeLoader) if m] == render(
         example(name)
     ).manifests

@@ -278,6 +278,7 @@ def house(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch) ->
         made.stop()
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_heading_release(house: House) -> None:
     prepare = house.services["prepare"]["command"]
     house.run("prepare", prepare)

@@ -97,6 +97,17 @@ def test_targets() -> None:
         named_target(VIEW, "c")
 
 
+def test_the_default_target_is_the_last_attribute_of_a_few_values() -> None:
+    """By the schema alone; a missing category is no value."""
+    income = {"name": "income", "kind": "categorical", "values": ["low", "high"], "missing": {"category": "unknown"}}
+    country = {"name": "country", "kind": "categorical", "values": [f"c{i}" for i in range(40)]}
+    gain = {"name": "gain", "kind": "number", "bounds": [0, 9]}
+    sex = {"name": "sex", "kind": "categorical", "values": ["f", "m"]}
+    for attributes, place in (((sex, income), 1), ((sex, income, country, gain), 1), ((gain, country), 1)):
+        view = view_of(Schema.model_validate({"attributes": list(attributes)}))
+        assert named_target(view, None) == place
+
+
 @pytest.mark.parametrize(
     ("spec", "name"),
     [

@@ -12,8 +12,10 @@ import pytest
 from needs import left_out
 
 from dpdist.evaluation.page import page as page_module
-from dpdist.evaluation.page import plots
+from dpdist.evaluation.page import panels, plots
 from dpdist.evaluation.page.page import PageAbout, PageSection, PageTable, Plot, plain, render, text_of
+from dpdist.evaluation.records import view_of
+from dpdist.spec.schema import Schema
 from tests.evaluate.browser import chromium, visit
 
 EVIL = "</td></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}$\\foo^{"
@@ -214,6 +216,43 @@ def test_nothing_is_logged_or_asked_for(written: Path, width: int, dark: bool, p
     assert seen.requests == []
     assert seen.answers[0] is True
     assert seen.answers[1] == ("rgb(230, 233, 237)" if dark else "rgb(0, 0, 0)" if paper else "rgb(27, 31, 36)")
+
+
+SEEN = """(() => {
+  const ends = [...document.querySelectorAll("figure")].map((f) => [
+    f.classList.contains("more"), f.querySelector(":scope > .scroll, :scope > .plot")]);
+  return ends.filter(([, part]) => part).every(([more, part]) => more === part.scrollWidth > part.clientWidth + 1);
+})()"""
+MORE = "[...document.querySelectorAll('figure.more > figcaption')].map((caption) => caption.textContent)"
+SMALL = """Math.min(...[...document.querySelectorAll(".panels text")].map((text) =>
+  parseFloat(text.getAttribute("font-size") || 10) * text.getScreenCTM().a))"""
+
+
+@pytest.mark.parametrize(("width", "cut"), [(1280, []), (390, ["wide", "map"])])
+def test_what_is_cut_says_so_and_panels_can_be_read(width: int, cut: list[str], tmp_path: Path) -> None:
+    """A table of eleven columns and panels of attributes on a desktop and on a phone."""
+    if chromium() is None:
+        left_out("Chromium", "apt-get install chromium")
+    axis = view_of(Schema.model_validate({"attributes": [{"name": "age", "kind": "integer", "bounds": [0, 40]}]})).axes[
+        0
+    ]
+    shares = panels.Shares(axis, np.full(41, 1 / 41), np.full(41, 1 / 41))
+    drawn = (
+        panels.profile_plot("panels", [shares] * 3),
+        plots.heat_maps("map", [f"name {i}" for i in range(16)], [("map", np.ones((16, 16)))], alt="map"),
+    )
+    columns = ("marginals", "number", "mean", "median", "largest", "two real halves", "independence", "score")
+    columns += ("like a part of", "parities", "of halves")
+    table = PageTable("wide", columns, tuple((f"{k}-way", *[0.0123] * 10) for k in (4, 5)))
+    sections = [PageSection("wide", "Wide", "ok", "good", (table,), drawn)]
+    path = tmp_path / "page.html"
+    path.write_text(render(PageAbout(name="n", facts=(), guarantees=()), sections), encoding="utf-8")
+    seen = visit(path, width=width, scripts=[WIDE, SEEN, MORE, SMALL])
+    assert seen.log == []
+    fits, says, more, least = seen.answers
+    assert (fits, says) == (True, True)
+    assert sorted(more) == sorted(cut)
+    assert least > 9  # pixels of the smallest text
 
 
 def test_tables_sort_by_number_and_scripts_that_got_in_do_nothing(written: Path) -> None:

@@ -7,10 +7,11 @@ from math import prod
 import numpy as np
 import pytest
 
-from dpdist.evaluation.page import plots
-from dpdist.evaluation.records import Axis, View
+from dpdist.evaluation.page import panels, plots
+from dpdist.evaluation.records import Axis, View, view_of
 from dpdist.evaluation.utility import marginals
 from dpdist.evaluation.utility.similarity import marginal_section, wide_section
+from dpdist.spec.schema import Schema
 
 pytest.importorskip("matplotlib")
 SIZES = (4, 3, 2, 2, 2)
@@ -110,10 +111,59 @@ def test_labels_are_whole_and_maps_have_a_scale() -> None:
     (picture,) = marginals.pictures(counts, view())
     heat = plots.heat_maps("maps", view().names, [("one", np.full((5, 5), -0.03))], alt="maps")
     for plot in (picture, heat):
-        text = plot.svg.replace("\n", " ")
+        text = plot.svg.replace("\n", " ") + " ".join(panel.title for panel in plot.panels)
         assert all(word in text for word in LONG.split())
         assert "…" not in text
     assert ">-0.03</text>" in heat.svg  # where the matrix ends
     assert "var(--other)" in heat.svg
     assert "var(--bad)" not in heat.svg
     assert "var(--real)" in heat.svg
+    several = plots.heat_maps("maps", "abc", [("real", np.eye(3)), ("released", np.eye(3))], alt="maps")
+    assert [panel.title for panel in several.panels] == ["real", "released"]
+
+
+NUMBER = {"name": "bmi", "kind": "number", "bounds": [0, 100], "missing": {"category": "unknown"}}
+EDGES = [*range(0, 45, 3), 60]
+KINDS = {
+    "as wide as they are": NUMBER | {"bins": {"edges": EDGES}},
+    "a heap": NUMBER | {"bins": {"edges": EDGES}, "heaps": [0.0]},
+    "equal": NUMBER | {"bins": {"count": 20}},
+    "months": NUMBER | {"kind": "date", "bounds": ["2020-01-01", "2021-12-31"], "bins": {"every": "month"}},
+    "none missing": NUMBER | {"bins": {"count": 20}, "missing": "refuse"},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "notes"),
+    [
+        ("as wide as they are", ["unknown: real 20.0\u00a0%, released 10.0\u00a0%", "share per 1"]),
+        ("a heap", ["unknown: real", "unequal width, drawn equally wide"]),
+        ("equal", ["unknown: real"]),
+        ("months", ["unknown: real"]),
+        ("none missing", []),
+    ],
+)
+def test_lines_have_no_missing_values_and_their_bins_are_as_wide_as_they_are(
+    kind: str, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Matplotlib is given: ends of the bins, and densities that integrate to the shares."""
+    from matplotlib.axes import Axes
+
+    (axis,) = view_of(Schema.model_validate({"attributes": [KINDS[kind]]})).axes
+    drawn: list[tuple[np.ndarray, np.ndarray]] = []
+    monkeypatch.setattr(Axes, "stairs", lambda self, values, ends, **_: drawn.append((values, ends)))
+    values = axis.size - (axis.missing is not None)
+    shares = [np.append(np.full(values, (1 - m) / values), [m] * (axis.size - values)) for m in (0.2, 0.1)]
+    (panel,) = panels.profile_plot("p", [panels.Shares(axis, *shares)]).panels
+    said = panel.note.split("; ") if panel.note else []
+    assert len(said) == len(notes)
+    assert all(note in one for note, one in zip(notes, said, strict=True))
+    for (heights, ends), share in zip(drawn, shares, strict=True):
+        assert len(heights) == values
+        if kind == "as wide as they are":
+            assert ends.tolist() == [*EDGES, 100]
+            np.testing.assert_allclose(heights * np.diff(ends), share[:values])
+        else:
+            np.testing.assert_allclose(heights, share[:values])
+            assert np.ptp(np.diff(ends)) < 4  # days of a month
+    assert panel.title == "bmi"

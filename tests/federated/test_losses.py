@@ -4,7 +4,6 @@ import math
 import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,9 @@ from dpdist.publish.manifest import Manifest
 
 CLIENTS = ("east", "north", "south", "west")
 QUESTIONS = ("answer 0", "answer 2", "answer 5")  # one-way tables, grids of all pairs, and the accuracy
-STEPS = [*product(("join", *QUESTIONS, "unmask 1", "commit"), (False, True)), ("ready", False)]
+ANYWHERE = ("join", *QUESTIONS, "unmask 1", "commit")
+STEPS = [(step, False) for step in (*ANYWHERE, "ready")]
+STEPS += [pytest.param(step, True, marks=pytest.mark.slow) for step in ANYWHERE]
 
 
 @dataclass

@@ -16,6 +16,7 @@ from published import published
 from releases import KEY, table
 from typer.testing import CliRunner
 
+from dpdist.accuracy.intervals import CellErrors
 from dpdist.cli import app
 from dpdist.errors import SpecError
 from dpdist.inference.comparisons import answer, by_replicates, mean
@@ -155,6 +156,33 @@ def test_a_mean_is_that_of_its_noisy_table_where_that_is_nearer(
     for factor in (20, np.inf):  # a table with more noise, or with cells that were measured together with others only
         monkeypatch.setattr(Published, "measured", lambda *_, factor=factor: (noisy, noise * factor))
         assert [mean(replicates, "mean age")] == by_replicates(replicates, "mean age")
+
+
+def test_the_mean_of_a_rare_group_may_have_lost_its_dependence(
+    opened: Published, replicates: Replicates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors of a model that misses how a group differs have one direction: they do not cancel as independent ones do,
+    whatever the replicates say.
+    """
+    monkeypatch.setattr(Published, "measured", lambda *_: None)
+    monkeypatch.setattr(CellErrors, "half_width", lambda self, attributes, counts: np.full(counts.shape, 9.8))
+    names, codes = opened.schema.names, list(replicates.codes)
+    age, region = names.index("age"), names.index("region")
+    codes[region] = np.where(np.arange(len(codes[region])) % 100, 1, 0).astype(np.uint8)
+    unmoved = replace(replicates, codes=codes, ratios=np.ones_like(replicates.ratios[:, :1]))
+    found = {}
+    for value in range(2):
+        text = f"mean age where region = {opened.schema.attributes[region].values[value]!r}"
+        (found[value],) = by_replicates(unmoved, text)
+        counts = np.bincount(codes[age][codes[region] == value], minlength=20)
+        inside = counts * replicates.weight
+        errors, drawn = 5.0 * (counts > 0).sum(), np.sqrt(2 / np.pi) * np.sqrt(inside).sum()
+        away = opened.bin_means["age"] - found[value].estimate
+        lost = np.sqrt(max(errors**2 - drawn**2, (0.1 * errors) ** 2)) * (inside @ away**2) / (inside @ np.abs(away))
+        assert found[value].deviation >= 0.99 * lost / 1.96 / inside.sum()
+    assert found[0].deviation > 10 * found[1].deviation  # much of a rare group, little of the others
+    (both,) = by_replicates(unmoved, f"{text} minus {found[0].question}")
+    assert both.deviation == pytest.approx(np.hypot(found[0].deviation, found[1].deviation), rel=1e-3)
 
 
 def test_errors_that_two_sides_share_cancel(opened: Published) -> None:

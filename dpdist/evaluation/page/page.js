@@ -19,3 +19,10 @@ for (const table of document.querySelectorAll("table")) {
     body.append(...rows.map((pair) => pair[1]));
   }));
 }
+const hint = () => {
+  for (const part of document.querySelectorAll(".scroll, .plot")) {
+    part.parentElement.classList.toggle("more", part.scrollWidth > part.clientWidth + 1);
+  }
+};
+addEventListener("resize", hint);
+hint();

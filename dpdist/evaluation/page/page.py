@@ -53,9 +53,14 @@ class Plot:
     """A plot of the page."""
 
     title: str
-    svg: str  # one `<svg>` element, as `dpdist.evaluation.page.plots.svg_of` writes it
+    svg: str  # one `<svg>` element, as `dpdist.evaluation.page.plots.svg_of` writes it; empty of one with panels
     alt: str  # what the plot shows, for who cannot see it
     wide: bool = False  # whether its text would be too small on a phone, where it is scrolled instead of shrunk
+    note: str = ""  # a sentence under it
+    panels: tuple[Plot, ...] = ()  # plots in its place, as many side by side as there is room for
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "note", _spaced(self.note))
 
 
 @dataclass(frozen=True)
@@ -205,11 +210,16 @@ def _shown(section: PageSection) -> dict[str, object]:
         "question": QUESTIONS.get(section.name, ""),
         "verdict": section.verdict,
         "state": section.state,
-        "plots": [
-            {"title": plot.title, "alt": plot.alt, "svg": _trusted(_checked(plot)), "wide": plot.wide}
-            for plot in section.plots
-        ],
+        "plots": [*map(_shown_plot, section.plots)],
         "tables": [_shown_table(table) for table in section.tables],
+    }
+
+
+def _shown_plot(plot: Plot) -> dict[str, object]:
+    return {
+        **{"title": plot.title, "alt": plot.alt, "wide": plot.wide, "note": plot.note},
+        "svg": "" if plot.panels else _trusted(_checked(plot)),
+        "panels": [*map(_shown_plot, plot.panels)],
     }
 
 

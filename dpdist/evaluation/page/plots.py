@@ -133,7 +133,7 @@ def legend(axes: Any, **options: Any) -> None:
 
 def box_plot(title: str, groups: Mapping[str, Sequence[tuple[str, NDArray[Any], str]]], *, label: str) -> Plot:
     """Box plots side by side: for each group its boxes (name, values, colour); `label` is that of the axis."""
-    figure, axes = new_figure(7.2, 3.4)
+    figure, axes = new_figure(5.4, 3.0)
     seen: set[str] = set()
     ticks = []
     for place, (_group, boxes) in enumerate(groups.items()):
@@ -174,12 +174,12 @@ def bar_plot(
     title: str, names: Sequence[str], series: Sequence[tuple[str, Sequence[float], str]], *, label: str
 ) -> Plot:
     """Horizontal bars of several series for each name, the first name on top."""
-    figure, axes = new_figure(7.2, 0.8 + max(1.6, 0.17 * len(names) * (len(series) + 0.6)))
+    figure, axes = new_figure(5.4, 0.8 + max(1.6, 0.17 * len(names) * (len(series) + 0.6)))
     place = np.arange(len(names))
     height = 0.8 / len(series)
     for number, (name, values, colour) in enumerate(series):
         axes.barh(place + (number - (len(series) - 1) / 2) * height, values, height * 0.92, color=colour, label=name)
-    axes.set_yticks(place, [_wrapped(name) for name in names])
+    axes.set_yticks(place, [wrapped(name) for name in names])
     axes.invert_yaxis()
     axes.set_xlabel(label)
     axes.grid(axis="x")
@@ -188,28 +188,29 @@ def bar_plot(
 
 
 def heat_maps(title: str, names: Sequence[str], maps: Sequence[tuple[str, NDArray[Any]]], *, alt: str) -> Plot:
-    """Square matrices side by side, each above its scale, which ends where they do: blue above zero, orange below."""
-    side = max(2.4, min(0.24 * len(names), 5.0))
-    size = max(side * len(maps) + 1.2, 6.4), side + 1.9
-    figure, axes = new_figure(*size, 2, len(maps), gridspec_kw={"height_ratios": [12, 0.5]})
-    labels = [_wrapped(text) for text in names] if len(names) <= _NAMED else []
-    for number, ((axis, scale), (name, matrix)) in enumerate(zip(axes.reshape(2, -1).T, maps, strict=True)):
-        values = np.clip(np.nan_to_num(matrix), -1, 1)
-        limit = float(np.abs(values).max(initial=0)) or 1.0
-        strength = np.round(values / limit * 25) / 25
-        _levels(axis, strength)
-        axis.set_title(name, fontsize=10)
-        axis.set_xlim(-0.5, len(names) - 0.5)
-        axis.set_ylim(len(names) - 0.5, -0.5)
-        axis.set_aspect("equal")
-        axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=7)
-        axis.set_yticks(range(len(labels)), labels if number == 0 else [""] * len(labels), fontsize=7)
-        steps = np.arange(-25 if (values < 0).any() else 0, 26)
-        _levels(scale, steps[None] / 25)
-        ends = [0, len(steps) - 1] if steps[0] == 0 else [0, 25, len(steps) - 1]
-        scale.set_xticks(ends, [f"{limit * steps[place] / 25:.3g}" for place in ends], fontsize=7)
-        scale.set(yticks=[], xlim=(-0.5, len(steps) - 0.5), ylim=(0.5, -0.5))
-    return Plot(title, svg_of(figure, title), alt, wide=True)
+    """Square matrices, each above its scale, which ends where it does: blue above zero, orange below."""
+    if len(maps) == 1:
+        return Plot(title, _heat_map(title, names, maps[0][1]), alt, wide=True)
+    drawn = [(name, _heat_map(f"{title} {i}", names, matrix)) for i, (name, matrix) in enumerate(maps)]
+    return Plot(title, "", alt, panels=tuple(Plot(name, svg, f"{name}: {alt}", wide=True) for name, svg in drawn))
+
+
+def _heat_map(key: str, names: Sequence[str], matrix: NDArray[Any]) -> str:
+    side = max(2.4, min(0.26 * len(names), 5.0))
+    figure, (axis, scale) = new_figure(max(side + 1.2, 5.4), side + 1.9, 2, gridspec_kw={"height_ratios": [12, 0.5]})
+    labels = [wrapped(text) for text in names] if len(names) <= _NAMED else []
+    values = np.clip(np.nan_to_num(matrix), -1, 1)
+    limit = float(np.abs(values).max(initial=0)) or 1.0
+    _levels(axis, np.round(values / limit * 25) / 25)
+    axis.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5), aspect="equal")
+    axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=8)
+    axis.set_yticks(range(len(labels)), labels, fontsize=8)
+    steps = np.arange(-25 if (values < 0).any() else 0, 26)
+    _levels(scale, steps[None] / 25)
+    ends = [0, len(steps) - 1] if steps[0] == 0 else [0, 25, len(steps) - 1]
+    scale.set_xticks(ends, [f"{limit * steps[place] / 25:.3g}" for place in ends], fontsize=8)
+    scale.set(yticks=[], xlim=(-0.5, len(steps) - 0.5), ylim=(0.5, -0.5))
+    return svg_of(figure, key)
 
 
 def _levels(axis: Any, strength: NDArray[Any]) -> None:
@@ -221,41 +222,6 @@ def _levels(axis: Any, strength: NDArray[Any]) -> None:
         _polygons(axis, squares, REAL if level > 0 else OTHER, float(abs(level)))
 
 
-Profile = tuple[str, Sequence[str], Floats, Floats]
-"""An attribute: its name, the labels of its values, real shares and released ones."""
-
-
-def profile_plot(title: str, panels: Sequence[Profile]) -> Plot:
-    """Shares of the values of attributes, real beside released: bars, or steps where there are many values."""
-    rows = [panels[start : start + 2] for start in range(0, len(panels), 2)]
-    heights = [0.7 + 0.2 * max(min(len(labels), BARS) for _, labels, _, _ in row) for row in rows]
-    figure, axes = new_figure(8.6, sum(heights) + 0.4, len(rows), 2, gridspec_kw={"height_ratios": heights})
-    series = (("real", REAL, -0.2, "solid"), ("released", RELEASED, 0.2, "dashed"))
-    for axis, (name, labels, *shares) in zip(axes.reshape(-1), panels, strict=False):
-        axis.set_title(_wrapped(name, 44), fontsize=9, loc="left")
-        axis.tick_params(labelsize=7)
-        place = np.arange(len(labels))
-        for (what, colour, shift, line), values in zip(series, shares, strict=True):
-            if len(labels) <= BARS:
-                axis.barh(place + shift, values, 0.38, color=colour, label=what)
-            else:
-                axis.step(place, values, where="mid", color=colour, linestyle=line, linewidth=1.4, label=what)
-        if len(labels) <= BARS:
-            axis.set_yticks(place, [_wrapped(label) for label in labels])
-            axis.invert_yaxis()
-        else:
-            ends = [0, len(labels) // 2, len(labels) - 1]
-            axis.set_xticks(ends, [_wrapped(labels[end], 16) for end in ends])
-            axis.set_ylim(bottom=0)
-        (axis.xaxis if len(labels) <= BARS else axis.yaxis).set_major_formatter(lambda value, _: f"{100 * value:g} %")
-    for axis in axes.reshape(-1)[len(panels) :]:
-        axis.set_axis_off()
-    handles = axes.reshape(-1)[0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside upper left", ncols=2, frameon=False, fontsize=9, labelcolor=INK)
-    alt = f"Shares of the values of {', '.join(name for name, *_ in panels)}, real beside released."
-    return Plot(title, svg_of(figure, title), alt, wide=True)
-
-
 def density_plot(
     title: str, clouds: Sequence[tuple[str, NDArray[np.float64], str]], *, labels: tuple[str, str], alt: str
 ) -> Plot:
@@ -265,7 +231,7 @@ def density_plot(
     high = np.where(high > low, high, low + 1)
     low, high = low - (high - low) / 30, high + (high - low) / 30
     bins = [np.linspace(low[i], high[i], 37) for i in (0, 1)]
-    figure, axes = new_figure(7.2, 3.4, 1, len(clouds))
+    figure, axes = new_figure(5.4, 2.9, 1, len(clouds))
     counts = [np.histogram2d(points[:, 0], points[:, 1], bins=bins)[0] / max(len(points), 1) for _, points, _ in clouds]
     top = max(float(count.max()) for count in counts) or 1.0
     for axis, (name, _, colour), count in zip(np.atleast_1d(axes), clouds, counts, strict=True):
@@ -300,7 +266,7 @@ def _polygons(axis: Any, squares: list[list[tuple[float, float]]], colour: str, 
     axis.add_patch(PathPatch(Path(vertices, codes), facecolor=colour, alpha=alpha, linewidth=0))
 
 
-def _wrapped(text: str, width: int = 30) -> str:
+def wrapped(text: str, width: int = 30) -> str:
     """A label in lines."""
     return textwrap.fill(text, width) or " "
 

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from dpdist.data.count import PairCounts
 from dpdist.data.operators import Operator, pair_counts_operator, table_counts_operator, together
 from dpdist.data.records import BATCH_ROWS
-from dpdist.evaluation.page import plots
 from dpdist.evaluation.page.page import Plot, State
+from dpdist.evaluation.page.panels import Shares, profile_plot
 from dpdist.evaluation.records import View
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.formatting import number_of
@@ -165,7 +165,7 @@ def equivalent_share(score: float, scores: Floats, shares: Sequence[float] = SUB
     return float(np.exp(np.interp(-np.log(max(1000 - score, 1e-9)), -gaps, np.log(shares))))
 
 
-_PICTURES, _PANELS = 60, 12  # attributes drawn, and in one figure, at most
+_PICTURES = 60  # attributes drawn, at most
 # shares of records: that keep a dependence at least, that a release may lose, or lose of one without an exception, and
 # that it keeps unless it is bad
 _SURE, _LOST, _LOST_OF_ALL, _BROKEN = 0.98, 0.02, 0.005, 0.8
@@ -176,22 +176,12 @@ _GROUPS, _SUBSETS = 6, 100
 
 def pictures(counts: Mapping[str, Marginals], view: View) -> tuple[Plot, ...]:
     """The shares of the values of each attribute, real beside released."""
-    panels = []
-    for i, axis in enumerate(view.axes[:_PICTURES]):
-        real, released = (counts[name].table((i,)) / max(counts[name].records, 1) for name in ("real", "released"))
-        labels = list(axis.labels)
-        if axis.size > plots.BARS and not axis.ordered:
-            order = np.argsort(-real, kind="stable")
-            first, rest = order[: plots.BARS - 1], order[plots.BARS - 1 :]
-            labels = [*(labels[place] for place in first), f"{len(rest)} others"]
-            real, released = (np.append(part[first], part[rest].sum()) for part in (real, released))
-        panels.append((axis.name, labels, real, released))
-    parts = [panels[start : start + _PANELS] for start in range(0, len(panels), _PANELS)]
+    drawn = [
+        Shares(axis, *(counts[name].table((i,)) / max(counts[name].records, 1) for name in ("real", "released")))
+        for i, axis in enumerate(view.axes[:_PICTURES])
+    ]
     more = f", {len(view.axes) - _PICTURES} more are in the tables" if len(view.axes) > _PICTURES else ""
-    return tuple(
-        plots.profile_plot(f"Each attribute, real beside released ({part[0][0]} to {part[-1][0]}{more})", part)
-        for part in parts
-    )
+    return (profile_plot(f"Each attribute{more}", drawn),)
 
 
 @dataclass(frozen=True)

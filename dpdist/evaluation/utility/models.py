@@ -159,6 +159,7 @@ def fit(make: Maker, seed: int, matrix: Any, labels: Labels, test: Any) -> Model
     return ModelPredictions(predicted, score)
 
 
+_CLASSES = 10  # values of an attribute that is predicted by default, at most
 LEAST = 50  # fewest records to train on, and to test on
 
 
@@ -265,12 +266,14 @@ def too_small(name: str, title: str) -> PageSection:
 
 
 def named_target(view: View, name: str | None) -> int:
-    """The place of the attribute to predict; by default the last with two values. Raises SpecError: none."""
+    """The place of the attribute to predict; by default the last with two to `_CLASSES` values, as the schema has them:
+    tables end with what they are about. Raises SpecError: none has the name.
+    """
     if name is None:
-        sizes = view.sizes
-        finite = [i for i, axis in enumerate(view.axes) if axis.edges is None and axis.size > 1]
-        binary = [i for i in finite if sizes[i] == 2]
-        return binary[-1] if binary else min(finite, key=lambda i: sizes[i], default=len(sizes) - 1)
+        declared = [0 if axis.edges is not None else axis.size - (axis.missing is not None) for axis in view.axes]
+        few = [i for i, number in enumerate(declared) if 2 <= number <= _CLASSES]
+        finite = [i for i, number in enumerate(declared) if number > 1]
+        return few[-1] if few else min(finite, key=lambda i: declared[i], default=len(declared) - 1)
     if name not in view.names:
         raise SpecError(f"--target {name}: expected one of {', '.join(view.names)}")
     return view.names.index(name)

@@ -23,13 +23,15 @@ from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.calibration import project
 from dpdist.families.base.graph import table_pass
 from dpdist.families.base.values import named_values, noisy_counts
+from dpdist.families.synthesis.bounds import cells_to_cut, range_of
 from dpdist.families.synthesis.discovery import CELLS, SHARES, Discovery
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.calibrate import ABOVE
 from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import DAY, Count, Edges
 from dpdist.spec.schema import Schema
-from dpdist.spec.undeclared import MISSING, MOST_INTEGERS, UNBOUNDED
+from dpdist.spec.undeclared import MISSING, MOST_INTEGERS, is_unbounded
 from dpdist.spec.validation import change
 from dpdist.storage.stored import Stored, tree_of
 
@@ -43,17 +45,21 @@ _LARGEST = 1 << 62  # no sum of weights is larger: values that are named later a
 _MOST_BINS = 40  # in addition to heaps
 _LEAST_CELLS = 8
 _ZERO = 1 << 24  # parts of a range of any numbers; the first are taken for 0
-_SEEN = 2.5  # deviations from which on cells at an end have records
+_ANY = (0, 1 << 10)  # a range of which nothing is seen
+_ANY_DAY = (-25_567, 21_915)  # the same of days: from 1900 to 2029
+_ZEROS = 2.0  # deviations from which on a range reaches to 0
 _GAPS = 2.0  # deviations from which on values are missing
-_CLEAR = 4.0  # deviations from which on a coarse bin has records
+_CLEAR = 4.0  # deviations that noise hardly has
 _RESOLVED = 3.0  # deviations of the records of a coarse bin between public bounds, on average
 _FEW = 40.0  # deviations of all records up to which coarse bins are powers of four
-_BESIDE = 2.0  # the same for a bin beside one that has
 _FILLED = 2.0  # deviations of the records of a bin, at least: the model counts them again
 _EACH = 3.0  # the same of an integer that is a value, on average
 _HEAP = 6.0  # the same of a cell that is a bin of its own
+_FINEST = 2.0**-50  # the least step, in widths of a range
 # what numbers may be multiples of, and their texts; no text is among two, so a record counts once
 _STEPS = ((1.0, r"^-?\d+(\.0*)?$"), (0.01, r"^-?\d+\.(0[1-9]|[1-9]\d?)$"))
+# and moments: of days
+_DAYS = ((1.0, r"^\s*-?\d{4,}-\d\d-\d\d([ T]00:00(:00(\.0*)?)?(Z|[+-]\d\d:?\d\d)?)?\s*$"),)
 _WHOLE = 0.98  # share of a column's values that are multiples of its step, at least
 
 if TYPE_CHECKING:
@@ -69,6 +75,7 @@ class Discovered(Stored):
     FILE: ClassVar[str] = "discovered.json"
 
     attributes: str  # as JSON
+    outside: dict[str, tuple[float, float]]  # share of the records outside of bounds that were found, and its deviation
     records: int  # the noisy number of records, less four deviations
     spent: float  # of mu^2
 
@@ -82,6 +89,9 @@ def discover(attempt: DiscoveringAttempt) -> Discovered:
     attempt.public["discovered"] = {
         "columns": list(spec.undeclared),
         "share_of_mu_squared": found.spent / plan.mu**2,
+        "outside": {
+            name: {"share": share, "deviation": deviation} for name, (share, deviation) in found.outside.items()
+        },
         **tree_of(plan.discovery),
     }
     settings = {"schema": Schema.model_validate_json(found.attributes), "discover": None}
@@ -103,6 +113,7 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
     lacking = noisy("missing", absent, noise.values)
     made = {name: _text(name, i, named, lacking[i], noise) for i, name in enumerate(texts)}
     wide: list[_Range] = []
+    outside = dict[str, tuple[float, float]]()
     if numbers:
         exact = _split(spec.table, numbers, _counts(attempt, spec.table, numbers))
         groups = [_groups(spec.attribute(name), rows / noise.cells) for name in numbers]
@@ -118,6 +129,7 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
             if found.is_wide:
                 wide.append(found)
             made[name] = found.attribute()
+            outside |= found.outside(rows)
     if wide:
         deviation = noise.fine(len(wide), len(numbers))
         wide = [replace(one, deviation=deviation) for one in wide]
@@ -125,6 +137,7 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
         cells = noisy("fine", _counts(attempt, fine, fine.names), deviation)
         for one, own in zip(wide, _split(fine, fine.names, cells), strict=True):
             made[one.name] = one.attribute(own[:-1])
+            outside |= one.outside(rows, own)
     schema = _known(spec.table, made)
     others = rows * len(texts) - int(lacking.sum()) - sum(count for _, _, count in named)
     again = _again(attempt, schema, rows, others)
@@ -135,7 +148,7 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
         schema = _known(schema, {name: _text(name, i, named, lacking[i], noise) for i, name in enumerate(texts)})
     spent = noise.spent(len(texts), 1 + len(numbers) * (2 if wide else 1), len(stepped)) + again**2 * ABOVE
     records = max(rows - math.ceil(_CLEAR * noise.cells), 1)
-    return Discovered(schema.model_dump_json(exclude_defaults=True), records, spent)
+    return Discovered(schema.model_dump_json(exclude_defaults=True), outside, records, spent)
 
 
 def _known(schema: Schema, made: dict[str, Attribute]) -> Schema:
@@ -185,7 +198,7 @@ def _groups(given: Attribute, records: float) -> Counts:
     bounds, powers of two become powers of four where records are few.
     """
     lows = given.bin_ends()[0]
-    if given.bounds is None or given.bounds[1] < UNBOUNDED:
+    if not is_unbounded(given):
         number = min(max(int(records / _RESOLVED), _LEAST_CELLS // 2), len(lows))
         return np.arange(number) * len(lows) // number
     beside = np.arange(len(lows)) - int(np.searchsorted(lows, 0))
@@ -197,17 +210,21 @@ def _multiples(attempt: DiscoveringAttempt, names: Sequence[str]) -> Counts:
     """How many values of each column are multiples of a step, and of none before it."""
     with attempt.stage("counting steps") as progress:
         task = attempt.executor.tasks("steps")
-        parts = [task("count", count_multiples, part, i, names) for part, i in attempt.records.parts(task)]
+        dated = [name for name in names if attempt.spec.attribute(name).dated]
+        parts = [task("count", count_multiples, part, i, names, dated) for part, i in attempt.records.parts(task)]
         counts: Counts = attempt.executor.compute([task.tree("sum", sum, parts)], progress=progress)[0]
     return counts
 
 
-def count_multiples(table: Table | ArrowRecords, partition: int, names: Sequence[str]) -> Counts:
+def count_multiples(
+    table: Table | ArrowRecords, partition: int, names: Sequence[str], dated: Sequence[str] = ()
+) -> Counts:
     """See `_multiples`; for one partition."""
     counts = np.zeros((len(names), len(_STEPS)), np.int64)
     for arrays in table.texts(partition, names):
-        for column, texts in zip(counts, arrays, strict=True):
-            column += [pc.sum(pc.match_substring_regex(texts, text)).as_py() or 0 for _, text in _STEPS]
+        for name, column, texts in zip(names, counts, arrays, strict=True):
+            for place, (_, text) in enumerate(_DAYS if name in dated else _STEPS):
+                column[place] += pc.sum(pc.match_substring_regex(texts, text)).as_py() or 0
     return counts
 
 
@@ -234,7 +251,9 @@ class _Range:
     given: Attribute
     edges: Floats  # of the coarse bins that hold all but few values, the end of the last one too
     masses: Floats  # of these bins
-    has_gaps: bool  # whether values are missing
+    absent: int  # missing values
+    coarse: float  # deviation of the noise of coarse counts, `absent` too
+    beyond: int  # values in other bins
     step: float | None  # what values are multiples of
     deviation: float  # of the noise of a count
 
@@ -248,30 +267,35 @@ class _Range:
         """From the noisy counts of groups of bins, of the multiples and of all records."""
         lows, highs = given.bin_ends()
         lows, highs = lows[bins], np.append(lows[bins[1:]], highs[-1])
-        whole = given.kind == "integer"
+        whole = given.is_whole
         edges = np.append(lows, highs[-1] + whole).astype(np.float64)
         first, last = 0, len(lows) - 1
-        if highs[-1] >= UNBOUNDED:
-            clear, zero = np.flatnonzero(cells[:-1] >= _CLEAR * noise.cells), int(np.searchsorted(lows, 0))
-            first, last = (int(clear[0]), int(clear[-1])) if len(clear) else (zero, zero)
-            while first > 0 and cells[first - 1] >= _BESIDE * noise.cells:
-                first -= 1
-            while last < len(lows) - 1 and cells[last + 1] >= _BESIDE * noise.cells:
-                last += 1
-            if 0 < lows[first] ** 2 <= edges[last + 1]:
+        if is_unbounded(given):
+            seen, unit = range_of(cells[:-1] / noise.cells), DAY if given.kind == "datetime" else 1
+            ends = np.searchsorted(lows, [unit * end for end in (_ANY_DAY if given.dated else _ANY)]).tolist()
+            first, last = (ends[0], ends[1] - 1) if seen is None else seen
+            zero = int(np.searchsorted(lows, 0))
+            if given.dated is None and cells[zero] >= _ZEROS * noise.cells:
+                first, last = min(first, zero), max(last, zero)
+            if given.dated is None and 0 < edges[first] ** 2 <= edges[last + 1]:
                 first = zero  # a range that begins far below its end has a 0
         held = cells[first : last + 1]
         total = max(float(held.sum()), 1.0)
-        present = rows - int(cells[-1])
+        absent = int(cells[-1])
+        present = rows - absent
         reached = np.cumsum(steps) >= max(_WHOLE * present - 2 * _CLEAR * noise.steps, present / 2)
         step = _STEPS[int(np.argmax(reached))][0] if reached.any() and not whole else None
-        gaps = cells[-1] >= _GAPS * noise.cells
-        return cls(given, edges[first : last + 2], project(held, total=total), bool(gaps), step, noise.cells)
+        edges, masses = edges[first : last + 2].copy(), project(held, total=total)
+        if step == 1:
+            edges[0], edges[-1] = math.floor(edges[0]), math.ceil(edges[-1])
+        if given.kind == "datetime" and reached.any():
+            given, edges, masses = _of_days(given, edges, masses)
+        return cls(given, edges, masses, absent, noise.cells, present - int(held.sum()), step, noise.cells)
 
     @property
     def is_of_integers(self) -> bool:
         """Whether all but few values are integers."""
-        return self.given.kind == "integer" or self.step == 1
+        return self.given.is_whole or self.step == 1
 
     @property
     def has_each(self) -> bool:
@@ -301,7 +325,7 @@ class _Range:
         if self.is_of_integers:
             cells = np.minimum(cells, highs - lows)
         ends = [
-            _short(low + i * (high - low) / number, (high - low) / number) if i else low
+            _short(low + i * (high - low) / number, (high - low) / number, self.given.kind) if i else low
             for low, high, number in zip(lows.tolist(), highs.tolist(), cells.astype(int).tolist(), strict=True)
             for i in range(number)
         ]
@@ -336,32 +360,73 @@ class _Range:
         end = float([*lows, self.edges[-1]][last])
         return replace(self, edges=np.append(self.edges[:-1], end))._with(kept)
 
+    def outside(self, records: int, cells: Counts | None = None) -> dict[str, tuple[float, float]]:
+        """By name the share of the records outside of bounds that are found, and its deviation, by the counts of fine
+        bins and of what is in none of them, or by coarse ones.
+        """
+        if not is_unbounded(self.given):
+            return {}
+        number, variance = self.beyond, (2 + len(self.masses)) * self.coarse**2
+        if cells is not None:
+            first, last = self._held(cells[:-1], np.array(self._fine()))
+            cut = [*cells[:first], *cells[last:]]
+            number, variance = int(sum(cut)) - self.absent, self.coarse**2 + len(cut) * self.deviation**2
+        size = max(records, 1)
+        return {self.name: (round(min(max(number / size, 0.0), 1.0), 4), round(math.sqrt(variance) / size, 4))}
+
     def _held(self, cells: Counts, lows: Floats) -> tuple[int, int]:
         """The first cell and the one after the last, without cells at the ends of the range that seem to be empty."""
-        if self.given.bounds is None or self.given.bounds[1] < UNBOUNDED:
+        if not is_unbounded(self.given):
             return 0, len(cells)
-        inner, outer = int((lows < self.edges[1]).sum()), int((lows >= self.edges[-2]).sum())
-        ends = []
-        for own in (cells[:inner], cells[::-1][:outer]):
-            held = np.cumsum(own) >= _SEEN * self.deviation * np.sqrt(np.arange(1, len(own) + 1))
-            ends.append(int(held.argmax()) if held.any() else 0)
-        first, last = ends[0], len(cells) - ends[1]
-        return (first, last) if first < last else (0, len(cells))
+        least = max(_FILLED * self.deviation, float(self.masses.sum()) / _MOST_BINS)
+        widths = np.diff([*lows, self.edges[-1]])
+        first, last = (
+            cells_to_cut(cells[::way], widths[::way], deviation=self.deviation, least=least) for way in (1, -1)
+        )
+        return (first, len(cells) - last) if first + last < len(cells) else (0, len(cells))
 
     def _with(self, lows: Sequence[float], **policies: Any) -> Attribute:
         """The attribute with bins of these lower ends."""
-        end, missing = float(self.edges[-1]), {"category": MISSING} if self.has_gaps else "drop"
+        end, missing = float(self.edges[-1]), {"category": MISSING} if self.absent >= _GAPS * self.coarse else "drop"
         tree: dict[str, Any] = {"name": self.name, "kind": self.given.kind, "missing": missing, "out_of_domain": "clip"}
-        if self.given.kind == "integer":
-            tree |= {"bounds": [int(lows[0]), math.ceil(end) - 1]}
+        if self.given.missing_values:
+            tree["missing_values"] = self.given.missing_values
+        if self.given.is_whole:
+            tree |= {"bounds": (int(lows[0]), math.ceil(end) - 1)}
             if len(lows) < tree["bounds"][1] - tree["bounds"][0] + 1:
-                tree["bins"] = {"edges": [int(low) for low in lows]}
+                tree["bins"] = Edges(edges=tuple(int(low) for low in lows))
         else:
+            lows = [*map(float, lows)]
+            if self.step == 1:  # and no integer is at the end
+                end -= 0.5
+                lows[0] -= 0.5 * (end - lows[0] < 1)
             step = self.step or 10.0 ** (math.floor(math.log10(np.median(np.diff([*lows, end])))) - 1)
-            tree |= {"bounds": [lows[0], end - 0.5 if step == 1 else end], "bins": {"edges": lows}, "step": step}
+            step = max(step, (end - lows[0]) * _FINEST)
+            end = max(end, lows[0] + 2 * step) if self.step != 1 else end
+            tree |= {"bounds": [lows[0], end], "bins": {"edges": lows}, "step": step}
         return Attribute.model_validate(tree | policies)
 
 
-def _short(number: float, width: float) -> float:
-    """A number with no more digits than tell it from others a tenth of the width away."""
-    return round(number, 1 - math.floor(math.log10(width)))
+def _of_days(given: Attribute, edges: Floats, masses: Floats) -> tuple[Attribute, Floats, Floats]:
+    """Moments that all are the beginning of a day, as days."""
+    low, high = (int(end) // DAY for end in given.bounds or (0, 0))
+    days = np.append(edges[0] // DAY, np.ceil(edges[1:] / DAY))
+    held = np.diff(days) > 0
+    found = {"kind": "date", "bounds": (low, high), "bins": Count(count=1)}
+    return given.model_copy(update=found), days[[*held, True]], masses[held]
+
+
+def _short(number: float, width: float, kind: str) -> float:
+    """A number with no more digits than tell it from others a tenth of the width away; a moment to the year, month,
+    day, hour or minute where the width has one.
+    """
+    unit = {"date": 1, "datetime": DAY}.get(kind)
+    if unit is None:
+        return round(number, 1 - math.floor(math.log10(width)))
+    if width >= 32 * unit:
+        months = 12 if width >= 368 * unit else 1
+        nearest = np.datetime64(int(number / unit + 15.2 * months), "D").astype("datetime64[M]").astype(int)
+        start = np.datetime64(int(nearest) // months * months, "M").astype("datetime64[D]").astype(int)
+        return float(start) * unit
+    grain = max(grain for grain in (1, 60, 3_600, DAY) if grain <= max(width, 1)) if kind == "datetime" else 1
+    return round(number / grain) * grain

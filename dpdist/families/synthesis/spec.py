@@ -222,8 +222,8 @@ class WholeSynthesisSpec(SummedRelease):
 
     @property
     def undeclared_steps(self) -> tuple[str, ...]:
-        """Those of numbers that need not be integers."""
-        return tuple(name for name in self.undeclared_numbers if self.attribute(name).kind == "number")
+        """Those of numbers that need not be integers, and of moments that need not be days."""
+        return tuple(name for name in self.undeclared_numbers if self.attribute(name).kind in ("number", "datetime"))
 
     def attribute(self, name: str) -> Attribute:
         """The attribute of this name."""

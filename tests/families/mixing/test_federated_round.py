@@ -30,6 +30,7 @@ from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import verify
 from dpdist.spec.contract import Contract
 
+pytestmark = pytest.mark.slow
 COMMITTED, DRAWN = ({name: [state] for name in ("", *NAMES)} for state in ("committed", "drawing"))
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from datetime import datetime
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from attempts import attempt_of
@@ -24,8 +26,10 @@ from dpdist.families.base.calibration import least_above, tail
 from dpdist.families.base.values import named_values
 from dpdist.families.synthesis import discovery_steps
 from dpdist.families.synthesis.discovery import Discovery
-from dpdist.families.synthesis.discovery_steps import count_multiples
+from dpdist.families.synthesis.discovery_steps import _Range, count_multiples
 from dpdist.privacy.arrays import WEIGHT, weight_of
+from dpdist.spec.attribute import Attribute
+from dpdist.spec.groups import DAY, text_of
 from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 from dpdist.spec.undeclared import undeclared
@@ -35,9 +39,9 @@ SCHEMA = Schema.model_validate(
 )
 
 
-def counted(array: pa.Array) -> list[int]:
+def counted(array: pa.Array, dated: list[str] | None = None) -> list[int]:
     table = pa.table({"v": array})
-    found = count_multiples(ArrowRecords(SCHEMA, table, [(0, len(table))], "0"), 0, ["v"])
+    found = count_multiples(ArrowRecords(SCHEMA, table, [(0, len(table))], "0"), 0, ["v"], dated or [])
     return [int(count) for count in found[0]]
 
 
@@ -62,13 +66,43 @@ def test_floats_are_read_as_they_are_written() -> None:
     assert counted(pa.array(np.array([1.0, 2.5, 2.25, 1 / 3]))) == [1, 2]
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("us", "Asia/Tokyo"), pa.string()], ids=str
+)
+def test_moments_that_begin_a_day_are_counted(kind: pa.DataType) -> None:
+    texts = pa.array(["2020-01-01", "1969-12-31 00:00:00", "2020-01-01 00:00:01", "2020-01-01 10:00", None])
+    moments = texts.cast(pa.timestamp("s"))
+    if pa.types.is_timestamp(kind) and kind.tz:
+        moments = pc.assume_timezone(moments, kind.tz)
+    assert counted(texts if kind == pa.string() else moments.cast(kind), ["v"]) == [2, 0]
+
+
+@pytest.mark.parametrize("width", [20.0, 32.0, 368.0, 4_000.0])
+def test_bins_of_moments_begin_with_periods_and_stay_in_their_order(width: float) -> None:
+    for kind, unit in (("date", 1), ("datetime", DAY)):
+        lows = [discovery_steps._short((k * width - 3_000) * unit, width * unit, kind) for k in range(8)]
+        shown = [text_of(round(low), kind) for low in lows]  # type: ignore[arg-type]
+        assert np.all(np.abs(np.array(lows) / unit - np.arange(8) * width + 3_000) <= width / 2)
+        assert all(text[5:10] == "01-01" for text in shown) or width < 368
+        assert all(text[8:10] == "01" for text in shown) or width < 32
+        assert all(text[10:] in ("", " 00:00:00") for text in shown)
+    assert text_of(round(discovery_steps._short(1e9, 90.0, "datetime")), "datetime") == "2001-09-09 01:47:00"
+
+
 NAMES = ("one", "two")
 ATTRIBUTES = [
     *(undeclared(name, "text") for name in NAMES),
     undeclared("whole", "integer"),
     undeclared("real", "number"),
+    undeclared("at", "datetime"),
 ]
-VALUES = {"one": ["a", "b", "c", None], "two": ["x", "y", None], "whole": [0, 300, None], "real": ["5.00", "0.1", None]}
+VALUES = {
+    "one": ["a", "b", "c", None],
+    "two": ["x", "y", None],
+    "whole": [0, 300, None],
+    "real": ["5.00", "0.1", None],
+    "at": [datetime(2020, 1, 1), datetime(2020, 1, 2, 10)],
+}
 FIRST = [(0, "a", 50), (1, "x", 50)]  # what is named at first
 
 
@@ -89,7 +123,7 @@ def measured(
         }
     )
     columns = zip(VALUES, zip(*records, strict=True), strict=True)
-    types = {"whole": pa.int64()}
+    types = {"whole": pa.int64(), "at": pa.timestamp("us", "Europe/Berlin")}
     made = {name: pa.array(values, types.get(name, pa.string())) for name, values in columns}
     pq.write_table(pa.table(made), folder / "t.parquet")
     found: dict[str, tuple[Any, float]] = {}
@@ -119,9 +153,9 @@ def test_one_record_moves_all_histograms_by_what_is_charged(tmp_path: Path, monk
     outcome: dict[str, Any] = {}
     before, noise = measured(records, tmp_path, monkeypatch, outcome)
     assert sum(name.startswith("again/") for name in before) == 3, "b, c and y are not named at first"
-    charged = noise.spent(2, 1 + 2 * 2, 1) + noise.again**2  # a step is asked of the number alone
+    charged = noise.spent(2, 1 + 2 * 3, 2) + noise.again**2  # a step is asked of the number and the moment
     most = 0.0
-    for record in kinds:
+    for record in (kinds[i] for i in rng.permutation(len(kinds))[:60]):
         after, _ = measured([*records, record], tmp_path, monkeypatch, outcome)
         assert after.keys() == before.keys()
         moved = sum(float(((after[name][0] - before[name][0]) ** 2).sum()) / before[name][1] ** 2 for name in before)
@@ -176,3 +210,57 @@ def test_more_is_spent_on_naming_where_more_has_no_name() -> None:
     assert parts[0] == 1.0
     assert 0 < parts[-1] < 0.6
     assert noise.unnamed(0.1, 9, 1.0) < noise.unnamed(0.1, 9, 8.0)
+
+
+@given(
+    st.sampled_from(["integer", "number", "date", "datetime", (0, 5_000), (0.0, 1e-9)]),
+    st.integers(0, 2**32),
+    st.data(),
+)
+def test_what_is_found_is_valid_whatever_the_noise_and_the_data(kind: Any, seed: int, data: st.DataObject) -> None:
+    """Far values, none at all, and noise of any size; fine cells of nothing but noise."""
+    draw = np.random.default_rng(seed)
+    given_ = Attribute.model_validate(undeclared("v", kind, bins=64))
+    noise = Discovery(data.draw(st.floats(1, 300)), data.draw(st.floats(1, 300)), data.draw(st.floats(1, 300)), 1, 0, 0)
+    rows = data.draw(st.sampled_from([0, 1, 1_000, 10**6]))
+    first = discovery_steps._groups(given_, rows / noise.cells)
+    cells = np.zeros(len(first) + 1, np.int64)
+    for _ in range(data.draw(st.integers(0, 3))):
+        cells[data.draw(st.integers(0, len(first)))] += rows
+    cells += np.rint(draw.normal(0, noise.cells, len(cells))).astype(np.int64)
+    steps = np.array([data.draw(st.sampled_from([0, rows])), 0]) + np.rint(draw.normal(0, noise.steps, 2)).astype(int)
+    found = _Range.of(given_, first, cells, steps, rows=rows, noise=noise)
+    if not found.is_wide:
+        found.attribute()
+        return
+    fine = found.refined()
+    counts = np.rint(draw.normal(0, noise.cells, fine.cardinality)).astype(np.int64)
+    made = found.attribute(counts[: fine.declared])
+    assert made.bounds is not None
+    assert np.isfinite(made.bounds).all()
+
+
+def test_bounds_of_a_small_table_cut_few_records() -> None:
+    """Of 1,338 ages, with the noise of epsilon 1, few are cut, and their share is seen within five deviations."""
+    draw, shares = np.random.default_rng(0), []
+    noise, given_ = Discovery(35.0, 44.0, 88.0, 1, 0, 0), Attribute.model_validate(undeclared("v", "integer"))
+    ages = draw.integers(18, 65, 1_338)
+
+    def noisy(attribute: Attribute, groups: Any, held: Any, absent: int) -> Any:
+        place = np.searchsorted(attribute.bin_edges, held, side="right") - 1
+        counts = np.add.reduceat(np.bincount(place, minlength=attribute.declared), groups)
+        return np.append(counts, absent) + np.rint(draw.normal(0, noise.cells, len(groups) + 1)).astype(int)
+
+    for _ in range(100):
+        first = discovery_steps._groups(given_, len(ages) / noise.cells)
+        found = _Range.of(given_, first, noisy(given_, first, ages, 0), np.zeros(1, int), rows=len(ages), noise=noise)
+        made, told = found.attribute(), found.outside(len(ages))
+        if found.is_wide:
+            held, fine = ages[(ages >= found.edges[0]) & (ages < found.edges[-1])], found.refined()
+            counts = noisy(fine, np.arange(fine.declared), held, len(ages) - len(held))
+            made, told = found.attribute(counts[:-1]), found.outside(len(ages), counts)
+        assert made.bounds is not None
+        shares.append(float(((ages < made.bounds[0]) | (ages > made.bounds[1])).mean()))
+        share, deviation = told["v"]
+        assert shares[-1] <= share + 5 * deviation
+    assert np.mean(shares) < 0.06
