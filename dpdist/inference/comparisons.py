@@ -6,9 +6,10 @@ over count where b = 1``, a regression as ``regression income = 2 on age, hours,
 attribute (1 where it holds); the constant is always there. Records with missing values of what is averaged or regressed
 are left out. Intervals end where the schema says that the quantity does. An interval of a count, share or mean allows
 at least for the errors of the cells of its table, as if they were independent, and a mean for what these may have lost
-together: replicates move rare values less than noise does, and a rare group by itself not at all. An estimate that
-needs tables of more than three attributes has no interval. A regression that the spec declared was measured itself: its
-coefficients and intervals are those, without replicates.
+together: replicates move rare values less than noise does, and a rare group by itself not at all. A regression in a
+group adds the errors of the cells of three attributes. An estimate that needs tables of more than three attributes has
+no interval. A regression that the spec declared was measured itself: its coefficients and intervals are those, without
+replicates.
 """
 
 from __future__ import annotations
@@ -293,7 +294,44 @@ def _regression(replicates: Replicates, question: str) -> list[Answer]:
     of_terms = [term.attribute for term in (asked.outcome, *asked.terms)]
     few = all(len({*pair, *asked.where.attributes}) <= 3 for pair in combinations(of_terms, 2))
     note = LOGISTIC_NOTE if asked.is_logistic else ""
+    least = np.zeros(len(found))
+    if few and replicates.number:
+        least = replicates.variances(found[:, 0], found[:, 1:]) + _of_groups_cells(
+            replicates, asked, inside, found[:, 0]
+        )
     return [
-        _answered(replicates, f"{question}: {name}", estimates, few, note=note)
-        for name, estimates in zip(asked.names, found, strict=True)
+        _answered(replicates, f"{question}: {name}", estimates, few, note=note, least=float(variance))
+        for name, estimates, variance in zip(asked.names, found, least, strict=True)
     ]
+
+
+def _of_groups_cells(replicates: Replicates, asked: Regression, inside: Counts, coefficients: Floats) -> Floats:
+    """Variances of the coefficients in a group by independent errors of the cells of three attributes, the group's and
+    two others: replicates have lost dependence of two.
+    """
+    release, codes = replicates.release, replicates.codes
+    found = np.zeros(len(coefficients))
+    if release.errors is None or not asked.where.attributes:
+        return found
+    columns = [term.values[codes[term.attribute][inside]] for term in asked.terms]
+    terms, outcome = np.stack([np.ones(len(inside)), *columns], axis=1), asked.outcome
+    fitted = terms @ coefficients
+    if asked.is_logistic:
+        fitted = 1 / (1 + np.exp(-np.clip(fitted, -50, 50)))
+    spread = fitted * (1 - fitted) if asked.is_logistic else np.ones(len(fitted))
+    away = outcome.values[codes[outcome.attribute][inside]] - fitted
+    # by how much the coefficients move with a record more that is as each one
+    slopes = (terms * away[:, None]) @ np.linalg.inv((terms * spread[:, None]).T @ terms) / replicates.weight
+    for pair in combinations([outcome.attribute, *(term.attribute for term in asked.terms)], 2):
+        scope = tuple(sorted({*pair, *asked.where.attributes}))
+        if len(scope) != 3:
+            continue
+        shape = [release.schema.cardinalities[i] for i in scope]
+        cells = np.ravel_multi_index([codes[i][inside].astype(np.int64) for i in scope], shape)
+        index = np.unique(cells, return_inverse=True)[1]
+        counts = np.bincount(index)
+        errors = release.errors.half_width(scope, counts) / NORMAL_95
+        for k in range(len(found)):
+            moved = errors * np.bincount(index, weights=slopes[:, k]) / counts
+            found[k] += float((moved**2).sum())
+    return found

@@ -185,6 +185,28 @@ def test_the_mean_of_a_rare_group_may_have_lost_its_dependence(
     assert both.deviation == pytest.approx(np.hypot(found[0].deviation, found[1].deviation), rel=1e-3)
 
 
+def test_a_regression_in_a_group_has_the_errors_of_its_cells_of_three(
+    opened: Published, replicates: Replicates
+) -> None:
+    """Replicates move products of two attributes: that a slope differs from group to group is in none."""
+    unmoved = replace(replicates, ratios=np.ones_like(replicates.ratios[:, :1]))
+    names, value = opened.schema.names, opened.schema.attributes[opened.schema.names.index("region")].values[0]
+    scope = tuple(sorted(names.index(name) for name in ("score", "age", "region")))
+    score, age, region = (replicates.codes[names.index(name)] for name in ("score", "age", "region"))
+    inside = region == 0
+    terms = np.stack([np.ones(inside.sum()), opened.bin_means["age"][age[inside]]], axis=1)
+    inverse = np.linalg.inv(terms.T @ terms)
+    away = score[inside] - terms @ (inverse @ terms.T @ score[inside])
+    slopes = (terms * away[:, None]) @ inverse[:, 1] / replicates.weight
+    cells, index = np.unique(np.stack([score[inside], age[inside]]), axis=1, return_inverse=True)
+    counts = np.bincount(index, minlength=cells.shape[1])
+    errors = opened.errors.half_width(scope, counts) / 1.96
+    expected = np.sqrt(((errors * np.bincount(index, weights=slopes) / counts) ** 2).sum())
+    found = by_replicates(unmoved, f"regression score on age where region = {value!r}")[1]
+    assert found.deviation == pytest.approx(expected, rel=1e-9)
+    assert by_replicates(unmoved, "regression score on age")[1].deviation == 0
+
+
 def test_errors_that_two_sides_share_cancel(opened: Published) -> None:
     for question in ("mean age minus mean age", "count where score >= 1 over count where score >= 1"):
         (found,) = answer(opened, question)
