@@ -157,6 +157,11 @@ def test_the_command_line_does_the_same(request: pytest.FixtureRequest, tmp_path
     assert "names and types of 6 columns are taken as public" in done.err
     assert abs(len(dpdist.open_release("releases/shop")) - ROWS) < 1_000
     assert dpdist.Schema.from_yaml("shop.yaml").names[0] == "age"
+    for said, words in (("age=18,64", "18..64"), ("age=18-64", "18..64"), ("region=north", "is one value")):
+        wrong = command("synthesize", "shop.parquet", "--epsilon", "1", "--drop", "customer_id", "--public", said,
+            "--ledger", "cli.db")  # fmt: skip
+        assert wrong.code != 0
+        assert words in wrong.err
 
 
 def held(**columns: Any) -> Any:
@@ -439,13 +444,12 @@ def test_types_of_a_sample_do_not_depend_on_its_size(kind: str, folder: Path) ->
 
 def test_digits_after_a_zero_are_texts(folder: Path) -> None:
     rng = np.random.default_rng(5)
-    lines = [
-        f"{z:05},{k}" for z, k in zip(rng.choice([1234, 20115, 99501], 2_000), rng.integers(0, 9, 2_000), strict=True)
-    ]
-    Path("zips.csv").write_text("\n".join(["zipcode,kids", *lines]))
+    lines = [f"{rng.choice([1234, 20115, 99501]):05},{k},{2**62 + k}" for k in rng.integers(0, 9, 2_000)]
+    Path("zips.csv").write_text("\n".join(["zipcode,kids,far", *lines]))
     ledger = dpdist.Ledger("zips.db")
     made = asked("zips.csv", drop=[], public={"kids": (0, 8)}, ledger=ledger).fit("zips.csv", test_key=KEY)
     assert {"01234", "20115", "99501"} <= set(made.sample(500)["zipcode"].to_pylist())
+    assert made.schema.attributes[2].bounds[1] == 2**62 - 1
     with pytest.raises(errors.SpecError, match="1234 is none: quote it"):
         asked("zips.csv", drop=[], public={"zipcode": [1234, 20115]})
     assert asked("zips.csv", drop=[], public={"zipcode": (0, 99_999)}).schema.attributes[0].kind == "integer"
