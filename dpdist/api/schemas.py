@@ -182,7 +182,7 @@ def _column(text: str) -> tuple[str, Any]:
     name, sign, kind = text.rpartition("=")
     if not sign:
         return text, "text"
-    if bounds := bounds_in(kind):
+    if (bounds := bounds_in(kind)) and not isinstance(bounds[0], str):  # days, which a discovery does not bound
         return name, list(bounds)
     if kind not in _KINDS:
         near = meant(kind, _KINDS, otherwise="")

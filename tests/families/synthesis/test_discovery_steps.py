@@ -26,7 +26,8 @@ from dpdist.families.base.calibration import least_above, tail
 from dpdist.families.base.values import named_values
 from dpdist.families.synthesis import discovery_steps
 from dpdist.families.synthesis.discovery import Discovery
-from dpdist.families.synthesis.discovery_steps import _Range, count_multiples
+from dpdist.families.synthesis.discovery_steps import count_multiples
+from dpdist.families.synthesis.ranges import Range
 from dpdist.privacy.arrays import WEIGHT, weight_of
 from dpdist.spec.attribute import Attribute
 from dpdist.spec.groups import DAY, text_of
@@ -229,7 +230,7 @@ def test_what_is_found_is_valid_whatever_the_noise_and_the_data(kind: Any, seed:
         cells[data.draw(st.integers(0, len(first)))] += rows
     cells += np.rint(draw.normal(0, noise.cells, len(cells))).astype(np.int64)
     steps = np.array([data.draw(st.sampled_from([0, rows])), 0]) + np.rint(draw.normal(0, noise.steps, 2)).astype(int)
-    found = _Range.of(given_, first, cells, steps, rows=rows, noise=noise)
+    found = Range.of(given_, first, cells, steps, rows=rows, noise=noise)
     if not found.is_wide:
         found.attribute()
         return
@@ -253,7 +254,7 @@ def test_bounds_of_a_small_table_cut_few_records() -> None:
 
     for _ in range(100):
         first = discovery_steps._groups(given_, len(ages) / noise.cells)
-        found = _Range.of(given_, first, noisy(given_, first, ages, 0), np.zeros(1, int), rows=len(ages), noise=noise)
+        found = Range.of(given_, first, noisy(given_, first, ages, 0), np.zeros(1, int), rows=len(ages), noise=noise)
         made, told = found.attribute(), found.outside(len(ages))
         if found.is_wide:
             held, fine = ages[(ages >= found.edges[0]) & (ages < found.edges[-1])], found.refined()
