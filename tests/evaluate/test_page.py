@@ -236,7 +236,7 @@ def test_what_is_cut_says_so_and_panels_can_be_read(width: int, cut: list[str], 
     axis = view_of(Schema.model_validate({"attributes": [{"name": "age", "kind": "integer", "bounds": [0, 40]}]})).axes[
         0
     ]
-    shares = panels.Shares(axis, np.full(41, 1 / 41), np.full(41, 1 / 41))
+    shares = panels.BothShares(axis, np.full(41, 1 / 41), np.full(41, 1 / 41))
     drawn = (
         panels.profile_plot("panels", [shares] * 3),
         plots.heat_maps("map", [f"name {i}" for i in range(16)], [("map", np.ones((16, 16)))], alt="map"),

@@ -154,7 +154,7 @@ def test_lines_have_no_missing_values_and_their_bins_are_as_wide_as_they_are(
     monkeypatch.setattr(Axes, "stairs", lambda self, values, ends, **_: drawn.append((values, ends)))
     values = axis.size - (axis.missing is not None)
     shares = [np.append(np.full(values, (1 - m) / values), [m] * (axis.size - values)) for m in (0.2, 0.1)]
-    (panel,) = panels.profile_plot("p", [panels.Shares(axis, *shares)]).panels
+    (panel,) = panels.profile_plot("p", [panels.BothShares(axis, *shares)]).panels
     said = panel.note.split("; ") if panel.note else []
     assert len(said) == len(notes)
     assert all(note in one for note, one in zip(notes, said, strict=True))

@@ -24,7 +24,7 @@ _SERIES = (("real", REAL, "solid"), ("released", RELEASED, "dashed"))
 
 
 @dataclass(frozen=True, eq=False)
-class Shares:
+class BothShares:
     """The shares of the values of an attribute, real and released."""
 
     axis: Axis
@@ -41,14 +41,14 @@ class Shares:
         """Whether they are drawn as a line: values in an order, and too many for bars."""
         return self.axis.ordered and self.axis.size - (self.axis.missing is not None) > BARS
 
-    def without_missing(self) -> tuple[Shares, str]:
+    def without_missing(self) -> tuple[BothShares, str]:
         """The same without missing values, and a sentence on these."""
         code = self.axis.missing
         if code is None or code != self.axis.size - 1:
             return self, ""
         kept = Axis(self.axis.name, self.axis.labels[:code], True, ends=self.axis.ends, dated=self.axis.dated)
         shares = f"real {self.real[code]:.1%}, released {self.released[code]:.1%}"
-        return Shares(kept, self.real[:code], self.released[:code]), f"{self.axis.labels[code]}: {shares}"
+        return BothShares(kept, self.real[:code], self.released[:code]), f"{self.axis.labels[code]}: {shares}"
 
     def largest(self) -> tuple[Sequence[str], tuple[Floats, ...]]:
         """The values for bars: of many the most frequent ones, and the others together."""
@@ -61,7 +61,7 @@ class Shares:
         return shown, tuple(np.append(part[first], part[rest].sum()) for part in self.series)
 
 
-def profile_plot(title: str, panels: Sequence[Shares]) -> Plot:
+def profile_plot(title: str, panels: Sequence[BothShares]) -> Plot:
     """The shares of the values of attributes, a panel for each."""
     drawn = tuple(_line(f"{title} {i}", one) if one.has_line else _bars(f"{title} {i}", one)
                   for i, one in enumerate(panels))  # fmt: skip
@@ -69,7 +69,7 @@ def profile_plot(title: str, panels: Sequence[Shares]) -> Plot:
     return Plot(title, "", alt, panels=drawn)
 
 
-def _bars(key: str, shares: Shares) -> Plot:
+def _bars(key: str, shares: BothShares) -> Plot:
     labels, series = shares.largest()
     figure, axis = new_figure(4.2, 0.5 + 0.22 * len(labels))
     place = np.arange(len(labels))
@@ -81,7 +81,7 @@ def _bars(key: str, shares: Shares) -> Plot:
     return _plot(key, figure, shares, "")
 
 
-def _line(key: str, whole: Shares) -> Plot:
+def _line(key: str, whole: BothShares) -> Plot:
     shares, *said = whole.without_missing()
     ends, widths, unit, per = _scale(shares.axis)
     figure, axis = new_figure(4.2, 2.3)
@@ -124,6 +124,6 @@ def _percent(axis: Any, which: Any) -> None:
     axis.grid(axis=which.axis_name)
 
 
-def _plot(key: str, figure: Any, shares: Shares, note: str) -> Plot:
+def _plot(key: str, figure: Any, shares: BothShares, note: str) -> Plot:
     alt = f"Shares of the values of {shares.axis.name}, real beside released. {note}".strip()
     return Plot(shares.axis.name, svg_of(figure, key), alt, note=note)

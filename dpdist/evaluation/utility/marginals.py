@@ -26,7 +26,7 @@ from dpdist.data.count import PairCounts
 from dpdist.data.operators import Operator, pair_counts_operator, table_counts_operator, together
 from dpdist.data.records import BATCH_ROWS
 from dpdist.evaluation.page.page import Plot, State
-from dpdist.evaluation.page.panels import Shares, profile_plot
+from dpdist.evaluation.page.panels import BothShares, profile_plot
 from dpdist.evaluation.records import View
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.formatting import number_of
@@ -177,7 +177,7 @@ _GROUPS, _SUBSETS = 6, 100
 def pictures(counts: Mapping[str, Marginals], view: View) -> tuple[Plot, ...]:
     """The shares of the values of each attribute, real beside released."""
     drawn = [
-        Shares(axis, *(counts[name].table((i,)) / max(counts[name].records, 1) for name in ("real", "released")))
+        BothShares(axis, *(counts[name].table((i,)) / max(counts[name].records, 1) for name in ("real", "released")))
         for i, axis in enumerate(view.axes[:_PICTURES])
     ]
     more = f", {len(view.axes) - _PICTURES} more are in the tables" if len(view.axes) > _PICTURES else ""

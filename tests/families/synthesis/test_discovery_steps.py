@@ -24,7 +24,7 @@ from dpdist.data.texts import weigh_values
 from dpdist.families.base import values as base_values
 from dpdist.families.base.calibration import least_above, tail
 from dpdist.families.base.values import named_values
-from dpdist.families.synthesis import discovery_steps
+from dpdist.families.synthesis import discovery_steps, ranges
 from dpdist.families.synthesis.discovery import Discovery
 from dpdist.families.synthesis.discovery_steps import count_multiples
 from dpdist.families.synthesis.ranges import Range
@@ -81,13 +81,13 @@ def test_moments_that_begin_a_day_are_counted(kind: pa.DataType) -> None:
 @pytest.mark.parametrize("width", [20.0, 32.0, 368.0, 4_000.0])
 def test_bins_of_moments_begin_with_periods_and_stay_in_their_order(width: float) -> None:
     for kind, unit in (("date", 1), ("datetime", DAY)):
-        lows = [discovery_steps._short((k * width - 3_000) * unit, width * unit, kind) for k in range(8)]
+        lows = [ranges._short((k * width - 3_000) * unit, width * unit, kind) for k in range(8)]
         shown = [text_of(round(low), kind) for low in lows]  # type: ignore[arg-type]
         assert np.all(np.abs(np.array(lows) / unit - np.arange(8) * width + 3_000) <= width / 2)
         assert all(text[5:10] == "01-01" for text in shown) or width < 368
         assert all(text[8:10] == "01" for text in shown) or width < 32
         assert all(text[10:] in ("", " 00:00:00") for text in shown)
-    assert text_of(round(discovery_steps._short(1e9, 90.0, "datetime")), "datetime") == "2001-09-09 01:47:00"
+    assert text_of(round(ranges._short(1e9, 90.0, "datetime")), "datetime") == "2001-09-09 01:47:00"
 
 
 NAMES = ("one", "two")
