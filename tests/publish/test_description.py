@@ -27,8 +27,7 @@ import releases
 from commands import Command
 
 import dpdist
-from dpdist.api.export import export
-from dpdist.api.rds import write_rds
+from dpdist.api.export import export, write_rds
 from dpdist.spec.codebooks import described
 
 NAMES = {"_README.md", "_datapackage.json", "_croissant.json", "_ddi.xml"}

@@ -2,4 +2,4 @@
 
 from dpdist.families.base.family import family_in
 
-FAMILY = family_in(__name__, "discovery", "spec:DiscoverySpec", described="stages:described")
+FAMILY = family_in(__name__, "discovery", "spec:DiscoverySpec", claims="stages:claims", described="stages:described")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -15,9 +16,12 @@ from dpdist.families.base.attempt import Attempt, write_tables
 from dpdist.families.base.family import Stage
 from dpdist.families.base.graph import table_pass
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.values import named_values, noisy_counts
+from dpdist.families.base.values import canary_counts, named_values, noisy_counts
 from dpdist.families.discovery.plan import DiscoveryPlan
 from dpdist.families.discovery.spec import MOST_VALUES, DiscoverySpec
+from dpdist.privacy.arrays import Floats
+from dpdist.privacy.noise import Noise
+from dpdist.privacy.testing import Claim
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.parts import STATISTICS
 from dpdist.spec.described import NAMES_RECORDS, Described
@@ -173,3 +177,23 @@ def _bounds(name: str, seen: list[bool], spec: DiscoverySpec) -> tuple[Any, Any]
 
 def _text(end: Any) -> str:
     return end if isinstance(end, str) else repr(end)
+
+
+def claims(plan: DiscoveryPlan) -> tuple[Claim, ...]:
+    """What an audit attacks: the counts of the first columns, with one record more in every column, by the functions
+    that a release calls.
+    """
+    name = f"counts of {len(plan.spec.columns)} columns ({plan.mechanism}, values from {plan.named_from:,})"
+    return (Claim.of(name, partial(_released, plan), (0, 1), epsilon=plan.epsilon, delta=plan.delta),)
+
+
+def _released(plan: DiscoveryPlan, record: int, noise: Noise) -> Floats:
+    how = plan.mechanism, plan.scale, plan.named_from
+    return canary_counts(
+        len(plan.spec.texts),
+        len(plan.spec.binned),
+        record,
+        named_as=how,
+        counted_as=how[:2],
+        noise=noise,
+    )

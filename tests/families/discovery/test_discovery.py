@@ -26,8 +26,8 @@ from dpdist.families.base.calibration import tail
 from dpdist.families.base.registry import make_plan
 from dpdist.families.base.values import named
 from dpdist.families.discovery import stages
-from dpdist.families.discovery.claims import claims
 from dpdist.families.discovery.plan import DiscoveryPlan
+from dpdist.families.discovery.stages import claims
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import run_release
 from dpdist.privacy.noise import Noise
