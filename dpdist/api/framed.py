@@ -70,7 +70,9 @@ class Framed:
                 columns.append(values.cast(kind, safe=False))
                 continue
             held = pa.array(map(str, known) if pa.types.is_string(values.type) else known, values.type)
-            places = pc.index_in(values, value_set=held).combine_chunks()
+            places, index = pc.index_in(values, value_set=held).combine_chunks(), field.type.index_type
+            if len(held) <= np.iinfo(index.to_pandas_dtype()).max:
+                places = places.cast(index)
             columns.append(pa.DictionaryArray.from_arrays(places, held.cast(kind), ordered=field.type.ordered))
         made = pa.table(columns, names=self.types.names)
         if self.is_polars:
