@@ -20,7 +20,7 @@ from dpdist.errors import SpecError, meant
 from dpdist.spec.attribute import Attribute
 from dpdist.spec.groups import DatedKind
 from dpdist.spec.schema import Schema
-from dpdist.spec.undeclared import MISSING, MOST_INTEGERS, undeclared
+from dpdist.spec.undeclared import MISSING, MOST_INTEGERS, OTHERS, undeclared
 from dpdist.spec.validation import setting_places, validation_message
 
 _COARSE = 64  # bins between public bounds from which finer ones are found
@@ -60,16 +60,20 @@ class Framed:
             values = table.column(field.name)
             if pa.types.is_dictionary(values.type):
                 values = values.cast(pa.string())
-            if pa.types.is_string(values.type):
-                values = pc.if_else(pc.equal(values, MISSING), pa.scalar(None, pa.string()), values)
             kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+            if pa.types.is_string(values.type):
+                none = [MISSING] if _kind_of(field) == "text" else [MISSING, OTHERS]
+                values = pc.if_else(pc.is_in(values, pa.array(none)), pa.scalar(None, pa.string()), values)
+            if pa.types.is_null(kind):
+                kind = pa.string()
             if pa.types.is_timestamp(kind) and kind.tz is not None and pa.types.is_temporal(values.type):
                 values = pc.assume_timezone(values.cast(pa.timestamp("s"), safe=False), kind.tz, **_CLOCK)
-            known = self._categories(found.attributes[found.names.index(field.name)]) if kind != field.type else None
+            is_coded = pa.types.is_dictionary(field.type)
+            known = self._categories(found.attributes[found.names.index(field.name)]) if is_coded else None
             if known is None:
                 columns.append(values.cast(kind, safe=False))
                 continue
-            held = pa.array(map(str, known) if pa.types.is_string(values.type) else known, values.type)
+            held = pa.array(map(str, known), pa.string()).cast(values.type)
             places, index = pc.index_in(values, value_set=held).combine_chunks(), field.type.index_type
             if len(held) <= np.iinfo(index.to_pandas_dtype()).max:
                 places = places.cast(index)
@@ -185,7 +189,6 @@ def types_of(table: Any, drop: Sequence[str] = ()) -> pa.Schema:
 
 def _types_of_files(paths: Sequence[str]) -> pa.Schema:
     import pyarrow.dataset as ds
-    from pyarrow.csv import ConvertOptions
 
     from dpdist.data.source import TableSource, find_files, format_of
     from dpdist.errors import UnreadableFile
@@ -196,7 +199,7 @@ def _types_of_files(paths: Sequence[str]) -> pa.Schema:
     fs, _ = filesystem(files[0].path, {})
     form: Any = format_of(source, files)
     if is_csv := form == "csv":
-        form = ds.CsvFileFormat(convert_options=ConvertOptions(null_values=["", *_ABSENT]))
+        form = _csv(null_values=["", *_ABSENT])
     try:
         found = ds.dataset([file.path for file in files], filesystem=fs, format=form).schema
         whole = [field.name for field in found if is_csv and pa.types.is_integer(field.type)]
@@ -207,18 +210,27 @@ def _types_of_files(paths: Sequence[str]) -> pa.Schema:
         return found.remove_metadata()
     fields = []
     for field in found:
-        kind = pa.timestamp("s") if pa.types.is_timestamp(field.type) else field.type  # without a zone
+        kind = field.type if _kind_of(field) else pa.string()
+        kind = pa.timestamp("s") if pa.types.is_timestamp(kind) else kind  # without a zone
         is_padded = field.name in padded
         fields.append(pa.field(field.name, pa.string() if is_padded else kind, metadata=_PADDED if is_padded else None))
     return pa.schema(fields, metadata=_CSV)
 
 
+def _csv(**options: Any) -> Any:
+    """How types are taken from a text file, whose records are checked when they are charged: no row is refused."""
+    import pyarrow.dataset as ds
+    from pyarrow.csv import ConvertOptions, ParseOptions
+
+    skipping = ParseOptions(invalid_row_handler=lambda row: "skip")
+    return ds.CsvFileFormat(parse_options=skipping, convert_options=ConvertOptions(check_utf8=False, **options))
+
+
 def _padded(path: str, fs: Any, names: list[str]) -> list[str]:
     """Columns of digits in whose first texts a zero stands before others."""
     import pyarrow.dataset as ds
-    from pyarrow.csv import ConvertOptions
 
-    form = ds.CsvFileFormat(convert_options=ConvertOptions(column_types=dict.fromkeys(names, pa.string())))
+    form = _csv(column_types=dict.fromkeys(names, pa.string()))
     first = ds.dataset(path, filesystem=fs, format=form).head(_FIRST, columns=names, batch_readahead=0)
     return [name for name in names if pc.any(pc.match_substring_regex(first[name], r"^\s*[-+]?0\d")).as_py()]
 
@@ -246,7 +258,8 @@ def _kind_of(field: pa.Field) -> str | None:
         return "integer"
     if is_a.is_floating(kind) or is_a.is_decimal(kind):
         return "number"
-    return "text" if is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind) else None
+    is_text = is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind) or is_a.is_null(kind)
+    return "text" if is_text else None
 
 
 def _as_written(attribute: Attribute) -> dict[str, Any]:
@@ -289,15 +302,17 @@ def _said(field: pa.Field, kind: str, said: Any) -> tuple[Attribute, bool]:
         return Attribute.model_validate(keys_of(name, kind, {"values": values_of(kind, said)})), False
     if isinstance(said, tuple):
         dated = _DATED.get(kind)
-        said = bounds_of(kind, said, dated)
+        said = bounds_of(kind, said, dated, getattr(field.type, "tz", None))
         whole = kind != "number" and all(float(end).is_integer() for end in said)
         if whole and said[1] - said[0] < _SMALL:
             tree: dict[str, Any] = {"kind": kind, "bounds": said, "out_of_domain": "clip", **elsewhere}
             return Attribute.model_validate({"name": name, **tree}), False
         ends = [int(end) if whole else float(end) for end in said]
         bins = int(ends[1] - ends[0] + whole) if ends[1] - ends[0] < MOST_INTEGERS else _COARSE
-        return Attribute.model_validate(undeclared(name, tuple(ends), bins=max(bins, _COARSE // 2), dated=dated)), True
+        how: dict[str, Any] = {"bins": max(bins, _COARSE // 2), "dated": dated, "nullable": field.nullable}
+        return Attribute.model_validate(undeclared(name, tuple(ends), **how)), True
     if said is None and kind == "boolean":
         values = {"kind": "categorical", "values": ["false", "true"]}
         return Attribute.model_validate({"name": name, **values, **elsewhere}), False
-    return Attribute.model_validate(undeclared(name, kind if said is None else kind_said(name, kind, said))), True
+    kind = kind if said is None else kind_said(name, kind, said)
+    return Attribute.model_validate(undeclared(name, kind, nullable=field.nullable)), True

@@ -9,6 +9,8 @@ from datetime import date, datetime
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpdist.errors import SpecError
 from dpdist.spec.groups import DAY, DatedKind, number_of
@@ -92,12 +94,12 @@ def _number(one: Any) -> int | float | None:
     return one if is_number else None
 
 
-def bounds_of(kind: Kind, said: tuple[Any, ...], dated: DatedKind | None) -> tuple[Any, ...]:
-    """Bounds of a column as numbers. Raises ValueError: they are no bounds of its type."""
+def bounds_of(kind: Kind, said: tuple[Any, ...], dated: DatedKind | None, zone: str | None) -> tuple[Any, ...]:
+    """Bounds of a column, whose moments have this zone, as numbers. Raises ValueError: they are none of its type."""
     if kind in ("boolean", "text"):
         raise ValueError(f"bounds are of numbers or days, and the column holds {kind}s: give a list of values")
     if dated is not None:
-        return _ends(said, dated)
+        return _ends(said, dated, zone)
     if not (len(said) == 2 and all(isinstance(end, int | float) and not isinstance(end, bool) for end in said)):
         raise ValueError("bounds are two numbers, such as (0, 110)")
     if not all(math.isfinite(end) for end in said):
@@ -105,14 +107,23 @@ def bounds_of(kind: Kind, said: tuple[Any, ...], dated: DatedKind | None) -> tup
     return said
 
 
-def _ends(said: tuple[Any, ...], dated: DatedKind) -> tuple[int, ...]:
-    """Bounds of days or moments as integers; a day as the upper one is in it. Raises ValueError: they are no dates."""
+def _ends(said: tuple[Any, ...], dated: DatedKind, zone: str | None) -> tuple[int, ...]:
+    """Bounds of days or moments as integers; a day as the upper one is in it. Moments with a zone are those of the
+    clocks of the column's. Raises ValueError: they are no dates.
+    """
     if len(said) != 2 or not all(isinstance(end, str | date) for end in said):
         raise ValueError("bounds are two dates, such as ('1950-01-01', '2004-12-31')")
-    local = [end.replace(tzinfo=None) if isinstance(end, datetime) else end for end in said]
-    low, high = (str(end)[:10] if dated == "date" else str(end).removesuffix(" 00:00:00") for end in local)
+    local = [_local(end, zone) if isinstance(end, datetime) and end.tzinfo is not None else str(end) for end in said]
+    low, high = (end[:10] if dated == "date" else end.removesuffix(" 00:00:00") for end in local)
     whole = (DAY - 1) * (dated == "datetime" and len(high) == len("2004-12-31"))
     return number_of(low, dated), number_of(high, dated) + whole
+
+
+def _local(moment: datetime, zone: str | None) -> str:
+    """A moment by the clocks of a zone, to the second."""
+    if zone is not None:
+        moment = pc.local_timestamp(pa.scalar(moment).cast(pa.timestamp("us", zone))).as_py()
+    return f"{moment.replace(tzinfo=None, microsecond=0):%Y-%m-%dT%H:%M:%S}"
 
 
 def keys_of(name: str, kind: Kind, said: Mapping[str, Any]) -> dict[str, Any]:

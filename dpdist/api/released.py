@@ -211,7 +211,7 @@ class Release(Displayed):
             Fact(manifest.counted.capitalize(), f"{manifest.rows:,}"),
         ]
         if outside := outside_of(manifest.parameters):
-            shares = [f"{name} {100 * share:.0f} % (+-{100 * far:.0f} %)" for name, share, far in outside[:_TOLD]]
+            shares = [f"{name} {100 * share:.0f} % (+-{200 * far:.0f} %)" for name, share, far in outside[:_TOLD]]
             others = " and less of others" * (len(outside) > _TOLD)
             facts.append(Fact("Outside", f"by noisy counts, of bounds that were found: {', '.join(shares)}{others}"))
         facts += [Fact("WARNING", caution) for caution in manifest.cautions]

@@ -25,7 +25,7 @@ from dpdist.data.report import ABOVE, BELOW, DEFECTS, MISSING, MISTYPED, OUTSIDE
 from dpdist.data.texts import is_text
 from dpdist.errors import ColumnMismatch
 from dpdist.spec.attribute import Attribute
-from dpdist.spec.groups import Category
+from dpdist.spec.groups import DAY, Category
 from dpdist.spec.schema import Schema
 
 if TYPE_CHECKING:
@@ -47,16 +47,19 @@ def moments_of(array: pa.Array, attribute: Attribute) -> pa.Array:
         array = _parsed(array.cast(pa.large_string()), attribute)
     elif not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
         raise wrong_type(attribute, kind)
-    elif pa.types.is_timestamp(kind) and kind.tz is not None:
-        array = pc.local_timestamp(array)
-    if attribute.dated == "date":
-        days = array if pa.types.is_date32(array.type) else pc.floor_temporal(_moments(array), unit="day")
-        return days.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
-    return pc.floor_temporal(_moments(array), unit="second").cast(pa.timestamp("s")).cast(pa.int64())
+    elif pa.types.is_timestamp(kind):
+        array = _floor(array.cast(pa.int64()), _IN_A_SECOND[kind.unit]).cast(pa.timestamp("s", kind.tz))
+        array = array if kind.tz is None else pc.local_timestamp(array)
+    if attribute.dated == "date" and pa.types.is_date32(array.type):
+        return array.cast(pa.int32()).cast(pa.int64())
+    seconds = array.cast(pa.timestamp("s")).cast(pa.int64())
+    return _floor(seconds, DAY) if attribute.dated == "date" else seconds
 
 
-def _moments(array: pa.Array) -> pa.Array:
-    return array if pa.types.is_timestamp(array.type) else array.cast(pa.timestamp("s"))
+def _floor(numbers: pa.Array, unit: int) -> pa.Array:
+    """How many whole units integers are, rounded downwards; `floor_temporal` fails at the earliest moments."""
+    parts = pc.divide(numbers, unit)
+    return pc.subtract(parts, pc.greater(pc.multiply(parts, unit), numbers).cast(pa.int64()))
 
 
 def _parsed(texts: pa.Array, attribute: Attribute) -> pa.Array:
@@ -295,6 +298,7 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
             )
 
 
+_IN_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY = re.compile(r"-?\d{4,}-\d\d-\d\d", re.ASCII)
 
 

@@ -111,7 +111,7 @@ def cautions_of(spec: Mapping[str, Any], parameters: Mapping[str, Any], records:
         Released records.
     """
     found = [
-        f"about {100 * share:.0f} % (+-{100 * far:.0f} %) of the records lie outside of the bounds that were found for "
+        f"about {100 * share:.0f} % (+-{200 * far:.0f} %) of the records lie outside of the bounds that were found for "
         f"{name!r}, and are released at their ends: where bounds are public, say so"
         for name, share, far in outside_of(parameters)
         if share >= max(_SURE * far, _MUCH)

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 MISSING = "missing"
 """What the cell of missing values is called."""
 
+OTHERS = "other values"
+"""The category of all values that are not named."""
+
 PRESENT = "present"
 """What all values of a column of texts are read as."""
 
@@ -41,9 +44,12 @@ def is_unbounded(attribute: Attribute) -> bool:
     return attribute.bounds is not None and attribute.bounds[1] >= last
 
 
-def undeclared(name: str, kind: Any, *, bins: int = 1, dated: DatedKind | None = None) -> dict[str, Any]:
+def undeclared(
+    name: str, kind: Any, *, bins: int = 1, dated: DatedKind | None = None, nullable: bool = True
+) -> dict[str, Any]:
     """The attribute by which a column is read: no value is outside of it. `kind` is text, integer, number, date or
-    datetime, or public bounds, which have this many bins and may be `dated`.
+    datetime, or public bounds, which have this many bins and may be `dated`. Numbers that are not `nullable` cannot be
+    missing, by their type.
     """
     elsewhere: dict[str, Any] = {"missing": {"category": MISSING}, "out_of_domain": {"category": MISSING}}
     if kind == "text":
@@ -71,4 +77,6 @@ def undeclared(name: str, kind: Any, *, bins: int = 1, dated: DatedKind | None =
     else:
         whole = all(isinstance(end, int) for end in kind)
         kind, bounds, edges = dated or ("integer" if whole else "number"), kind, {"count": bins}
+    if not nullable:
+        elsewhere = {"missing": "drop", "out_of_domain": "clip"}
     return {"name": name, "kind": kind, "bounds": bounds, "bins": edges, **elsewhere}

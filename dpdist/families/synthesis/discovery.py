@@ -79,7 +79,7 @@ class Discovery:
 
     def draws(self, spec: WholeSynthesisSpec) -> int:
         """A bound of the draws of noise that one table and its neighbour share."""
-        coarse = sum(spec.attribute(name).cardinality for name in spec.undeclared_numbers)
+        coarse = sum(len(spec.attribute(name).bin_edges) + 1 for name in spec.undeclared_numbers)
         return 1 + 3 * len(spec.undeclared_texts) + coarse + (3 * CELLS + 2) * len(spec.undeclared_numbers)
 
 

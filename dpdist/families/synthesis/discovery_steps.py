@@ -29,12 +29,9 @@ from dpdist.privacy.arrays import Counts
 from dpdist.privacy.calibrate import ABOVE
 from dpdist.spec.attribute import Attribute
 from dpdist.spec.schema import Schema
-from dpdist.spec.undeclared import MISSING, is_unbounded
+from dpdist.spec.undeclared import MISSING, OTHERS, is_unbounded
 from dpdist.spec.validation import change
 from dpdist.storage.stored import Stored, tree_of
-
-OTHERS = "other values"
-"""The category of all values that are not named."""
 
 MOST_VALUES = 100
 """Values of a column that are named at most, the most frequent first."""
@@ -100,6 +97,10 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
     if numbers:
         exact = _split(spec.table, numbers, _counts(attempt, spec.table, numbers))
         groups = [_groups(spec.attribute(name), rows / noise.cells) for name in numbers]
+        exact = [
+            own if spec.attribute(name).missing_code is not None else np.append(own, 0)
+            for name, own in zip(numbers, exact, strict=True)
+        ]
         grouped = [np.add.reduceat(own, [*first, len(own) - 1]) for own, first in zip(exact, groups, strict=True)]
         coarse = np.split(noisy("bins", np.concatenate(grouped)), np.cumsum([len(own) for own in grouped])[:-1])
         steps = dict[str, Counts]()

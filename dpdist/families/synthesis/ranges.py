@@ -80,7 +80,7 @@ class Range:
                 first = zero  # a range that begins far below its end has a 0
         held = cells[first : last + 1]
         total = max(float(held.sum()), 1.0)
-        absent = int(cells[-1])
+        absent = int(cells[-1]) if given.missing_code is not None else 0
         present = rows - absent
         reached = np.cumsum(steps) >= max(_WHOLE * present - 2 * CLEAR * noise.steps, present / 2)
         step = STEPS[int(np.argmax(reached))][0] if reached.any() and not whole else None
