@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ class Framed:
     schema: Schema
     undeclared: tuple[str, ...]  # attributes whose values are to be found
     types: pa.Schema  # of the columns of the schema
-    orders: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of categories, where their type has one
+    orders: Mapping[str, Any]  # of categories, where their type has one
     pandas: Mapping[str, Any] | None = None  # their types in pandas, where the table is one of pandas
     is_polars: bool = False
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from dpdist.errors import SpecError
 from dpdist.spec.groups import DAY, DatedKind, number_of
+from dpdist.spec.undeclared import MISSING
 
 KINDS = ("text", "integer", "number")
 """What may be said of a column without its values or bounds."""
@@ -131,6 +132,6 @@ def keys_of(name: str, kind: Kind, said: Mapping[str, Any]) -> dict[str, Any]:
     if "kind" in said:
         return {"name": name, **said}
     if "values" in said:
-        elsewhere = {policy: {"category": "missing"} for policy in ("missing", "out_of_domain")}
+        elsewhere = {policy: {"category": MISSING} for policy in ("missing", "out_of_domain")}
         return {"name": name, "kind": "categorical", **elsewhere, **said}
     return {"name": name, "kind": kind if kind not in ("text", "boolean") else "categorical", **said}

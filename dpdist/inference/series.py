@@ -244,9 +244,7 @@ class Series(Displayed):
         both = (gains * (np.array(common) * errors)) @ moved.T
         return np.asarray((moved * np.array(errors)) @ moved.T + both + both.T)
 
-    def _law(
-        self, sums: Sequence[Sum], attributes: tuple[int, ...]
-    ) -> Callable[[Sequence[Sum]], tuple[Floats, Floats]]:
+    def _law(self, sums: Sequence[Sum], attributes: tuple[int, ...]) -> Law:
         """The law of the shares of all periods, given what was measured of them."""
         records = self.releases[-1].records
         spread = spread_of(np.array([_mean(sums) * records]), records)

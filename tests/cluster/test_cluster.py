@@ -58,9 +58,9 @@ def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("dpdist.cluster.opening.SILENCE", 0.6)
     with one_worker() as (hanging, cluster):
         assert cluster.compute([DaskTasks("alive")("task", pow, 2, 3)]) == [8]
-        hanging.loop.add_callback(time.sleep, 2)  # nothing is said until then, and the task takes far longer
+        hanging.loop.add_callback(time.sleep, 3)  # nothing is said until then, and the task takes far longer
         with pytest.raises(ClusterUnreachable, match="resume"):
-            cluster.compute([DaskTasks("lost")("task", time.sleep, 3)])
+            cluster.compute([DaskTasks("lost")("task", time.sleep, 8)])
 
 
 def test_the_last_word_of_a_scheduler_that_ends_is_no_error_of_a_run() -> None:

@@ -160,7 +160,7 @@ def test_a_postgresql_server_that_falls_silent_is_lost_in_time(postgres_url: str
 
 @pytest.mark.timeout(60)
 def test_a_server_that_accepts_and_says_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database_module, "RECONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(database_module, "RECONNECT_SECONDS", 3.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"postgresql+psycopg://user@127.0.0.1:{listener.getsockname()[1]}/ledger?connect_timeout=2"
         with pytest.raises(LedgerUnavailable, match="does not answer"):

@@ -37,7 +37,7 @@ def test_a_proportion_out_of_range_is_refused(hits: int, trials: int) -> None:
 
 
 def test_differences_hold_as_often_as_stated() -> None:
-    (n, p), (m, q), confidence = (14, 0.3), (20, 0.1), 0.9
+    (n, p), (m, q), confidence = (20, 0.3), (30, 0.1), 0.9
     covered = 0.0
     for a, b in itertools.product(range(n + 1), range(m + 1)):
         if intervals.difference((a, n), (b, m), confidence=confidence).covers(p - q):

@@ -248,7 +248,7 @@ def test_thresholds_are_drawn_by_candidate_index() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(cuts=st.lists(st.integers(0, 300), max_size=4), block=st.sampled_from([1, 7, 64, 1 << 16]))
+@given(cuts=st.lists(st.integers(0, 700), max_size=4), block=st.sampled_from([1, 7, 64, 1 << 16]))
 def test_any_division_of_the_candidates_gives_the_same_records(
     cuts: list[int], block: int, random_network: RandomNetwork, random_codes: RandomCodes
 ) -> None:
@@ -256,11 +256,11 @@ def test_any_division_of_the_candidates_gives_the_same_records(
     index = index_of(synthesizer, random_codes(4, SIZES, 80))
     test = PrivacyTest(k=25, gamma=2, epsilon0=0.5)
     start = 12_345
-    whole = candidate_batch(NOISE, synthesizer, index, test, start, start + 300)
-    assert 0 < len(whole) < 300
+    whole = candidate_batch(NOISE, synthesizer, index, test, start, start + 700)
+    assert 0 < len(whole) < 700
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deniability, "_BLOCK", block)
-        edges = sorted({0, 300, *cuts})
+        edges = sorted({0, 700, *cuts})
         parts = [candidate_batch(NOISE, synthesizer, index, test, start + a, start + b) for a, b in pairwise(edges)]
     assert np.array_equal(np.concatenate([part.indices for part in parts]), whole.indices)
     for i, column in enumerate(whole.codes):

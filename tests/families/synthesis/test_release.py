@@ -338,8 +338,9 @@ def test_the_whole_folder_is_attacked(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_the_audit_comes_near_and_rejects_nothing(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = {"triples": 1_000, "one-way": 300, "tree": 300}.get(step, 500)
-    finding = audit(claim(tmp_path, step, monkeypatch, epsilon=4), runs=runs, key=bytes(32))
+    finding = audit(
+        claim(tmp_path, step, monkeypatch, epsilon=4), runs=1_000 if step == "triples" else 500, key=bytes(32)
+    )
     assert not finding.rejected
     # half is spent on accuracy or regressions
     assert finding.lower_bound > (0.1 if step in ("accuracy", "regressions") else 0.15) * finding.epsilon
@@ -359,8 +360,7 @@ def test_the_audit_rejects_too_little_noise(step: str, tmp_path: Path, monkeypat
     monkeypatch.setattr(
         accounts.GaussianAccount, "_spend", lambda self, name, spent, draws: spend(self, name, 0.0, draws)
     )
-    runs = 300 if step in ("one-way", "tree", "rounds") else 500
-    assert audit(claim(tmp_path, step, monkeypatch, epsilon=1), runs=runs, key=bytes(32)).rejected
+    assert audit(claim(tmp_path, step, monkeypatch, epsilon=1), runs=500, key=bytes(32)).rejected
 
 
 def test_rehearsals_release_as_many_records(tmp_path: Path) -> None:
