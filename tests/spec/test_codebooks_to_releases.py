@@ -118,8 +118,8 @@ def test_a_codebook_leads_to_a_release(made: Callable[[Path], Path], tmp_path: P
         "dataset": "survey",
         "schema": schema.model_dump(mode="json", exclude_defaults=True),
         "data": {"path": str(tmp_path / "table.csv"), "minimum_records": ROWS // 2},
-        "privacy": {"epsilon": 1, "delta": 1e-9, "accuracy_share": 0},
-        "model": {"rounds": 0, "balance": 0},
+        "privacy": {"epsilon": 1, "delta": 1e-9},
+        "model": {"rounds": 1, "balance": 0},
         "output": {"path": str(tmp_path / "released")},
     }
     assert dpdist.plan(spec).epsilon <= 1
