@@ -486,4 +486,4 @@ def test_rows_of_text_files_are_refused_after_the_charge(wrong: bytes, tmp_path:
     made = asked(str(path), public={}, drop=[], ledger=ledger)
     with pytest.raises(errors.UnreadableFile, match="charge stays spent"):
         made.fit(str(path))
-    assert [one.state for one in ledger.show("frame").attempts] != []
+    assert [one.state for one in ledger.show("frame").attempts] == ["drawing"]  # whose charge counts
