@@ -479,7 +479,7 @@ def test_odd_columns_come_back_in_their_types(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [b"1,2,3\n", b"1,\xff\n", b"1,2\r3\n"])
-def test_rows_of_text_files_are_refused_after_the_charge(wrong: bytes, tmp_path: Path) -> None:
+def test_rows_of_text_files_are_refused_after_the_charge(wrong: bytes, folder: Path, tmp_path: Path) -> None:
     """That a row is refused says something about it; types are public."""
     path, ledger = tmp_path / "rows.csv", dpdist.Ledger(f"sqlite:///{tmp_path}/ledger.db")
     path.write_bytes(b"x,y\n" + b"1,2\n" * 50 + wrong)
