@@ -12,7 +12,7 @@ import numpy as np
 
 from dpdist.model.coding import Coding, Pair
 from dpdist.model.drift import Estimate
-from dpdist.model.evidence import Evidence, function_of, grouped, turned
+from dpdist.model.evidence import Evidence, function_of, sums_of, turned
 from dpdist.model.rake import shrink
 from dpdist.privacy.arrays import Floats
 
@@ -41,7 +41,7 @@ def with_outside(
         for other in marginals:
             if {coding.source[a] for a in other} == {coding.source[a] for a in fine}:
                 rows, columns = _groups(fine, other, coding)
-                sums = grouped(grouped(table, rows, int(rows.max()) + 1, 0), columns, int(columns.max()) + 1, 1)
+                sums = sums_of(table, rows, columns)
                 found[other] = sums if _in_order(fine, other, coding) else sums.T
     return found
 
@@ -76,7 +76,7 @@ def _groups(fine: Pair, pair: Pair, coding: Coding) -> tuple[np.ndarray, np.ndar
 
 def _moved(table: Floats, rows: np.ndarray, columns: np.ndarray, noisy: Estimate, records: float) -> Floats:
     """A table whose sums by rows and columns are moved to a noisy table."""
-    model = grouped(grouped(table, rows, int(rows.max()) + 1, 0), columns, int(columns.max()) + 1, 1)
+    model = sums_of(table, rows, columns)
     counts, variance = noisy
     deviation = float(np.sqrt(variance.sum() / variance.size))
     found = shrink(counts.ravel(), model.ravel() * records, deviation).reshape(model.shape) / records
