@@ -63,9 +63,8 @@ def _parts(release: Published, periods: Sequence[Published]) -> Floats | None:
     """The part of a release's records that each period has; None unless each month that it was made of is one of these,
     in that version.
     """
-    learned: Any = release.manifest.parameters.get("learned")
-    named = learned.get("evidence") if isinstance(learned, dict) and release.measurements is not None else None
-    parts = {one["attempt"] for one in (named or {}).get("sum", ())}
+    named = release.manifest.learned.get("evidence", {}) if release.measurements is not None else {}
+    parts = {one["attempt"] for one in named.get("sum", ())}
     records = np.array([one.records * (one.manifest.attempt in parts) for one in periods], np.float64)
     return records / records.sum() if parts and np.count_nonzero(records) == len(parts) else None
 

@@ -87,11 +87,6 @@ class Related:
         return counts, np.sum([v for (_, v), _ in known], axis=0) * factor**2 + unknown
 
 
-def turned(noisy: Estimate) -> Estimate:
-    """A table with its attributes in the other order."""
-    return noisy[0].T, noisy[1].T
-
-
 def combined(*estimates: Estimate | None) -> Estimate | None:
     """The mean of independent estimates by precision; None where all are None."""
     known = [estimate for estimate in estimates if estimate is not None]
@@ -307,7 +302,7 @@ def _recoded(measured: Measurements, coding: Coding) -> dict[Pair, Estimate]:
         if len(copies) == 2:
             noisy = grouped(table.counts.reshape(table.shape), table.deviation, *copies.values())
             first, last = copies
-            pair, noisy = ((first, last), noisy) if first < last else ((last, first), turned(noisy))
+            pair, noisy = ((first, last), noisy) if first < last else ((last, first), (noisy[0].T, noisy[1].T))
             known = combined(found.get(pair), noisy)
             found |= {} if known is None else {pair: known}
     return found
