@@ -239,7 +239,7 @@ class Evidence:
         elif not self.is_far:
             self.weigh_pairs(coding_from(published, one_way))
             for table in published.tables:
-                if table.coded:
+                if table.coded and len(table.attributes) == 2:
                     pair = table.attributes[0], table.attributes[-1]
                     self.add(pair, table.counts.reshape(table.shape), table.deviation**2)
             self.settle()

@@ -18,19 +18,19 @@ import numpy as np
 from dpdist.accuracy.tables import Attributes, Tables
 from dpdist.data.count import PairCounts
 from dpdist.model.account import GaussianAccount, Measurements, measurements_of
-from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
+from dpdist.model.choices import EMPTY, HIGH_ROUNDS, L1_OF_NOISE, Choices
 from dpdist.model.coding import Coding, Levels, PairTables, SingleCounts, coding_of, is_kept, recode
 from dpdist.model.evidence import Evidence
 from dpdist.model.fitted import Fitted, fitted_of
 from dpdist.model.grids import pair_grids, triple_groups
 from dpdist.model.one_way import OneWay, measure_one_way
 from dpdist.model.outside import told_by
-from dpdist.model.pool import AllPairs, Pool, asked_triples, fitting_triples
+from dpdist.model.pool import AllPairs, Pool, asked_triples, fitting_triples, measure_high
 from dpdist.model.public_rows import MOST_ONE_WAY, PublicPool, pool_of, with_more
 from dpdist.model.rake import shrink
 from dpdist.model.rounds import Learner
 from dpdist.model.sums import AskedCounts
-from dpdist.privacy.arrays import Codes
+from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import LARGEST_COST
 from dpdist.spec.rules import Rules
@@ -62,7 +62,7 @@ class Known:
 
 
 def measure(
-    counts: PairCounts | SingleCounts | AskedCounts,
+    counts: PairCounts | SingleCounts | Tables | AskedCounts,
     account: GaussianAccount,
     *,
     choices: Choices,
@@ -73,12 +73,12 @@ def measure(
     """All steps that read exact counts, but for one-way tables that are measured already; `progress` is called with
     (done, total). Raises AccountingError: too dear.
     """
-    prior, rules = known.prior, known.rules
-    if one_way is None:
-        one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
+    prior, rules, evidence = known.prior, known.rules, known.evidence
+    small = counts.small() if isinstance(counts, Tables) and choices.high else {}
+    counts = counts.pairs if isinstance(counts, Tables) else counts
+    one_way = one_way or measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
     if prior is not None:
         one_way = towards(one_way, prior)
-    evidence = known.evidence
     if evidence is not None:
         one_way = evidence.weigh_values(one_way)
     in_rounds = None if evidence is not None and evidence.is_far else evidence
@@ -107,6 +107,7 @@ def measure(
         progress(r + 2, steps)
         carried += choices.pairs / choices.rounds
         learner.cells = least + (choices.cells - least) * (r + 1) // choices.rounds  # more than in the round before
+        small, carried = _small_sets(learner, r, small, carried)
         learner.any_pair = r >= choices.rounds - _OUTSIDE and choices.balance > 0 and not choices.rake
         carried = _round(learner, r, carried, picks)
     if learner.model is None:
@@ -151,6 +152,18 @@ def _begin(learner: Learner, prior: PairCounts | None, evidence: Evidence | None
         learner.remember(evidence, most=choices.prior_cells, rounds=_REMEMBERED, iterations=choices.iterations[0])
     elif learner.zeros:
         learner.refit(choices.iterations[0])
+
+
+def _small_sets(
+    learner: Learner, number: int, exact: dict[Attributes, Counts], share: float
+) -> tuple[dict[Attributes, Counts], float]:
+    """Measure small sets before one of the last rounds, with a part of its share. Returns the tables that may follow in
+    the next: none after a round that picked none; and what is left of the share.
+    """
+    if not exact or number < learner.choices.rounds - HIGH_ROUNDS:
+        return exact, share
+    before, found = learner.account.left, measure_high(learner, f"high/{number}", exact)
+    return exact if found else {}, share - (before - learner.account.left)
 
 
 def _round(learner: Learner, number: int, share: float, picks: float) -> float:
@@ -261,7 +274,7 @@ class Learned(Stored):
     FILE: ClassVar[str] = "model.npz"
 
     fitted: Fitted
-    # ``records``, the noisy number of records; ``pairs``, the measured pairs in order, as places of two attributes and
+    # ``records``, the noisy number of records; ``pairs``, measured pairs and small sets in order, as places of attributes and
     # whether each is a coarse copy; ``rules``, numbers of the rules that the model keeps by itself; ``raked``;
     # ``account``, the name of each step and its share of mu^2
     report: dict[str, Any]
@@ -301,7 +314,7 @@ def learn(
         if own.is_near(exact, account, choices):
             tables_of = counts if isinstance(counts, Tables) else exact
             return _of_public_rows(own, tables_of, one_way, account, choices, known, pooled)
-    measured = measure(exact, account, choices=choices, known=known, progress=progress, one_way=one_way)
+    measured = measure(counts, account, choices=choices, known=known, progress=progress, one_way=one_way)
     learner = measured.learner
     choices = learner.choices
     fitted = fitted_of(

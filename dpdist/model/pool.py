@@ -11,15 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.accuracy.tables import Attributes, Tables, triples_of
+from dpdist.data.count import Number
 from dpdist.model.account import GaussianAccount
-from dpdist.model.choices import EMPTY, L1_OF_NOISE, TRIPLE_CELLS, Choices
-from dpdist.model.coding import Pair
+from dpdist.model.choices import EMPTY, L1_OF_NOISE, MOST_HIGH, TRIPLE_CELLS, Choices
+from dpdist.model.coding import Coding, Pair
+from dpdist.model.descent import TableMeasurement
 from dpdist.model.draw import pool_part
-from dpdist.model.fitted import Fitted, units_of
+from dpdist.model.fitted import Fitted, fitted_of, units_of
 from dpdist.model.grids import Grids
+from dpdist.model.junction import cells_of, cliques_of
 from dpdist.model.one_way import OneWay
 from dpdist.model.rake import WeightedRows, block_change, rake, shrink, targets_in, threads
-from dpdist.model.rounds import best_sets, pick_sets
+from dpdist.model.rounds import Learner, best_sets, pick_sets
 from dpdist.model.sums import AskedCounts, Sum
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
@@ -222,3 +225,87 @@ def _grid_score(grids: Grids, triple: Attributes, expected: Floats, *, sigma: fl
     model = np.rint(expected).astype(np.int64)
     distance, seen = grids.score(triple, model, [grids.groups[i] for i in triple])
     return round(distance - penalty * _error(model, sigma)) if seen else 0
+
+
+_ROWS = 1 << 12, 1 << 17  # of the model, whose tables are compared with: eight times the records within these
+_PUBLIC_KEY = bytes(32)  # what is drawn with it is public
+
+
+def measure_high(learner: Learner, name: str, exact: Mapping[Attributes, Counts]) -> bool:
+    """Pick small sets of attributes whose tables (confidential) the model misses by more than noise and sampling;
+    measure them, and fit the model to them, too. Returns whether there are any.
+
+    A set's score is as a pair's (`Learner.round`), less what a sample of the model's own would be off; a set that
+    shares three attributes with one that was picked says the same.
+    """
+    choices, account, coding, records = learner.choices, learner.account, learner.coding, learner.one_way.records
+    fitted = fitted_of(learner.model or learner.refit(choices.iterations[0]), coding, None)
+    cards = tuple(len(m.codes) for m in coding.merging)
+    rows = int(min(max(8 * records, _ROWS[0]), _ROWS[1]))
+    drawn = Tables.counted(pool_part(fitted, Noise(_PUBLIC_KEY), 0, rows, learner.rules), cards, small=True).small()
+    expected = {of: np.asarray(drawn[of].ravel() * (records / rows), np.float64) for of in exact}
+    sigma = float(account.deviations(choices.high, [1.0] * MOST_HIGH)[0])
+    scale = account.pick_scale(choices.high_picks, MOST_HIGH)
+    chance = scale * len(exact).bit_length()  # what a pick from so many adds to the largest
+    scores = set_scores(exact, expected, sigma=sigma, spread=1 + records / rows, chance=chance)
+
+    def valid(picked: list[Attributes]) -> Callable[[Attributes], bool]:
+        edges = [*learner.all_edges, *(pair for of in picked for pair in combinations(_inside(coding, of), 2))]
+
+        def follows(of: Attributes) -> bool:
+            more = [*edges, *combinations(_inside(coding, of), 2)]
+            small = cells_of(cliques_of(coding.cardinalities, more), coding.cardinalities) <= learner.cells
+            return small and all(len(set(of) & set(before)) < 3 for before in picked)
+
+        return follows
+
+    sets = tuple(exact)
+    picked = pick_sets(name, scores, sets, account, scale=scale, most=MOST_HIGH, valid=valid)
+    if picked:
+        places = [_inside(coding, of) for of in picked]
+        tables = [_coded(coding, of, exact[of]) for of in picked]
+        share = choices.high * len(picked) / MOST_HIGH
+        noisy, sigmas = account.measure(f"{name}/tables", tables, share=share)
+        for of, attributes, table, deviation in zip(picked, places, noisy, sigmas.tolist(), strict=True):
+            known: Floats = _coded(coding, of, expected[of]) / records
+            weight = (records / deviation) ** 2
+            learner.measurements.append(TableMeasurement(attributes, table / records, weight, known))
+            learner.edges += [(a, b) for a, b in combinations(attributes, 2) if (a, b) not in learner.edges]
+        learner.picked += places
+        learner.refit(choices.iterations[-1])
+    return bool(picked)
+
+
+def set_scores(
+    exact: Mapping[Attributes, Counts],
+    expected: Mapping[Attributes, Floats],
+    *,
+    sigma: float,
+    spread: float,
+    chance: float,
+) -> Counts:
+    """Scores of small sets; one record changes each by at most 1. Confidential.
+
+    Distances to the model, less `chance`, what noise of this deviation would leave of the tables, and what samples of
+    the model are off: of a cell by the root of `spread` times its count.
+    """
+    scores = []
+    for of, table in exact.items():
+        model = np.rint(expected[of]).astype(np.int64)
+        unclear = np.minimum(L1_OF_NOISE * (sigma + np.sqrt(spread * model)), 2 * model + EMPTY * sigma)
+        scores.append(int(np.abs(table.ravel() - model).sum()) - round(float(unclear.sum()) + chance))
+    return np.array(scores, np.int64)
+
+
+def _inside(coding: Coding, attributes: Attributes) -> Attributes:
+    """The model's attributes, ascending, that some of the table's have most codes in."""
+    return tuple(sorted(coding.fine[i] for i in attributes))
+
+
+def _coded(coding: Coding, attributes: Attributes, table: NDArray[Number]) -> NDArray[Number]:
+    """A table over values, summed onto the model's codes."""
+    maps = [coding.merging[i].codes for i in attributes]
+    shape = [coding.merging[i].cardinality for i in attributes]
+    found = np.zeros(shape, table.dtype)
+    np.add.at(found, np.ix_(*maps), table.reshape([len(codes) for codes in maps]))
+    return np.ascontiguousarray(found.transpose(np.argsort([coding.fine[i] for i in attributes])))

@@ -103,7 +103,7 @@ class Learner:
     evidence: Evidence | None = None
     outside: list[Pair] = field(default_factory=list)  # pairs whose tables would make the tree too large
     told: dict[Pair, Estimate] = field(default_factory=dict)  # what this release measured of them
-    picked: list[Pair] = field(default_factory=list)  # that this release measured, in order
+    picked: list[Set] = field(default_factory=list)  # what this release measured, in order: pairs, and small sets
 
     def __post_init__(self) -> None:
         self.cells = self.choices.cells

@@ -87,8 +87,8 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
             passes = Passes(attempt, repeated=True)
             count = partial(passes.run, stage="counting pairs")
             counts = SingleCounts(cards, passes.run(single_counts_operator(cards), stage="counting"), count)
-        elif attempt.plan.accuracy_mu or attempt.plan.choices.triple_tables:
-            counts = count_tables(attempt)
+        elif attempt.plan.accuracy_mu or attempt.plan.choices.triple_tables or attempt.plan.choices.high:
+            counts = count_tables(attempt, small=bool(attempt.plan.choices.high))
         else:
             counts = Passes(attempt).run(pair_counts_operator(cards), stage="counting")
         choices, pool = attempt.plan.choices, list[Codes]()
