@@ -20,7 +20,7 @@ from dpdist.accuracy.intervals import CellErrors
 from dpdist.cli import app
 from dpdist.errors import SpecError
 from dpdist.inference.comparisons import answer, by_replicates, mean
-from dpdist.inference.perturbation import MOST_ATTRIBUTES
+from dpdist.inference.perturbation import MOST_ATTRIBUTES, largest_error
 from dpdist.inference.published import Published
 from dpdist.inference.replicates import Replicates, make_replicates
 from dpdist.spec.schema import Schema
@@ -231,6 +231,14 @@ def test_a_slope_that_the_model_misses_in_a_group_is_in_its_interval(opened: Pub
     assert 1.5 * found.deviation < lost < 2.2 * found.deviation
     (of_all,) = by_replicates(unmoved, "regression score on age")[1:]
     assert 0 < of_all.deviation < found.deviation / 2  # where pairs decide, no triple is in the interval
+
+
+def test_the_largest_error_is_in_the_unit_of_its_function() -> None:
+    """Slopes of a mean over 10^9 records are tiny, and no less unsure."""
+    f, q = np.array([-1.0, 2.0, 0.0]), np.array([20.0, 10.0, 5.0])
+    assert largest_error(8.0, f, q) == pytest.approx(8 * 60 / 40)
+    assert largest_error(8.0, f * 1e-12, q) == pytest.approx(12e-12)
+    assert largest_error(8.0, f * 0, q) == 0
 
 
 def test_errors_that_two_sides_share_cancel(opened: Published) -> None:
