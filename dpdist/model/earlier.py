@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any
 
 from dpdist.errors import DataNotFound, SpecError, VerificationFailed
@@ -91,13 +92,9 @@ def _read(path: str, schema: Schema, options: Mapping[str, Any], *, place: str) 
     )
     if own != other:
         raise SpecError(f"{place} has another schema than this release: name releases with the same attributes")
-    learned: Any = manifest.parameters.get("learned")
-    records = learned.get("records") if isinstance(learned, dict) else None
-    if not isinstance(records, int) or not 0 < records < 2**62:
-        raise VerificationFailed(f"{place}: its manifest has no noisy number of records: get the release again")
     digest = hashlib.sha256(manifest.to_bytes()).hexdigest()
     name = {"path": path, "release": manifest.name, "attempt": manifest.attempt, "manifest_sha256": digest}
-    return Earlier(read_model(store, manifest).measurements, records), name
+    return Earlier(read_model(store, manifest).measurements, manifest.noisy_records), name
 
 
 def repeat_evidence(
@@ -108,26 +105,25 @@ def repeat_evidence(
 
     Raises VerificationFailed: a release is another one than the manifest names, or gives other drifts.
     """
-    learned: Any = manifest.parameters.get("learned")
-    named = learned.get("evidence") if isinstance(learned, dict) else None
+    named = manifest.learned.get("evidence")
     if named is None:
         return 0, ()
     paths = {kind: tuple(str(name["path"]) for name in found) for kind, found in named.items()}
-    missing = []
-    for path in (path for found in paths.values() for path in found):
+    number, missing = sum(map(len, paths.values())), list[str]()
+    for path in chain.from_iterable(paths.values()):
         try:
             open_release(path, storage_options=options)
         except DataNotFound:
             missing.append(path)
     if missing:
-        return sum(map(len, paths.values())) - len(missing), tuple(missing)
+        return number - len(missing), tuple(missing)
     found = read_earlier(paths, manifest.table, options)
     if found.named != named:
         raise VerificationFailed("model.evidence: the releases at its paths are not those that the manifest names")
     drifts = Evidence(found.related, manifest.table.cardinalities).repeated(published)
-    if not _close(drifts, learned["drift"]):
+    if not _close(drifts, manifest.learned["drift"]):
         raise VerificationFailed("learned.drift: the named releases and the noisy tables give other numbers")
-    return sum(map(len, paths.values())), ()
+    return number, ()
 
 
 def _close(found: Any, stated: Any) -> bool:

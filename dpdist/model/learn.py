@@ -317,9 +317,7 @@ def learn(
             pool.rake_to_pairs(learner.one_way, measured.all_pairs)
         else:
             coding = known.evidence.coding(learner.one_way)
-            pairs = combinations(range(len(exact.cardinalities)), 2)
-            noisy = zip(measured.all_pairs.tables, measured.all_pairs.sigmas.tolist(), strict=True)
-            known.evidence.weigh_all_pairs(coding, dict(zip(pairs, noisy, strict=True)))
+            known.evidence.weigh_all_pairs(coding, measured.all_pairs.tables, measured.all_pairs.sigmas.tolist())
             told = partial(told_by, known.evidence, coding)
             pool.rake_to_pairs(learner.one_way, measured.all_pairs, told)
         if choices.triple_tables and isinstance(counts, Tables):

@@ -17,7 +17,7 @@ from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.model.coding import Coding, Pair, PairTables, SingleCounts, fitting, possible_codes, with_zeros
 from dpdist.model.descent import FactorModel, TableMeasurement, fit
 from dpdist.model.drift import Estimate
-from dpdist.model.evidence import Evidence
+from dpdist.model.evidence import Evidence, combined
 from dpdist.model.grids import Grids, group_of_codes
 from dpdist.model.inference import PairMarginals
 from dpdist.model.junction import Graph, JunctionTree, Paths, Set, cells_of, cliques_of
@@ -289,20 +289,12 @@ class Learner:
             return
         for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
             if pair in self.told or (self.any_pair and pair not in self.edges and not self._fitting([])(pair)):
-                self._tell(pair, table, sigma**2)
+                one = combined(self.told.get(pair), (table.astype(np.float64), np.full(table.shape, sigma**2)))
+                self.told |= {} if one is None else {pair: one}
                 continue
             known = None if pair in measured else self.marginals[pair]
             self.measurements.append(TableMeasurement(pair, table / records, (records / sigma) ** 2, known))
             self.edges += [] if pair in self.edges else [pair]
-
-    def _tell(self, pair: Pair, table: NDArray[Any], variance: float) -> None:
-        """Remember a table of a pair outside of the tree, averaged with earlier ones."""
-        counts, spread = table.astype(np.float64), np.full(table.shape, variance)
-        if pair in self.told:
-            before, known = self.told[pair]
-            part = known / (known + spread)
-            counts, spread = before + part * (counts - before), part * spread
-        self.told[pair] = (counts, spread)
 
     def _take(self, evidence: Evidence, pairs: list[Pair]) -> None:
         """Weigh all tables again, with those of further pairs: in the tree as far as they fit, outside else, until it

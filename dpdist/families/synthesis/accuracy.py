@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 from dpdist.errors import SpecError
@@ -50,65 +49,46 @@ class AccuracySolution:
     def explain(self) -> str:
         """The solution for people."""
         found = self.found
-        return "\n".join(
-            [
-                f"Expected    epsilon {self.plan.spec.privacy.epsilon:g}: two-way tables are expected to be within "
-                f"{found.error:.4f} of the table in total variation, on average over the pairs ({found.noise:.4f} by "
-                f"noise, {found.sampling:.4f} by sampling). {self.limit} Tables that depend on more than "
-                "pairs tell can be twice as far off",
-                "",
-                self.plan.explain(),
-            ]
+        return (
+            f"Expected    epsilon {self.plan.spec.privacy.epsilon:g}: two-way tables are expected to be within "
+            f"{found.error:.4f} of the table in total variation, on average over the pairs ({found.noise:.4f} by "
+            f"noise, {found.sampling:.4f} by sampling). {self.limit} Tables that depend on more than "
+            f"pairs tell can be twice as far off\n\n{self.plan.explain()}"
         )
 
 
 @dataclass(frozen=True)
-class SharesSolution:
-    """The shares of a series for its priorities."""
+class LeastErrors:
+    """Settings with the least expected errors."""
 
-    plan: SynthesisPlan  # of one period, with the shares that were found
-    shares: dict[str, Fraction]
-    errors: dict[str, float]  # expected, of two-way tables
+    plan: SynthesisPlan  # with what was found
+    errors: dict[str, float]  # expected, of two-way tables: of each period, or by way, that of the plan first
+    line: str  # for people
+    shares: dict[str, float] | None = None  # of a series
 
     def to_json(self) -> dict[str, Any]:
         """The solution as a JSON object."""
-        shares = {step: float(share) for step, share in self.shares.items()}
-        return {"shares": shares, "errors": self.errors, "plan": self.plan.to_json()}
+        found = {"errors": self.errors, "plan": self.plan.to_json()}
+        return found if self.shares is None else {"shares": self.shares, **found}
 
     def explain(self) -> str:
         """The solution for people."""
-        found = [f"{step} {float(of):.3g} (two-way within {self.errors[step]:.4f})" for step, of in self.shares.items()]
-        return f"Shares      {'; '.join(found)}\n\n{self.plan.explain()}"
+        return f"{self.line}\n\n{self.plan.explain()}"
 
 
-def solve_shares(spec: WholeSynthesisSpec, series: SeriesSpec, request: SolveRequest) -> SharesSolution:
+def solve_shares(spec: WholeSynthesisSpec, series: SeriesSpec, request: SolveRequest) -> LeastErrors:
     """The shares of a series by its priorities."""
     shares = best_shares(series)
     named = {step: str(share) for step, share in shares.items()}
     request.completed(spec, {"series.shares": named}, title="Shares found by `dpdist plan --solve`.")
     epsilon = epsilon_of(series.epsilon or 1.0, spec.privacy.delta, shares[step_of(series.period or series.first)])
     made = plan(change(spec, {"series.shares": named, "privacy.epsilon": epsilon}))
-    return SharesSolution(made, shares, errors_of(spec, series, shares, lambda one: plan(one).expected.error))
+    errors = errors_of(spec, series, shares, lambda one: plan(one).expected.error)
+    found = [f"{step} {float(of):.3g} (two-way within {errors[step]:.4f})" for step, of in shares.items()]
+    return LeastErrors(made, errors, f"Shares      {'; '.join(found)}", {k: float(v) for k, v in shares.items()})
 
 
-@dataclass(frozen=True)
-class ClientsSolution:
-    """Whose noise hides what clients send, and how many must answer."""
-
-    plan: SynthesisPlan
-    errors: dict[str, float]  # expected, of two-way tables, by way; first of the way that was found
-
-    def to_json(self) -> dict[str, Any]:
-        """The solution as a JSON object."""
-        return {"errors": self.errors, "plan": self.plan.to_json()}
-
-    def explain(self) -> str:
-        """The solution for people."""
-        best, *others = [f"{way} (two-way within {error:.4f})" for way, error in self.errors.items()]
-        return f"Clients     {best}; beside {', '.join(others)}\n\n{self.plan.explain()}"
-
-
-def solve_clients(spec: WholeSynthesisSpec, federated: FederatedSpec, request: SolveRequest) -> ClientsSolution:
+def solve_clients(spec: WholeSynthesisSpec, federated: FederatedSpec, request: SolveRequest) -> LeastErrors:
     """The way that bears most losses of clients, of those whose error is nearly the least."""
     listed, fewest = len(federated.clients), federated.colluding + 2
     ways: dict[str, dict[str, Any]] = {
@@ -120,10 +100,12 @@ def solve_clients(spec: WholeSynthesisSpec, federated: FederatedSpec, request: S
     errors = {way: made.expected.error for way, made in plans.items()}
     best = next(way for way, error in errors.items() if error <= _NEARLY * min(errors.values()))
     request.completed(spec, ways[best], title=f"Found by `dpdist plan --solve`: {best}.")
-    return ClientsSolution(plans[best], {best: errors.pop(best), **errors})
+    errors = {best: errors.pop(best), **errors}
+    first, *others = [f"{way} (two-way within {error:.4f})" for way, error in errors.items()]
+    return LeastErrors(plans[best], errors, f"Clients     {first}; beside {', '.join(others)}")
 
 
-def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution | SharesSolution | ClientsSolution:
+def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution | LeastErrors:
     """The least epsilon, to three digits, at which two-way tables are expected to be within an accuracy. Raises
     SpecError: no accuracy is given, or no epsilon up to `privacy.limit`, or 20, reaches it.
     """
@@ -142,8 +124,7 @@ def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution |
     def at(epsilon: float) -> SynthesisPlan:
         return plan(change(spec, {"privacy.epsilon": epsilon}))
 
-    least = max(float(PrivacySpec.model_fields["epsilon"].metadata[0].ge), 1e-3)
-    epsilon = least
+    epsilon = least = max(float(PrivacySpec.model_fields["epsilon"].metadata[0].ge), 1e-3)
     while at(min(epsilon, most)).expected.error > accuracy:
         if epsilon >= most:
             raise SpecError(_out_of_reach(accuracy, at(most).expected, most))
@@ -164,11 +145,8 @@ def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution |
 
 
 def _out_of_reach(accuracy: float, best: Expected, most: float) -> str:
+    advice = "noise is what is left: declare a larger data.minimum_records if that is true, or fewer values"
     if best.sampling > accuracy:
-        advice = (
-            f"sampling alone leaves {best.sampling:.4f}: release more records (synthesis.records), "
-            "or declare fewer values"
-        )
-    else:
-        advice = "noise is what is left: declare a larger data.minimum_records if that is true, or fewer values"
+        more = "release more records (synthesis.records), or declare fewer values"
+        advice = f"sampling alone leaves {best.sampling:.4f}: {more}"
     return f"--accuracy {accuracy:g}: epsilon {most:g} is expected to reach {best.error:.4f}; {advice}"

@@ -234,12 +234,9 @@ class SynthesisPlan(EventPlan):
                 text = f"unless a noisy misfit says that its rows are too far, they are released, weighted; else {text}"
             facts.append(Fact("Prior", f"{text}; that table is not protected"))
         if earlier := _earlier(spec):
-            names = {
-                "part": "which have this table as a part",
-                "larger": "which make up this table, too",
-                "sum": "which make up this table",
-                "previous": "before it",
-            }
+            made = "which make up this table"
+            names = {"part": "which have this table as a part", "larger": f"{made}, too", "sum": made}
+            names |= {"previous": "before it"}
             found = [f"{number_of(len(paths), 'release')} {names[kind]}" for kind, paths in earlier.items()]
             text = f"noisy tables of {' and '.join(found)} are weighed against this one's, at no charge"
             facts.append(Fact("Evidence", text, {"releases": sum(map(len, earlier.values()))}))
