@@ -27,7 +27,7 @@ from dpdist.errors import DataNotFound, SpecError
 from dpdist.inference.answers import NORMAL_95, Answer, Quantity, around, infer, parse_quantity
 from dpdist.inference.published import Published
 from dpdist.model.drift import Drift, spread_of
-from dpdist.model.earlier import releases_at
+from dpdist.model.earlier import is_pattern, releases_at
 from dpdist.model.evidence import Earlier, Evidence, Related, combined
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.formatting import Displayed, Fact, folded, lines_of
@@ -97,12 +97,11 @@ class Series(Displayed):
             They have different schemas.
         """
         place, options = os.fspath(uri).rstrip("/"), storage_options or {}
-        is_pattern = bool(set(place.rpartition("/")[2]) & set("*?["))
         opened = {
             path.rpartition("/")[2]: Published.open(path, public_key, storage_options=options)
-            for path in releases_at(place if is_pattern else f"{place}/*", options)
+            for path in releases_at(place if is_pattern(place) else f"{place}/*", options)
         }
-        rolled = {name for name in opened if not is_pattern and _ROLL_UP.fullmatch(name)}
+        rolled = {name for name in opened if not is_pattern(place) and _ROLL_UP.fullmatch(name)}
         periods = {name: one for name, one in opened.items() if name not in rolled}
         if len(periods) < 2:
             raise DataNotFound(f"{uri}: expected the folders of two releases or more, of one period each")
@@ -242,8 +241,7 @@ class Series(Displayed):
             None if table is None else (table[0][cells] * factor, (table[1][cells] * factor) ** 2)
             for table, factor in ((table, last / one.records) for table, one in zip(tables, self.releases, strict=True))
         ]
-        mean = combined(*chain)
-        return 1.0 if mean is None else self._drift.faster(chain, spread_of(mean[0], last))
+        return self._drift.faster(chain, spread_of(combined(*chain)[0], last))
 
     @cached_property
     def _drift(self) -> Drift:

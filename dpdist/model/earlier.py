@@ -38,13 +38,18 @@ class EarlierReleases:
         return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
 
 
+def is_pattern(path: str) -> bool:
+    """Whether the last part of a path is a pattern."""
+    return bool(set(path.rstrip("/").rpartition("/")[2]) & set("*?["))
+
+
 def releases_at(path: str, options: Mapping[str, Any], *, before: str | None = None) -> tuple[str, ...]:
     """The folders of releases that a path names. If its last part is a pattern, such as ``made/2026-??*``, those that
     are there, in the order of their names; with `before` only those that come before this name. Of a period and its
     corrections, such as ``2026-03`` and ``2026-03-v2``, the last one stands for all.
     """
     parent, _, pattern = path.rstrip("/").rpartition("/")
-    if not set(pattern) & set("*?["):
+    if not is_pattern(path):
         return (path,)
     place = parent or "."
     names = (name.split("/") for name in Store(place, options).names())
@@ -129,11 +134,8 @@ def repeat_evidence(
 def _close(found: Any, stated: Any) -> bool:
     """Whether nested numbers are the same, but for rounding."""
     if isinstance(found, dict):
-        return (
-            isinstance(stated, dict)
-            and found.keys() == stated.keys()
-            and all(_close(found[k], stated[k]) for k in found)
-        )
+        same = isinstance(stated, dict) and found.keys() == stated.keys()
+        return same and all(_close(found[k], stated[k]) for k in found)
     if isinstance(found, list):
         return isinstance(stated, list) and len(found) == len(stated) and all(map(_close, found, stated))
     return isinstance(stated, int | float) and abs(found - stated) <= _TOLERANCE * max(1.0, abs(found))
