@@ -290,13 +290,10 @@ def _bounded(answer: Answer, asked: Quantity) -> Answer:
 def _weights(kind: str, first: int, last: int, number: int) -> Floats:
     """The weight of each period."""
     found, inside = np.zeros(number), np.arange(first, last + 1)
-    if kind == "change":
-        found[first], found[last] = -1.0, 1.0
-    elif kind == "trend":  # the slope of least squares, for one period more
-        away = inside - inside.mean()
-        found[inside] = away / (away @ away)
-    else:
-        found[inside] = 1.0 if kind == "sum" else 1 / len(inside)
+    away = inside - inside.mean()
+    slope = away / (away @ away or 1.0)  # of least squares, for one period more
+    of_kind: dict[str, Any] = {"change": 1.0 * (inside == last) - (inside == first), "trend": slope, "sum": 1.0}
+    found[inside] = of_kind.get(kind, 1 / len(inside))
     return found
 
 
