@@ -79,27 +79,24 @@ def read_earlier(paths: Mapping[str, Sequence[str]], schema: Schema, options: Ma
     for kind in RELATIONS:
         releases = []
         for path in paths.get(kind, ()):
-            release, name = _read(path, schema, options, place=f"model.evidence.{kind}: {path}")
-            if name["manifest_sha256"] in seen:
+            store, manifest = open_release(path, storage_options=options)
+            if _compared(manifest.table) != _compared(schema):
+                raise SpecError(f"model.evidence.{kind}: {path} has another schema: its attributes are others")
+            digest = hashlib.sha256(manifest.to_bytes()).hexdigest()
+            if digest in seen:
                 raise SpecError(f"model.evidence.{kind}: {path} is named twice, and its noise would count twice")
-            seen.add(name["manifest_sha256"])
-            releases.append(release)
+            seen.add(digest)
+            releases.append(Earlier(read_model(store, manifest).measurements, manifest.noisy_records))
+            name = {"path": path, "release": manifest.name, "attempt": manifest.attempt, "manifest_sha256": digest}
             named.setdefault(kind, []).append(name)
         if releases:
             related.append(Related(kind, tuple(releases)))
     return EarlierReleases(tuple(related), named)
 
 
-def _read(path: str, schema: Schema, options: Mapping[str, Any], *, place: str) -> tuple[Earlier, dict[str, str]]:
-    store, manifest = open_release(path, storage_options=options)
-    own, other = (
-        [a.model_dump(mode="json", exclude=_FOR_PEOPLE) for a in table.attributes] for table in (schema, manifest.table)
-    )
-    if own != other:
-        raise SpecError(f"{place} has another schema than this release: name releases with the same attributes")
-    digest = hashlib.sha256(manifest.to_bytes()).hexdigest()
-    name = {"path": path, "release": manifest.name, "attempt": manifest.attempt, "manifest_sha256": digest}
-    return Earlier(read_model(store, manifest).measurements, manifest.noisy_records), name
+def _compared(schema: Schema) -> list[Any]:
+    """What of a schema is not for people alone."""
+    return [a.model_dump(mode="json", exclude=_FOR_PEOPLE) for a in schema.attributes]
 
 
 def repeat_evidence(

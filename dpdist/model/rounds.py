@@ -290,7 +290,7 @@ class Learner:
         for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
             if pair in self.told or (self.any_pair and pair not in self.edges and not self._fitting([])(pair)):
                 one = table.astype(np.float64), np.full(table.shape, sigma**2)
-                self.told[pair] = combined(self.told.get(pair), one)
+                self.told[pair] = combined(self.told[pair], one) if pair in self.told else one
                 continue
             known = None if pair in measured else self.marginals[pair]
             self.measurements.append(TableMeasurement(pair, table / records, (records / sigma) ** 2, known))
