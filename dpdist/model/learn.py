@@ -274,7 +274,7 @@ class Learned(Stored):
     FILE: ClassVar[str] = "model.npz"
 
     fitted: Fitted
-    # ``records``, the noisy number of records; ``pairs``, measured pairs and small sets in order, as places of attributes and
+    # ``records``, the noisy number of records; ``pairs``, measured pairs and small sets in order, as places and
     # whether each is a coarse copy; ``rules``, numbers of the rules that the model keeps by itself; ``raked``;
     # ``account``, the name of each step and its share of mu^2
     report: dict[str, Any]
