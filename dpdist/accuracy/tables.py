@@ -30,9 +30,8 @@ TRIPLES = 300  # triples of attributes that are compared at most
 MOST_TRIPLE_CELLS = 1 << 23  # cells of all compared triples at most (64 MiB)
 BLOCK_CELLS = 1 << 16  # cells of a block of attributes that holds several triples, at most (512 KiB)
 MOST_SHARED_PAIRS = 2000  # of more pairs, finding blocks for them and the triples takes longer than they save
-SET_CELLS = 256  # cells of a small set of attributes, and the number of such sets at most
-MOST_SETS = 1500
-_SMALLEST = 20  # attributes of the fewest values, of which such sets are
+# cells of a small set of attributes, and such sets, at most; and attributes of the fewest values, of which they are
+SET_CELLS, MOST_SETS, _SMALLEST = 256, 1500, 20
 TRAVELLING_CELLS = 1 << 22  # blocks of more cells do not leave a partition (32 MiB)
 _FEW = 4  # cells of blocks for each one of their marginals, from which on it is worth a partition's time to sum them up
 Attributes = tuple[int, ...]
@@ -92,13 +91,13 @@ class Tables:
 
     def small(self) -> dict[Attributes, Counts]:
         """The tables of `small_sets`, where they were counted."""
+        if self.blocks is None:
+            return {}
         cards, found = self.pairs.cardinalities, dict[Attributes, Counts]()
-        blocks = () if self.blocks is None else _small_blocks(cards)
-        tables = [] if self.blocks is None else split_tables(self.blocks, cards, blocks)
-        for block, table in zip(blocks, tables, strict=True):
-            inside = [of for size in (3, 4) for of in combinations(block, size) if of not in found]
-            found |= {of: sum_to(table, block, of) for of in inside}
-        return {of: found[of] for of in small_sets(cards) if of in found}
+        blocks = _small_blocks(cards)
+        for block, table in zip(blocks, split_tables(self.blocks, cards, blocks), strict=True):
+            found |= {of: sum_to(table, block, of) for of in small_sets(cards) if set(of) <= set(block)}
+        return {of: found[of] for of in small_sets(cards)}
 
     def __add__(self, other: Tables) -> Tables:
         """The tables of the disjoint union, without small sets."""

@@ -156,7 +156,7 @@ def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: in
 
 def with_high(choices: Choices, cardinalities: Sequence[int]) -> Choices:
     """With a test of sets of three and four attributes of few cells, where there are any."""
-    if not choices.rounds or choices.grids or is_wide(cardinalities) or not small_sets(tuple(cardinalities)):
+    if not choices.rounds or is_wide(cardinalities) or not small_sets(tuple(cardinalities)):
         return choices
     share = choices.pairs / choices.rounds
     return replace(choices, high=_HIGH * share, high_picks=_HIGH_PICKS * share)

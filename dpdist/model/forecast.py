@@ -20,16 +20,7 @@ import numpy as np
 
 from dpdist.accuracy.tables import MOST_SETS, SET_CELLS, TRIPLES
 from dpdist.errors import AccountingError
-from dpdist.model.choices import (
-    EMPTY,
-    HIGH_ROUNDS,
-    L1_OF_NOISE,
-    MOST_CODED_CELLS,
-    MOST_HIGH,
-    TRIPLE_CELLS,
-    Choices,
-    is_wide,
-)
+from dpdist.model.choices import EMPTY, L1_OF_NOISE, MOST_CODED_CELLS, MOST_HIGH, TRIPLE_CELLS, Choices, is_wide
 from dpdist.model.grids import GROUPS
 from dpdist.privacy.arrays import LARGEST_SCALE, Floats
 from dpdist.privacy.selection import draws_of_pick, pick_scale
@@ -48,7 +39,7 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
     pick = draws_of_pick(math.comb(copies * m, 2) + 1)  # of all pairs, or to stop
     triples = choices.triple_tables * (TRIPLE_CELLS + draws_of_pick(math.comb(m, 3) + 1))
     if choices.high:
-        triples += HIGH_ROUNDS * MOST_HIGH * (SET_CELLS + draws_of_pick(MOST_SETS + 1))
+        triples += choices.rounds * MOST_HIGH * (SET_CELLS + draws_of_pick(MOST_SETS + 1))
     if choices.grids or choices.pairs_first:
         triples += math.comb(m, 2) * GROUPS[2] ** 2 + TRIPLES * GROUPS[3] ** 3
     return 3 * sum(cardinalities) + 1 + tables * (min(largest, cells) + pick) + raked + triples

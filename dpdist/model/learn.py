@@ -18,19 +18,19 @@ import numpy as np
 from dpdist.accuracy.tables import Attributes, Tables
 from dpdist.data.count import PairCounts
 from dpdist.model.account import GaussianAccount, Measurements, measurements_of
-from dpdist.model.choices import EMPTY, HIGH_ROUNDS, L1_OF_NOISE, Choices
+from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.model.coding import Coding, Levels, PairTables, SingleCounts, coding_of, is_kept, recode
 from dpdist.model.evidence import Evidence
 from dpdist.model.fitted import Fitted, fitted_of
 from dpdist.model.grids import pair_grids, triple_groups
 from dpdist.model.one_way import OneWay, measure_one_way
 from dpdist.model.outside import told_by
-from dpdist.model.pool import AllPairs, Pool, asked_triples, fitting_triples, measure_high
+from dpdist.model.pool import AllPairs, Pool, asked_triples, fitting_triples, measure_small_sets
 from dpdist.model.public_rows import MOST_ONE_WAY, PublicPool, pool_of, with_more
 from dpdist.model.rake import shrink
 from dpdist.model.rounds import Learner
 from dpdist.model.sums import AskedCounts
-from dpdist.privacy.arrays import Codes, Counts
+from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import LARGEST_COST
 from dpdist.spec.rules import Rules
@@ -107,7 +107,7 @@ def measure(
         progress(r + 2, steps)
         carried += choices.pairs / choices.rounds
         learner.cells = least + (choices.cells - least) * (r + 1) // choices.rounds  # more than in the round before
-        small, carried = _small_sets(learner, r, small, carried)
+        small, carried = measure_small_sets(learner, r, small, carried)
         learner.any_pair = r >= choices.rounds - _OUTSIDE and choices.balance > 0 and not choices.rake
         carried = _round(learner, r, carried, picks)
     if learner.model is None:
@@ -152,18 +152,6 @@ def _begin(learner: Learner, prior: PairCounts | None, evidence: Evidence | None
         learner.remember(evidence, most=choices.prior_cells, rounds=_REMEMBERED, iterations=choices.iterations[0])
     elif learner.zeros:
         learner.refit(choices.iterations[0])
-
-
-def _small_sets(
-    learner: Learner, number: int, exact: dict[Attributes, Counts], share: float
-) -> tuple[dict[Attributes, Counts], float]:
-    """Measure small sets before one of the last rounds, with a part of its share. Returns the tables that may follow in
-    the next: none after a round that picked none; and what is left of the share.
-    """
-    if not exact or number < learner.choices.rounds - HIGH_ROUNDS:
-        return exact, share
-    before, found = learner.account.left, measure_high(learner, f"high/{number}", exact)
-    return exact if found else {}, share - (before - learner.account.left)
 
 
 def _round(learner: Learner, number: int, share: float, picks: float) -> float:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dpdist.accuracy.tables import Attributes, Tables, triples_of
 from dpdist.data.count import Number
 from dpdist.model.account import GaussianAccount
-from dpdist.model.choices import EMPTY, L1_OF_NOISE, MOST_HIGH, TRIPLE_CELLS, Choices
+from dpdist.model.choices import EMPTY, HIGH_ROUNDS, L1_OF_NOISE, MOST_HIGH, TRIPLE_CELLS, Choices
 from dpdist.model.coding import Coding, Pair
 from dpdist.model.descent import TableMeasurement
 from dpdist.model.draw import pool_part
@@ -231,81 +231,69 @@ _ROWS = 1 << 12, 1 << 17  # of the model, whose tables are compared with: eight 
 _PUBLIC_KEY = bytes(32)  # what is drawn with it is public
 
 
-def measure_high(learner: Learner, name: str, exact: Mapping[Attributes, Counts]) -> bool:
-    """Pick small sets of attributes whose tables (confidential) the model misses by more than noise and sampling;
-    measure them, and fit the model to them, too. Returns whether there are any.
+def measure_small_sets(
+    learner: Learner, number: int, exact: dict[Attributes, Counts], share: float
+) -> tuple[dict[Attributes, Counts], float]:
+    """Before one of the last rounds, pick sets of attributes whose tables (`exact`, confidential) the model misses by
+    more than noise and sampling, and fit it to their noisy tables, too. Returns what is left of the round's share, and
+    the tables that may follow in the next: none after a round that picked none.
 
     A set's score is as a pair's (`Learner.round`), less what a sample of the model's own would be off; a set that
     shares three attributes with one that was picked says the same.
     """
     choices, account, coding, records = learner.choices, learner.account, learner.coding, learner.one_way.records
+    if not exact or number < choices.rounds - HIGH_ROUNDS:
+        return exact, share
     fitted = fitted_of(learner.model or learner.refit(choices.iterations[0]), coding, None)
-    cards = tuple(len(m.codes) for m in coding.merging)
-    rows = int(min(max(8 * records, _ROWS[0]), _ROWS[1]))
+    cards, rows = tuple(len(m.codes) for m in coding.merging), int(min(max(8 * records, _ROWS[0]), _ROWS[1]))
     drawn = Tables.counted(pool_part(fitted, Noise(_PUBLIC_KEY), 0, rows, learner.rules), cards, small=True).small()
     expected = {of: np.asarray(drawn[of].ravel() * (records / rows), np.float64) for of in exact}
     sigma = float(account.deviations(choices.high, [1.0] * MOST_HIGH)[0])
-    scale = account.pick_scale(choices.high_picks, MOST_HIGH)
-    chance = scale * len(exact).bit_length()  # what a pick from so many adds to the largest
-    scores = set_scores(exact, expected, sigma=sigma, spread=1 + records / rows, chance=chance)
+    scale, before = account.pick_scale(choices.high_picks, MOST_HIGH), account.left
+    scores = set_scores(exact, expected, sigma=sigma, spread=1 + records / rows)
+    scores -= round(scale * len(exact).bit_length())  # what a pick from so many adds to the largest
+    places = {of: tuple(sorted(coding.fine[i] for i in of)) for of in exact}
 
     def valid(picked: list[Attributes]) -> Callable[[Attributes], bool]:
-        edges = [*learner.all_edges, *(pair for of in picked for pair in combinations(_inside(coding, of), 2))]
-
         def follows(of: Attributes) -> bool:
-            more = [*edges, *combinations(_inside(coding, of), 2)]
-            small = cells_of(cliques_of(coding.cardinalities, more), coding.cardinalities) <= learner.cells
-            return small and all(len(set(of) & set(before)) < 3 for before in picked)
+            edges = [*learner.all_edges, *(pair for one in (*picked, of) for pair in combinations(places[one], 2))]
+            small = cells_of(cliques_of(coding.cardinalities, edges), coding.cardinalities) <= learner.cells
+            return small and all(len(set(of) & set(one)) < 3 for one in picked)
 
         return follows
 
-    sets = tuple(exact)
-    picked = pick_sets(name, scores, sets, account, scale=scale, most=MOST_HIGH, valid=valid)
-    if picked:
-        places = [_inside(coding, of) for of in picked]
+    name, sets = f"high/{number}", tuple(exact)
+    if picked := pick_sets(name, scores, sets, account, scale=scale, most=MOST_HIGH, valid=valid):
         tables = [_coded(coding, of, exact[of]) for of in picked]
-        share = choices.high * len(picked) / MOST_HIGH
-        noisy, sigmas = account.measure(f"{name}/tables", tables, share=share)
-        for of, attributes, table, deviation in zip(picked, places, noisy, sigmas.tolist(), strict=True):
+        noisy, sigmas = account.measure(f"{name}/tables", tables, share=choices.high * len(picked) / MOST_HIGH)
+        for of, table, weight in zip(picked, noisy, ((records / sigmas) ** 2).tolist(), strict=True):
             known: Floats = _coded(coding, of, expected[of]) / records
-            weight = (records / deviation) ** 2
-            learner.measurements.append(TableMeasurement(attributes, table / records, weight, known))
-            learner.edges += [(a, b) for a, b in combinations(attributes, 2) if (a, b) not in learner.edges]
-        learner.picked += places
+            learner.measurements.append(TableMeasurement(places[of], table / records, weight, known))
+            learner.edges += [(a, b) for a, b in combinations(places[of], 2) if (a, b) not in learner.edges]
+            learner.picked.append(places[of])
         learner.refit(choices.iterations[-1])
-    return bool(picked)
+    return exact if picked else {}, share - (before - account.left)
 
 
 def set_scores(
-    exact: Mapping[Attributes, Counts],
-    expected: Mapping[Attributes, Floats],
-    *,
-    sigma: float,
-    spread: float,
-    chance: float,
+    exact: Mapping[Attributes, Counts], expected: Mapping[Attributes, Floats], *, sigma: float, spread: float
 ) -> Counts:
     """Scores of small sets; one record changes each by at most 1. Confidential.
 
-    Distances to the model, less `chance`, what noise of this deviation would leave of the tables, and what samples of
-    the model are off: of a cell by the root of `spread` times its count.
+    Distances to the model, less what noise of this deviation would leave of the tables, and what samples of the model
+    are off: of a cell by the root of `spread` times its count.
     """
     scores = []
     for of, table in exact.items():
         model = np.rint(expected[of]).astype(np.int64)
         unclear = np.minimum(L1_OF_NOISE * (sigma + np.sqrt(spread * model)), 2 * model + EMPTY * sigma)
-        scores.append(int(np.abs(table.ravel() - model).sum()) - round(float(unclear.sum()) + chance))
+        scores.append(int(np.abs(table.ravel() - model).sum()) - round(float(unclear.sum())))
     return np.array(scores, np.int64)
 
 
-def _inside(coding: Coding, attributes: Attributes) -> Attributes:
-    """The model's attributes, ascending, that some of the table's have most codes in."""
-    return tuple(sorted(coding.fine[i] for i in attributes))
-
-
 def _coded(coding: Coding, attributes: Attributes, table: NDArray[Number]) -> NDArray[Number]:
-    """A table over values, summed onto the model's codes."""
-    maps = [coding.merging[i].codes for i in attributes]
-    shape = [coding.merging[i].cardinality for i in attributes]
-    found = np.zeros(shape, table.dtype)
-    np.add.at(found, np.ix_(*maps), table.reshape([len(codes) for codes in maps]))
+    """A table over values, summed onto the model's codes, with the model's attributes ascending."""
+    merging = [coding.merging[i] for i in attributes]
+    found = np.zeros([m.cardinality for m in merging], table.dtype)
+    np.add.at(found, np.ix_(*(m.codes for m in merging)), table.reshape([len(m.codes) for m in merging]))
     return np.ascontiguousarray(found.transpose(np.argsort([coding.fine[i] for i in attributes])))

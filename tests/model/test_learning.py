@@ -500,13 +500,13 @@ def test_small_sets_are_counted_in_parts_and_one_record_moves_their_scores_by_on
         np.testing.assert_array_equal(table, truth)
     rng = np.random.default_rng(0)
     model = {of: rng.gamma(0.5, 40, table.size) for of, table in exact.items()}
-    scores = set_scores(exact, model, sigma=3.3, spread=1.5, chance=12.5)
+    scores = set_scores(exact, model, sigma=3.3, spread=1.5)
     moved = set[int]()
     for record in np.ndindex(*SMALL):
         more = Tables.counted(
             [np.append(c, np.uint8(v)) for c, v in zip(codes, record, strict=True)], SMALL, small=True
         )
-        moved |= set((set_scores(more.small(), model, sigma=3.3, spread=1.5, chance=12.5) - scores).tolist())
+        moved |= set((set_scores(more.small(), model, sigma=3.3, spread=1.5) - scores).tolist())
     assert moved == {-1, 1}
 
 

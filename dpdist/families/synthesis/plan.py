@@ -388,10 +388,9 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
         found = with_prior(found, m)
     elif _earlier(spec):
         found = with_evidence(found, m)
-    if spec.federated is None:
-        found = with_high(found, sizes)
     own = spec.model.model_dump(exclude_none=True, include={"rounds", "balance"})
-    return replace(found, priorities=priorities_of(spec), **own)
+    found = replace(found, priorities=priorities_of(spec), **own)
+    return found if spec.federated is not None else with_high(found, sizes)
 
 
 def priorities_of(spec: WholeSynthesisSpec) -> tuple[tuple[int, int, float], ...]:
