@@ -117,6 +117,18 @@ def measure(name: str, options: argparse.Namespace, earlier: dict[str, dict[str,
     return found
 
 
+def measured(options: argparse.Namespace, earlier: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A row a table, and the geometric means of the ratios."""
+    rows = []
+    for name in options.tables:
+        rows.append(measure(name, options, earlier))
+        yield rows[-1]
+    ratios = {
+        f"ratio_{k}": [float(row[f"ratio_{k}"].split()[0]) for row in rows if f"ratio_{k}" in row] for k in (1, 2, 3)
+    }
+    yield {"table": "geometric mean"} | {k: f"{np.exp(np.mean(np.log(of))):.3f}" for k, of in ratios.items() if of}
+
+
 def rows_of(path: Path | None) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a file of this script, by their tables."""
     if path:
@@ -131,8 +143,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=2)
     parser.add_argument("--beside", type=Path, help="results of another version")
     options = parser.parse_args()
-    earlier = dict(rows_of(options.beside))
-    write_rows(options, (measure(name, options, earlier) for name in options.tables))
+    write_rows(options, measured(options, dict(rows_of(options.beside))))
 
 
 if __name__ == "__main__":
