@@ -27,7 +27,7 @@ from dpdist.errors import DataNotFound, SpecError
 from dpdist.inference.answers import NORMAL_95, Answer, Quantity, around, infer, parse_quantity
 from dpdist.inference.published import Published
 from dpdist.model.drift import Drift, spread_of
-from dpdist.model.earlier import releases_at
+from dpdist.model.earlier import is_pattern, releases_at
 from dpdist.model.evidence import Earlier, Evidence, Related, combined
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.formatting import Displayed, Fact, folded, lines_of
@@ -97,12 +97,11 @@ class Series(Displayed):
             They have different schemas.
         """
         place, options = os.fspath(uri).rstrip("/"), storage_options or {}
-        is_pattern = bool(set(place.rpartition("/")[2]) & set("*?["))
         opened = {
             path.rpartition("/")[2]: Published.open(path, public_key, storage_options=options)
-            for path in releases_at(place if is_pattern else f"{place}/*", options)
+            for path in releases_at(place if is_pattern(place) else f"{place}/*", options)
         }
-        rolled = {name for name in opened if not is_pattern and _ROLL_UP.fullmatch(name)}
+        rolled = {name for name in opened if not is_pattern(place) and _ROLL_UP.fullmatch(name)}
         periods = {name: one for name, one in opened.items() if name not in rolled}
         if len(periods) < 2:
             raise DataNotFound(f"{uri}: expected the folders of two releases or more, of one period each")
@@ -242,8 +241,7 @@ class Series(Displayed):
             None if table is None else (table[0][cells] * factor, (table[1][cells] * factor) ** 2)
             for table, factor in ((table, last / one.records) for table, one in zip(tables, self.releases, strict=True))
         ]
-        mean = combined(*chain)
-        return 1.0 if mean is None else self._drift.faster(chain, spread_of(mean[0], last))
+        return self._drift.faster(chain, spread_of(combined(*chain)[0], last))
 
     @cached_property
     def _drift(self) -> Drift:
@@ -292,13 +290,10 @@ def _bounded(answer: Answer, asked: Quantity) -> Answer:
 def _weights(kind: str, first: int, last: int, number: int) -> Floats:
     """The weight of each period."""
     found, inside = np.zeros(number), np.arange(first, last + 1)
-    if kind == "change":
-        found[first], found[last] = -1.0, 1.0
-    elif kind == "trend":  # the slope of least squares, for one period more
-        away = inside - inside.mean()
-        found[inside] = away / (away @ away)
-    else:
-        found[inside] = 1.0 if kind == "sum" else 1 / len(inside)
+    away = inside - inside.mean()
+    slope = away / (away @ away or 1.0)  # of least squares, for one period more
+    of_kind: dict[str, Any] = {"change": 1.0 * (inside == last) - (inside == first), "trend": slope, "sum": 1.0}
+    found[inside] = of_kind.get(kind, 1 / len(inside))
     return found
 
 

@@ -298,8 +298,8 @@ class Learner:
             return
         for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
             if pair in self.told or (self.any_pair and pair not in self.edges and not self._fitting([])(pair)):
-                one = combined(self.told.get(pair), (table.astype(np.float64), np.full(table.shape, sigma**2)))
-                self.told |= {} if one is None else {pair: one}
+                one = table.astype(np.float64), np.full(table.shape, sigma**2)
+                self.told[pair] = combined(self.told[pair], one) if pair in self.told else one
                 continue
             known = None if pair in measured else self.marginals[pair]
             self.measurements.append(TableMeasurement(pair, table / records, (records / sigma) ** 2, known))
@@ -320,12 +320,11 @@ class Learner:
                 self.outside.append(pair)
         tables = [m for m in self.measurements if len(m.attributes) == 2]
         tables += [TableMeasurement(pair, self.marginals[pair], 1.0, self.marginals[pair]) for pair in inside]
-        records = self.one_way.records
-        for k, table in enumerate(tables):
+        self.measurements, records = [m for m in self.measurements if len(m.attributes) != 2], self.one_way.records
+        for table in tables:
             counts, variance = evidence.estimate(table.attributes)
             mean = float(variance.sum()) / variance.size
-            tables[k] = replace(table, share=counts / records, weight=records**2 / mean)
-        self.measurements = [m for m in self.measurements if len(m.attributes) != 2] + tables
+            self.measurements.append(replace(table, share=counts / records, weight=records**2 / mean))
         self.edges += [pair for pair in inside if pair not in self.edges]
 
     def remember(self, evidence: Evidence, *, most: int, rounds: int, iterations: int) -> None:

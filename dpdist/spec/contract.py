@@ -53,12 +53,10 @@ class InputSpec(TableSpec):
     def _held(self) -> InputSpec:
         if bool(self.paths) == bool(self.clients):
             raise ValueError("data: the files (`path`), or the clients that hold them (`clients`)")
-        if self.clients and self.later:
-            raise ValueError("data.later: later inputs of a client are in its own contract")
+        if self.clients and (self.later or self.every):
+            raise ValueError("data.later, data.every: later inputs of a client are in its own contract")
         if self.parent is not None and (self.later or self.every):
             raise ValueError("data.later, data.every: not with `parent`, whose rows would have to come later, too")
-        if self.clients and self.every:
-            raise ValueError("data.every: the months of a client are in its own contract")
         for path in self.parent.paths if self.parent is not None else ():
             self._findable(path)
         return self

@@ -240,6 +240,10 @@ def test_where_all_pairs_are_measured_they_have_what_evidence_makes_needless() -
     cells = {t.attributes: t.deviation for t in found.measurements.tables if t.step == "all pairs"}
     assert cells[2, 3] < cells[0, 1]
     assert Evidence(related, CARDS).repeated(found.measurements) == found.report["drift"]
+    # a month after it, with codes of its own
+    last = Earlier(found.measurements, found.report["records"])
+    after = learned(2, (last,))
+    assert Evidence((Related("previous", (last,)),), CARDS).repeated(after.measurements) == after.report["drift"]
 
 
 def test_tables_of_other_codes_are_used_as_far_as_they_are_finer() -> None:
