@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from bench_synthesis import Distances, released, spec_of, table_of
+from bench_synthesis import Distances, released, spec_of, table_of, without
 from harness import DATA, argument_parser, write_rows
 
 from dpdist.families.base.registry import make_plan
@@ -41,9 +41,7 @@ def shipped(name: str, rows: int | slice | None = None, leave: tuple[str, ...] =
     for attribute, code in at.items():
         chosen = chosen[codes[names.index(attribute)][chosen] == code]
     chosen = np.sort(chosen[rows if isinstance(rows, slice) else slice(rows)])
-    kept = [i for i, one in enumerate(names) if one not in (*leave, *at)]
-    tree = spec.table.model_dump(mode="json", exclude_none=True)
-    schema = Schema.model_validate(tree | {"attributes": [tree["attributes"][i] for i in kept]})
+    kept, schema = without(spec.table, (*leave, *at))
     return [codes[i][chosen] for i in kept], schema
 
 
