@@ -66,8 +66,8 @@ EPSILON = {"month": 0.8297, "quarter": 0.3717, "year": 0.3717, "state": 0.8893, 
 class Releases:
     """Releases of tables of one schema."""
 
-    def __init__(self, schema: Schema) -> None:
-        self.schema, self._seed = schema, 0
+    def __init__(self, schema: Schema, seed: int) -> None:
+        self.schema, self._seed = schema, seed
 
     def release(self, codes: Codes, share: str, *related: Related, only_learn: bool = False) -> Rehearsal:
         """A release of a table at a share of the budget, with earlier ones as evidence."""
@@ -279,7 +279,7 @@ def states(options: argparse.Namespace, releases: Releases, codes: Codes) -> Ite
     place = [name.lower() for name in releases.schema.names].index("state")
     kept = [k for k in range(len(codes)) if k != place]
     attributes = tuple(releases.schema.attributes[k] for k in kept)
-    inside = Releases(Schema(attributes=attributes))
+    inside = Releases(Schema(attributes=attributes), options.seed)
     whole = [codes[k] for k in kept]
     alone = inside.release(whole, "whole")
     country = Related("part", (earlier(alone),))
@@ -372,6 +372,7 @@ def main() -> None:
     parser.add_argument("--drift", nargs="*", type=float, default=[0.0, 0.02, 0.2])
     parser.add_argument("--months", nargs="*", type=int, default=[12, 6, 6])
     parser.add_argument("--keys", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--redrawn", type=int, default=10)
     parser.add_argument("--table", default="acs2024")
     parser.add_argument("--states", type=int, default=3)
@@ -379,7 +380,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=["months", "roll_ups", "states", "panel"])
     options = parser.parse_args()
     codes, _, spec = table_of(options.table)
-    releases, rows = Releases(spec.table), list[dict[str, Any]]()
+    releases, rows = Releases(spec.table, options.seed), list[dict[str, Any]]()
     for case in (months, roll_ups, states, panel):
         for row in case(options, releases, codes) if case.__name__ in options.cases else ():
             print(json.dumps(row), flush=True)

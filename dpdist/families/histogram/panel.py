@@ -114,9 +114,9 @@ class Panel:
     def shrunk(self, measured: Counts, deviation: float) -> tuple[Floats, Floats]:
         """The counts with less of their changes, and the deviations of their errors in parts of that of a level.
 
-        Whatever the counts are, squared errors of levels and changes, weighted as the noise was chosen for them, have a
-        smaller sum in expectation than those of `solved`. A far change is moved no more than others of its block, and
-        sums over a block are not moved.
+        Whatever the counts are, the expected sum of squared errors of levels and changes, weighted as the noise was
+        chosen for them, is at most that of `solved`. A far change is moved no more than others of its block, and sums
+        over a block are not moved.
         """
         scale = self.norm / self.deviations[0]
         table = measured.reshape(len(measured), -1) / (scale * deviation)
@@ -140,9 +140,7 @@ class Panel:
 
     @cached_property
     def _directions(self) -> tuple[Floats, Floats]:
-        """Orthonormal directions of what is measured: that of a level that stays, and those of changes, in which the
-        sum of squared errors that the noise was chosen for is one of squares.
-        """
+        """Orthonormal directions of what is measured: of a level that stays, and of changes whose errors add up."""
         level = np.array(self.strategy, np.float64).sum(1)
         level /= np.sqrt((level**2).sum())
         periods = len(level)
