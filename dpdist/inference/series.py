@@ -242,7 +242,7 @@ class Series(Displayed):
     def _drift(self) -> Drift:
         """What the noisy tables of the periods differ by, beyond their noise."""
         earlier = [Earlier(release.model.measurements, release.records) for release in self.releases]
-        evidence = Evidence((Related("previous", tuple(earlier[:-1])),), self.releases[0].schema.cardinalities)
+        evidence = Evidence((Related("previous", tuple(earlier[:-1])),))
         evidence.repeated(earlier[-1].measurements)
         return evidence.drifts[0]
 
