@@ -59,6 +59,7 @@ class Known:
     rows: Codes | None = None  # rows of the public table, which may be the pool; None where they may not
     evidence: Evidence | None = None  # noisy tables of earlier releases
     apart: Choices | None = None  # what is done where these are too far to begin with; by default the same
+    given: int = 0  # first attributes of the table that rows will be drawn given
 
 
 def measure(
@@ -85,7 +86,7 @@ def measure(
     if evidence is not in_rounds:
         choices = known.apart or choices
     coding, tables = _coded(counts, one_way, choices, known, in_rounds)
-    learner = Learner(tables, coding, one_way, account, choices, rules)
+    learner = Learner(tables, coding, one_way, account, choices, rules, given=known.given)
     if choices.pairs_first and isinstance(counts, AskedCounts):
         all_pairs = _all_pairs(counts, choices, account)
         own = Evidence.of_pairs(coding, all_pairs.tables, all_pairs.sigmas.tolist())

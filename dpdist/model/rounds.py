@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,6 +35,7 @@ LARGEST_WEIGHT = 1 << 10
 
 # above this part of its cells a model counts as full: only pairs that are close in the tree are still tried
 FULL = 0.99
+DRAWN_CELLS = 40_000  # of all cliques without what rows are drawn given: a draw sums over these for each group of rows
 RULES_PART = 4  # rules may take a fourth of the cells of the model
 A = TypeVar("A", bound=tuple[int, ...])
 
@@ -104,6 +106,7 @@ class Learner:
     outside: list[Pair] = field(default_factory=list)  # pairs whose tables would make the tree too large
     told: dict[Pair, Estimate] = field(default_factory=dict)  # what this release measured of them
     picked: list[Pair] = field(default_factory=list)  # that this release measured, in order
+    given: int = 0  # first attributes of the table that rows will be drawn given
 
     def __post_init__(self) -> None:
         self.cells = self.choices.cells
@@ -258,12 +261,18 @@ class Learner:
         graph = Graph(cards, [*self.all_edges, *picked])
         paths = Paths(graph, cards)
         is_full = paths.cells > FULL * most
+        drawn = [1 if source < self.given else size for source, size in zip(self.coding.source, cards, strict=True)]
 
         def fits(pair: Pair) -> bool:
             if pair in known:
                 return True
-            is_near = not is_full or paths.cells_with(*pair) <= most
-            return is_near and graph.eliminate(extra=pair, most=most) is not None
+            if is_full and paths.cells_with(*pair) > most:
+                return False
+            cliques = graph.eliminate(extra=pair, most=most)
+            if cliques is None or not self.given:
+                return cliques is not None
+            sums = (prod(size for a, size in enumerate(drawn) if clique >> a & 1) for clique in cliques)
+            return sum(sums) <= DRAWN_CELLS
 
         return fits
 

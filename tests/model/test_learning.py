@@ -16,6 +16,7 @@ from syntheses import learn
 from dpdist.data.count import pair_counts
 from dpdist.errors import AccountingError
 from dpdist.model import rake as raking
+from dpdist.model import rounds as learning_rounds
 from dpdist.model.account import GaussianAccount
 from dpdist.model.balance import CELL_BITS, PairIndex, TableRows, balance
 from dpdist.model.choices import Choices, choose
@@ -250,6 +251,18 @@ def test_rows_have_a_lexicographic_order(sizes: tuple[int, ...]) -> None:
     ends = [np.array([0, size // 2, size - 1], np.min_scalar_type(size - 1)) for size in sizes]
     columns = [values[rng.integers(0, 3, 2000)] for values in ends]
     np.testing.assert_array_equal(_lexicographic(columns, sizes), np.lexsort(columns[::-1]))
+
+
+def test_what_is_drawn_given_others_has_few_cells_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model could have a table of all attributes, which a draw would sum over for each group of rows."""
+    choices = replace(choose(CARDS, records=20_000, mu=1.0), rake=0.0, misfit=0.0)
+    monkeypatch.setattr(learning_rounds, "DRAWN_CELLS", 1500)
+    found = []
+    for given in (0, 1):
+        learned = learn(pair_counts(records(), CARDS), choices=choices, noise=KEY, drawing=DRAWING, given=given).fitted
+        scopes = [{*step.parents, step.attribute} - {learned.fine[0]} for step in learned.steps]
+        found.append(max(math.prod(learned.cardinalities[a] for a in scope) for scope in scopes))
+    assert found[1] <= 1500 < found[0]
 
 
 def test_rounding_has_the_right_mean_and_mixes_rows() -> None:
