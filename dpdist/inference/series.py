@@ -45,7 +45,6 @@ _UNKNOWN = 1e3  # deviation of the level of the first period, before anything is
 _APART = "a period did not measure this table: errors of the periods are taken to add up"
 _ROLL_UP = re.compile(r"\d{4}-(q[1-4]|year)(-v\d+)?")
 
-
 Sum = tuple[Floats, float, float]
 """Weights of the periods, the noisy sum of their levels, and its variance."""
 
@@ -148,11 +147,9 @@ class Series(Displayed):
         """A count or share of each period, such as ``share where sex = 1``, with standard errors and 95 % intervals."""
         import pandas as pd
 
-        levels = [level.to_json() for level in self.answer(quantity)]
-        found = pd.DataFrame(levels, index=pd.Index(self.periods, name="period")).rename(
-            columns={"deviation": "standard_error"}
-        )
-        return found[["estimate", "standard_error", "low", "high"]]
+        index = pd.Index(self.periods, name="period")
+        levels = pd.DataFrame([level.to_json() for level in self.answer(quantity)], index=index)
+        return levels.rename(columns={"deviation": "standard_error"})[["estimate", "standard_error", "low", "high"]]
 
     def plot(self, quantity: str, axes: Any = None) -> Any:
         """Draw a count or share of each period, with its 95 % intervals as a band (matplotlib); return the axes."""
@@ -198,10 +195,8 @@ class Series(Displayed):
         """Sums of the numbers of records, or of the share of all of them."""
         if asked.kind == "share":
             return _answers(questions, weights.sum(1), np.zeros(len(weights)), "")
-        variances = [_variance_of_records(one) for one in self.releases]
-        return _answers(
-            questions, weights @ [one.records for one in self.releases], np.sqrt(weights**2 @ variances), ""
-        )
+        records, variances = np.array([(one.records, _variance_of_records(one)) for one in self.releases]).T
+        return _answers(questions, weights @ records, np.sqrt(weights**2 @ variances), "")
 
     def _together(
         self, questions: Sequence[str], asked: Quantity, weights: Floats, known: Sequence[tuple[float, float] | None]
@@ -247,7 +242,7 @@ class Series(Displayed):
     def _drift(self) -> Drift:
         """What the noisy tables of the periods differ by, beyond their noise."""
         earlier = [Earlier(release.model.measurements, release.records) for release in self.releases]
-        evidence = Evidence((Related("previous", tuple(earlier[:-1])),), self.releases[0].schema.cardinalities)
+        evidence = Evidence((Related("previous", tuple(earlier[:-1])),))
         evidence.repeated(earlier[-1].measurements)
         return evidence.drifts[0]
 
@@ -303,8 +298,7 @@ def _measured(release: Published, asked: Quantity) -> tuple[float, float] | None
     The number of records is a mean of the totals of one-way tables, so of a share its error counts, too, and so does
     what it has in common with the errors of the cells of a one-way table.
     """
-    attributes = asked.attributes
-    found = release.measured(attributes) if len(attributes) <= 2 else None
+    found = release.measured(asked.attributes) if len(asked.attributes) <= 2 else None
     if found is None:
         return None
     mask = _mask(release, asked)

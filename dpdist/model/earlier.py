@@ -122,7 +122,7 @@ def repeat_evidence(
     found = read_earlier(paths, manifest.table, options)
     if found.named != named:
         raise VerificationFailed("model.evidence: the releases at its paths are not those that the manifest names")
-    drifts = Evidence(found.related, manifest.table.cardinalities).repeated(published)
+    drifts = Evidence(found.related).repeated(published)
     if not _close(drifts, manifest.learned["drift"]):
         raise VerificationFailed("learned.drift: the named releases and the noisy tables give other numbers")
     return number, ()

@@ -101,7 +101,6 @@ class Evidence:
     """Evidence as learning weighs it, with the noisy tables of this release so far; all of it public."""
 
     related: tuple[Related, ...]
-    cardinalities: tuple[int, ...]
     records: float = math.inf  # of this release
     # by the attributes of a table: of the table itself for one, of the model for two
     _chains: dict[Set, list[Chain]] = field(default_factory=dict)
@@ -171,7 +170,7 @@ class Evidence:
     @classmethod
     def of_pairs(cls, coding: Coding, tables: Sequence[Counts], sigmas: Sequence[float]) -> Evidence:
         """Tables of all pairs of this release's attributes, and nothing of others."""
-        found = cls((), tuple(len(merging.codes) for merging in coding.merging))
+        found = cls(())
         found._add_all(coding, list(combinations(sorted(coding.fine), 2)), tables, sigmas)
         return found
 

@@ -97,7 +97,7 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
             named = attempt.spec.model.prior
             known = replace(known, prior=prior.counts, rows=prior.rows if named and named.records else None)
         if evidence is not None:
-            known = replace(known, evidence=Evidence(evidence.related, cards), apart=attempt.plan.apart)
+            known = replace(known, evidence=Evidence(evidence.related), apart=attempt.plan.apart)
         account = GaussianAccount(choices.mu, attempt.noise)
         with attempt.stage("fitting") as progress:
             learned = learn(
