@@ -27,7 +27,7 @@ from dpdist.errors import DataNotFound, SpecError
 from dpdist.inference.answers import NORMAL_95, Answer, Quantity, around, infer, parse_quantity
 from dpdist.inference.published import Published
 from dpdist.model.drift import Drift, spread_of
-from dpdist.model.earlier import releases_at
+from dpdist.model.earlier import is_pattern, releases_at
 from dpdist.model.evidence import Earlier, Evidence, Related, combined
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.formatting import Displayed, Fact, folded, lines_of
@@ -44,7 +44,6 @@ _ASKED = re.compile(
 _UNKNOWN = 1e3  # deviation of the level of the first period, before anything is known, in those of what is measured
 _APART = "a period did not measure this table: errors of the periods are taken to add up"
 _ROLL_UP = re.compile(r"\d{4}-(q[1-4]|year)(-v\d+)?")
-
 
 Sum = tuple[Floats, float, float]
 """Weights of the periods, the noisy sum of their levels, and its variance."""
@@ -97,12 +96,11 @@ class Series(Displayed):
             They have different schemas.
         """
         place, options = os.fspath(uri).rstrip("/"), storage_options or {}
-        is_pattern = bool(set(place.rpartition("/")[2]) & set("*?["))
         opened = {
             path.rpartition("/")[2]: Published.open(path, public_key, storage_options=options)
-            for path in releases_at(place if is_pattern else f"{place}/*", options)
+            for path in releases_at(place if is_pattern(place) else f"{place}/*", options)
         }
-        rolled = {name for name in opened if not is_pattern and _ROLL_UP.fullmatch(name)}
+        rolled = {name for name in opened if not is_pattern(place) and _ROLL_UP.fullmatch(name)}
         periods = {name: one for name, one in opened.items() if name not in rolled}
         if len(periods) < 2:
             raise DataNotFound(f"{uri}: expected the folders of two releases or more, of one period each")
@@ -149,11 +147,9 @@ class Series(Displayed):
         """A count or share of each period, such as ``share where sex = 1``, with standard errors and 95 % intervals."""
         import pandas as pd
 
-        levels = [level.to_json() for level in self.answer(quantity)]
-        found = pd.DataFrame(levels, index=pd.Index(self.periods, name="period")).rename(
-            columns={"deviation": "standard_error"}
-        )
-        return found[["estimate", "standard_error", "low", "high"]]
+        index = pd.Index(self.periods, name="period")
+        levels = pd.DataFrame([level.to_json() for level in self.answer(quantity)], index=index)
+        return levels.rename(columns={"deviation": "standard_error"})[["estimate", "standard_error", "low", "high"]]
 
     def plot(self, quantity: str, axes: Any = None) -> Any:
         """Draw a count or share of each period, with its 95 % intervals as a band (matplotlib); return the axes."""
@@ -199,10 +195,8 @@ class Series(Displayed):
         """Sums of the numbers of records, or of the share of all of them."""
         if asked.kind == "share":
             return _answers(questions, weights.sum(1), np.zeros(len(weights)), "")
-        variances = [_variance_of_records(one) for one in self.releases]
-        return _answers(
-            questions, weights @ [one.records for one in self.releases], np.sqrt(weights**2 @ variances), ""
-        )
+        records, variances = np.array([(one.records, _variance_of_records(one)) for one in self.releases]).T
+        return _answers(questions, weights @ records, np.sqrt(weights**2 @ variances), "")
 
     def _together(
         self, questions: Sequence[str], asked: Quantity, weights: Floats, known: Sequence[tuple[float, float] | None]
@@ -242,14 +236,13 @@ class Series(Displayed):
             None if table is None else (table[0][cells] * factor, (table[1][cells] * factor) ** 2)
             for table, factor in ((table, last / one.records) for table, one in zip(tables, self.releases, strict=True))
         ]
-        mean = combined(*chain)
-        return 1.0 if mean is None else self._drift.faster(chain, spread_of(mean[0], last))
+        return self._drift.faster(chain, spread_of(combined(*chain)[0], last))
 
     @cached_property
     def _drift(self) -> Drift:
         """What the noisy tables of the periods differ by, beyond their noise."""
         earlier = [Earlier(release.model.measurements, release.records) for release in self.releases]
-        evidence = Evidence((Related("previous", tuple(earlier[:-1])),), self.releases[0].schema.cardinalities)
+        evidence = Evidence((Related("previous", tuple(earlier[:-1])),))
         evidence.repeated(earlier[-1].measurements)
         return evidence.drifts[0]
 
@@ -292,13 +285,10 @@ def _bounded(answer: Answer, asked: Quantity) -> Answer:
 def _weights(kind: str, first: int, last: int, number: int) -> Floats:
     """The weight of each period."""
     found, inside = np.zeros(number), np.arange(first, last + 1)
-    if kind == "change":
-        found[first], found[last] = -1.0, 1.0
-    elif kind == "trend":  # the slope of least squares, for one period more
-        away = inside - inside.mean()
-        found[inside] = away / (away @ away)
-    else:
-        found[inside] = 1.0 if kind == "sum" else 1 / len(inside)
+    away = inside - inside.mean()
+    slope = away / (away @ away or 1.0)  # of least squares, for one period more
+    of_kind: dict[str, Any] = {"change": 1.0 * (inside == last) - (inside == first), "trend": slope, "sum": 1.0}
+    found[inside] = of_kind.get(kind, 1 / len(inside))
     return found
 
 
@@ -308,8 +298,7 @@ def _measured(release: Published, asked: Quantity) -> tuple[float, float] | None
     The number of records is a mean of the totals of one-way tables, so of a share its error counts, too, and so does
     what it has in common with the errors of the cells of a one-way table.
     """
-    attributes = asked.attributes
-    found = release.measured(attributes) if len(attributes) <= 2 else None
+    found = release.measured(asked.attributes) if len(asked.attributes) <= 2 else None
     if found is None:
         return None
     mask = _mask(release, asked)

@@ -87,11 +87,11 @@ class Related:
         return counts, np.sum([v for (_, v), _ in known], axis=0) * factor**2 + unknown
 
 
-def combined(*estimates: Estimate | None) -> Estimate | None:
-    """The mean of independent estimates by precision; None where all are None."""
+def combined(*estimates: Estimate | None) -> Estimate:
+    """The mean of independent estimates by precision. Raises KeyError: all are None."""
     known = [estimate for estimate in estimates if estimate is not None]
     if not known:
-        return None
+        raise KeyError("nothing is known")
     total = np.sum([1 / v for _, v in known], axis=0)
     return np.sum([y / v for y, v in known], axis=0) / total, 1 / total
 
@@ -101,7 +101,6 @@ class Evidence:
     """Evidence as learning weighs it, with the noisy tables of this release so far; all of it public."""
 
     related: tuple[Related, ...]
-    cardinalities: tuple[int, ...]
     records: float = math.inf  # of this release
     # by the attributes of a table: of the table itself for one, of the model for two
     _chains: dict[Set, list[Chain]] = field(default_factory=dict)
@@ -171,7 +170,7 @@ class Evidence:
     @classmethod
     def of_pairs(cls, coding: Coding, tables: Sequence[Counts], sigmas: Sequence[float]) -> Evidence:
         """Tables of all pairs of this release's attributes, and nothing of others."""
-        found = cls((), tuple(len(merging.codes) for merging in coding.merging))
+        found = cls(())
         found._add_all(coding, list(combinations(sorted(coding.fine), 2)), tables, sigmas)
         return found
 
@@ -193,10 +192,8 @@ class Evidence:
     def add(self, pair: Pair, counts: NDArray[np.number], variance: float | Floats) -> None:
         """Add a noisy table of this release; `settle` follows."""
         table = counts.astype(np.float64), np.broadcast_to(np.asarray(variance, np.float64), counts.shape)
-        own = combined(self._own.get(pair), table)
-        if own is not None:
-            self._own[pair] = own
-            self._chains.setdefault(pair, [[None]] * len(self.drifts))
+        self._own[pair] = combined(self._own.get(pair), table)
+        self._chains.setdefault(pair, [[None]] * len(self.drifts))
 
     def estimate(self, attributes: Set) -> Estimate:
         """The counts of a table by all that is known, and their variances. Raises KeyError: nothing is."""
@@ -204,10 +201,7 @@ class Evidence:
         if own is not None:
             most = np.maximum(self._spread(attributes), spread_of(own[0], self.records))
             ahead = [None if told is None else _doubted(told, own, most) for told in ahead]
-        found = combined(*ahead, own)
-        if found is None:
-            raise KeyError(attributes)
-        return found
+        return combined(*ahead, own)
 
     def _told(self, attributes: Set) -> list[Estimate | None]:
         """What each chain says of a table; that of a pair has the margins of now, as all pairs of an attribute would
@@ -239,7 +233,7 @@ class Evidence:
         elif not self.is_far:
             self.weigh_pairs(coding_from(published, one_way))
             for table in published.tables:
-                if table.coded:
+                if table.coded and len(table.attributes) == 2:
                     pair = table.attributes[0], table.attributes[-1]
                     self.add(pair, table.counts.reshape(table.shape), table.deviation**2)
             self.settle()
@@ -256,8 +250,6 @@ class Evidence:
     def _spread(self, attributes: Set) -> Floats:
         """The spread of the cells of a table, about."""
         known = combined(*(e for chain in self._chains[attributes] for e in chain), self._own.get(attributes))
-        if known is None:
-            raise KeyError(attributes)
         return spread_of(known[0], self.records)
 
     def settle(self) -> None:
@@ -303,8 +295,7 @@ def _recoded(measured: Measurements, coding: Coding) -> dict[Pair, Estimate]:
             noisy = grouped(table.counts.reshape(table.shape), table.deviation, *copies.values())
             first, last = copies
             pair, noisy = ((first, last), noisy) if first < last else ((last, first), (noisy[0].T, noisy[1].T))
-            known = combined(found.get(pair), noisy)
-            found |= {} if known is None else {pair: known}
+            found[pair] = combined(found.get(pair), noisy)
     return found
 
 
@@ -334,8 +325,8 @@ def _between(related: Related, tables: Sequence[Sequence[Estimate | None]]) -> D
     seen: list[Seen] = []
     for own in tables if related.kind in _SUMS else ():
         known = [table for table in related.scaled(own, related.mean) if table is not None]
-        if (mean := combined(*known)) is not None:
-            spread = spread_of(mean[0], related.mean)
+        if known:
+            spread = spread_of(combined(*known)[0], related.mean)
             seen += [item for one, other in pairwise(known) for item in differences([one], other, spread)]
     return drift_of(seen)
 

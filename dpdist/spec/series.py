@@ -26,14 +26,13 @@ from dpdist.spec.validation import validated
 Step = Literal["month", "quarter", "year"]
 Steps: Final[dict[Step, int]] = {"month": 1, "quarter": 3, "year": 12}
 KEPT: Final = Fraction(1, 64)  # of delta, for draws: a third of it for the release of each period
-_MONTH: Final = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])")
+MONTH: Final = r"\d{4}-(?:0[1-9]|1[0-2])"
 FIELD: Final = re.compile(r"\{date(?::([^{}]*))?\}")
-_LABEL: Final = re.compile(rf"{_MONTH.pattern}|\d{{4}}-(?:q[1-4]|year)")
 EARLIER: Final = {"month": "????-[01][0-9]*", "quarter": "????-q[1-4]*", "year": "????-year*"}
 """Patterns of the folders of earlier periods of each kind."""
 
-Month = Annotated[str, Field(pattern=f"^{_MONTH.pattern}$")]
-Label = Annotated[str, Field(pattern=f"^(?:{_LABEL.pattern})$")]
+Month = Annotated[str, Field(pattern=f"^{MONTH}$")]
+Label = Annotated[str, Field(pattern=rf"^(?:{MONTH}|\d{{4}}-(?:q[1-4]|year))$")]
 
 
 class SeriesSpec(Section):

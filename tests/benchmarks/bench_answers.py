@@ -6,8 +6,9 @@ For each table of `QUESTIONS` and epsilon (delta 1e-9) the table is synthesised 
 quantiles .1, .5 and .9 and means of its numbers, over all records and in each group; differences of means between a
 group and the one before; and regressions over all records and in the first groups. Missing values are left out. Groups
 are *large* from 5 % of the table on, *rare* below 0.5 %. Shown is, in percent, how many nominal 95 % intervals hold the
-private table's answer, where one is given: on average over the keys, and for the worst one; and the median half width
-(of quantiles: in points of the distribution function of the private table). Keys are seeded, **not private**.
+private table's answer, where one is given: on average over the keys, and for the worst one; of all sizes together and
+of each; and the median half width (of quantiles: in points of the distribution function of the private table). Keys are
+seeded, **not private**.
 """
 
 import argparse
@@ -121,6 +122,8 @@ def _quantile(codes: Codes, made: Made, question: str) -> tuple[bool, float]:
     asked, ours = parse_quantity(question, made.schema), infer(made, question)
     counted = asked.condition.holds(codes) & asked.values.counted[codes[asked.values.place]]
     values = np.sort(asked.values.middles[codes[asked.values.place][counted]])
+    if not len(values):
+        raise SpecError("no record of the group has a value")
     truth = values[int(np.ceil(asked.level * len(values))) - 1]
     ends = np.searchsorted(values, ours.low, "left"), np.searchsorted(values, ours.high, "right")
     return ours.low <= truth <= ours.high, 100 * (ends[1] - ends[0]) / len(values) / 2
@@ -137,10 +140,11 @@ def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             made = release_of(codes, plan, seed)
             truths = truths or truths_of(codes, made)
             runs.append(list(answers_of(codes, made, name, truths)))
-        for kind in dict.fromkeys(of for of, *_ in runs[0]):
-            covered = [found for run in runs if (found := [inside for of, inside, _ in run if of == kind])]
+        kinds = dict.fromkeys(name for of, *_ in runs[0] for name in (of.partition(",")[0], of))
+        for kind in kinds:
+            covered = [found for run in runs if (found := [inside for of, inside, _ in run if of.startswith(kind)])]
             shares = [100 * float(np.mean(of_key)) for of_key in covered]
-            width = np.nanmedian([width for run in runs for of, _, width in run if of == kind])
+            width = np.nanmedian([width for run in runs for of, _, width in run if of.startswith(kind)])
             found = {"coverage": round(np.mean(shares), 1), "least": round(min(shares), 1), "half_width": float(width)}
             yield {
                 "table": name,

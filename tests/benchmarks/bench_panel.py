@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from bench_synthesis import Distances, released, spec_of, table_of
+from bench_synthesis import Distances, released, spec_of, table_of, without
 from harness import DATA, argument_parser, write_rows
 
 from dpdist.families.base.registry import make_plan
@@ -41,9 +41,7 @@ def shipped(name: str, rows: int | slice | None = None, leave: tuple[str, ...] =
     for attribute, code in at.items():
         chosen = chosen[codes[names.index(attribute)][chosen] == code]
     chosen = np.sort(chosen[rows if isinstance(rows, slice) else slice(rows)])
-    kept = [i for i, one in enumerate(names) if one not in (*leave, *at)]
-    tree = spec.table.model_dump(mode="json", exclude_none=True)
-    schema = Schema.model_validate(tree | {"attributes": [tree["attributes"][i] for i in kept]})
+    kept, schema = without(spec.table, (*leave, *at))
     return [codes[i][chosen] for i in kept], schema
 
 
@@ -117,6 +115,18 @@ def measure(name: str, options: argparse.Namespace, earlier: dict[str, dict[str,
     return found
 
 
+def measured(options: argparse.Namespace, earlier: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A row a table, and the geometric means of the ratios."""
+    rows = []
+    for name in options.tables:
+        rows.append(measure(name, options, earlier))
+        yield rows[-1]
+    ratios = {
+        f"ratio_{k}": [float(row[f"ratio_{k}"].split()[0]) for row in rows if f"ratio_{k}" in row] for k in (1, 2, 3)
+    }
+    yield {"table": "geometric mean"} | {k: f"{np.exp(np.mean(np.log(of))):.3f}" for k, of in ratios.items() if of}
+
+
 def rows_of(path: Path | None) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a file of this script, by their tables."""
     if path:
@@ -131,8 +141,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=2)
     parser.add_argument("--beside", type=Path, help="results of another version")
     options = parser.parse_args()
-    earlier = dict(rows_of(options.beside))
-    write_rows(options, (measure(name, options, earlier) for name in options.tables))
+    write_rows(options, measured(options, dict(rows_of(options.beside))))
 
 
 if __name__ == "__main__":

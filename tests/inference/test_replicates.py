@@ -20,7 +20,7 @@ from dpdist.accuracy.intervals import CellErrors
 from dpdist.cli import app
 from dpdist.errors import SpecError
 from dpdist.inference.comparisons import answer, by_replicates, mean
-from dpdist.inference.perturbation import MOST_ATTRIBUTES
+from dpdist.inference.perturbation import MOST_ATTRIBUTES, largest_error
 from dpdist.inference.published import Published
 from dpdist.inference.replicates import Replicates, make_replicates
 from dpdist.spec.schema import Schema
@@ -233,6 +233,14 @@ def test_a_slope_that_the_model_misses_in_a_group_is_in_its_interval(opened: Pub
     assert 0 < of_all.deviation < found.deviation / 2  # where pairs decide, no triple is in the interval
 
 
+def test_the_largest_error_is_in_the_unit_of_its_function() -> None:
+    """Slopes of a mean over 10^9 records are tiny, and no less unsure."""
+    f, q = np.array([-1.0, 2.0, 0.0]), np.array([20.0, 10.0, 5.0])
+    assert largest_error(8.0, f, q) == pytest.approx(8 * 60 / 40)
+    assert largest_error(8.0, f * 1e-12, q) == pytest.approx(12e-12)
+    assert largest_error(8.0, f * 0, q) == 0
+
+
 def test_errors_that_two_sides_share_cancel(opened: Published) -> None:
     for question in ("mean age minus mean age", "count where score >= 1 over count where score >= 1"):
         (found,) = answer(opened, question)
@@ -300,13 +308,19 @@ def test_weights_do_not_take_the_name_of_an_attribute(replicates: Replicates) ->
     assert names[5:7] == ["survey_weight", "survey_replicate_1"]
 
 
-def test_r_gives_the_same_standard_errors(opened: Published, replicates: Replicates, tmp_path: Path) -> None:
-    """The walkthrough of docs/inference.md."""
+def test_r_gives_the_same_standard_errors(
+    opened: Published, replicates: Replicates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The walkthrough of docs/inference.md; those of regressions have besides what no replicate holds."""
     need("Rscript", "R", "r-cran-survey")
     if subprocess.run(["Rscript", "-e", "library(survey)"], capture_output=True, check=False).returncode:
         left_out("R", "apt-get install r-cran-survey")
     replicates.to_csv(tmp_path / "people.csv")
+    answered = [found.deviation for question in QUESTIONS for found in by_replicates(replicates, question)]
+    monkeypatch.setattr("dpdist.inference.comparisons._of_products", lambda _, asked, *__: np.zeros(len(asked.names)))
     ours = [found.deviation for question in QUESTIONS for found in by_replicates(replicates, question)]
+    assert answered[:3] == ours[:3]
+    assert all(more > less for more, less in zip(answered[3:], ours[3:], strict=True))
     (code,) = re.findall(r"```r\n(.+?)```", DOCUMENT.read_text(), re.DOTALL)
     (tmp_path / "read.R").write_text(code.replace("rho = 0.62", f"rho = {replicates.fay}"))
     ran = subprocess.run(["Rscript", "read.R"], cwd=tmp_path, capture_output=True, text=True, check=True)

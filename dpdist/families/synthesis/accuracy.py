@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from dpdist.errors import SpecError
-from dpdist.families.base.family import SolveRequest
+from dpdist.families.base.family import FoundPlan, SolveRequest
 from dpdist.families.synthesis.plan import SynthesisPlan, plan
 from dpdist.families.synthesis.series import best_shares, errors_of
 from dpdist.families.synthesis.spec import PrivacySpec, WholeSynthesisSpec
@@ -21,62 +20,7 @@ _STEP = 1.25
 _NEARLY = 1.05  # times the least error: what may be given up to bear a lost client
 
 
-@dataclass(frozen=True)
-class AccuracySolution:
-    """The least epsilon for a stated accuracy."""
-
-    plan: SynthesisPlan  # with the epsilon that was found
-    accuracy: float
-    found: Expected
-
-    @property
-    def limit(self) -> str:
-        """What keeps the error from being smaller, in a sentence."""
-        if self.found.noise >= self.found.sampling:
-            return "Noise limits it: more epsilon, or more records in the table, would bring it down."
-        return "Sampling limits it: more released records (synthesis.records), which cost nothing, would bring it down."
-
-    def to_json(self) -> dict[str, Any]:
-        """The solution as a JSON object."""
-        return {
-            "accuracy": self.accuracy,
-            "epsilon": self.plan.spec.privacy.epsilon,
-            "expected": {"error": self.found.error, "noise": self.found.noise, "sampling": self.found.sampling},
-            "limit": self.limit,
-            "plan": self.plan.to_json(),
-        }
-
-    def explain(self) -> str:
-        """The solution for people."""
-        found = self.found
-        return (
-            f"Expected    epsilon {self.plan.spec.privacy.epsilon:g}: two-way tables are expected to be within "
-            f"{found.error:.4f} of the table in total variation, on average over the pairs ({found.noise:.4f} by "
-            f"noise, {found.sampling:.4f} by sampling). {self.limit} Tables that depend on more than "
-            f"pairs tell can be twice as far off\n\n{self.plan.explain()}"
-        )
-
-
-@dataclass(frozen=True)
-class LeastErrors:
-    """Settings with the least expected errors."""
-
-    plan: SynthesisPlan  # with what was found
-    errors: dict[str, float]  # expected, of two-way tables: of each period, or by way, that of the plan first
-    line: str  # for people
-    shares: dict[str, float] | None = None  # of a series
-
-    def to_json(self) -> dict[str, Any]:
-        """The solution as a JSON object."""
-        found = {"errors": self.errors, "plan": self.plan.to_json()}
-        return found if self.shares is None else {"shares": self.shares, **found}
-
-    def explain(self) -> str:
-        """The solution for people."""
-        return f"{self.line}\n\n{self.plan.explain()}"
-
-
-def solve_shares(spec: WholeSynthesisSpec, series: SeriesSpec, request: SolveRequest) -> LeastErrors:
+def solve_shares(spec: WholeSynthesisSpec, series: SeriesSpec, request: SolveRequest) -> FoundPlan:
     """The shares of a series by its priorities."""
     shares = best_shares(series)
     named = {step: str(share) for step, share in shares.items()}
@@ -85,10 +29,11 @@ def solve_shares(spec: WholeSynthesisSpec, series: SeriesSpec, request: SolveReq
     made = plan(change(spec, {"series.shares": named, "privacy.epsilon": epsilon}))
     errors = errors_of(spec, series, shares, lambda one: plan(one).expected.error)
     found = [f"{step} {float(of):.3g} (two-way within {errors[step]:.4f})" for step, of in shares.items()]
-    return LeastErrors(made, errors, f"Shares      {'; '.join(found)}", {k: float(v) for k, v in shares.items()})
+    numbers = {"shares": {step: float(of) for step, of in shares.items()}, "errors": errors}
+    return FoundPlan(made, f"Shares      {'; '.join(found)}\n\n{made.explain()}", numbers)
 
 
-def solve_clients(spec: WholeSynthesisSpec, federated: FederatedSpec, request: SolveRequest) -> LeastErrors:
+def solve_clients(spec: WholeSynthesisSpec, federated: FederatedSpec, request: SolveRequest) -> FoundPlan:
     """The way that bears most losses of clients, of those whose error is nearly the least."""
     listed, fewest = len(federated.clients), federated.colluding + 2
     ways: dict[str, dict[str, Any]] = {
@@ -102,10 +47,11 @@ def solve_clients(spec: WholeSynthesisSpec, federated: FederatedSpec, request: S
     request.completed(spec, ways[best], title=f"Found by `dpdist plan --solve`: {best}.")
     errors = {best: errors.pop(best), **errors}
     first, *others = [f"{way} (two-way within {error:.4f})" for way, error in errors.items()]
-    return LeastErrors(plans[best], errors, f"Clients     {first}; beside {', '.join(others)}")
+    text = f"Clients     {first}; beside {', '.join(others)}\n\n{plans[best].explain()}"
+    return FoundPlan(plans[best], text, {"errors": errors})
 
 
-def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution | LeastErrors:
+def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> FoundPlan:
     """The least epsilon, to three digits, at which two-way tables are expected to be within an accuracy. Raises
     SpecError: no accuracy is given, or no epsilon up to `privacy.limit`, or 20, reaches it.
     """
@@ -138,10 +84,20 @@ def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution |
     while at(epsilon := min(round(steps * step, 9), most)).expected.error > accuracy:
         steps += 1  # a plan measures whole pairs, so that the error is not quite monotone
     made = at(epsilon)
-    solution = AccuracySolution(made, accuracy, made.expected)
-    title = f"Found by `dpdist plan --accuracy {accuracy:g}`; expected {solution.found.error:.4f}."
+    found = made.expected
+    title = f"Found by `dpdist plan --accuracy {accuracy:g}`; expected {found.error:.4f}."
     request.completed(made.spec, {"privacy.epsilon": epsilon}, title=title)
-    return solution
+    limit = "Sampling limits it: more released records (synthesis.records), which cost nothing, would bring it down."
+    if found.noise >= found.sampling:
+        limit = "Noise limits it: more epsilon, or more records in the table, would bring it down."
+    expected = {"error": found.error, "noise": found.noise, "sampling": found.sampling}
+    text = (
+        f"Expected    epsilon {epsilon:g}: two-way tables are expected to be within {found.error:.4f} of the table in "
+        f"total variation, on average over the pairs ({found.noise:.4f} by noise, {found.sampling:.4f} by sampling). "
+        f"{limit} Tables that depend on more than pairs tell can be twice as far off\n\n{made.explain()}"
+    )
+    numbers = {"accuracy": accuracy, "epsilon": epsilon, "expected": expected, "limit": limit}
+    return FoundPlan(made, text, numbers)
 
 
 def _out_of_reach(accuracy: float, best: Expected, most: float) -> str:

@@ -30,6 +30,7 @@ from dpdist.model.choices import (
     is_wide,
     reasons,
     with_evidence,
+    with_high,
     with_prior,
     with_sums,
     without_triples,
@@ -129,8 +130,8 @@ class SynthesisPlan(EventPlan):
         """Whether a choice is made: there is one of a prior and of triples only with them."""
         if name.startswith("triple"):
             return bool(self.choices.triple_tables)
-        if name == "grids":
-            return self.choices.grids > 0
+        if name in ("grids", "high", "high_picks"):
+            return bool(getattr(self.choices, name))
         return name != "prior_cells" or self.spec.model.prior is not None or bool(self.spec.earlier_releases)
 
     def to_json(self) -> dict[str, Any]:
@@ -388,7 +389,8 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     elif _earlier(spec):
         found = with_evidence(found, m)
     own = spec.model.model_dump(exclude_none=True, include={"rounds", "balance"})
-    return replace(found, priorities=priorities_of(spec), **own)
+    found = replace(found, priorities=priorities_of(spec), **own)
+    return found if spec.federated is not None else with_high(found, sizes)
 
 
 def priorities_of(spec: WholeSynthesisSpec) -> tuple[tuple[int, int, float], ...]:
