@@ -27,7 +27,7 @@ from dpdist.spec.validation import change
 
 ROWS = 60_000
 GROUPS, NUMBERS = {"PUMA": ("PUMA",), "others": ("RAC1P", "CIT")}, ("AGEP", "SCHL", "WKHP")
-SIZES = (100, 300, 1_000, 3_000, ROWS)
+SIZES = (100, 300, 1_000, 5_000, ROWS)
 WORKLOAD = [{"attributes": ["PUMA"], "weight": 2}]
 
 
