@@ -187,10 +187,11 @@ class SynthesisPlan(EventPlan):
         if size is None:
             return []
         text = (
-            f"means of numbers in groups of about {size:,} records are off by a fifth of the number's deviation, in "
-            "larger ones by less, where the pair with the group is measured. In smaller groups, and where it is not, "
-            "they are closer to the mean of all records than they should be: `model.priorities` puts all pairs of a "
-            "group first, at the cost of others, and declared regressions are measured themselves"
+            f"means of numbers in groups of about {size:,} records are off by a fifth of the number's deviation, "
+            f"of samples by {1 / math.sqrt(size):.2g} of it, of larger groups by less, where the pair with the group "
+            "is measured. In smaller groups, and where it is not, they are closer to the mean of all records than "
+            "they should be: `model.priorities` puts all pairs of a group first, at the cost of others, and declared "
+            "regressions are measured themselves"
         )
         return [Fact("Groups", text, {"records": size})]
 
