@@ -81,7 +81,8 @@ class Made(Published):
 
     def __init__(self, schema: Schema, codes: Codes, accuracy: Accuracy, model: Any, public: Any = None) -> None:
         about = {"table": schema, "attempt": "rehearsal", "parameters": public or {}, "format": PartFormat()}
-        self.__dict__["manifest"] = SimpleNamespace(records=len(codes[0]), **about)
+        learned = about["parameters"].get("learned", {})
+        self.__dict__["manifest"] = SimpleNamespace(records=len(codes[0]), learned=learned, **about)
         self.__dict__ |= {"codes": codes, "records": accuracy.records, "measurements": model.measurements}
         self.__dict__ |= {"accuracy": accuracy, "model": model}
 
