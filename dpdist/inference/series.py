@@ -32,6 +32,7 @@ from dpdist.model.evidence import Earlier, Evidence, Related, combined
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.formatting import Displayed, Fact, folded, lines_of
 from dpdist.spec.rules import forbidden_cells
+from dpdist.spec.series import times_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -139,7 +140,7 @@ class Series(Displayed):
             spans = {name: ends}
         else:
             spans = {f"{name} [{self.periods[t]}]": (t - over + 1, t) for t in range(over - 1, number)}
-        weights = np.array([_weights(kind, *ends, number) for ends in spans.values()])
+        weights = np.array([_weights(kind, *ends, times_of(self.periods)) for ends in spans.values()])
         found = self._answers(list(spans), asked, weights)
         return found if kind in ("change", "trend") else [_bounded(one, asked) for one in found]
 
@@ -192,7 +193,8 @@ class Series(Displayed):
         return [min(one, key=lambda answer: answer.deviation or 0.0) for one in zip(*found, strict=True)]
 
     def _of_all(self, questions: Sequence[str], asked: Quantity, weights: Floats) -> list[Answer]:
-        """Sums of the numbers of records, or of the share of all of them."""
+        """Sums of the numbers of records, or of the share of all of them; 0 where no record can meet the condition."""
+        weights = weights * asked.condition.cells((0,), self.releases[0].schema.cardinalities[:1]).all()
         if asked.kind == "share":
             return _answers(questions, weights.sum(1), np.zeros(len(weights)), "")
         records, variances = np.array([(one.records, _variance_of_records(one)) for one in self.releases]).T
@@ -282,10 +284,10 @@ def _bounded(answer: Answer, asked: Quantity) -> Answer:
     return replace(answer, estimate=estimate, low=low, high=high)
 
 
-def _weights(kind: str, first: int, last: int, number: int) -> Floats:
+def _weights(kind: str, first: int, last: int, times: Sequence[int]) -> Floats:
     """The weight of each period."""
-    found, inside = np.zeros(number), np.arange(first, last + 1)
-    away = inside - inside.mean()
+    found, inside = np.zeros(len(times)), np.arange(first, last + 1)
+    away = np.array(times)[inside] - np.mean(times[first : last + 1])
     slope = away / (away @ away or 1.0)  # of least squares, for one period more
     of_kind: dict[str, Any] = {"change": 1.0 * (inside == last) - (inside == first), "trend": slope, "sum": 1.0}
     found[inside] = of_kind.get(kind, 1 / len(inside))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from fractions import Fraction
@@ -104,6 +104,17 @@ def periods_of(month: str) -> tuple[str, str]:
     """The quarter and the year that a month is in."""
     year, number = month[:4], int(month[5:])
     return f"{year}-q{(number + 2) // 3}", f"{year}-year"
+
+
+def times_of(labels: Sequence[str]) -> list[int]:
+    """When releases are of: periods of one kind by the calendar, which may miss some; others one after another."""
+    periods = [re.sub(r"-v\d+\Z", "", label) for label in labels]
+    kinds = {step_of(period) if _LABEL.fullmatch(period) else None for period in periods}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind is None:
+        return list(range(len(labels)))
+    ends = [months_of(period)[-1] for period in periods]
+    return [(12 * int(end[:4]) + int(end[5:])) // Steps[kind] for end in ends]
 
 
 def _next(month: str) -> str:

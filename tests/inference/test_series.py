@@ -19,6 +19,7 @@ from dpdist.inference.published import Published
 from dpdist.inference.series import Series, _measured, joint_levels
 from dpdist.model.account import Measurements, NoisyTable
 from dpdist.model.one_way import combine
+from dpdist.spec.series import times_of
 
 PERIODS = ("2026-01", "2026-02", "2026-03")
 
@@ -63,6 +64,22 @@ def test_questions_over_time_are_answered_for_all_periods_together(folder: Path)
     assert [one.question[-9:] for one in moving] == [f"[{p}]" for p in PERIODS[1:]]
     assert moving[0].estimate == pytest.approx(average.estimate)
     assert moving[0].deviation == pytest.approx(average.deviation)
+
+
+def test_a_trend_counts_months_that_are_not_there(folder: Path) -> None:
+    """Its slope is that of least squares over the calendar, for a month more."""
+    series = replace(Series.open(folder), periods=("2026-01", "2026-02-v2", "2026-06"))
+    (trend,) = series.answer("trend of count where region = 'north'")
+    levels = [float(one.estimate) for one in series.answer("count where region = 'north'")]
+    assert trend.estimate == pytest.approx(np.polyfit([1, 2, 6], levels, 1)[0])
+    quarters = times_of(["2025-q4", "2026-q1-v2", "2026-q3"])
+    assert [quarters, times_of(["2026-02", "other"])] == [[8104, 8105, 8107], [0, 1]]
+
+
+def test_no_record_meets_a_condition_that_contradicts_itself(folder: Path) -> None:
+    series, never = Series.open(folder), "region = 'north' and region = 'south'"
+    for question in (f"count where {never}", f"share where {never}", f"sum of count where {never}"):
+        assert {(one.estimate, one.low, one.high) for one in series.answer(question)} == {(0.0, 0.0, 0.0)}
 
 
 def _without(release: Published, attributes: tuple[int, ...]) -> Published:
