@@ -72,8 +72,8 @@ def quality() -> Rows:
     """Return quality beside other packages at the same (ε, δ)."""
     columns = ("table", "ε", "method", "1-way", "2-way", "3-way", "gradient boosting", "CPU seconds", "MB")
     left_out = ("the real records", "dpdist, network with all attributes resampled", "dpdist, independent marginals")
-    rows = Table("peers.methods").only(*columns)
-    return [list(columns), *(row for row in rows if row[2] not in left_out and row[1] not in ("3", "8"))]
+    rows = [row for row in Table("peers.methods").only(*columns) if row[2] not in left_out and row[1] not in ("3", "8")]
+    return [list(columns), *(row for row in rows if not row[2].startswith("PrivBayes"))]
 
 
 def speed() -> Rows:
@@ -101,27 +101,19 @@ def speed() -> Rows:
     return rows
 
 
-def coverage() -> Rows:
-    """Return the coverage of nominal 95 % intervals by table and ε."""
-    cells, declared = Table("coverage.cells"), Table("coverage.declared")
-    kinds = ("cells 1", "cells 2", "cells 3", "linear", "logistic")
-    rows = [
-        ["table", "ε", "one-way", "two-way", "three-way", "linear", "logistic", "declared linear", "declared logistic"]
-    ]
-    for table, epsilon in dict.fromkeys((row[0], row[1]) for row in cells.rows):
-        found = {row[2]: row[3] for row in cells.rows if row[:2] == [table, epsilon]}
-        name = table.partition(",")[0]
-        stated = declared.where(table=name, ε=epsilon).only("linear: coverage", "logistic: coverage")[0]
-        rows.append(
-            [name, epsilon, *(found.get(kind, "") for kind in kinds), *(text.partition(" ")[0] for text in stated)]
-        )
+def covered() -> Rows:
+    """Return the coverage of cells above 0.1 % of the table, and of answers: on average, and with the worst key."""
+    cells, answers = Table("coverage.table"), Table("coverage.answers")
+    orders, kinds = ("one-way", "two-way", "three-way"), ("quantiles", "means", "differences", "regressions")
+    rows = [["table", "ε", *orders, *kinds]]
+    for table, epsilon in dict.fromkeys((row[0], row[1]) for row in answers.rows):
+        of = answers.where(table=table, ε=epsilon)
+        found = [
+            *cells.where(table=table, ε=epsilon).only(*orders)[0],
+            *(of.where(of=k).cell("coverage") for k in kinds),
+        ]
+        rows.append([table, epsilon, *("/".join(bracketed(text)) for text in found)])
     return rows
-
-
-def covered_cells() -> Rows:
-    """Return the coverage of cells that are chosen by their share of the table."""
-    columns = ("table", "ε", "one-way", "two-way", "three-way")
-    return [list(columns), *(row for row in Table("coverage.table").only(*columns) if row[1] in ("0.1", "1"))]
 
 
 def groups() -> Rows:
@@ -323,8 +315,7 @@ def frames() -> Rows:
 TABLES: dict[str, Callable[[], Rows]] = {
     "quality": quality,
     "speed": speed,
-    "coverage": coverage,
-    "covered_cells": covered_cells,
+    "covered": covered,
     "groups": groups,
     "attacks": attacks,
     "households": household_attacks,

@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, date, datetime
+from datetime import UTC, date
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -34,7 +34,7 @@ from dpdist.cluster.logs import configure
 from dpdist.errors import DpdistError, ResourceError, SpecError, StorageUnavailable
 from dpdist.lifecycle.history import live_attempt
 from dpdist.lifecycle.publication import Outcome
-from dpdist.lifecycle.series import due_by, run_due
+from dpdist.lifecycle.series import run_due
 from dpdist.spec.reader import load
 from dpdist.spec.series import day_of, is_whole
 from dpdist.spec.strict_yaml import load_yaml
@@ -129,11 +129,8 @@ def release_series(spec: str | Mapping[str, Any], settings: Mapping[str, Any], a
         with told(one), one_at_a_time(one.dataset):
             return run_with_retries(one, "once").uri
 
-    def read(period: str) -> ReleaseSpec:
-        return read_spec(spec, {**settings, "series.period": period})
-
-    day = day_of(settings.get("date")) or _day() or datetime.now(UTC).date()
-    return run_due(due_by(read_spec(spec, settings), day), read, run, get_run_logger().info)
+    day = day_of(settings.get("date"), _day())
+    return run_due(day, lambda more: read_spec(spec, {**settings, **more}), run, get_run_logger().info)
 
 
 def _day() -> date | None:

@@ -1,13 +1,14 @@
 """From the measured accuracy of a release to standard errors and intervals of its cells.
 
 The mean error of a cell of k attributes with share s of the records is taken as ``exp(a_k + g_k log s)``, fitted to the
-noisy sums of the classes; each class is then moved from the curve to its own mean as far as its noise allows. A sum
-within two deviations of its noise shows no error: an upper bound takes its place in intervals. A pair's distance over
-what the curve expects of it gives a factor for the pair, moved towards 1 in proportion to its noise. A table of three
-attributes has the mean factor of its pairs over that of all: the size of its errors has sums of its own. Errors have
-tails ``P(|error| > x) = 20^(-x / (q e))`` with e the mean error and q from `_MULTIPLIERS`: the 95 % interval
-reaches from q e below the released count up to the largest count whose own q e is at least its distance. Errors grow
-with the count, so the cell's share in the table decides, not the released one.
+noisy sums of the classes; each class is then moved from the curve to its own mean as far as its noise allows, and at
+least to two deviations of its noise below that mean. A sum within two deviations of its noise shows no error: an upper
+bound takes its place in intervals. A pair's distance over what the curve expects of it gives a factor for the pair,
+moved towards 1 in proportion to its noise. A table of three attributes has the mean factor of its pairs over that of
+all: the size of its errors has sums of its own. Errors have tails ``P(|error| > x) = 20^(-x / (q e))`` with e the mean
+error and q from `_MULTIPLIERS`: the 95 % interval reaches from q e below the released count up to the largest count
+whose own q e is at least its distance. Errors grow with the count, so the cell's share in the table decides, not the
+released one.
 
 Where the cell's table itself was measured with Gaussian noise of known deviation, the interval around the measurement
 is taken unless the other one is shorter even with a mean error two standard deviations above its estimate. The
@@ -125,6 +126,7 @@ def _errors(order: Order, released: int, prior: _Curve | None) -> tuple[_Errors,
     posterior = np.maximum((means / deviations**2 + expected / variance) / precision, 0.3 * expected)
     # an error of the scale itself makes intervals cover less: half of the second derivative of the tail, about
     estimated = posterior * (1 + 1 / (precision * expected**2))
+    estimated = np.maximum(estimated, means - _SHOWN * deviations)  # what stands out from the curve beyond its noise
     most = estimated + np.where(means < _SHOWN * deviations, _UPPER / np.sqrt(precision), 0.0)
     return _Errors(shares, estimated, most, 1 / np.sqrt(precision) / posterior), curve
 

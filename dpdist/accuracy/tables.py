@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import combinations
 from math import comb, prod
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,8 @@ TRIPLES = 300  # triples of attributes that are compared at most
 MOST_TRIPLE_CELLS = 1 << 23  # cells of all compared triples at most (64 MiB)
 BLOCK_CELLS = 1 << 16  # cells of a block of attributes that holds several triples, at most (512 KiB)
 MOST_SHARED_PAIRS = 2000  # of more pairs, finding blocks for them and the triples takes longer than they save
+# cells of a small set of attributes, and such sets, at most; and attributes of the fewest values, of which they are
+SET_CELLS, MOST_SETS, _SMALLEST = 256, 1500, 20
 TRAVELLING_CELLS = 1 << 22  # blocks of more cells do not leave a partition (32 MiB)
 _FEW = 4  # cells of blocks for each one of their marginals, from which on it is worth a partition's time to sum them up
 Attributes = tuple[int, ...]
@@ -56,12 +59,22 @@ def triples_of(cardinalities: Sequence[int]) -> tuple[Attributes, ...]:
     return tuple(sorted(chosen))
 
 
+@lru_cache(maxsize=64)
+def small_sets(cardinalities: tuple[int, ...]) -> tuple[Attributes, ...]:
+    """Sets of three and of four attributes whose tables have few cells, those of the fewest first. Public."""
+    few = sorted(range(len(cardinalities)), key=lambda i: (cardinalities[i], i))[:_SMALLEST]
+    sets = [tuple(sorted(of)) for size in (3, 4) for of in combinations(few, size)]
+    cells = {of: prod(cardinalities[i] for i in of) for of in sets}
+    return tuple(sorted((of for of in sets if cells[of] <= SET_CELLS), key=lambda of: (cells[of], of))[:MOST_SETS])
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Tables:
     """The tables of one, two and three attributes that are compared; of the private table they are confidential."""
 
     pairs: PairCounts  # with the one-way tables
     triples: Counts  # int64: those of `triples_of`, one after another
+    blocks: Counts | None = None  # int64: those of blocks that hold all `small_sets`, where these are wanted
 
     def __repr__(self) -> str:
         return "Tables(<counts hidden>)"
@@ -76,24 +89,37 @@ class Tables:
         ends = np.cumsum([prod(cards[i] for i in triple) for triple in triples_of(cards)])
         return np.split(self.triples, ends[:-1]) if len(ends) else []
 
+    def small(self) -> dict[Attributes, Counts]:
+        """The tables of `small_sets`, where they were counted."""
+        if self.blocks is None:
+            return {}
+        cards, found = self.pairs.cardinalities, dict[Attributes, Counts]()
+        blocks = _small_blocks(cards)
+        for block, table in zip(blocks, split_tables(self.blocks, cards, blocks), strict=True):
+            found |= {of: sum_to(table, block, of) for of in small_sets(cards) if set(of) <= set(block)}
+        return {of: found[of] for of in small_sets(cards)}
+
     def __add__(self, other: Tables) -> Tables:
-        """The tables of the disjoint union."""
+        """The tables of the disjoint union, without small sets."""
         return Tables(self.pairs + other.pairs, self.triples + other.triples)
 
     @classmethod
-    def counted(cls, codes: Codes, cardinalities: Sequence[int]) -> Tables:
+    def counted(cls, codes: Codes, cardinalities: Sequence[int], *, small: bool = False) -> Tables:
         """The tables of records."""
-        operator = tables_operator(cardinalities)
+        operator = tables_operator(cardinalities, small=small)
         found: Tables = operator.finish(operator.compact(operator.chunk(codes)))
         return found
 
 
-def tables_operator(cardinalities: Sequence[int]) -> Operator:
-    """All tables that are compared, in one pass: `Tables`.
+def tables_operator(cardinalities: Sequence[int], *, small: bool = False) -> Operator:
+    """All tables that are compared, in one pass: `Tables`, with those of `small_sets` where these are wanted.
 
     Where blocks of attributes hold all pairs and triples, a record is added to the blocks (`dpdist.data.count.cover`).
     """
     sizes = tuple(cardinalities)
+    if small:
+        both = together([tables_operator(sizes), table_counts_operator(sizes, _small_blocks(sizes))])
+        return replace(both, finish=partial(_with_small, both.finish))
     blocks = _blocks(sizes)
     if not blocks:
         both = together([pair_counts_operator(sizes), table_counts_operator(sizes, triples_of(sizes))])
@@ -131,6 +157,15 @@ def _of_blocks(counts: Counts, cardinalities: tuple[int, ...], blocks: tuple[Att
         found |= {triple: sum_to(table, block, triple).ravel() for triple in inside}
         left -= inside
     return Tables(marginals(tables, cardinalities, blocks), np.concatenate([found[triple] for triple in wanted]))
+
+
+def _small_blocks(cardinalities: tuple[int, ...]) -> tuple[Attributes, ...]:
+    return cover(small_sets(cardinalities), cardinalities, BLOCK_CELLS)
+
+
+def _with_small(finish: Callable[[Any], tuple[Tables, Counts]], summaries: Any) -> Tables:
+    tables, blocks = finish(summaries)
+    return replace(tables, blocks=blocks)
 
 
 def _of_summaries(summaries: tuple[PairCounts, Counts]) -> Tables:

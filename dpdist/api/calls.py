@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dpdist.api.display import PlannedRelease, shown
@@ -25,7 +24,7 @@ from dpdist.errors import printable
 from dpdist.spec.reader import AnySpecification
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from distributed import Client
 
@@ -135,46 +134,6 @@ def release(
     from dpdist.api.released import Release
 
     return Release(outcome.uri, storage_options=run.spec.output.storage.options, outcome=outcome)
-
-
-def release_due(
-    spec: AnySpecification,
-    *,
-    settings: Mapping[str, Any] | None = None,
-    announce: Callable[[str], None] = print,
-    **options: Any,
-) -> list[Release]:
-    """Release what is due of a series: ``dpdist release`` of a spec with the section `series`.
-
-    Parameters
-    ----------
-    spec : path or mapping
-        With a section `series` that chooses no period.
-    settings : mapping, optional
-        Values that replace those of the spec, by dotted path; ``date`` is the day, by default today.
-    announce : callable
-        Called with what waits, and for what.
-    options
-        Further ones of `release`.
-
-    Raises
-    ------
-    DpdistError
-        As `release`; what was released before stays, and the next call goes on from there.
-    """
-    from dpdist.lifecycle.series import due_by, run_due
-    from dpdist.spec.series import day_of
-
-    given, ledger = dict(settings or {}), options.get("ledger")
-    day = day_of(given.get("date")) or datetime.now(UTC).date()
-
-    def read(period: str) -> ReleaseSpec:
-        return _loaded(spec, None, ledger, given | {"series.period": period})
-
-    def run(one: ReleaseSpec) -> Release:
-        return release(one, **{"attempt": "once", **options})
-
-    return run_due(due_by(_loaded(spec, None, ledger, given), day), read, run, announce)
 
 
 @contextmanager

@@ -212,8 +212,9 @@ def release(
 ) -> None:
     """Run a release: charge, compute, publish. Of a series: all periods that are due."""
     from dpdist.api.calls import release as call
-    from dpdist.api.calls import release_due
-    from dpdist.spec.series import is_whole
+    from dpdist.api.given import specified
+    from dpdist.lifecycle.series import run_due
+    from dpdist.spec.series import day_of, is_whole
     from dpdist.spec.strict_yaml import load_yaml
 
     modes: tuple[AttemptMode, ...] = ("resume", "replace", "once")
@@ -224,8 +225,11 @@ def release(
     if whole := is_whole(load_yaml(spec), given):
         if asked not in ([], ["once"]):
             raise SpecError("of a series, every period is released once: choose one with --set series.period=2026-03")
-        made = release_due(
-            spec, settings=given, announce=lambda text: say(text, err=True), test_key=test_key, progress=True
+        made = run_due(
+            day_of(given.get("date")),
+            lambda more: specified(spec, {**given, **more}),
+            lambda one: call(one, attempt="once", test_key=test_key, progress=True),
+            lambda text: say(text, err=True),
         )
     else:
         made = [call(spec, settings=given, attempt=asked[0] if asked else "new", test_key=test_key, progress=True)]

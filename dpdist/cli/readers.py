@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -54,18 +55,14 @@ class Place:
     def series(self) -> Series | None:
         """The releases of several periods that are there; None where it is one release."""
         from dpdist.inference.series import Series
+        from dpdist.model.earlier import is_pattern
         from dpdist.publish.manifest import MANIFEST
         from dpdist.storage.store import Store
 
-        is_pattern = bool(set(self.release.rpartition("/")[2]) & set("*?["))
-        if not is_pattern and Store(self.release, self.options).exists(MANIFEST):
-            return None
-        try:
-            return Series.open(self.release, self.key, storage_options=self.options)
-        except DataNotFound:
-            if is_pattern:
-                raise
-            return None
+        if is_pattern(self.release) or not Store(self.release, self.options).exists(MANIFEST):
+            with suppress(*() if is_pattern(self.release) else (DataNotFound,)):
+                return Series.open(self.release, self.key, storage_options=self.options)
+        return None
 
 
 def reads(command: Callable[..., None]) -> Callable[..., None]:

@@ -6,10 +6,10 @@ over count where b = 1``, a regression as ``regression income = 2 on age, hours,
 attribute (1 where it holds); the constant is always there. Records with missing values of what is averaged or regressed
 are left out. Intervals end where the schema says that the quantity does. An interval of a count, share or mean allows
 at least for the errors of the cells of its table, as if they were independent, and a mean for what these may have lost
-together: replicates move rare values less than noise does, and a rare group by itself not at all. A regression in a
-group adds the errors of the cells of three attributes. An estimate that needs tables of more than three attributes has
-no interval. A regression that the spec declared was measured itself: its coefficients and intervals are those, without
-replicates.
+together: replicates move rare values less than noise does, and a rare group by itself not at all. A regression adds
+what the model may miss of the products that its coefficients move with, in a group of three attributes. An estimate
+that needs tables of more than three attributes has no interval. A regression that the spec declared was measured
+itself: its coefficients and intervals are those, without replicates.
 """
 
 from __future__ import annotations
@@ -226,8 +226,7 @@ def _least(replicates: Replicates, parts: Sequence[_Part]) -> float:
 def _of_table(replicates: Replicates, parts: Sequence[_Part], other: Floats = _ZEROS) -> Floats:
     """Variance by errors of the cells of one table, which are independent; and of means by what the cells may have lost
     together, in deviations: a model that misses a dependence errs one way at small numbers and the other way at large
-    ones. A mean over all has half of the variance of its noisy table at least. `other` where there is no table of all
-    attributes.
+    ones. A mean has half of the variance of its noisy table at least. `other` where no table has all attributes.
     """
     release = replicates.release
     attributes = tuple(sorted({i for asked, _, _ in parts for i in asked.attributes}))
@@ -236,13 +235,15 @@ def _of_table(replicates: Replicates, parts: Sequence[_Part], other: Floats = _Z
     counts = table_counts(replicates.codes, release.schema.cardinalities, [attributes])
     sides = [slope * _slopes(replicates, asked, value, attributes, counts) for asked, value, slope in parts]
     slopes = np.sum(sides, axis=0)
-    deviations = together = release.errors.half_width(attributes, counts) / NORMAL_95
+    reaches = np.stack(release.errors.reaches(attributes, counts)) / NORMAL_95
+    deviations, together = reaches[0], reaches.mean(0)  # what some cells lose, others gain
     measured = release.measured(attributes) if release.model.measurements and len(attributes) <= 2 else None
     if measured is not None:
         noisy, noise = measured
         away = np.hypot(counts * replicates.weight - noisy, noise)
         deviations = np.where(noise < deviations, away, deviations)
-    lost = 0.0
+    lost, known_noise = 0.0, np.zeros(len(counts)) if measured is None else measured[1]
+    least = np.where(np.isfinite(known_noise), known_noise, 0.0) * slopes
     for (asked, value, slope), side in zip(parts, sides, strict=True):
         if asked.numbers is None:
             continue
@@ -251,8 +252,7 @@ def _of_table(replicates: Replicates, parts: Sequence[_Part], other: Floats = _Z
         known = _noisy_mean(release, asked) if len(parts) == 1 else None
         if known is not None:
             most = min(most, abs(slope) * math.hypot(known[0] - value, known[1]))
-            most = max(most, abs(slope) * known[1] * math.sqrt(0.5) * (len(attributes) == 1))
-        lost += most**2
+        lost += max(most**2, float((least[side != 0] ** 2).sum()) / 2)
     return np.array([float(((deviations * slopes) ** 2).sum()), lost])
 
 
@@ -296,42 +296,43 @@ def _regression(replicates: Replicates, question: str) -> list[Answer]:
     note = LOGISTIC_NOTE if asked.is_logistic else ""
     least = np.zeros(len(found))
     if few and replicates.number:
-        least = replicates.variances(found[:, 0], found[:, 1:]) + _of_groups_cells(
-            replicates, asked, inside, found[:, 0]
-        )
+        least = replicates.variances(found[:, 0], found[:, 1:]) + _of_products(replicates, asked, inside, found[:, 0])
     return [
         _answered(replicates, f"{question}: {name}", estimates, few, note=note, least=float(variance))
         for name, estimates, variance in zip(asked.names, found, least, strict=True)
     ]
 
 
-def _of_groups_cells(replicates: Replicates, asked: Regression, inside: Counts, coefficients: Floats) -> Floats:
-    """Variances of the coefficients in a group by independent errors of the cells of three attributes, the group's and
-    two others: replicates have lost dependence of two.
+def _of_products(replicates: Replicates, asked: Regression, inside: Counts, coefficients: Floats) -> Floats:
+    """Variances of the coefficients by errors of the cells of three attributes at most: a group's, and those of two
+    terms, or of a term and the outcome, with whose centred product the coefficients move.
+
+    Either these errors are independent, or the model misses how the product depends on the group. Where margins are
+    right such an error is of one size in each quadrant (each factor above or below its mean), as records of two go to
+    the two others: of that of a count over several cells, and inside of a quadrant in proportion to the product.
     """
     release, codes = replicates.release, replicates.codes
-    found = np.zeros(len(coefficients))
-    if release.errors is None or not asked.where.attributes:
+    found, of, last = np.zeros(len(coefficients)), (*asked.terms, asked.outcome), len(asked.terms)
+    if release.errors is None:
         return found
-    columns = [term.values[codes[term.attribute][inside]] for term in asked.terms]
-    terms, outcome = np.stack([np.ones(len(inside)), *columns], axis=1), asked.outcome
-    fitted = terms @ coefficients
+    columns = np.stack([term.values[codes[term.attribute][inside]] for term in of])
+    spread, means, slopes = 1.0, columns.mean(1, keepdims=True), coefficients[1:]
     if asked.is_logistic:
-        fitted = 1 / (1 + np.exp(-np.clip(fitted, -50, 50)))
-    spread = fitted * (1 - fitted) if asked.is_logistic else np.ones(len(fitted))
-    away = outcome.values[codes[outcome.attribute][inside]] - fitted
-    # by how much the coefficients move with a record more that is as each one
-    slopes = (terms * away[:, None]) @ np.linalg.inv((terms * spread[:, None]).T @ terms) / replicates.weight
-    for pair in combinations([outcome.attribute, *(term.attribute for term in asked.terms)], 2):
-        scope = tuple(sorted({*pair, *asked.where.attributes}))
-        if len(scope) != 3:
-            continue
+        fitted = 1 / (1 + np.exp(-np.clip(coefficients[0] + slopes @ columns[:last], -50, 50)))
+        spread = float((fitted * (1 - fitted)).mean())
+    columns -= means
+    inverse = np.linalg.inv(columns[:last] @ columns[:last].T * (spread * replicates.weight))
+    moved = np.concatenate([-means[:last].T, np.eye(last)]) @ inverse
+    for a, b in combinations(range(last + 1), 2):
+        by = moved[:, a] if b == last else -spread * (moved[:, a] * slopes[b] + moved[:, b] * slopes[a])
+        scope = tuple(sorted({of[a].attribute, of[b].attribute, *asked.where.attributes}))
         shape = [release.schema.cardinalities[i] for i in scope]
         cells = np.ravel_multi_index([codes[i][inside].astype(np.int64) for i in scope], shape)
-        index = np.unique(cells, return_inverse=True)[1]
-        counts = np.bincount(index)
-        errors = release.errors.half_width(scope, counts) / NORMAL_95
-        for k in range(len(found)):
-            moved = errors * np.bincount(index, weights=slopes[:, k]) / counts
-            found[k] += float((moved**2).sum())
+        _, first, counts = np.unique(cells, return_index=True, return_counts=True)
+        product, quadrant = (columns[a] * columns[b])[first], (columns[[a, b]][:, first] > 0).T @ [2, 1]
+        errors = release.errors.reaches(scope, counts)[1] / NORMAL_95
+        of_one = release.errors.reaches(scope, np.bincount(quadrant, counts, 4))[1] / NORMAL_95
+        sizes = np.maximum(of_one, np.sqrt(np.bincount(quadrant, errors**2, 4)))
+        lost = largest_error(float(sizes.sum()), product, counts.astype(np.float64))
+        found += by**2 * max(float(((errors * product) ** 2).sum()), lost**2)
     return found

@@ -73,7 +73,7 @@ def noisy_pairs(measurements: Measurements) -> Mapping[Pair, list[NoisyPair]]:
 def largest_error(distance: float, f: Floats, q: Floats) -> float:
     """The largest error of the sum of a function, if the error is proportional to it and has so much distance."""
     size = float((q * np.abs(f)).sum())
-    return distance * float((q * f * f).sum()) / size if size > 1e-9 * float(q.sum()) else 0.0
+    return distance * float((q * f * f).sum()) / size if size > 0 else 0.0
 
 
 def not_drawn(distance: float, counts: Floats) -> float:

@@ -98,23 +98,14 @@ class Published:
     @cached_property
     def law(self) -> Law:
         """The law of the records."""
-        learned = self.manifest.parameters.get("learned")
-        found = learned.get("rules") if isinstance(learned, dict) else None
+        found = self.manifest.learned.get("rules")
         kept = [k for k in found if isinstance(k, int)] if isinstance(found, list) else []
         return Law(self.model, self.schema.forbidden, kept)
 
     @cached_property
     def records(self) -> int:
         """The noisy number of records of the table."""
-        return int(self._learned["records"])
-
-    @property
-    def _learned(self) -> Mapping[str, Any]:
-        learned = self.manifest.parameters.get("learned")
-        found = learned.get("records") if isinstance(learned, dict) else None
-        if not isinstance(learned, dict) or not isinstance(found, int) or not abs(found) < 2**62:
-            raise VerificationFailed("the manifest has no noisy number of records: get the release again")
-        return learned
+        return self.manifest.noisy_records
 
     @cached_property
     def regressions(self) -> Mapping[Key, Declared]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from dpdist.errors import DataNotFound, SpecError
 from dpdist.inference.answers import NORMAL_95, Answer, Quantity, around, infer, parse_quantity
 from dpdist.inference.published import Published
 from dpdist.model.drift import Drift, spread_of
-from dpdist.model.earlier import releases_at
+from dpdist.model.earlier import is_pattern, releases_at
 from dpdist.model.evidence import Earlier, Evidence, Related, combined
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.formatting import Displayed, Fact, folded, lines_of
@@ -42,15 +42,11 @@ _ASKED = re.compile(
     re.DOTALL,
 )
 _UNKNOWN = 1e3  # deviation of the level of the first period, before anything is known, in those of what is measured
-_UNMEASURED = "no one-way table was measured, so nothing says how many records there are"
 _APART = "a period did not measure this table: errors of the periods are taken to add up"
-
+_ROLL_UP = re.compile(r"\d{4}-(q[1-4]|year)(-v\d+)?")
 
 Sum = tuple[Floats, float, float]
 """Weights of the periods, the noisy sum of their levels, and its variance."""
-
-Law = Callable[[Sequence[Sum]], tuple[Floats, Floats]]
-"""Gives levels and the covariance of their errors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,16 +57,15 @@ class RollUp:
     release: Published
     weights: Floats  # the part of its records that each period of the series has
 
-    @classmethod
-    def of(cls, name: str, release: Published, periods: Sequence[Published]) -> RollUp | None:
-        """That of a release; None unless each month that it was made of is one of the periods, in that version."""
-        learned: Any = release.manifest.parameters.get("learned")
-        named = learned.get("evidence") if isinstance(learned, dict) and release.measurements is not None else None
-        parts = {one["attempt"] for one in (named or {}).get("sum", ())}
-        records = np.array([one.records * (one.manifest.attempt in parts) for one in periods], np.float64)
-        if not parts or np.count_nonzero(records) < len(parts):
-            return None
-        return cls(name, release, records / records.sum())
+
+def _parts(release: Published, periods: Sequence[Published]) -> Floats | None:
+    """The part of a release's records that each period has; None unless each month that it was made of is one of these,
+    in that version.
+    """
+    named = release.manifest.learned.get("evidence", {}) if release.measurements is not None else {}
+    parts = {one["attempt"] for one in named.get("sum", ())}
+    records = np.array([one.records * (one.manifest.attempt in parts) for one in periods], np.float64)
+    return records / records.sum() if parts and np.count_nonzero(records) == len(parts) else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -100,21 +95,22 @@ class Series(Displayed):
         SpecError
             They have different schemas.
         """
-        place = os.fspath(uri).rstrip("/")
-        pattern = place if set(place.rpartition("/")[2]) & set("*?[") else f"{place}/*"
-        paths = releases_at(pattern, storage_options or {})
-        rolled = [p for p in paths if pattern != place and re.search(r"/\d{4}-(q[1-4]|year)(-v\d+)?\Z", p)]
-        paths = tuple(path for path in paths if path not in rolled)
-        if len(paths) < 2:
+        place, options = os.fspath(uri).rstrip("/"), storage_options or {}
+        opened = {
+            path.rpartition("/")[2]: Published.open(path, public_key, storage_options=options)
+            for path in releases_at(place if is_pattern(place) else f"{place}/*", options)
+        }
+        rolled = {name for name in opened if not is_pattern(place) and _ROLL_UP.fullmatch(name)}
+        periods = {name: one for name, one in opened.items() if name not in rolled}
+        if len(periods) < 2:
             raise DataNotFound(f"{uri}: expected the folders of two releases or more, of one period each")
-        names = tuple(path.rpartition("/")[2] for path in paths)
-        opened = [Published.open(path, public_key, storage_options=storage_options) for path in paths]
-        for name, release in zip(names, opened, strict=True):
-            if release.schema.cardinalities != opened[0].schema.cardinalities:
-                raise SpecError(f"{uri}: the releases {names[0]} and {name} have different schemas")
-        longer = [Published.open(path, public_key, storage_options=storage_options) for path in rolled]
-        sums = [RollUp.of(path.rpartition("/")[2], one, opened) for path, one in zip(rolled, longer, strict=True)]
-        return cls(names, tuple(opened), tuple(one for one in sums if one is not None))
+        first, *releases = periods.values()
+        for name, release in periods.items():
+            if release.schema.cardinalities != first.schema.cardinalities:
+                raise SpecError(f"{uri}: the releases {next(iter(periods))} and {name} have different schemas")
+        weights = {name: _parts(opened[name], [first, *releases]) for name in opened if name in rolled}
+        roll_ups = [RollUp(name, opened[name], of) for name, of in weights.items() if of is not None]
+        return cls(tuple(periods), (first, *releases), tuple(roll_ups))
 
     def answer(self, question: str) -> list[Answer]:
         """Answer ``change of share where … between A and B``, ``sum``, ``average`` or ``trend of … from A to B``, where
@@ -126,39 +122,34 @@ class Series(Displayed):
         SpecError
             The question cannot be read, or is no count or share; or a period is not there.
         """
-        match = _ASKED.fullmatch(question)
-        asked = parse_quantity(match["quantity"] if match else question, self.releases[0].schema)
+        match, name, number = _ASKED.fullmatch(question), question.strip(), len(self.periods)
+        kind, text = (match["kind"], match["quantity"]) if match else ("moving average", question)
+        asked = parse_quantity(text, self.releases[0].schema)
+        over = int(match["over"] or 0) if match else 1
         if asked.numbers is not None:
-            raise SpecError(f"the question {question.strip()!r}: over time, ask for a count or a share")
-        if match and match["kind"] == "sum" and asked.kind == "share":
-            raise SpecError(f"the question {question.strip()!r}: shares are not summed; ask for their average")
-        number = len(self.periods)
-        over = int(match["over"] or 0) if match and match["kind"] == "moving average" else 1
-        if not 0 < over <= number or (match and match["over"] and match["kind"] != "moving average"):
-            raise SpecError(f"the question {question.strip()!r}: a moving average is over 1 to {number} periods")
-        if match is None or match["kind"] == "moving average":
-            levels = np.array([_weights("average", t - over + 1, t, number) for t in range(over - 1, number)])
-            named = [f"{question.strip()} [{name}]" for name in self.periods[over - 1 :]]
-            return [_bounded(level, asked) for level in self._answers(named, asked, levels)]
-        first, last = (
-            default if match[end] is None else self._place(match[end])
-            for end, default in (("first", 0), ("last", number - 1))
-        )
-        if not first < last:
-            raise SpecError(f"the question {question.strip()!r}: the second period comes after the first")
-        weights = _weights(match["kind"], first, last, number)
-        found = self._answers([question.strip()], asked, weights[None])
-        return [_bounded(one, asked) for one in found] if match["kind"] in ("sum", "average") else found
+            raise SpecError(f"the question {name!r}: over time, ask for a count or a share")
+        if kind == "sum" and asked.kind == "share":
+            raise SpecError(f"the question {name!r}: shares are not summed; ask for their average")
+        if not 0 < over <= number if kind == "moving average" else over:
+            raise SpecError(f"the question {name!r}: a moving average is over 1 to {number} periods")
+        if match and kind != "moving average":
+            ends = (self._place(match["first"] or self.periods[0]), self._place(match["last"] or self.periods[-1]))
+            if not ends[0] < ends[1]:
+                raise SpecError(f"the question {name!r}: the second period comes after the first")
+            spans = {name: ends}
+        else:
+            spans = {f"{name} [{self.periods[t]}]": (t - over + 1, t) for t in range(over - 1, number)}
+        weights = np.array([_weights(kind, *ends, number) for ends in spans.values()])
+        found = self._answers(list(spans), asked, weights)
+        return found if kind in ("change", "trend") else [_bounded(one, asked) for one in found]
 
     def frame(self, quantity: str) -> DataFrame:
         """A count or share of each period, such as ``share where sex = 1``, with standard errors and 95 % intervals."""
         import pandas as pd
 
-        levels = self.answer(quantity)
-        columns = {"standard_error": "deviation", "low": "low", "high": "high"}
-        found = {"estimate": [level.estimate for level in levels]}
-        found |= {name: [getattr(level, of) for level in levels] for name, of in columns.items()}
-        return pd.DataFrame(found, index=pd.Index(self.periods, name="period"))
+        index = pd.Index(self.periods, name="period")
+        levels = pd.DataFrame([level.to_json() for level in self.answer(quantity)], index=index)
+        return levels.rename(columns={"deviation": "standard_error"})[["estimate", "standard_error", "low", "high"]]
 
     def plot(self, quantity: str, axes: Any = None) -> Any:
         """Draw a count or share of each period, with its 95 % intervals as a band (matplotlib); return the axes."""
@@ -173,11 +164,9 @@ class Series(Displayed):
         return f"A series of {len(self.periods)} releases"
 
     def _facts(self) -> list[Fact]:
-        longer = ", ".join(one.name for one in self.roll_ups)
+        longer = [Fact("Roll-ups", ", ".join(one.name for one in self.roll_ups))] * bool(self.roll_ups)
         periods = Fact("Periods", f"{self.periods[0]} to {self.periods[-1]}")
-        return [periods, Fact("Attributes", ", ".join(self.releases[0].schema.names))] + [
-            Fact("Roll-ups", longer)
-        ] * bool(longer)
+        return [periods, Fact("Attributes", ", ".join(self.releases[0].schema.names)), *longer]
 
     def _place(self, name: str) -> int:
         if name not in self.periods:
@@ -206,69 +195,54 @@ class Series(Displayed):
         """Sums of the numbers of records, or of the share of all of them."""
         if asked.kind == "share":
             return _answers(questions, weights.sum(1), np.zeros(len(weights)), "")
-        records = np.array([release.records for release in self.releases], np.float64)
-        variances = np.array([1 / precision if (precision := _precision(one)) else math.inf for one in self.releases])
-        if not np.isfinite(variances).all():
-            raise SpecError(f"{asked.text!r}: {_UNMEASURED}")
+        records, variances = np.array([(one.records, _variance_of_records(one)) for one in self.releases]).T
         return _answers(questions, weights @ records, np.sqrt(weights**2 @ variances), "")
 
     def _together(
         self, questions: Sequence[str], asked: Quantity, weights: Floats, known: Sequence[tuple[float, float] | None]
     ) -> list[Answer]:
         """The same, given what was measured in some of the periods and in roll-ups."""
-        scale = np.array([release.records if asked.kind == "count" else 1 for release in self.releases], np.float64)
+        records = np.array([release.records for release in self.releases], np.float64)
         answers_of = [(one, _measured(one.release, replace(asked, kind="share"))) for one in self.roll_ups]
         longer = {one.name: (one.weights, *found) for one, found in answers_of if found is not None}
         periods = zip(np.eye(len(known)), known, strict=True)
         measured = [(of, *one) for of, one in periods if one is not None]
         sums = [*measured, *longer.values()]
-        law = self._law(sums, asked.attributes)
+        spread = spread_of(np.array([_mean(sums) * records[-1]]), records[-1])
+        persons, step = (float(variance[0]) / records[-1] ** 2 for variance in self._drift.at_most(spread))
+        law = partial(joint_levels, persons=persons, step=step * self._faster(asked.attributes))
         levels, covariance = law(sums)
         if asked.kind == "count":
             gains = np.zeros_like(covariance)  # what each period's table moves the levels by
             for j, (of, _, _) in enumerate(measured):
                 gains += np.outer(law([(w, float(k == j), v) for k, (w, _, v) in enumerate(sums)])[0], of)
-            covariance += self._of_records(asked, gains, levels)
-        covariance *= np.outer(scale, scale)
+            # errors of the noisy numbers of records: a level that was measured by itself has none of them
+            moved = np.diag(levels) - gains * levels
+            errors = np.array([_variance_of_records(one) for one in self.releases]) / records**2
+            common = np.array([_common(_mask(release, asked), asked) for release in self.releases])
+            both = (gains * (common * errors)) @ moved.T
+            covariance += (moved * errors) @ moved.T + both + both.T
+            covariance *= np.outer(records, records)
+            levels = levels * records
         deviations = np.sqrt(np.einsum("ki,ij,kj->k", weights, covariance, weights))
         note = f"with what {', '.join(longer)} measured" if longer else ""
-        return _answers(questions, weights @ (levels * scale), deviations, note)
-
-    def _of_records(self, asked: Quantity, gains: Floats, levels: Floats) -> Floats:
-        """What errors of the noisy numbers of records add to the covariance of the levels of a count: one that was
-        measured by itself has none of them.
-        """
-        moved = np.diag(levels) - gains * levels
-        errors = [(1 / precision if (precision := _precision(one)) else 0.0) / one.records**2 for one in self.releases]
-        common = [_common(_mask(release, asked), asked) for release in self.releases]
-        both = (gains * (np.array(common) * errors)) @ moved.T
-        return np.asarray((moved * np.array(errors)) @ moved.T + both + both.T)
-
-    def _law(self, sums: Sequence[Sum], attributes: tuple[int, ...]) -> Law:
-        """The law of the shares of all periods, given what was measured of them."""
-        records = self.releases[-1].records
-        spread = spread_of(np.array([_mean(sums) * records]), records)
-        persons, step = (float(variance[0]) / records**2 for variance in self._drift.at_most(spread))
-        step *= self._faster(attributes)
-        return partial(joint_levels, persons=persons, step=step)
+        return _answers(questions, weights @ levels, deviations, note)
 
     def _faster(self, attributes: tuple[int, ...]) -> float:
         """How many times as far as all tables that of a question moves in a step."""
-        tables = [release.measured(attributes) for release in self.releases]
+        tables, last = [release.measured(attributes) for release in self.releases], self.releases[-1].records
         cells = np.logical_and.reduce([np.isfinite(table[1]) for table in tables if table is not None])
-        factors = [self.releases[-1].records / release.records for release in self.releases]
         chain = [
             None if table is None else (table[0][cells] * factor, (table[1][cells] * factor) ** 2)
-            for table, factor in zip(tables, factors, strict=True)
+            for table, factor in ((table, last / one.records) for table, one in zip(tables, self.releases, strict=True))
         ]
-        mean = combined(*chain)
-        return 1.0 if mean is None else self._drift.faster(chain, spread_of(mean[0], self.releases[-1].records))
+        return self._drift.faster(chain, spread_of(combined(*chain)[0], last))
 
     @cached_property
     def _drift(self) -> Drift:
         """What the noisy tables of the periods differ by, beyond their noise."""
         earlier = [Earlier(release.model.measurements, release.records) for release in self.releases]
-        evidence = Evidence((Related("previous", tuple(earlier[:-1])),), self.releases[0].schema.cardinalities)
+        evidence = Evidence((Related("previous", tuple(earlier[:-1])),))
         evidence.repeated(earlier[-1].measurements)
         return evidence.drifts[0]
 
@@ -311,13 +285,10 @@ def _bounded(answer: Answer, asked: Quantity) -> Answer:
 def _weights(kind: str, first: int, last: int, number: int) -> Floats:
     """The weight of each period."""
     found, inside = np.zeros(number), np.arange(first, last + 1)
-    if kind == "change":
-        found[first], found[last] = -1.0, 1.0
-    elif kind == "trend":  # the slope of least squares, for one period more
-        away = inside - inside.mean()
-        found[inside] = away / (away @ away)
-    else:
-        found[inside] = 1.0 if kind == "sum" else 1 / len(inside)
+    away = inside - inside.mean()
+    slope = away / (away @ away or 1.0)  # of least squares, for one period more
+    of_kind: dict[str, Any] = {"change": 1.0 * (inside == last) - (inside == first), "trend": slope, "sum": 1.0}
+    found[inside] = of_kind.get(kind, 1 / len(inside))
     return found
 
 
@@ -327,16 +298,14 @@ def _measured(release: Published, asked: Quantity) -> tuple[float, float] | None
     The number of records is a mean of the totals of one-way tables, so of a share its error counts, too, and so does
     what it has in common with the errors of the cells of a one-way table.
     """
-    attributes = asked.attributes
-    found = release.measured(attributes) if len(attributes) <= 2 else None
+    found = release.measured(asked.attributes) if len(asked.attributes) <= 2 else None
     if found is None:
         return None
     mask = _mask(release, asked)
     share = float(found[0][mask].sum()) / release.records
     variance = float((found[1][mask] ** 2).sum())
     if asked.kind == "share":
-        precision = _precision(release)
-        variance += share * (share - 2 * _common(mask, asked)) / precision if precision else math.inf
+        variance += share * (share - 2 * _common(mask, asked)) * _variance_of_records(release)
     return (share, variance / release.records**2) if 0 < variance < math.inf else None
 
 
@@ -349,13 +318,15 @@ def _mask(release: Published, asked: Quantity) -> NDArray[np.bool_]:
 
 def _common(mask: NDArray[np.bool_], asked: Quantity) -> float:
     """The part of the error of the number of records that is in the errors of these cells."""
-    return float(np.count_nonzero(mask)) / mask.size if len(asked.attributes) == 1 else 0.0
+    return float(mask.mean()) if len(asked.attributes) == 1 else 0.0
 
 
-def _precision(release: Published) -> float:
-    """The precision of the noisy number of records: of the totals of one-way tables."""
+def _variance_of_records(release: Published) -> float:
+    """The variance of the noisy number of records: of a mean of the totals of one-way tables."""
     tables = [t for t in release.model.measurements.tables if len(t.attributes) == 1 and not t.coded]
-    return sum(1 / (t.deviation**2 * t.counts.size) for t in tables)
+    if not tables:
+        raise SpecError("no one-way table was measured, so nothing says how many records there are")
+    return 1 / sum(1 / (t.deviation**2 * t.counts.size) for t in tables)
 
 
 def told(answers: Sequence[Answer]) -> str:

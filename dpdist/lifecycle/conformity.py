@@ -88,7 +88,11 @@ def check_input(
         if not any(fnmatchcase(absolute(path), absolute(pattern)) for pattern in data.later):
             raise SpecError(f"--data {path}: no pattern of the contract's data.later admits it")
     files = source_of(data, paths=tuple(paths))
-    months = _months(contract, None if given else files)
+    months: tuple[str, ...] = ()
+    if contract.data.every is not None:
+        months = () if given else months_in(file.path for file in find_files(files))
+        if not months:
+            raise SpecError("data.every: expected files whose names have one month each, such as births-2026-03.csv")
     source, executor = given or Files(files), executor or InProcess()
     unit, beside = contract.protected, contract.protected or contract.weight
     opened = source.open(contract.table, beside=beside.by if beside else None)
@@ -134,16 +138,6 @@ def admit(
         if len(months) > 1:
             together = fingerprint_of(tuple(sorted(file for month in months for file in files[month])))
             ledger.admit_input(dataset, fingerprint=together, months=months, **how)
-
-
-def _months(contract: Contract, files: TableSource | None) -> tuple[str, ...]:
-    """The months of an input's files. Raises SpecError: a name has none, and the contract is one by month."""
-    if contract.data.every is None:
-        return ()
-    months = months_in(file.path for file in find_files(files)) if files is not None else ()
-    if not months:
-        raise SpecError("data.every: expected files whose names have one month each, such as births-2026-03.parquet")
-    return months
 
 
 def _counts(codes: Codes, sizes: Mapping[int, int]) -> dict[int, NDArray[np.int64]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from datetime import date
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dpdist.data.inputs import table_source
 from dpdist.data.source import find_files
@@ -19,52 +19,39 @@ from dpdist.storage.store import Store
 T = TypeVar("T")
 
 
-def due_by(spec: ReleaseSpec, day: date) -> tuple[str, ...]:
-    """The periods of a spec's series that ended before a day, in order. Raises SpecError: it has none."""
-    return tuple(_series_of(spec).ended(day))
-
-
-def _series_of(spec: ReleaseSpec) -> SeriesSpec:
-    found: SeriesSpec | None = getattr(spec, "series", None)
-    if found is None:
-        raise SpecError("series: the spec has no such section")
-    return found
-
-
 def run_due(
-    periods: Iterable[str],
-    read: Callable[[str], ReleaseSpec],
+    day: date,
+    read: Callable[[Mapping[str, Any]], ReleaseSpec],
     run: Callable[[ReleaseSpec], T],
     announce: Callable[[str], None],
 ) -> list[T]:
-    """Release the periods of a series that are due, and return what was made of each.
+    """Release the periods of a series that ended before a day, and return what was made of each. Raises SpecError: the
+    spec has no series.
 
-    `read` gives the spec of a period. What was interrupted goes on first, with the evidence that it began with; then
-    all others follow in order. What is published is passed over. A month waits until its files are there, and a longer
-    period until its months are published; nothing else of the table decides. What `run` raises ends it: the next call
-    goes on from there.
+    `read` gives the spec with some settings more. What was interrupted goes on first, with the evidence that it began
+    with; then all others follow in order. What is published is passed over. A month waits until its files are there,
+    and a longer period until its months are published; nothing else of the table decides. What `run` raises ends it:
+    the next call goes on from there.
     """
-    specs = {period: read(period) for period in periods}
-    charges = {period: live_attempt(spec) for period, spec in specs.items()}
-    made = [run(specs[period]) for period, charge in charges.items() if charge is not None and charge.state in OPEN]
-    published = {period for period, charge in charges.items() if charge is not None}
+    series: SeriesSpec | None = getattr(read({}), "series", None)
+    if series is None:
+        raise SpecError("series: the spec has no such section")
+    specs = {period: read({"series.period": period}) for period in series.ended(day)}
+    charges = {period: charge for period, spec in specs.items() if (charge := live_attempt(spec)) is not None}
+    made = [run(specs[period]) for period, charge in charges.items() if charge.state in OPEN]
+    published = set(charges)
     for period, spec in specs.items():
         if period in published:
             if not Store(spec.output.path, spec.output.storage.options).exists(MANIFEST):
                 made.append(run(spec))  # it ended between the commit and the manifest
-        elif missing := [m for m in _series_of(spec).parts(period) if m != period and m not in published]:
+        elif missing := [month for month in series.parts(period) if month != period and month not in published]:
             announce(f"{spec.name} waits for {', '.join(missing)}")
-        elif not _is_there(spec):
-            announce(f"{spec.name} waits for its table")
         else:
+            try:
+                find_files(table_source(spec))
+            except DataNotFound:
+                announce(f"{spec.name} waits for its table")
+                continue
             made.append(run(spec))
             published.add(period)
     return made
-
-
-def _is_there(spec: ReleaseSpec) -> bool:
-    try:
-        find_files(table_source(spec))
-    except DataNotFound:
-        return False
-    return True

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dpdist.accuracy.tables import small_sets
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 
 L1_OF_NOISE = math.sqrt(2 / math.pi)  # mean of |Z| for a standard normal Z
@@ -32,6 +33,9 @@ GRIDS = 0.12  # share of the small tables of all pairs that pairs are picked fro
 # shares of the tables of the most triples, fewer have less, and of all picks; raking's tables have so much less
 _TRIPLES, _TRIPLE_PICKS = 0.3, 0.01
 _POOLS = 2  # parts of the pool where triples are measured: one has more noise of sampling than they have
+# parts of the share of a round that tables of small sets and their picks may take, how many are measured at most in a
+# round, and in which of the last rounds
+_HIGH, _HIGH_PICKS, MOST_HIGH, HIGH_ROUNDS = 0.7, 0.1, 8, 2
 # where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured
 _NOTHING = 1e-5
 # raked records are balanced where the pool has this many rows a record: a larger sample of it is balanced by itself
@@ -67,6 +71,10 @@ class Choices:
     triples: float = 0.0
     triple_picks: float = 0.0
     triple_tables: int = 0  # most triples
+    # high, high_picks: what tables of three and four attributes of few cells, and their picks, may take of the share of
+    # each of the last rounds; it is not counted again
+    high: float = 0.0
+    high_picks: float = 0.0
     rounds: int = 8  # rounds, per_round: further rounds, and pairs measured in each at most
     per_round: int = 5
     merge_below: float = 1.5  # values with noisy counts under this many deviations are merged
@@ -147,6 +155,14 @@ def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: in
     share = _TRIPLES * number / MOST_TRIPLES
     rake = choices.rake - share - _TRIPLE_PICKS
     return replace(choices, triples=share, triple_picks=_TRIPLE_PICKS, triple_tables=number, rake=rake)
+
+
+def with_high(choices: Choices, cardinalities: Sequence[int]) -> Choices:
+    """With a test of sets of three and four attributes of few cells, where there are any."""
+    if not choices.rounds or is_wide(cardinalities) or not small_sets(tuple(cardinalities)):
+        return choices
+    share = choices.pairs / choices.rounds
+    return replace(choices, high=_HIGH * share, high_picks=_HIGH_PICKS * share)
 
 
 def without_triples(choices: Choices) -> Choices:
@@ -254,6 +270,11 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
             + f"{c.rounds} rounds of up to {c.per_round} pairs "
             f"({_percent(c.pairs)}), picked where the model misses most ({picked}): few enough that "
             f"the noise of a table stays below its signal. The model has at most {c.cells:,} cells"
+        )
+    if c.high:
+        found["Small sets"] = (
+            f"up to {MOST_HIGH} tables of three and four attributes of few cells before each of the last {HIGH_ROUNDS} "
+            f"rounds, of its share ({_percent(c.high + c.high_picks)} at most), where the model misses more than noise"
         )
     if c.priorities:
         found["Priorities"] = (

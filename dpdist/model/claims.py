@@ -47,8 +47,8 @@ def model_claim(
     cards, rules = schema.cardinalities, schema.forbidden
     released = Tables.counted(table, cards)
     absent, present = (
-        partial(_evidence, Tables.counted(codes, cards), released, choices, accuracy_mu, copies / 2, rules)
-        for codes in (table, joined)
+        partial(_evidence, counted, released, choices, accuracy_mu, copies / 2, rules)
+        for counted in (Tables.counted(codes, cards, small=bool(choices.high)) for codes in (table, joined))
     )
     name = f"model of {len(cards)} attributes"
     return Claim(name=name, absent=absent, present=present, epsilon=epsilon, delta=delta)
@@ -58,7 +58,7 @@ def _evidence(
     exact: Tables, released: Tables, choices: Choices, accuracy_mu: float, half: float, rules: Rules, noise: Noise
 ) -> Floats:
     account = GaussianAccount(choices.mu, noise)
-    measured = measure(exact.pairs, account, choices=choices, known=Known(rules))
+    measured = measure(exact, account, choices=choices, known=Known(rules))
     learner = measured.learner
     one_way = zip(learner.one_way.counts, learner.one_way.sigmas.tolist(), strict=True)
     pairs = [m.attributes for m in learner.measurements if len(m.attributes) == 2]
@@ -88,12 +88,12 @@ def _evidence(
 
 
 def _of_picked(measured: Measured, half: float) -> float:
-    """The canary's cells of the picked pairs' tables, less their mean without it, by precision."""
+    """The canary's cells of the picked tables, less their mean without it, by precision."""
     learner = measured.learner
     found, records = 0.0, learner.one_way.records
     last = [int(codes[-1]) for codes in learner.coding.maps]
     for m in learner.measurements:
-        if len(m.attributes) == 2:
+        if len(m.attributes) > 1:
             precision = m.weight / records**2
             found += (float(m.share[tuple(last[a] for a in m.attributes)]) * records - half) * precision
     return found

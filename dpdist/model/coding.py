@@ -246,11 +246,11 @@ def admitted(rule: Forbidden, maps: Sequence[Counts], within: Sequence[Floats] |
         rows = np.moveaxis(share, axis, 0)
         if within is not None:
             rows = rows * within[i].reshape([-1] + [1] * (rows.ndim - 1))
-        share = np.moveaxis(_summed(rows, maps[i]), 0, axis)
+        share = np.moveaxis(summed(rows, maps[i]), 0, axis)
     return share if within is not None else (share > 0).astype(np.float64)
 
 
-def _summed(rows: Floats, codes: Counts) -> Floats:
+def summed(rows: Floats, codes: Counts) -> Floats:
     """Sums of the rows of each code."""
     found = np.zeros((int(codes.max()) + 1, *rows.shape[1:]))
     np.add.at(found, codes, rows)
@@ -286,7 +286,7 @@ def possible_codes(rules: Rules, coding: Coding) -> dict[int, tuple[Set, Floats]
             rows = np.moveaxis(share, axis, 0)
             a, codes = _coarsest(i, _alike(rows), coding)
             inside.append(a)
-            share = np.moveaxis((_summed(rows, codes) > 0).astype(np.float64), 0, axis)
+            share = np.moveaxis((summed(rows, codes) > 0).astype(np.float64), 0, axis)
         order = sorted(range(len(inside)), key=inside.__getitem__)
         found[number] = tuple(inside[k] for k in order), np.ascontiguousarray(np.transpose(share, order))
     return found

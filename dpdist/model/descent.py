@@ -33,6 +33,8 @@ def denoised(share: Floats, known: Floats, weight: float) -> Floats:
 
     .. [1] Gavish and Donoho, Optimal shrinkage of singular values, IEEE Trans. Inf. Theory 63, 2017, section II.
     """
+    if share.ndim != 2:
+        return share
     change = share - known
     dependence = change - change.mean(1, keepdims=True)
     dependence -= dependence.mean(0, keepdims=True)

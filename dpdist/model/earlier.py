@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any
 
 from dpdist.errors import DataNotFound, SpecError, VerificationFailed
@@ -37,13 +38,18 @@ class EarlierReleases:
         return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
 
 
+def is_pattern(path: str) -> bool:
+    """Whether the last part of a path is a pattern."""
+    return bool(set(path.rstrip("/").rpartition("/")[2]) & set("*?["))
+
+
 def releases_at(path: str, options: Mapping[str, Any], *, before: str | None = None) -> tuple[str, ...]:
     """The folders of releases that a path names. If its last part is a pattern, such as ``made/2026-??*``, those that
     are there, in the order of their names; with `before` only those that come before this name. Of a period and its
     corrections, such as ``2026-03`` and ``2026-03-v2``, the last one stands for all.
     """
     parent, _, pattern = path.rstrip("/").rpartition("/")
-    if not set(pattern) & set("*?["):
+    if not is_pattern(path):
         return (path,)
     place = parent or "."
     names = (name.split("/") for name in Store(place, options).names())
@@ -73,31 +79,24 @@ def read_earlier(paths: Mapping[str, Sequence[str]], schema: Schema, options: Ma
     for kind in RELATIONS:
         releases = []
         for path in paths.get(kind, ()):
-            release, name = _read(path, schema, options, place=f"model.evidence.{kind}: {path}")
-            if name["manifest_sha256"] in seen:
+            store, manifest = open_release(path, storage_options=options)
+            if _compared(manifest.table) != _compared(schema):
+                raise SpecError(f"model.evidence.{kind}: {path} has another schema: its attributes are others")
+            digest = hashlib.sha256(manifest.to_bytes()).hexdigest()
+            if digest in seen:
                 raise SpecError(f"model.evidence.{kind}: {path} is named twice, and its noise would count twice")
-            seen.add(name["manifest_sha256"])
-            releases.append(release)
+            seen.add(digest)
+            releases.append(Earlier(read_model(store, manifest).measurements, manifest.noisy_records))
+            name = {"path": path, "release": manifest.name, "attempt": manifest.attempt, "manifest_sha256": digest}
             named.setdefault(kind, []).append(name)
         if releases:
             related.append(Related(kind, tuple(releases)))
     return EarlierReleases(tuple(related), named)
 
 
-def _read(path: str, schema: Schema, options: Mapping[str, Any], *, place: str) -> tuple[Earlier, dict[str, str]]:
-    store, manifest = open_release(path, storage_options=options)
-    own, other = (
-        [a.model_dump(mode="json", exclude=_FOR_PEOPLE) for a in table.attributes] for table in (schema, manifest.table)
-    )
-    if own != other:
-        raise SpecError(f"{place} has another schema than this release: name releases with the same attributes")
-    learned: Any = manifest.parameters.get("learned")
-    records = learned.get("records") if isinstance(learned, dict) else None
-    if not isinstance(records, int) or not 0 < records < 2**62:
-        raise VerificationFailed(f"{place}: its manifest has no noisy number of records: get the release again")
-    digest = hashlib.sha256(manifest.to_bytes()).hexdigest()
-    name = {"path": path, "release": manifest.name, "attempt": manifest.attempt, "manifest_sha256": digest}
-    return Earlier(read_model(store, manifest).measurements, records), name
+def _compared(schema: Schema) -> list[Any]:
+    """What of a schema is not for people alone."""
+    return [a.model_dump(mode="json", exclude=_FOR_PEOPLE) for a in schema.attributes]
 
 
 def repeat_evidence(
@@ -108,36 +107,32 @@ def repeat_evidence(
 
     Raises VerificationFailed: a release is another one than the manifest names, or gives other drifts.
     """
-    learned: Any = manifest.parameters.get("learned")
-    named = learned.get("evidence") if isinstance(learned, dict) else None
+    named = manifest.learned.get("evidence")
     if named is None:
         return 0, ()
     paths = {kind: tuple(str(name["path"]) for name in found) for kind, found in named.items()}
-    missing = []
-    for path in (path for found in paths.values() for path in found):
+    number, missing = sum(map(len, paths.values())), list[str]()
+    for path in chain.from_iterable(paths.values()):
         try:
             open_release(path, storage_options=options)
         except DataNotFound:
             missing.append(path)
     if missing:
-        return sum(map(len, paths.values())) - len(missing), tuple(missing)
+        return number - len(missing), tuple(missing)
     found = read_earlier(paths, manifest.table, options)
     if found.named != named:
         raise VerificationFailed("model.evidence: the releases at its paths are not those that the manifest names")
-    drifts = Evidence(found.related, manifest.table.cardinalities).repeated(published)
-    if not _close(drifts, learned["drift"]):
+    drifts = Evidence(found.related).repeated(published)
+    if not _close(drifts, manifest.learned["drift"]):
         raise VerificationFailed("learned.drift: the named releases and the noisy tables give other numbers")
-    return sum(map(len, paths.values())), ()
+    return number, ()
 
 
 def _close(found: Any, stated: Any) -> bool:
     """Whether nested numbers are the same, but for rounding."""
     if isinstance(found, dict):
-        return (
-            isinstance(stated, dict)
-            and found.keys() == stated.keys()
-            and all(_close(found[k], stated[k]) for k in found)
-        )
+        same = isinstance(stated, dict) and found.keys() == stated.keys()
+        return same and all(_close(found[k], stated[k]) for k in found)
     if isinstance(found, list):
         return isinstance(stated, list) and len(found) == len(stated) and all(map(_close, found, stated))
     return isinstance(stated, int | float) and abs(found - stated) <= _TOLERANCE * max(1.0, abs(found))

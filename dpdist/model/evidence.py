@@ -12,18 +12,18 @@ part of each.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, pairwise
+from itertools import combinations, islice, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.model.account import Measurements, NoisyTable
-from dpdist.model.coding import Coding, Pair
+from dpdist.model.account import Measurements
+from dpdist.model.coding import Coding, Pair, summed
 from dpdist.model.drift import Chain, Drift, Estimate, Seen, differences, drift_of, spread_of
-from dpdist.model.one_way import Merging, OneWay, combine, expected_counts
+from dpdist.model.one_way import OneWay, combine, merging_of
 from dpdist.privacy.arrays import Counts, Floats
 
 if TYPE_CHECKING:
@@ -87,16 +87,11 @@ class Related:
         return counts, np.sum([v for (_, v), _ in known], axis=0) * factor**2 + unknown
 
 
-def turned(noisy: Estimate) -> Estimate:
-    """A table with its attributes in the other order."""
-    return noisy[0].T, noisy[1].T
-
-
-def combined(*estimates: Estimate | None) -> Estimate | None:
-    """The mean of independent estimates by precision; None where all are None."""
+def combined(*estimates: Estimate | None) -> Estimate:
+    """The mean of independent estimates by precision. Raises KeyError: all are None."""
     known = [estimate for estimate in estimates if estimate is not None]
     if not known:
-        return None
+        raise KeyError("nothing is known")
     total = np.sum([1 / v for _, v in known], axis=0)
     return np.sum([y / v for y, v in known], axis=0) / total, 1 / total
 
@@ -106,7 +101,6 @@ class Evidence:
     """Evidence as learning weighs it, with the noisy tables of this release so far; all of it public."""
 
     related: tuple[Related, ...]
-    cardinalities: tuple[int, ...]
     records: float = math.inf  # of this release
     # by the attributes of a table: of the table itself for one, of the model for two
     _chains: dict[Set, list[Chain]] = field(default_factory=dict)
@@ -148,35 +142,13 @@ class Evidence:
 
     def coding(self, one_way: OneWay) -> Coding:
         """The coding of the last release: noisy tables on the same codes are added cell by cell."""
-        last = self.related[-1].releases[-1].measurements
-        sizes = [int(codes.max()) + 1 for codes in last.maps]
-        copies: list[list[int]] = [[] for _ in self.cardinalities]
-        for a, i in enumerate(last.source):
-            copies[i].append(a)  # from coarse to fine
-        links: dict[Pair, Any] = {}
-        merging = []
-        for i, own in enumerate(copies):
-            for coarse, fine in pairwise(own):
-                link = np.zeros((sizes[coarse], sizes[fine]), np.bool_)
-                link[last.maps[coarse], last.maps[fine]] = True
-                links[coarse, fine] = link
-            merging.append(_merging(last.maps[own[-1]], one_way, i))
-        fine_of = tuple(own[-1] for own in copies)
-        return Coding(last.source, last.maps, tuple(sizes), fine_of, links, tuple(merging))
+        return coding_from(self.related[-1].releases[-1].measurements, one_way)
 
     def weigh_pairs(self, coding: Coding) -> None:
         """Take the tables of pairs on the codes of a model, each as fine as the codes allow."""
-        found: dict[Pair, list[list[Estimate | None]]] = {}
-        for k, related in enumerate(self.related):
-            for n, release in enumerate(related.releases):
-                for table in release.measurements.tables:
-                    pair, estimate = _recoded(table, release.measurements, coding)
-                    if pair is None:
-                        continue
-                    blank: list[list[Estimate | None]] = [[None] * len(r.releases) for r in self.related]
-                    row = found.setdefault(pair, blank)[k]
-                    row[n] = combined(row[n], estimate)
-        self._tables |= {pair: found[pair] for pair in sorted(found)}
+        found = [[_recoded(one.measurements, coding) for one in related.releases] for related in self.related]
+        for pair in sorted({pair for of in found for tables in of for pair in tables}):
+            self._tables[pair] = [[tables.get(pair) for tables in of] for of in found]
         self._factors = {a: self._moves(coding.source[a], coding.maps[a]) for a in range(len(coding.source))}
         self._join()
 
@@ -188,48 +160,40 @@ class Evidence:
         told = [now if one is None else np.bincount(codes, weights=one[0]) for one in self._told((i,))]
         return [(now + np.sqrt(variance)) / (np.maximum(one, 0.0) + np.sqrt(variance)) for one in told]
 
-    def weigh_all_pairs(self, coding: Coding, tables: Mapping[Pair, tuple[Counts, float]]) -> None:
+    def weigh_all_pairs(self, coding: Coding, tables: Sequence[Counts], sigmas: Sequence[float]) -> None:
         """Take the tables of pairs, and weigh them against this release's of all pairs of the table's attributes, with
         their deviations.
         """
         self.weigh_pairs(coding)
-        self._add_all(coding, self.pairs, tables)
+        self._add_all(coding, self.pairs, tables, sigmas)
 
     @classmethod
     def of_pairs(cls, coding: Coding, tables: Sequence[Counts], sigmas: Sequence[float]) -> Evidence:
         """Tables of all pairs of this release's attributes, and nothing of others."""
-        sizes = tuple(len(merging.codes) for merging in coding.merging)
-        found, pairs = cls((), sizes), combinations(range(len(sizes)), 2)
-        of_pairs = dict(zip(pairs, zip(tables, sigmas, strict=True), strict=True))
-        found._add_all(coding, list(combinations(sorted(coding.fine), 2)), of_pairs)
+        found = cls(())
+        found._add_all(coding, list(combinations(sorted(coding.fine), 2)), tables, sigmas)
         return found
 
-    def _add_all(self, coding: Coding, pairs: Sequence[Pair], tables: Mapping[Pair, tuple[Counts, float]]) -> None:
+    def _add_all(
+        self, coding: Coding, pairs: Sequence[Pair], tables: Sequence[Counts], sigmas: Sequence[float]
+    ) -> None:
+        noisy = dict(zip(combinations(range(len(coding.fine)), 2), zip(tables, sigmas, strict=True), strict=True))
         for a, b in pairs:
             i, j = coding.source[a], coding.source[b]
-            counts, sigma = tables[min(i, j), max(i, j)]
-            noisy: Estimate = counts.astype(np.float64), np.full(counts.shape, sigma**2)
-            for axis, k in enumerate((a, b) if i < j else (b, a)):
-                noisy = (
-                    grouped(noisy[0], coding.maps[k], coding.cardinalities[k], axis),
-                    grouped(noisy[1], coding.maps[k], coding.cardinalities[k], axis),
-                )
-            self.add((a, b), *(noisy if i < j else turned(noisy)))
+            counts, sigma = noisy[min(i, j), max(i, j)]
+            self.add((a, b), *grouped(counts if i < j else counts.T, sigma, coding.maps[a], coding.maps[b]))
         self.settle()
 
     @property
     def pairs(self) -> list[Pair]:
         """The model's pairs that have been measured."""
-        known = (s for s, chains in self._chains.items() if any(map(any, chains)) or s in self._own)
-        return [(s[0], s[1]) for s in known if len(s) == 2]
+        return [(s[0], s[1]) for s in self._chains if len(s) == 2]
 
     def add(self, pair: Pair, counts: NDArray[np.number], variance: float | Floats) -> None:
         """Add a noisy table of this release; `settle` follows."""
         table = counts.astype(np.float64), np.broadcast_to(np.asarray(variance, np.float64), counts.shape)
-        own = combined(self._own.get(pair), table)
-        if own is not None:
-            self._own[pair] = own
-            self._chains.setdefault(pair, [[None]] * len(self.drifts))
+        self._own[pair] = combined(self._own.get(pair), table)
+        self._chains.setdefault(pair, [[None]] * len(self.drifts))
 
     def estimate(self, attributes: Set) -> Estimate:
         """The counts of a table by all that is known, and their variances. Raises KeyError: nothing is."""
@@ -237,10 +201,7 @@ class Evidence:
         if own is not None:
             most = np.maximum(self._spread(attributes), spread_of(own[0], self.records))
             ahead = [None if told is None else _doubted(told, own, most) for told in ahead]
-        found = combined(*ahead, own)
-        if found is None:
-            raise KeyError(attributes)
-        return found
+        return combined(*ahead, own)
 
     def _told(self, attributes: Set) -> list[Estimate | None]:
         """What each chain says of a table; that of a pair has the margins of now, as all pairs of an attribute would
@@ -261,27 +222,21 @@ class Evidence:
 
     def repeated(self, published: Measurements) -> list[dict[str, Any]]:
         """The drifts that the published noisy tables of this release give."""
-        steps: dict[str, list[NoisyTable]] = {}
-        for table in published.tables:
-            steps.setdefault(table.step, []).append(table)
-        singles = [steps[name] for name in ("one-way", "one-way/again") if name in steps]
+        steps = {step: [t for t in published.tables if t.step == step] for step in ("one-way", "one-way/again")}
+        singles = [own for own in steps.values() if own]
         sigmas = [np.array([table.deviation for table in own]) for own in singles]
         one_way = self.weigh_values(combine([[table.counts for table in own] for own in singles], sigmas))
-        coding = self.coding(one_way)
-        whole = {(t.attributes[0], t.attributes[1]): t for t in steps.get("all pairs", ())}
+        whole = [t for t in published.tables if t.step == "all pairs"]
         if whole:
-            tables = {pair: (t.counts.reshape(t.shape), t.deviation) for pair, t in whole.items()}
-            self.weigh_all_pairs(coding, tables)
-            return self.report()
-        if self.is_far:
-            return self.report()
-        self.weigh_pairs(coding)
-        same = len(coding.maps) == len(published.maps) and all(map(np.array_equal, coding.maps, published.maps))
-        for table in published.tables if same else ():
-            if table.coded:
-                pair = table.attributes[0], table.attributes[-1]
-                self.add(pair, table.counts.reshape(table.shape), table.deviation**2)
-        self.settle()
+            tables = [table.counts.reshape(table.shape) for table in whole]
+            self.weigh_all_pairs(self.coding(one_way), tables, [table.deviation for table in whole])
+        elif not self.is_far:
+            self.weigh_pairs(coding_from(published, one_way))
+            for table in published.tables:
+                if table.coded and len(table.attributes) == 2:
+                    pair = table.attributes[0], table.attributes[-1]
+                    self.add(pair, table.counts.reshape(table.shape), table.deviation**2)
+            self.settle()
         return self.report()
 
     def _join(self) -> None:
@@ -295,18 +250,14 @@ class Evidence:
     def _spread(self, attributes: Set) -> Floats:
         """The spread of the cells of a table, about."""
         known = combined(*(e for chain in self._chains[attributes] for e in chain), self._own.get(attributes))
-        if known is None:
-            raise KeyError(attributes)
         return spread_of(known[0], self.records)
 
     def settle(self) -> None:
         """Estimate the drifts from all tables so far."""
-        known = {s: self._spread(s) for s, chains in self._chains.items() if any(map(any, chains)) or s in self._own}
+        known = {s: (chains, self._own.get(s), self._spread(s)) for s, chains in self._chains.items()}
         number = len(next(iter(self._chains.values())))
-        self.drifts = []
-        for c in range(number):
-            seen = [item for s, m in known.items() for item in differences(self._chains[s][c], self._own.get(s), m)]
-            self.drifts.append(drift_of(seen))
+        seen = [[item for of, own, m in known.values() for item in differences(of[c], own, m)] for c in range(number)]
+        self.drifts = list(map(drift_of, seen))
 
 
 def _values(measurements: Measurements, i: int, size: int) -> Estimate | None:
@@ -315,36 +266,37 @@ def _values(measurements: Measurements, i: int, size: int) -> Estimate | None:
     return None if found is None else (found[0], found[1] ** 2)
 
 
-def _merging(codes: Counts, one_way: OneWay, i: int) -> Merging:
-    """How an attribute's rare values share their code, which is the last one."""
-    size = int(codes.max()) + 1
-    rare = np.flatnonzero(np.bincount(codes)[codes] > 1)
-    expected = expected_counts(one_way.counts[i], float(one_way.sigmas[i]), records=one_way.records)
-    return Merging(codes, size, rare, expected[rare])
+def coding_from(measured: Measurements, one_way: OneWay) -> Coding:
+    """The coding of a release, for the one-way tables of another."""
+    source, maps = measured.source, measured.maps
+    sizes = tuple(int(codes.max()) + 1 for codes in maps)
+    copies = [[a for a, of in enumerate(source) if of == i] for i in range(len(one_way.counts))]  # from coarse to fine
+    links: dict[Pair, Any] = {}
+    for coarse, fine in (pair for own in copies for pair in pairwise(own)):
+        links[coarse, fine] = np.zeros((sizes[coarse], sizes[fine]), np.bool_)
+        links[coarse, fine][maps[coarse], maps[fine]] = True
+    fine_of = tuple(own[-1] for own in copies)
+    noisy = zip(fine_of, one_way.counts, one_way.sigmas.tolist(), strict=True)
+    merging = tuple(merging_of(maps[a], counts, sigma, one_way.records) for a, counts, sigma in noisy)
+    return Coding(source, maps, sizes, fine_of, links, merging)
 
 
-def _recoded(table: NoisyTable, measured: Measurements, coding: Coding) -> tuple[Pair | None, Estimate]:
-    """A noisy table of a pair on the finest codes of a model that are functions of its own, and their attributes."""
-    nothing = None, (np.zeros(0), np.zeros(0))
-    if len(table.attributes) != 2:
-        return nothing
-    source = [measured.source[a] if table.coded else a for a in table.attributes]
-    places, counts = [], table.counts.reshape(table.shape).astype(np.float64)
-    variance = np.full(table.shape, table.deviation**2)
-    for axis, i in enumerate(source):
-        own = measured.maps[table.attributes[axis]] if table.coded else np.arange(table.shape[axis])
-        copies = sorted((a for a, of in enumerate(coding.source) if of == i), key=lambda a: -coding.cardinalities[a])
-        found = [
-            (a, group) for a in copies if (group := function_of(own, coding.maps[a], table.shape[axis])) is not None
-        ]
-        if not found:
-            return nothing
-        place, group = found[0]
-        places.append(place)
-        counts, variance = (grouped(x, group, coding.cardinalities[place], axis) for x in (counts, variance))
-    if places[0] > places[1]:
-        places, counts, variance = places[::-1], counts.T, variance.T
-    return (places[0], places[1]), (counts, variance)
+def _recoded(measured: Measurements, coding: Coding) -> dict[Pair, Estimate]:
+    """Noisy tables of pairs on the finest codes of a model that are functions of their own, where there are any."""
+    found: dict[Pair, Estimate] = {}
+    for table in (table for table in measured.tables if len(table.attributes) == 2):
+        copies: dict[int, Counts] = {}
+        for a, size in zip(table.attributes, table.shape, strict=True):
+            i, own = (measured.source[a], measured.maps[a]) if table.coded else (a, np.arange(size))
+            of = (c for c in reversed(range(len(coding.source))) if coding.source[c] == i)  # from fine to coarse
+            groups = ((c, function_of(own, coding.maps[c], size)) for c in of)
+            copies |= dict(islice(((c, group) for c, group in groups if group is not None), 1))
+        if len(copies) == 2:
+            noisy = grouped(table.counts.reshape(table.shape), table.deviation, *copies.values())
+            first, last = copies
+            pair, noisy = ((first, last), noisy) if first < last else ((last, first), (noisy[0].T, noisy[1].T))
+            found[pair] = combined(found.get(pair), noisy)
+    return found
 
 
 def function_of(own: Counts, codes: Counts, size: int) -> Counts | None:
@@ -354,14 +306,18 @@ def function_of(own: Counts, codes: Counts, size: int) -> Counts | None:
     return found if np.array_equal(found[own], codes) and (found >= 0).all() else None
 
 
-def grouped(table: Floats, group: Counts, size: int, axis: int) -> Floats:
-    """Sums of the rows or columns of each group."""
-    if size == len(group) and np.array_equal(group, np.arange(size)):
-        return table
-    turned = np.moveaxis(table, axis, 0)
-    found = np.zeros((size, *turned.shape[1:]))
-    np.add.at(found, group, turned)
-    return np.moveaxis(found, 0, axis)
+def grouped(table: NDArray[np.number], sigma: float, rows: Counts, columns: Counts) -> Estimate:
+    """Sums of the rows and of the columns of each group, of a table whose cells have this deviation."""
+    return sums_of(table, rows, columns), np.multiply.outer(np.bincount(rows) * sigma**2, np.bincount(columns))
+
+
+def sums_of(table: NDArray[np.number], rows: Counts, columns: Counts) -> Floats:
+    """Sums of the rows and of the columns of each group."""
+    found = table.astype(np.float64)
+    for axis, group in enumerate((rows, columns)):
+        if not np.array_equal(group, np.arange(found.shape[axis])):
+            found = np.moveaxis(summed(np.moveaxis(found, axis, 0), group), 0, axis)
+    return found
 
 
 def _between(related: Related, tables: Sequence[Sequence[Estimate | None]]) -> Drift:
@@ -369,8 +325,8 @@ def _between(related: Related, tables: Sequence[Sequence[Estimate | None]]) -> D
     seen: list[Seen] = []
     for own in tables if related.kind in _SUMS else ():
         known = [table for table in related.scaled(own, related.mean) if table is not None]
-        if (mean := combined(*known)) is not None:
-            spread = spread_of(mean[0], related.mean)
+        if known:
+            spread = spread_of(combined(*known)[0], related.mean)
             seen += [item for one, other in pairwise(known) for item in differences([one], other, spread)]
     return drift_of(seen)
 

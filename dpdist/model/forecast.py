@@ -18,9 +18,9 @@ from itertools import combinations
 
 import numpy as np
 
-from dpdist.accuracy.tables import TRIPLES
+from dpdist.accuracy.tables import MOST_SETS, SET_CELLS, TRIPLES
 from dpdist.errors import AccountingError
-from dpdist.model.choices import EMPTY, L1_OF_NOISE, MOST_CODED_CELLS, TRIPLE_CELLS, Choices, is_wide
+from dpdist.model.choices import EMPTY, L1_OF_NOISE, MOST_CODED_CELLS, MOST_HIGH, TRIPLE_CELLS, Choices, is_wide
 from dpdist.model.grids import GROUPS
 from dpdist.privacy.arrays import LARGEST_SCALE, Floats
 from dpdist.privacy.selection import draws_of_pick, pick_scale
@@ -38,6 +38,8 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
     copies = 1 + len(choices.coarse)  # an attribute and its coarse copies
     pick = draws_of_pick(math.comb(copies * m, 2) + 1)  # of all pairs, or to stop
     triples = choices.triple_tables * (TRIPLE_CELLS + draws_of_pick(math.comb(m, 3) + 1))
+    if choices.high:
+        triples += choices.rounds * MOST_HIGH * (SET_CELLS + draws_of_pick(MOST_SETS + 1))
     if choices.grids or choices.pairs_first:
         triples += math.comb(m, 2) * GROUPS[2] ** 2 + TRIPLES * GROUPS[3] ** 3
     return 3 * sum(cardinalities) + 1 + tables * (min(largest, cells) + pick) + raked + triples
@@ -62,6 +64,7 @@ def refuse_undrawable(choices: Choices, cardinalities: Sequence[int]) -> None:
         ("misfit", c.misfit, 1, 1.0, pairs),
         ("rake", c.rake / rounds, max(c.per_round, pairs), of_pairs, 1),
         ("triples", c.triples, c.triple_tables, 1.0, 1),
+        ("high", c.high, MOST_HIGH, 1.0, 1),
     ):
         if share:
             check_deviation(f"privacy.epsilon: {name}", size * math.sqrt(ROUNDED * tables * ratio / share) / c.mu)
@@ -71,6 +74,7 @@ def refuse_undrawable(choices: Choices, cardinalities: Sequence[int]) -> None:
         ("picks", of_round * bool(c.rounds), c.per_round),
         ("rake", 0.05 * c.rake / rounds, c.per_round),
         ("triple_picks", c.triple_picks, c.triple_tables),
+        ("high_picks", c.high_picks, MOST_HIGH),
     ):
         if share and picks:
             try:

@@ -25,7 +25,7 @@ from dpdist.model.fitted import Fitted, fitted_of
 from dpdist.model.grids import pair_grids, triple_groups
 from dpdist.model.one_way import OneWay, measure_one_way
 from dpdist.model.outside import told_by
-from dpdist.model.pool import AllPairs, Pool, asked_triples, fitting_triples
+from dpdist.model.pool import AllPairs, Pool, asked_triples, fitting_triples, measure_small_sets
 from dpdist.model.public_rows import MOST_ONE_WAY, PublicPool, pool_of, with_more
 from dpdist.model.rake import shrink
 from dpdist.model.rounds import Learner
@@ -58,10 +58,11 @@ class Known:
     rows: Codes | None = None  # rows of the public table, which may be the pool; None where they may not
     evidence: Evidence | None = None  # noisy tables of earlier releases
     apart: Choices | None = None  # what is done where these are too far to begin with; by default the same
+    given: int = 0  # first attributes of the table that rows will be drawn given
 
 
 def measure(
-    counts: PairCounts | SingleCounts | AskedCounts,
+    counts: PairCounts | SingleCounts | Tables | AskedCounts,
     account: GaussianAccount,
     *,
     choices: Choices,
@@ -72,19 +73,19 @@ def measure(
     """All steps that read exact counts, but for one-way tables that are measured already; `progress` is called with
     (done, total). Raises AccountingError: too dear.
     """
-    prior, rules = known.prior, known.rules
-    if one_way is None:
-        one_way = measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
+    prior, rules, evidence = known.prior, known.rules, known.evidence
+    small = counts.small() if isinstance(counts, Tables) and choices.high else {}
+    counts = counts.pairs if isinstance(counts, Tables) else counts
+    one_way = one_way or measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
     if prior is not None:
         one_way = towards(one_way, prior)
-    evidence = known.evidence
     if evidence is not None:
         one_way = evidence.weigh_values(one_way)
     in_rounds = None if evidence is not None and evidence.is_far else evidence
     if evidence is not in_rounds:
         choices = known.apart or choices
     coding, tables = _coded(counts, one_way, choices, known, in_rounds)
-    learner = Learner(tables, coding, one_way, account, choices, rules)
+    learner = Learner(tables, coding, one_way, account, choices, rules, given=known.given)
     if choices.pairs_first and choices.rounds and in_rounds is None and not isinstance(counts, SingleCounts):
         all_pairs = _all_pairs(counts, choices, account, _weights(learner))
         own = Evidence.of_pairs(coding, all_pairs.tables, all_pairs.sigmas.tolist())
@@ -106,6 +107,7 @@ def measure(
         progress(r + 2, steps)
         carried += choices.pairs / choices.rounds
         learner.cells = least + (choices.cells - least) * (r + 1) // choices.rounds  # more than in the round before
+        small, carried = measure_small_sets(learner, r, small, carried)
         learner.any_pair = r >= choices.rounds - _OUTSIDE and choices.balance > 0 and not choices.rake
         carried = _round(learner, r, carried, picks)
     if learner.model is None:
@@ -259,7 +261,7 @@ class Learned(Stored):
     FILE: ClassVar[str] = "model.npz"
 
     fitted: Fitted
-    # ``records``, the noisy number of records; ``pairs``, the measured pairs in order, as places of two attributes and
+    # ``records``, the noisy number of records; ``pairs``, measured pairs and small sets in order, as places and
     # whether each is a coarse copy; ``rules``, numbers of the rules that the model keeps by itself; ``raked``;
     # ``account``, the name of each step and its share of mu^2
     report: dict[str, Any]
@@ -299,7 +301,7 @@ def learn(
         if own.is_near(exact, account, choices):
             tables_of = counts if isinstance(counts, Tables) else exact
             return _of_public_rows(own, tables_of, one_way, account, choices, known, pooled)
-    measured = measure(exact, account, choices=choices, known=known, progress=progress, one_way=one_way)
+    measured = measure(counts, account, choices=choices, known=known, progress=progress, one_way=one_way)
     learner = measured.learner
     choices = learner.choices
     fitted = fitted_of(
@@ -315,9 +317,7 @@ def learn(
             pool.rake_to_pairs(learner.one_way, measured.all_pairs)
         else:
             coding = known.evidence.coding(learner.one_way)
-            pairs = combinations(range(len(exact.cardinalities)), 2)
-            noisy = zip(measured.all_pairs.tables, measured.all_pairs.sigmas.tolist(), strict=True)
-            known.evidence.weigh_all_pairs(coding, dict(zip(pairs, noisy, strict=True)))
+            known.evidence.weigh_all_pairs(coding, measured.all_pairs.tables, measured.all_pairs.sigmas.tolist())
             told = partial(told_by, known.evidence, coding)
             pool.rake_to_pairs(learner.one_way, measured.all_pairs, told)
         if choices.triple_tables and isinstance(counts, Tables):

@@ -84,10 +84,14 @@ def merge_rare(counts: Floats, sigma: float, *, below: float, records: float) ->
     kept = counts >= below * sigma
     if np.count_nonzero(~kept) < 2:
         kept = np.ones(len(counts), bool)
-    codes = np.where(kept, np.cumsum(kept) - 1, np.count_nonzero(kept))
-    rare = np.flatnonzero(~kept)
+    return merging_of(np.where(kept, np.cumsum(kept) - 1, np.count_nonzero(kept)), counts, sigma, records)
+
+
+def merging_of(codes: Counts, counts: Floats, sigma: float, records: float) -> Merging:
+    """How the rare values of an attribute share their code."""
+    rare = np.flatnonzero(np.bincount(codes)[codes] > 1)
     weights = expected_counts(counts, sigma, records=records)[rare] if len(rare) else np.zeros(0)
-    return Merging(codes, int(np.count_nonzero(kept)) + bool(len(rare)), rare, weights)
+    return Merging(codes, int(codes.max()) + 1, rare, weights)
 
 
 def expected_counts(counts: Floats, sigma: float, *, records: float) -> Floats:

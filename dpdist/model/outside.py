@@ -12,9 +12,9 @@ import numpy as np
 
 from dpdist.model.coding import Coding, Pair
 from dpdist.model.drift import Estimate
-from dpdist.model.evidence import Evidence, function_of, grouped, turned
+from dpdist.model.evidence import Evidence, sums_of
 from dpdist.model.rake import shrink
-from dpdist.privacy.arrays import Floats
+from dpdist.privacy.arrays import Counts, Floats
 
 _SWEEPS = 5  # passes that bring a table back to its margins
 
@@ -31,18 +31,19 @@ def with_outside(
     for fine, pairs in of_fine.items():
         table = marginals[fine]
         margins = [table.sum(1, keepdims=True), table.sum(0, keepdims=True)]
+        first, second = (coding.source[a] for a in fine)
         for pair in pairs:
-            noisy = outside[pair] if _in_order(fine, pair, coding) else turned(outside[pair])
-            table = _moved(table, *_groups(fine, pair, coding), noisy, records)
+            rows, columns, noisy = _placed(pair, first, outside[pair], coding)
+            table = _moved(table, _of_fine(rows, coding), _of_fine(columns, coding), noisy, records)
         for _ in range(_SWEEPS):
             for axis, margin in ((1, margins[0]), (0, margins[1])):
                 sums = table.sum(axis, keepdims=True)
                 table = table * np.divide(margin, sums, out=np.zeros_like(sums), where=sums > 0)
-        for other in marginals:
-            if {coding.source[a] for a in other} == {coding.source[a] for a in fine}:
-                rows, columns = _groups(fine, other, coding)
-                sums = grouped(grouped(table, rows, int(rows.max()) + 1, 0), columns, int(columns.max()) + 1, 1)
-                found[other] = sums if _in_order(fine, other, coding) else sums.T
+        for a, b in marginals:
+            if {coding.source[a], coding.source[b]} == {first, second}:
+                rows, columns = (a, b) if coding.source[a] == first else (b, a)
+                sums = sums_of(table, _of_fine(rows, coding), _of_fine(columns, coding))
+                found[a, b] = sums if rows == a else sums.T
     return found
 
 
@@ -51,32 +52,28 @@ def told_by(evidence: Evidence, coding: Coding, pair: Pair, table: Floats) -> Fl
     to fine ones.
     """
     known = [p for p in evidence.pairs if {coding.source[a] for a in p} == set(pair)]
-    for a, b in sorted(known, key=lambda p: (coding.cardinalities[p[0]] * coding.cardinalities[p[1]], p)):
-        noisy, rows, columns = evidence.estimate((a, b)), a, b
-        if coding.source[a] != pair[0]:
-            noisy, rows, columns = turned(noisy), b, a
+    for own in sorted(known, key=lambda p: (coding.cardinalities[p[0]] * coding.cardinalities[p[1]], p)):
+        rows, columns, noisy = _placed(own, pair[0], evidence.estimate(own), coding)
         table = _moved(table, coding.maps[rows], coding.maps[columns], noisy, evidence.records)
     return table
 
 
-def _in_order(fine: Pair, pair: Pair, coding: Coding) -> bool:
-    return coding.source[pair[0]] == coding.source[fine[0]]
+def _placed(pair: Pair, first: int, noisy: Estimate, coding: Coding) -> tuple[int, int, Estimate]:
+    """A pair and its table, with the copy of one of the table's attributes as the rows."""
+    return (*pair, noisy) if coding.source[pair[0]] == first else (pair[1], pair[0], (noisy[0].T, noisy[1].T))
 
 
-def _groups(fine: Pair, pair: Pair, coding: Coding) -> tuple[np.ndarray, np.ndarray]:
-    """The codes of a pair's attributes of each of the codes of the fine ones, in their order."""
-    ordered = pair if _in_order(fine, pair, coding) else (pair[1], pair[0])
-    rows, columns = (
-        function_of(coding.maps[f], coding.maps[a], coding.cardinalities[f]) for f, a in zip(fine, ordered, strict=True)
-    )
-    if rows is None or columns is None:
-        raise ValueError("codes of a copy are functions of the fine ones")
-    return rows, columns
+def _of_fine(copy: int, coding: Coding) -> Counts:
+    """The code that a copy has of each of the codes of the finest one."""
+    fine = coding.fine[coding.source[copy]]
+    found = np.zeros(coding.cardinalities[fine], np.int64)
+    found[coding.maps[fine]] = coding.maps[copy]
+    return found
 
 
-def _moved(table: Floats, rows: np.ndarray, columns: np.ndarray, noisy: Estimate, records: float) -> Floats:
+def _moved(table: Floats, rows: Counts, columns: Counts, noisy: Estimate, records: float) -> Floats:
     """A table whose sums by rows and columns are moved to a noisy table."""
-    model = grouped(grouped(table, rows, int(rows.max()) + 1, 0), columns, int(columns.max()) + 1, 1)
+    model = sums_of(table, rows, columns)
     counts, variance = noisy
     deviation = float(np.sqrt(variance.sum() / variance.size))
     found = shrink(counts.ravel(), model.ravel() * records, deviation).reshape(model.shape) / records

@@ -11,15 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.accuracy.tables import Attributes, Tables, triples_of
+from dpdist.data.count import Number
 from dpdist.model.account import GaussianAccount
-from dpdist.model.choices import EMPTY, L1_OF_NOISE, OF_ERROR, TRIPLE_CELLS, Choices
-from dpdist.model.coding import Pair
+from dpdist.model.choices import EMPTY, HIGH_ROUNDS, L1_OF_NOISE, MOST_HIGH, OF_ERROR, TRIPLE_CELLS, Choices
+from dpdist.model.coding import Coding, Pair
+from dpdist.model.descent import TableMeasurement
 from dpdist.model.draw import pool_part
-from dpdist.model.fitted import Fitted, units_of
+from dpdist.model.fitted import Fitted, fitted_of, units_of
 from dpdist.model.grids import Grids
+from dpdist.model.junction import cells_of, cliques_of
 from dpdist.model.one_way import OneWay
 from dpdist.model.rake import WeightedRows, block_change, rake, shrink, targets_in, threads
-from dpdist.model.rounds import best_sets, pick_sets
+from dpdist.model.rounds import Learner, best_sets, pick_sets
 from dpdist.model.sums import AskedCounts, Sum
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
@@ -223,3 +226,75 @@ def _grid_score(grids: Grids, triple: Attributes, expected: Floats, *, sigma: fl
     model = np.rint(expected).astype(np.int64)
     distance, seen = grids.score(triple, model, [grids.groups[i] for i in triple])
     return round(distance - penalty * _error(model, sigma)) if seen else 0
+
+
+_ROWS = 1 << 12, 1 << 17  # of the model, whose tables are compared with: eight times the records within these
+_PUBLIC_KEY = bytes(32)  # what is drawn with it is public
+
+
+def measure_small_sets(
+    learner: Learner, number: int, exact: dict[Attributes, Counts], share: float
+) -> tuple[dict[Attributes, Counts], float]:
+    """Before one of the last rounds, pick sets of attributes whose tables (`exact`, confidential) the model misses by
+    more than noise and sampling, and fit it to their noisy tables, too. Returns what is left of the round's share, and
+    the tables that may follow in the next: none after a round that picked none.
+
+    A set's score is as a pair's (`Learner.round`), less what a sample of the model's own would be off; a set that
+    shares three attributes with one that was picked says the same.
+    """
+    choices, account, coding, records = learner.choices, learner.account, learner.coding, learner.one_way.records
+    if not exact or number < choices.rounds - HIGH_ROUNDS:
+        return exact, share
+    fitted = fitted_of(learner.model or learner.refit(choices.iterations[0]), coding, None)
+    cards, rows = tuple(len(m.codes) for m in coding.merging), int(min(max(8 * records, _ROWS[0]), _ROWS[1]))
+    drawn = Tables.counted(pool_part(fitted, Noise(_PUBLIC_KEY), 0, rows, learner.rules), cards, small=True).small()
+    expected = {of: np.asarray(drawn[of].ravel() * (records / rows), np.float64) for of in exact}
+    sigma = float(account.deviations(choices.high, [1.0] * MOST_HIGH)[0])
+    scale, before = account.pick_scale(choices.high_picks, MOST_HIGH), account.left
+    scores = set_scores(exact, expected, sigma=sigma, spread=1 + records / rows)
+    scores -= round(scale * len(exact).bit_length())  # what a pick from so many adds to the largest
+    places = {of: tuple(sorted(coding.fine[i] for i in of)) for of in exact}
+
+    def valid(picked: list[Attributes]) -> Callable[[Attributes], bool]:
+        def follows(of: Attributes) -> bool:
+            edges = [*learner.all_edges, *(pair for one in (*picked, of) for pair in combinations(places[one], 2))]
+            small = cells_of(cliques_of(coding.cardinalities, edges), coding.cardinalities) <= learner.cells
+            return small and all(len(set(of) & set(one)) < 3 for one in picked)
+
+        return follows
+
+    name, sets = f"high/{number}", tuple(exact)
+    if picked := pick_sets(name, scores, sets, account, scale=scale, most=MOST_HIGH, valid=valid):
+        tables = [_coded(coding, of, exact[of]) for of in picked]
+        noisy, sigmas = account.measure(f"{name}/tables", tables, share=choices.high * len(picked) / MOST_HIGH)
+        for of, table, weight in zip(picked, noisy, ((records / sigmas) ** 2).tolist(), strict=True):
+            known: Floats = _coded(coding, of, expected[of]) / records
+            learner.measurements.append(TableMeasurement(places[of], table / records, weight, known))
+            learner.edges += [(a, b) for a, b in combinations(places[of], 2) if (a, b) not in learner.edges]
+            learner.picked.append(places[of])
+        learner.refit(choices.iterations[-1])
+    return exact if picked else {}, share - (before - account.left)
+
+
+def set_scores(
+    exact: Mapping[Attributes, Counts], expected: Mapping[Attributes, Floats], *, sigma: float, spread: float
+) -> Counts:
+    """Scores of small sets; one record changes each by at most 1. Confidential.
+
+    Distances to the model, less what noise of this deviation would leave of the tables, and what samples of the model
+    are off: of a cell by the root of `spread` times its count.
+    """
+    scores = []
+    for of, table in exact.items():
+        model = np.rint(expected[of]).astype(np.int64)
+        unclear = np.minimum(L1_OF_NOISE * (sigma + np.sqrt(spread * model)), 2 * model + EMPTY * sigma)
+        scores.append(int(np.abs(table.ravel() - model).sum()) - round(float(unclear.sum())))
+    return np.array(scores, np.int64)
+
+
+def _coded(coding: Coding, attributes: Attributes, table: NDArray[Number]) -> NDArray[Number]:
+    """A table over values, summed onto the model's codes, with the model's attributes ascending."""
+    merging = [coding.merging[i] for i in attributes]
+    found = np.zeros([m.cardinality for m in merging], table.dtype)
+    np.add.at(found, np.ix_(*(m.codes for m in merging)), table.reshape([len(m.codes) for m in merging]))
+    return np.ascontiguousarray(found.transpose(np.argsort([coding.fine[i] for i in attributes])))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
 from dpdist.model.coding import Coding, Pair, PairTables, SingleCounts, fitting, possible_codes, with_zeros
 from dpdist.model.descent import FactorModel, TableMeasurement, fit
 from dpdist.model.drift import Estimate
-from dpdist.model.evidence import Evidence
+from dpdist.model.evidence import Evidence, combined
 from dpdist.model.grids import Grids, group_of_codes
 from dpdist.model.inference import PairMarginals
 from dpdist.model.junction import Graph, JunctionTree, Paths, Set, cells_of, cliques_of
@@ -34,6 +35,7 @@ LARGEST_WEIGHT = 1 << 10
 
 # above this part of its cells a model counts as full: only pairs that are close in the tree are still tried
 FULL = 0.99
+DRAWN_CELLS = 40_000  # of all cliques without what rows are drawn given: a draw sums over these for each group of rows
 RULES_PART = 4  # rules may take a fourth of the cells of the model
 A = TypeVar("A", bound=tuple[int, ...])
 
@@ -103,7 +105,8 @@ class Learner:
     evidence: Evidence | None = None
     outside: list[Pair] = field(default_factory=list)  # pairs whose tables would make the tree too large
     told: dict[Pair, Estimate] = field(default_factory=dict)  # what this release measured of them
-    picked: list[Pair] = field(default_factory=list)  # that this release measured, in order
+    picked: list[Set] = field(default_factory=list)  # what this release measured, in order: pairs, and small sets
+    given: int = 0  # first attributes of the table that rows will be drawn given
 
     def __post_init__(self) -> None:
         self.cells = self.choices.cells
@@ -258,12 +261,18 @@ class Learner:
         graph = Graph(cards, [*self.all_edges, *picked])
         paths = Paths(graph, cards)
         is_full = paths.cells > FULL * most
+        drawn = [1 if source < self.given else size for source, size in zip(self.coding.source, cards, strict=True)]
 
         def fits(pair: Pair) -> bool:
             if pair in known:
                 return True
-            is_near = not is_full or paths.cells_with(*pair) <= most
-            return is_near and graph.eliminate(extra=pair, most=most) is not None
+            if is_full and paths.cells_with(*pair) > most:
+                return False
+            cliques = graph.eliminate(extra=pair, most=most)
+            if cliques is None or not self.given:
+                return cliques is not None
+            sums = (prod(size for a, size in enumerate(drawn) if clique >> a & 1) for clique in cliques)
+            return sum(sums) <= DRAWN_CELLS
 
         return fits
 
@@ -289,20 +298,12 @@ class Learner:
             return
         for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
             if pair in self.told or (self.any_pair and pair not in self.edges and not self._fitting([])(pair)):
-                self._tell(pair, table, sigma**2)
+                one = table.astype(np.float64), np.full(table.shape, sigma**2)
+                self.told[pair] = combined(self.told[pair], one) if pair in self.told else one
                 continue
             known = None if pair in measured else self.marginals[pair]
             self.measurements.append(TableMeasurement(pair, table / records, (records / sigma) ** 2, known))
             self.edges += [] if pair in self.edges else [pair]
-
-    def _tell(self, pair: Pair, table: NDArray[Any], variance: float) -> None:
-        """Remember a table of a pair outside of the tree, averaged with earlier ones."""
-        counts, spread = table.astype(np.float64), np.full(table.shape, variance)
-        if pair in self.told:
-            before, known = self.told[pair]
-            part = known / (known + spread)
-            counts, spread = before + part * (counts - before), part * spread
-        self.told[pair] = (counts, spread)
 
     def _take(self, evidence: Evidence, pairs: list[Pair]) -> None:
         """Weigh all tables again, with those of further pairs: in the tree as far as they fit, outside else, until it
@@ -319,12 +320,11 @@ class Learner:
                 self.outside.append(pair)
         tables = [m for m in self.measurements if len(m.attributes) == 2]
         tables += [TableMeasurement(pair, self.marginals[pair], 1.0, self.marginals[pair]) for pair in inside]
-        records = self.one_way.records
-        for k, table in enumerate(tables):
+        self.measurements, records = [m for m in self.measurements if len(m.attributes) != 2], self.one_way.records
+        for table in tables:
             counts, variance = evidence.estimate(table.attributes)
             mean = float(variance.sum()) / variance.size
-            tables[k] = replace(table, share=counts / records, weight=records**2 / mean)
-        self.measurements = [m for m in self.measurements if len(m.attributes) != 2] + tables
+            self.measurements.append(replace(table, share=counts / records, weight=records**2 / mean))
         self.edges += [pair for pair in inside if pair not in self.edges]
 
     def remember(self, evidence: Evidence, *, most: int, rounds: int, iterations: int) -> None:

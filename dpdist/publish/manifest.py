@@ -121,6 +121,20 @@ class Manifest(BaseModel):
                 raise ValueError(f"{place}: {problem}")
         return self
 
+    @property
+    def learned(self) -> dict[str, Any]:
+        """What a synthesis says of its model; empty of other releases."""
+        found = self.parameters.get("learned")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def noisy_records(self) -> int:
+        """The noisy number of records of the table, at least 1. Raises VerificationFailed: it is not there."""
+        found = self.learned.get("records")
+        if not isinstance(found, int) or not 0 < found < 2**62:
+            raise VerificationFailed(f"the manifest of {self.name} has no noisy number of records: get it again")
+        return found
+
     @classmethod
     def of(cls, plan: Plan, attempt: Attempt[Any, Any], *, created: date) -> Manifest:
         """The manifest of an attempt whose parts are written.

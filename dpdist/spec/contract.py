@@ -24,6 +24,7 @@ from dpdist.spec.data import PATH, ParentTable, TableSpec, from_folder, with_pat
 from dpdist.spec.part import departures as schema_departures
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
+from dpdist.spec.series import MONTH
 from dpdist.spec.strict import Exact, Section
 from dpdist.spec.strict_yaml import load_yaml
 from dpdist.spec.unit import UnitSpec, WeightSpec, adjacency_words, refuse_released
@@ -53,12 +54,10 @@ class InputSpec(TableSpec):
     def _held(self) -> InputSpec:
         if bool(self.paths) == bool(self.clients):
             raise ValueError("data: the files (`path`), or the clients that hold them (`clients`)")
-        if self.clients and self.later:
-            raise ValueError("data.later: later inputs of a client are in its own contract")
+        if self.clients and (self.later or self.every):
+            raise ValueError("data.later, data.every: later inputs of a client are in its own contract")
         if self.parent is not None and (self.later or self.every):
             raise ValueError("data.later, data.every: not with `parent`, whose rows would have to come later, too")
-        if self.clients and self.every:
-            raise ValueError("data.every: the months of a client are in its own contract")
         for path in self.parent.paths if self.parent is not None else ():
             self._findable(path)
         return self
@@ -253,12 +252,10 @@ def _of_parents(part: ParentTable | None, whole: ParentTable | None, table: Sche
     return []
 
 
-_MONTH: Final = re.compile(r"(?<!\d)\d{4}-(?:0[1-9]|1[0-2])(?!\d)")
-
-
 def months_in(paths: Iterable[str]) -> tuple[str, ...]:
     """The months that the names of files have, in order; none where a name has none, or several."""
-    found = [set(_MONTH.findall(path.rstrip("/").rpartition("/")[2])) for path in paths]
+    month = re.compile(rf"(?<!\d){MONTH}(?!\d)")
+    found = [set(month.findall(path.rstrip("/").rpartition("/")[2])) for path in paths]
     return tuple(sorted(set().union(*found))) if all(len(months) == 1 for months in found) else ()
 
 

@@ -12,7 +12,7 @@ import operator
 import os
 import re
 from collections.abc import Mapping
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final
 
@@ -23,7 +23,7 @@ from dpdist.spec.data import from_folder
 from dpdist.spec.kinds import FAMILIES
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
-from dpdist.spec.series import in_period
+from dpdist.spec.series import FIELD, day_of, filled, in_period
 from dpdist.spec.strict_yaml import load_yaml
 from dpdist.spec.validation import change, override, validated
 
@@ -31,7 +31,6 @@ AnySpecification = str | os.PathLike[str] | Mapping[str, Any] | ReleaseSpec
 """The path of a spec file, its settings as a mapping, or a spec that was read before."""
 
 
-_FIELD: Final = re.compile(r"\{date(?::([^{}]*))?\}")
 _DIRECTIVE: Final = re.compile("%(.?)")
 _PERIODS: Final = {"Y": "year", "Ym": "month", "Ydm": "day", "Yj": "day", "GV": "week"}
 """The directives of a setting, sorted, and what they tell apart; a month without its year names next year's alike."""
@@ -134,7 +133,7 @@ def dated(tree: Mapping[str, Any], *, day: date | None = None) -> dict[str, Any]
     """
     out = dict(tree)
     chosen = out.pop("date", None)
-    given = None if chosen is None else _day(chosen)
+    at = day_of(chosen, day)
     places: list[tuple[dict[str, Any], str, str]] = [(out, "name", "name")]
     for name in ("output", "data"):
         if isinstance(out.get(name), Mapping):
@@ -143,30 +142,20 @@ def dated(tree: Mapping[str, Any], *, day: date | None = None) -> dict[str, Any]
     periods = {setting: _period(section.get(key), setting) for section, key, setting in places}
     _check_periods(periods)
     if periods["name"] is None:
-        if given is not None:
+        if chosen is not None:
             raise SpecError(f"date: the name of the spec does not depend on it: leave it out, or {_EXPECTED}")
         return out
-    at = given or day or datetime.now(UTC).date()
     for section, key, _ in places:
         if key in section:
-            section[key] = _filled(section[key], at)
+            section[key] = filled(section[key], at)
     return out
-
-
-def _day(text: object) -> date:
-    try:
-        if isinstance(text, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", text, re.ASCII):
-            return date.fromisoformat(text)
-    except ValueError:
-        pass
-    raise SpecError("date: expected a day such as 2026-03-01 (in YAML in quotes)")
 
 
 def _period(value: object, setting: str) -> str | None:
     """The shortest period that a setting tells apart; None where it has no field."""
     found: set[str | None] = {None}
     for text in value if isinstance(value, list | tuple) else [value]:
-        formats = [match[1] or "" for match in _FIELD.finditer(text)] if isinstance(text, str) else []
+        formats = [match[1] or "" for match in FIELD.finditer(text)] if isinstance(text, str) else []
         letters = "".join(sorted({letter for one in formats for letter in _DIRECTIVE.findall(one)}))
         if formats and letters not in _PERIODS:
             raise SpecError(f"{setting}: this date would name different periods alike, or none: {_EXPECTED}")
@@ -192,12 +181,6 @@ def _check_periods(periods: Mapping[str, str | None]) -> None:
 
 def _words(period: str | None) -> str:
     return "never" if period is None else f"every {period}"
-
-
-def _filled(value: Any, day: date) -> Any:
-    if isinstance(value, list | tuple):
-        return [_filled(one, day) for one in value]
-    return _FIELD.sub(lambda match: day.strftime(match[1]), value) if isinstance(value, str) else value
 
 
 def json_schema() -> dict[str, Any]:

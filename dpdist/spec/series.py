@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from fractions import Fraction
 from functools import lru_cache
@@ -23,15 +24,15 @@ from dpdist.spec.strict import Exact, Section
 from dpdist.spec.validation import validated
 
 Step = Literal["month", "quarter", "year"]
-Steps: Final[dict[str, int]] = {"month": 1, "quarter": 3, "year": 12}
+Steps: Final[dict[Step, int]] = {"month": 1, "quarter": 3, "year": 12}
 KEPT: Final = Fraction(1, 64)  # of delta, for draws: a third of it for the release of each period
-_MONTH: Final = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])")
-_LABEL: Final = re.compile(rf"{_MONTH.pattern}|\d{{4}}-(?:q[1-4]|year)")
+MONTH: Final = r"\d{4}-(?:0[1-9]|1[0-2])"
+FIELD: Final = re.compile(r"\{date(?::([^{}]*))?\}")
 EARLIER: Final = {"month": "????-[01][0-9]*", "quarter": "????-q[1-4]*", "year": "????-year*"}
 """Patterns of the folders of earlier periods of each kind."""
 
-Month = Annotated[str, Field(pattern=f"^{_MONTH.pattern}$")]
-Label = Annotated[str, Field(pattern=f"^(?:{_LABEL.pattern})$")]
+Month = Annotated[str, Field(pattern=f"^{MONTH}$")]
+Label = Annotated[str, Field(pattern=rf"^(?:{MONTH}|\d{{4}}-(?:q[1-4]|year))$")]
 
 
 class SeriesSpec(Section):
@@ -73,14 +74,9 @@ class SeriesSpec(Section):
         """The periods that ended before a day, in order: a month, then what it is the last month of."""
         month = self.first
         while (after := _next(month)) <= f"{day:%Y-%m}":
-            if month not in self.skip:
-                yield month
-            yield from (p for p in periods_of(month) if months_of(p)[-1] == month and self.covers(p) and self.parts(p))
+            of_month = (p for p in (month, *periods_of(month)) if months_of(p)[-1] == month)
+            yield from (period for period in of_month if step_of(period) in self.steps and self.parts(period))
             month = after
-
-    def covers(self, period: str) -> bool:
-        """Whether periods of this kind are released."""
-        return step_of(period) in self.steps
 
     def parts(self, period: str) -> tuple[str, ...]:
         """The months that a period is made of."""
@@ -88,8 +84,7 @@ class SeriesSpec(Section):
 
     def named(self, period: str) -> str:
         """The label of the newest version of a period."""
-        version = self.versions.get(period)
-        return period if version is None else f"{period}-v{version}"
+        return f"{period}-v{self.versions[period]}" if period in self.versions else period
 
 
 def step_of(period: str) -> Step:
@@ -141,50 +136,52 @@ def in_period(tree: Mapping[str, Any], *, day: date | None) -> dict[str, Any]:
     if series.epsilon is not None:
         return dict(tree)  # a period was chosen
     out = {name: dict(part) if isinstance(part, Mapping) else part for name, part in tree.items()}
-    if not all(isinstance(out.get(name, {}), dict) for name in ("data", "output", "privacy", "model", "synthesis")):
+    sections = [out.setdefault(name, {}) for name in ("data", "output", "privacy", "model", "synthesis")]
+    if not all(isinstance(section, dict) for section in sections):
         raise SpecError("expected the settings of `data`, `output` and `privacy` as sections")
-    day = day_of(out.pop("date", None)) or day or datetime.now(UTC).date()
-    ended = [period for period in series.ended(day) if step_of(period) == "month"]
+    data, output, privacy, model, synthesis = sections
+    ended = [period for period in series.ended(day_of(out.pop("date", None), day)) if step_of(period) == "month"]
     period = series.period or (ended or [series.first])[-1]
-    months, place = series.parts(period), str(out.get("output", {}).get("path", "")).rstrip("/")
-    if not series.covers(period) or not months:
+    months, step, place = series.parts(period), step_of(period), str(output.get("path", "")).rstrip("/")
+    if step not in series.steps or not months:
         raise SpecError(f"series.period: {period} is no period of the series: see `first`, `skip` and `roll_up`")
-    data, privacy, model = (out.setdefault(name, {}) for name in ("data", "privacy", "model"))
     if "evidence" in model:
         raise SpecError("model.evidence: a series names its own earlier releases: leave it out")
     paths = [data.get("path")] if isinstance(data.get("path"), str) else data.get("path") or ()
-    if any(len({_filled(path, month) for month in ("2025-01", "2026-01", "2026-02")}) < 3 for path in paths):
+    if any(len({filled(path, date(*one)) for one in ((2025, 1, 1), (2026, 1, 1), (2026, 2, 1))}) < 3 for path in paths):
         raise SpecError("data.path: of a series, write the month as {date:%Y-%m}")
-    data["path"] = [_filled(path, month) for month in months for path in paths]
-    for section, name in ((data, "minimum_records"), (out.get("synthesis", {}), "records")):
+    data["path"] = [filled(path, date.fromisoformat(f"{month}-01")) for month in months for path in paths]
+    for section, name in ((data, "minimum_records"), (synthesis, "records")):
         if isinstance(section.get(name), int):
             section[name] *= len(months)
     whole, delta = (privacy.get(name, 0) for name in ("epsilon", "delta"))
     if not all(isinstance(number, int | float) and 0 < number < math.inf for number in (whole, delta)):
         raise SpecError("privacy: of a series, expected `epsilon` and `delta` of a record over all")
-    privacy["epsilon"] = epsilon_of(float(whole), float(delta), series.shares[step_of(period)])
-    before = f"{place}/{EARLIER[step_of(period)]}"
-    quarters = dict.fromkeys(periods_of(month)[0] for month in months)
-    larger = [
-        f"{place}/{series.named(quarter)}"
-        for quarter in quarters
-        if step_of(period) == "year" and series.covers(quarter)
-    ]
-    sums = [f"{place}/{series.named(month)}" for month in months if step_of(period) != "month"]
-    model["evidence"] = {"previous": [before], "sum": sums, "larger": larger}
+    privacy["epsilon"] = epsilon_of(float(whole), float(delta), series.shares[step])
+    quarters = tuple(dict.fromkeys(periods_of(month)[0] for month in months)) if "quarter" in series.steps else ()
+    made_of = {"month": ((), ()), "quarter": (months, ()), "year": (months, quarters)}[step]
+    sums, larger = ([f"{place}/{series.named(part)}" for part in parts] for parts in made_of)
+    model["evidence"] = {"previous": [f"{place}/{EARLIER[step]}"], "sum": sums, "larger": larger}
     label = series.named(period)
+    output["path"] = f"{place}/{label}"
     out["series"] = {**tree["series"], "period": period, "epsilon": whole}
-    return out | {"name": f"{out.get('name')}-{label}", "output": {**out.get("output", {}), "path": f"{place}/{label}"}}
+    return out | {"name": f"{out.get('name')}-{label}"}
 
 
-def day_of(text: Any) -> date | None:
-    """The day that the setting `date` has; None where it is not set. Raises SpecError: it is no day."""
-    try:
-        return None if text is None else date.fromisoformat(text)
-    except (TypeError, ValueError):
-        raise SpecError("date: expected a day such as 2026-03-01 (in YAML in quotes)") from None
+def day_of(text: Any, day: date | None = None) -> date:
+    """The day that the setting `date` has; where it is not set another one, or today (UTC). Raises SpecError: it is no
+    day.
+    """
+    if text is None:
+        return day or datetime.now(UTC).date()
+    with suppress(TypeError, ValueError):
+        if (found := date.fromisoformat(text)).isoformat() == text:
+            return found
+    raise SpecError("date: expected a day such as 2026-03-01 (in YAML in quotes)")
 
 
-def _filled(path: Any, month: str) -> Any:
-    first = date.fromisoformat(f"{month}-01")
-    return re.sub(r"\{date:([^{}]*)\}", lambda match: first.strftime(match[1]), path) if isinstance(path, str) else path
+def filled(value: Any, day: date) -> Any:
+    """A setting, or each of several, with its fields ``{date:…}`` filled."""
+    if isinstance(value, list | tuple):
+        return [filled(one, day) for one in value]
+    return FIELD.sub(lambda match: day.strftime(match[1] or ""), value) if isinstance(value, str) else value

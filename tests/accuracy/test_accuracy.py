@@ -215,6 +215,18 @@ def test_a_sum_that_its_noise_hides_gives_an_upper_bound() -> None:
     assert stated(99) > 1.3 * stated(101)  # two deviations
 
 
+def test_a_class_that_stands_out_beyond_its_noise_is_believed() -> None:
+    """Large cells of the one triple that depends as no other does: the curve of all others says nothing of them."""
+
+    def found(deviation: float) -> float:
+        sums, cells, mass = (20_000, 6_000, 16_000), (1_000, 200, 8), (400_000, 240_000, 20_000)
+        order = Order(3, 56, (*[0] * 5, *sums, 0), deviation, (*[0] * 5, *cells, 0), (*[0] * 5, *mass, 0))
+        return float(CellErrors(Accuracy(20_000, 20_000, (order,))).mean_error((0, 1, 2), np.array([2_500]))[0])
+
+    assert 1_500 <= found(2_000) < 2_000  # two deviations of 250 below 2,000
+    assert found(10_000) < 200
+
+
 @pytest.mark.parametrize("noise", [0.05, 0.6])
 def test_a_pair_is_no_farther_than_its_upper_bound(noise: float) -> None:
     """Distances of pairs differ by more than their mean; noise hides by how much."""

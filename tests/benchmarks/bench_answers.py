@@ -6,14 +6,15 @@ For each table of `QUESTIONS` and epsilon (delta 1e-9) the table is synthesised 
 quantiles .1, .5 and .9 and means of its numbers, over all records and in each group; differences of means between a
 group and the one before; and regressions over all records and in the first groups. Missing values are left out. Groups
 are *large* from 5 % of the table on, *rare* below 0.5 %. Shown is, in percent, how many nominal 95 % intervals hold the
-private table's answer, where one is given: on average over the keys, and for the worst one; and the median half width
-(of quantiles: in points of the distribution function of the private table). Keys are seeded, **not private**.
+private table's answer, where one is given: on average over the keys, and for the worst one; of all sizes together and
+of each; and the median half width (of quantiles: in points of the distribution function of the private table). Keys are
+seeded, **not private**.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from harness import argument_parser, write_rows
 
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import make_plan
-from dpdist.inference.answers import infer, parse_quantity
+from dpdist.inference.answers import Answer, infer, parse_quantity
 from dpdist.inference.comparisons import by_replicates, mean
 from dpdist.inference.replicates import Replicates, make_replicates
 from dpdist.privacy.arrays import Codes
@@ -40,6 +41,11 @@ QUESTIONS: dict[str, tuple[list[str], list[str], list[str]]] = {
         ["AGEP", "SCHL", "WKHP", "PINCP"],
         ["SEX", "HICOV", "RAC1P", "MAR", "CIT", "ESR", "COW", "SEX, RAC1P"],
         ["PINCP on AGEP, SEX = 1, DIS = 1", "WKHP on AGEP, SCHL, MAR = 1", "HICOV = 2 on AGEP, CIT = 5, DIS = 1"],
+    ),
+    "persons": (
+        ["AGEP", "SCHL", "WKHP"],
+        ["SEX", "HICOV", "RAC1P", "MAR", "CIT", "ESR", "COW", "SEX, RAC1P"],
+        ["WKHP on AGEP, SCHL, MAR = 1", "AGEP on SCHL, SEX = 1, DIS = 1", "HICOV = 2 on AGEP, CIT = 5, DIS = 1"],
     ),
     "adult": (
         ["age", "education-num", "hours-per-week", "capital-gain"],
@@ -56,12 +62,20 @@ QUESTIONS: dict[str, tuple[list[str], list[str], list[str]]] = {
 """Numbers, attributes whose values (with at least `LEAST` records) are groups, and regressions."""
 
 
-def answers_of(codes: Codes, made: Made, name: str) -> Iterator[tuple[str, bool, float]]:
+Truths = Callable[[str], list[Answer]]
+
+
+def truths_of(codes: Codes, made: Made) -> Truths:
+    """The answers of the private table, each computed once."""
+    real = Replicates(made, codes, 1.0, np.ones((len(codes[0]), 0), np.float32), 1.0)
+    return cache(partial(by_replicates, real))
+
+
+def answers_of(codes: Codes, made: Made, name: str, real: Truths) -> Iterator[tuple[str, bool, float]]:
     """For each question: its kind, whether its interval covers, and its width."""
     numbers, grouping, regressions = QUESTIONS[name]
     replicates = make_replicates(made)
     made.law.__dict__["marginal"] = cache(made.law.marginal)
-    real = Replicates(made, codes, 1.0, np.ones((len(codes[0]), 0), np.float32), 1.0)
     groups = {"": "all"} | dict(_groups(codes, made.schema, grouping))
     for number in (f"`{text}`" for text in numbers):
         before = ""
@@ -92,13 +106,13 @@ def _groups(codes: Codes, schema: Schema, grouping: list[str]) -> Iterator[tuple
                 yield f" where {text}", next(of for of, least in SIZES.items() if number >= least * len(codes[0]))
 
 
-def _replicated(real: Replicates, replicates: Replicates, question: str) -> list[tuple[bool, float]]:
+def _replicated(real: Truths, replicates: Replicates, question: str) -> list[tuple[bool, float]]:
     """Of each answer with an interval; none where the question is refused, as no record is in the group."""
     found = []
     is_mean = question.startswith("mean ") and " minus " not in question
     with suppress(SpecError):
         answers = [mean(replicates, question)] if is_mean else by_replicates(replicates, question)
-        for truth, ours in zip(by_replicates(real, question), answers, strict=True):
+        for truth, ours in zip(real(question), answers, strict=True):
             if isinstance(ours.low, float) and isinstance(ours.high, float):
                 found.append((ours.low <= truth.estimate <= ours.high, (ours.high - ours.low) / 2))
     return found
@@ -108,6 +122,8 @@ def _quantile(codes: Codes, made: Made, question: str) -> tuple[bool, float]:
     asked, ours = parse_quantity(question, made.schema), infer(made, question)
     counted = asked.condition.holds(codes) & asked.values.counted[codes[asked.values.place]]
     values = np.sort(asked.values.middles[codes[asked.values.place][counted]])
+    if not len(values):
+        raise SpecError("no record of the group has a value")
     truth = values[int(np.ceil(asked.level * len(values))) - 1]
     ends = np.searchsorted(values, ours.low, "left"), np.searchsorted(values, ours.high, "right")
     return ours.low <= truth <= ours.high, 100 * (ends[1] - ends[0]) / len(values) / 2
@@ -116,13 +132,19 @@ def _quantile(codes: Codes, made: Made, question: str) -> tuple[bool, float]:
 def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """One row for each epsilon and kind of question."""
     codes, schema = table(name)
+    truths = None
     for epsilon in options.epsilon:
         plan = make_plan(spec_of(SimpleNamespace(table=schema), "synthesis", epsilon=epsilon, records=len(codes[0])))
-        runs = [list(answers_of(codes, release_of(codes, plan, seed), name)) for seed in range(options.keys)]
-        for kind in dict.fromkeys(of for of, *_ in runs[0]):
-            covered = [found for run in runs if (found := [inside for of, inside, _ in run if of == kind])]
+        runs = []
+        for seed in range(options.keys):
+            made = release_of(codes, plan, seed)
+            truths = truths or truths_of(codes, made)
+            runs.append(list(answers_of(codes, made, name, truths)))
+        kinds = dict.fromkeys(name for of, *_ in runs[0] for name in (of.partition(",")[0], of))
+        for kind in kinds:
+            covered = [found for run in runs if (found := [inside for of, inside, _ in run if of.startswith(kind)])]
             shares = [100 * float(np.mean(of_key)) for of_key in covered]
-            width = np.nanmedian([width for run in runs for of, _, width in run if of == kind])
+            width = np.nanmedian([width for run in runs for of, _, width in run if of.startswith(kind)])
             found = {"coverage": round(np.mean(shares), 1), "least": round(min(shares), 1), "half_width": float(width)}
             yield {
                 "table": name,
@@ -135,8 +157,8 @@ def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def table(name: str) -> tuple[Codes, Schema]:
     """The codes of a table, and its schema."""
-    if name == "wide":
-        return persons(8_000, wide=True)
+    if name in ("wide", "persons"):
+        return persons(8_000, wide=True) if name == "wide" else persons(60_000, wide=False)
     codes, _, shipped = table_of(name)
     return codes, shipped.table
 

@@ -1,12 +1,12 @@
 """Means within groups of a synthesis: by the size of the group, with and without a declared workload.
 
-    python tests/benchmarks/bench_groups.py --json bench/groups.json [--epsilon 0.5 1 4] [--keys 2]
+    python tests/benchmarks/bench_groups.py --json bench/groups.json [--epsilon 0.5 1 4] [--keys 2] [--rows 390000]
 
-60,000 persons of the ACS 2024 with 14 attributes, PUMA (226 areas) among them. For each PUMA, race and citizenship the
-means of age, schooling and hours in the release are compared with the table's: the root of the mean square of the
-differences, in deviations of the number, for groups by their size; missing values are left out. *Sampling* is the error
-of a simple random sample of the group's size. The workload says that everything by PUMA matters twice as much
-(`model.priorities`). Keys are seeded, **not private**.
+60,000 persons (`--rows`) of the ACS 2024 with 14 attributes, PUMA (226 areas) among them. For each PUMA, race and
+citizenship the means of age, schooling and hours in the release are compared with the table's: the root of the mean
+square of the differences, in deviations of the number (*years*: of ages alone, in years), for groups by their size;
+missing values are left out. *Sampling* is the error of a simple random sample of the group's size. The workload says
+that everything by PUMA matters twice as much (`model.priorities`). Keys are seeded, **not private**.
 """
 
 import json
@@ -31,10 +31,10 @@ SIZES = (100, 300, 1_000, 5_000, ROWS)
 WORKLOAD = [{"attributes": ["PUMA"], "weight": 2}]
 
 
-def table() -> tuple[Codes, Schema, list[np.ndarray]]:
+def table(rows: int) -> tuple[Codes, Schema, list[np.ndarray]]:
     """Codes, schema, and the number of each code (NaN where it is missing)."""
     names = ["PUMA", *PERSONS]
-    drawn = pd.read_parquet(DATA / "acs2024_persons.parquet", columns=names).sample(ROWS, random_state=2)
+    drawn = pd.read_parquet(DATA / "acs2024_persons.parquet", columns=names).sample(rows, random_state=2)
     codes, attributes, numbers = [], [], []
     for name in names:
         values = sorted(map(int, drawn[name].dropna().unique()))
@@ -47,8 +47,10 @@ def table() -> tuple[Codes, Schema, list[np.ndarray]]:
 
 def errors(
     codes: Codes, released: Codes, schema: Schema, numbers: list[np.ndarray], groups: tuple[str, ...]
-) -> list[tuple[int, float, float]]:
-    """For each group and number: its size, the error of its mean, and that of a sample."""
+) -> list[tuple[int, float, float, float]]:
+    """For each group and number: its size, the error of its mean, that of a sample, and the first in the number's unit
+    where that is years.
+    """
     found, place = [], schema.names.index
     for group in map(place, groups):
         for number in map(place, NUMBERS):
@@ -64,7 +66,9 @@ def errors(
             overall = float(sum_of_ours.sum() / ours.sum())
             mean = np.divide(sum_of_ours, ours, out=np.full(len(ours), overall), where=ours > 0)
             for k in np.flatnonzero(n >= SIZES[0]):
-                found.append((int(n[k]), (mean[k] - total[k] / n[k]) / deviation, 1 / np.sqrt(n[k])))
+                error = mean[k] - total[k] / n[k]
+                years = error if schema.names[number] == "AGEP" else np.nan
+                found.append((int(n[k]), error / deviation, 1 / np.sqrt(n[k]), years))
     return found
 
 
@@ -72,11 +76,12 @@ def main() -> None:
     options = argument_parser(__doc__)
     options.add_argument("--epsilon", nargs="*", type=float, default=[0.5, 1, 4])
     options.add_argument("--keys", type=int, default=2)
+    options.add_argument("--rows", type=int, default=ROWS)
     asked = options.parse_args()
-    codes, schema, numbers = table()
+    codes, schema, numbers = table(asked.rows)
     rows: list[dict[str, Any]] = []
     for epsilon in asked.epsilon:
-        spec = spec_of(SimpleNamespace(table=schema), "synthesis", epsilon=epsilon, records=ROWS)
+        spec = spec_of(SimpleNamespace(table=schema), "synthesis", epsilon=epsilon, records=asked.rows)
         for name, priorities in (("default", []), ("workload", WORKLOAD)):
             plan = make_plan(change(spec, {"model.priorities": priorities}))
             made = [released(plan, codes, seed, 9) for seed in range(asked.keys)]
@@ -85,9 +90,9 @@ def main() -> None:
                 for low, high in pairwise(SIZES):
                     some = found[(found[:, 0] >= low) & (found[:, 0] < high)]
                     if len(some):
-                        error, sampling = np.sqrt(np.mean(some[:, 1:] ** 2, axis=0))
+                        error, sampling, years = np.sqrt(np.nanmean(some[:, 1:] ** 2, axis=0))
                         row = {"epsilon": epsilon, "of": name, "groups": by, "least": low, "most": high}
-                        rows.append(row | {"error": error, "sampling": sampling})
+                        rows.append(row | {"error": error, "sampling": sampling, "years": years})
                         print(json.dumps(rows[-1]), flush=True)
     write(asked, rows)
 

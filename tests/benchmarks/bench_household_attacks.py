@@ -5,13 +5,14 @@ Usage: python tests/benchmarks/bench_household_attacks.py --epsilon 1 4
 
 import argparse
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from bench_households import SPEC, declare
-from harness import Clock
+from harness import DATA, Clock, argument_parser, write_rows
 
 from dpdist.cluster.executor import InProcess
 from dpdist.data.released import ReleasedTable
@@ -28,27 +29,29 @@ TABLES = ("persons", "households")
 
 
 def main() -> None:
-    """Release at each epsilon, and print what attacks find, on the table itself first."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--data", type=Path, default=Path("data"), help="folder of the two files")
+    """Release at each epsilon, and list what attacks find, on the table itself first."""
+    options = argument_parser(__doc__)
+    options.add_argument("--data", type=Path, default=DATA, help="folder of the two files")
     options.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 4.0])
     options.add_argument("--at-most", type=int, default=8)
     options.add_argument("--large", type=int, default=7, help="persons of households of rare composition")
     options.add_argument("--seed", type=int, default=7, help="of the halves and of the attacks")
     asked = options.parse_args()
-    print("| release | targets | attack | AUC | right guesses | targets of each kind |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        split(asked.data, folder, asked.seed)
-        for number, epsilon in enumerate(asked.epsilon):
-            start = Clock()
-            path = release(folder, epsilon, asked.at_most)
-            drawn = start.cpu
-            released, real, holdout = read(folder, path)
-            if not number:
-                report("the table", real, real, holdout, asked)
-            report(f"ε = {epsilon:g}", released, real, holdout, asked)
-            print(f"<!-- ε = {epsilon:g}: {drawn:.0f} CPU s to release -->")
+        write_rows(asked, rows_of(asked, Path(name)))
+
+
+def rows_of(asked: argparse.Namespace, folder: Path) -> Iterator[dict[str, str]]:
+    """The rows of the table, of each epsilon."""
+    split(asked.data, folder, asked.seed)
+    for number, epsilon in enumerate(asked.epsilon):
+        start = Clock()
+        path = release(folder, epsilon, asked.at_most)
+        print(f"epsilon {epsilon:g}: {start.cpu:.0f} CPU s to release", flush=True)
+        released, real, holdout = read(folder, path)
+        if not number:
+            yield from report("the table", real, real, holdout, asked)
+        yield from report(f"ε = {epsilon:g}", released, real, holdout, asked)
 
 
 def split(data: Path, folder: Path, seed: int) -> None:
@@ -109,16 +112,17 @@ def read(folder: Path, path: str) -> tuple[ParentRecords, ParentRecords, ParentR
 
 def report(
     name: str, released: ParentRecords, real: ParentRecords, holdout: ParentRecords, asked: argparse.Namespace
-) -> None:
+) -> Iterator[dict[str, str]]:
     """Rows of the table: each attack with its own 95 % intervals."""
     for at_least in (asked.large, 1):
         found = attacked(released, real, holdout, at_least=at_least, seed=asked.seed, confidence=0.95)
         assert found is not None
         for kind in (*ATTACKS, CONTROL):
             one = found[kind]
-            cells = (f"{of.value:.4f} ({of.low:.4f} to {of.high:.4f})" for of in (one.attack.area, one.guess))
+            area, right = (f"{of.value:.4f} ({of.low:.4f} to {of.high:.4f})" for of in (one.attack.area, one.guess))
             targets = f"{at_least} persons and more" if at_least > 1 else "all"
-            print(f"| {name} | {targets} | {kind} | {' | '.join(cells)} | {one.attack.members:,} |", flush=True)
+            row = {"release": name, "targets": targets, "attack": kind, "AUC": area, "right guesses": right}
+            yield row | {"targets of each kind": f"{one.attack.members:,}"}
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """Statistics within households of released, real and loose persons, and margins of both tables (ACS 2024).
 
-Usage: python tests/benchmarks/bench_households.py --epsilon 1 4
+Usage: python tests/benchmarks/bench_households.py --epsilon 1 4 [--keys 5] [--alone]
 """
 
-import argparse
 import tempfile
 from contextlib import closing
 from itertools import combinations
@@ -14,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import yaml
-from harness import Clock
+from harness import DATA, Clock, argument_parser, write
 
 from dpdist.ledger import Books
 from dpdist.lifecycle.conformity import check_input
@@ -31,10 +30,12 @@ HOUSEHOLD = ["TEN", "BLD", "HHT", "HHL", "BDSP", "HINCP"]
 
 def main() -> None:
     """Release at each epsilon, and print both tables."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--data", type=Path, default=Path("data"), help="folder of the two files")
+    options = argument_parser(__doc__)
+    options.add_argument("--data", type=Path, default=DATA, help="folder of the two files")
     options.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 4.0])
     options.add_argument("--at-most", type=int, default=6)
+    options.add_argument("--keys", type=int, default=1, help="linked releases at each epsilon, whose means are printed")
+    options.add_argument("--alone", action="store_true", help="leave out releases of persons and households apart")
     asked = options.parse_args()
     real = persons(asked.data, asked.at_most)
     households = np.random.default_rng(1).permutation(real.household.unique())
@@ -43,9 +44,14 @@ def main() -> None:
     margins = {"half": distances(real[half], real[~half])}
     for epsilon in asked.epsilon:
         name = f"epsilon {epsilon:g}"
-        with tempfile.TemporaryDirectory() as folder:
-            made = release(asked.data, Path(folder), epsilon, asked.at_most)
-        within[name], margins[name] = statistics(made), distances(made, real)
+        found = []
+        for _ in range(asked.keys):
+            with tempfile.TemporaryDirectory() as folder:
+                made = release(asked.data, Path(folder), epsilon, asked.at_most)
+            found.append((statistics(made), distances(made, real)))
+        within[name], margins[name] = (pd.DataFrame(list(of)).mean().to_dict() for of in zip(*found, strict=True))
+        if asked.alone:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             margins[f"apart {epsilon:g}"] = separate(asked.data, Path(folder), epsilon, real)
         with tempfile.TemporaryDirectory() as folder:
@@ -56,6 +62,7 @@ def main() -> None:
         )
     print(pd.DataFrame(within).to_string(float_format="{:.4f}".format))
     print(pd.DataFrame(margins).to_string(float_format="{:.4f}".format))
+    write(asked, {"within": within, "distances": margins})
 
 
 def persons(data: Path, at_most: int) -> pd.DataFrame:

@@ -12,9 +12,10 @@ accuracy on the held-out fifth of gradient boosting trained on the release. Keys
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.reader import load
 from dpdist.spec.release import ReleaseSpec
+from dpdist.spec.schema import Schema
 
 FILES = {
     "acs2013": ["acs2013_sgf_100k.csv"],
@@ -95,6 +97,13 @@ class Distances:
         return found | {"rare": float(np.median(errors)) if errors else 0.0}
 
 
+def without(table: Schema, names: Sequence[str]) -> tuple[list[int], Schema]:
+    """The places of a table's attributes but those of some names, and the schema of these."""
+    kept = [i for i, name in enumerate(table.names) if name not in names]
+    tree = table.model_dump(mode="json", exclude_none=True)
+    return kept, Schema.model_validate(tree | {"attributes": [tree["attributes"][i] for i in kept]})
+
+
 def spec_of(spec: ReleaseSpec, kind: str, *, epsilon: float, records: int, target: str | None = None) -> ReleaseSpec:
     """A release of this kind with the table, the declared records and the parts of a shipped spec."""
     budget, sections = {"epsilon": epsilon, "delta": 1e-9}, {"synthesis": {"records": records}}
@@ -114,8 +123,10 @@ def released(plan: Plan, codes: Codes, *seed: int) -> Codes:
 
 def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """One row per kind and epsilon, averaged over the keys."""
-    codes, held_out, shipped = table_of(name)
-    distances, records = Distances(codes, shipped.table.cardinalities), len(codes[0])
+    codes, held_out, spec = table_of(name)
+    kept, table = without(spec.table, options.leave)
+    codes, held_out = ([columns[i] for i in kept] for columns in (codes, held_out))
+    distances, records, shipped = Distances(codes, table.cardinalities), len(codes[0]), SimpleNamespace(table=table)
     again = np.random.default_rng(1).integers(0, records, records)
     sample = [column[again] for column in codes]
     yield {"table": name, "kind": "sample", **distances.of(sample), **boosting(sample, held_out)}
@@ -140,6 +151,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=["synthesis", "plausible-deniability"])
     parser.add_argument("--epsilon", nargs="*", type=float, default=[0.1, 1, 3, 8])
     parser.add_argument("--keys", type=int, default=2)
+    parser.add_argument("--leave", nargs="*", default=[], help="attributes to leave out")
     parser.add_argument("--target", help="attribute to name as the target of the synthesis, where the table has it")
     options = parser.parse_args()
     write_rows(options, (row for name in options.tables for row in measure(name, options)))

@@ -113,7 +113,7 @@ def test_the_noise_of_colluding_clients_is_not_counted(tmp_path: Path) -> None:
     for records in (8_000, 10_000_000):  # where all is sampling, nothing is gained by masks
         asked = summing_federation(tmp_path, names, data__minimum_records=records)
         request = SolveRequest(source=tmp_path / "spec.yaml", settings=[])
-        chosen[records] = next(iter(solve_clients(asked, asked.federated, request).errors))  # type: ignore[arg-type]
+        chosen[records] = next(iter(solve_clients(asked, asked.federated, request).numbers["errors"]))  # type: ignore[arg-type]
     assert chosen == {8_000: "correlated, at least 7", 10_000_000: "local"}
     prior = {"path": "prior.parquet", "public": "a table that everybody has seen"}
     with pytest.raises(SpecError, match=r"model\.prior"):

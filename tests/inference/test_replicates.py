@@ -20,7 +20,7 @@ from dpdist.accuracy.intervals import CellErrors
 from dpdist.cli import app
 from dpdist.errors import SpecError
 from dpdist.inference.comparisons import answer, by_replicates, mean
-from dpdist.inference.perturbation import MOST_ATTRIBUTES
+from dpdist.inference.perturbation import MOST_ATTRIBUTES, largest_error
 from dpdist.inference.published import Published
 from dpdist.inference.replicates import Replicates, make_replicates
 from dpdist.spec.schema import Schema
@@ -162,10 +162,14 @@ def test_the_mean_of_a_rare_group_may_have_lost_its_dependence(
     opened: Published, replicates: Replicates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Errors of a model that misses how a group differs have one direction: they do not cancel as independent ones do,
-    whatever the replicates say.
+    whatever the replicates say. What some cells lose, others gain, which may be more than their released counts.
     """
     monkeypatch.setattr(Published, "measured", lambda *_: None)
-    monkeypatch.setattr(CellErrors, "half_width", lambda self, attributes, counts: np.full(counts.shape, 9.8))
+    monkeypatch.setattr(
+        CellErrors,
+        "reaches",
+        lambda self, attributes, counts: (np.full(counts.shape, 4.9), np.full(counts.shape, 14.7)),
+    )
     names, codes = opened.schema.names, list(replicates.codes)
     age, region = names.index("age"), names.index("region")
     codes[region] = np.where(np.arange(len(codes[region])) % 100, 1, 0).astype(np.uint8)
@@ -185,26 +189,56 @@ def test_the_mean_of_a_rare_group_may_have_lost_its_dependence(
     assert both.deviation == pytest.approx(np.hypot(found[0].deviation, found[1].deviation), rel=1e-3)
 
 
-def test_a_regression_in_a_group_has_the_errors_of_its_cells_of_three(
-    opened: Published, replicates: Replicates
+def test_a_mean_in_a_group_has_half_of_the_variance_of_its_noisy_table(
+    opened: Published, replicates: Replicates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replicates move products of two attributes: that a slope differs from group to group is in none."""
+    """Whatever replicates and mean errors of cells say, no other measurement says more of the group."""
+    noise = np.where(np.arange(80) % 7, 3.0, np.inf)  # some cells were measured together with others only
+    monkeypatch.setattr(Published, "measured", lambda *_: (np.zeros(80), noise))
+    monkeypatch.setattr(CellErrors, "reaches", lambda self, attributes, counts: (np.full(counts.shape, 1e-9),) * 2)
     unmoved = replace(replicates, ratios=np.ones_like(replicates.ratios[:, :1]))
-    names, value = opened.schema.names, opened.schema.attributes[opened.schema.names.index("region")].values[0]
+    names, ages = opened.schema.names, opened.bin_means["age"]
+    age, region = names.index("age"), names.index("region")
+    (found,) = by_replicates(unmoved, f"mean age where region = {opened.schema.attributes[region].values[0]!r}")
+    of_group = noise.reshape(20, 4)[:, 0] if age < region else noise[:20]
+    slopes = (ages - found.estimate) / ((replicates.codes[region] == 0).sum() * replicates.weight)
+    known = np.isfinite(of_group)
+    assert found.deviation == pytest.approx(3 * np.sqrt((slopes[known] ** 2).sum() / 2), rel=1e-6)
+
+
+def test_a_slope_that_the_model_misses_in_a_group_is_in_its_interval(opened: Published, replicates: Replicates) -> None:
+    """Replicates move products of two attributes: that a slope differs from group to group is in none. A table whose
+    quadrants are each as far off as the interval of their count says has a slope that the interval just holds.
+    """
+    unmoved = replace(replicates, ratios=np.ones_like(replicates.ratios[:, :1]))
+    names, values = opened.schema.names, opened.schema.attributes[opened.schema.names.index("region")].values
+    question = f"regression score on age where region = {values[0]!r}"
     scope = tuple(sorted(names.index(name) for name in ("score", "age", "region")))
-    score, age, region = (replicates.codes[names.index(name)] for name in ("score", "age", "region"))
-    inside = region == 0
-    terms = np.stack([np.ones(inside.sum()), opened.bin_means["age"][age[inside]]], axis=1)
-    inverse = np.linalg.inv(terms.T @ terms)
-    away = score[inside] - terms @ (inverse @ terms.T @ score[inside])
-    slopes = (terms * away[:, None]) @ inverse[:, 1] / replicates.weight
-    cells, index = np.unique(np.stack([score[inside], age[inside]]), axis=1, return_inverse=True)
-    counts = np.bincount(index, minlength=cells.shape[1])
-    errors = opened.errors.half_width(scope, counts) / 1.96
-    expected = np.sqrt(((errors * np.bincount(index, weights=slopes) / counts) ** 2).sum())
-    found = by_replicates(unmoved, f"regression score on age where region = {value!r}")[1]
-    assert found.deviation == pytest.approx(expected, rel=1e-9)
-    assert by_replicates(unmoved, "regression score on age")[1].deviation == 0
+    inside = replicates.codes[names.index("region")] == 0
+    score, age = (replicates.codes[names.index(name)][inside] for name in ("score", "age"))
+    x, y = opened.bin_means["age"][age], score.astype(float)
+    product, moved = (x - x.mean()) * (y - y.mean()), np.zeros(len(x))
+    sides = [(np.sign(x - x.mean()) == a) & (np.sign(y - y.mean()) == b) for a in (-1, 1) for b in (-1, 1)]
+    cells = np.unique(np.stack([score, age]), axis=1, return_inverse=True)[1]
+    for side in sides:
+        counts = np.bincount(cells[side])
+        one = opened.errors.reaches(scope, np.array([side.sum()]))[1][0]
+        every = opened.errors.reaches(scope, counts[counts > 0])[1]
+        off = max(one, np.sqrt((every**2).sum()))
+        moved[side] = off * product[side] / np.abs(product[side]).sum()
+    found = by_replicates(unmoved, question)[1]
+    lost = (moved @ product) / ((x - x.mean()) ** 2).sum() / replicates.weight
+    assert 1.5 * found.deviation < lost < 2.2 * found.deviation
+    (of_all,) = by_replicates(unmoved, "regression score on age")[1:]
+    assert 0 < of_all.deviation < found.deviation / 2  # where pairs decide, no triple is in the interval
+
+
+def test_the_largest_error_is_in_the_unit_of_its_function() -> None:
+    """Slopes of a mean over 10^9 records are tiny, and no less unsure."""
+    f, q = np.array([-1.0, 2.0, 0.0]), np.array([20.0, 10.0, 5.0])
+    assert largest_error(8.0, f, q) == pytest.approx(8 * 60 / 40)
+    assert largest_error(8.0, f * 1e-12, q) == pytest.approx(12e-12)
+    assert largest_error(8.0, f * 0, q) == 0
 
 
 def test_errors_that_two_sides_share_cancel(opened: Published) -> None:
@@ -274,13 +308,19 @@ def test_weights_do_not_take_the_name_of_an_attribute(replicates: Replicates) ->
     assert names[5:7] == ["survey_weight", "survey_replicate_1"]
 
 
-def test_r_gives_the_same_standard_errors(opened: Published, replicates: Replicates, tmp_path: Path) -> None:
-    """The walkthrough of docs/inference.md."""
+def test_r_gives_the_same_standard_errors(
+    opened: Published, replicates: Replicates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The walkthrough of docs/inference.md; those of regressions have besides what no replicate holds."""
     need("Rscript", "R", "r-cran-survey")
     if subprocess.run(["Rscript", "-e", "library(survey)"], capture_output=True, check=False).returncode:
         left_out("R", "apt-get install r-cran-survey")
     replicates.to_csv(tmp_path / "people.csv")
+    answered = [found.deviation for question in QUESTIONS for found in by_replicates(replicates, question)]
+    monkeypatch.setattr("dpdist.inference.comparisons._of_products", lambda _, asked, *__: np.zeros(len(asked.names)))
     ours = [found.deviation for question in QUESTIONS for found in by_replicates(replicates, question)]
+    assert answered[:3] == ours[:3]
+    assert all(more > less for more, less in zip(answered[3:], ours[3:], strict=True))
     (code,) = re.findall(r"```r\n(.+?)```", DOCUMENT.read_text(), re.DOTALL)
     (tmp_path / "read.R").write_text(code.replace("rho = 0.62", f"rho = {replicates.fay}"))
     ran = subprocess.run(["Rscript", "read.R"], cwd=tmp_path, capture_output=True, text=True, check=True)

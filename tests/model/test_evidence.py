@@ -35,7 +35,7 @@ def weighed(kind: RelationKind, tables: list[np.ndarray], last: np.ndarray, devi
     rng = np.random.default_rng(5)
     related = Related(kind, tuple(published(table, deviation, rng) for table in tables))
     noisy = last + rng.normal(0, deviation, len(last))
-    found = Evidence((related,), (len(last),))
+    found = Evidence((related,))
     one_way = found.weigh_values(OneWay((noisy,), np.array([deviation]), float(last.sum())))
     return found, noisy, one_way
 
@@ -143,7 +143,7 @@ def learned(
     known: dict[str, Any] = {}
     if earlier:
         made = with_evidence(made, len(CARDS))
-        known["evidence"] = Evidence((Related(kind, earlier),), CARDS)
+        known["evidence"] = Evidence((Related(kind, earlier),))
     noise = Noise(bytes([key, *bytes(30), month]))
     return learn(pair_counts(records(ROWS, month, **how), CARDS), choices=made, noise=noise, drawing=KEY, **known)
 
@@ -172,7 +172,7 @@ def test_months_before_make_a_month_better_at_no_charge(monkeypatch: pytest.Monk
     assert sum(share for _, share in found.report["account"]) <= 1
     steps = {name for name, _ in found.report["account"] if "pick" not in name}
     assert {table.step for table in found.measurements.tables} == steps <= {name for name, _ in drawn}
-    repeated = Evidence((Related("previous", releases[:-1]),), CARDS).repeated(found.measurements)
+    repeated = Evidence((Related("previous", releases[:-1]),)).repeated(found.measurements)
     assert repeated == found.report["drift"]
     # a fifth of the records of the last month are others
     changed = learned(6, releases, drift=0.2)
@@ -188,13 +188,13 @@ def test_a_release_begins_without_evidence_that_drifts_too_far(is_far: bool) -> 
     if is_far:
         table = [size - 1 - column for column, size in zip(table, CARDS, strict=True)]
     apart = replace(choose(CARDS, records=ROWS, mu=0.06, raking=False), iterations=(12,), rounds=2)
-    known = {"evidence": Evidence((Related("part", (released,)),), CARDS), "apart": apart}
+    known = {"evidence": Evidence((Related("part", (released,)),)), "apart": apart}
     noise = Noise(bytes(31) + bytes([9]))
     choices = with_evidence(apart, len(CARDS))
     found = learn(pair_counts(table, CARDS), choices=choices, noise=noise, drawing=KEY, **known)  # type: ignore[arg-type]
     assert known["evidence"].is_far == is_far  # type: ignore[attr-defined]
     assert any(step == "tree/tables" for step, _ in found.report["account"]) == is_far
-    repeated = Evidence((Related("part", (released,)),), CARDS).repeated(found.measurements)
+    repeated = Evidence((Related("part", (released,)),)).repeated(found.measurements)
     assert repeated == found.report["drift"]
 
 
@@ -206,7 +206,7 @@ def test_earlier_tables_of_pairs_have_the_margins_of_now() -> None:
     sets: list[tuple[int, ...]] = [(0,), (1,), (0, 1)]
     noisy = tuple(NoisyTable("x", s, len(s) > 1, 30.0, t.shape, t.ravel()) for s, t in zip(sets, whole, strict=True))
     codes = (np.arange(2), np.arange(2))
-    found = Evidence((Related("part", (Earlier(Measurements(noisy, (0, 1), codes), 1_000_000),)),), (2, 2))
+    found = Evidence((Related("part", (Earlier(Measurements(noisy, (0, 1), codes), 1_000_000),)),))
     one_way = found.weigh_values(OneWay((place.sum(1), place.sum(0)), np.array([1.0, 1.0]), place.sum()))
     found.weigh_pairs(found.coding(one_way))
     assert found.estimate((0, 1))[0] == pytest.approx(place, abs=8)
@@ -214,7 +214,7 @@ def test_earlier_tables_of_pairs_have_the_margins_of_now() -> None:
 
 def test_pairs_outside_of_the_tree_come_back_when_it_may_have_more_cells() -> None:
     releases = tuple(Earlier(one.measurements, one.report["records"]) for one in (learned(0, ()), learned(1, ())))
-    known = Known(evidence=Evidence((Related("previous", releases),), CARDS))
+    known = Known(evidence=Evidence((Related("previous", releases),)))
     choices = with_evidence(choose(CARDS, records=ROWS, mu=0.06, raking=False), len(CARDS))
     left = []
     for most in (600, 150_000):
@@ -234,12 +234,16 @@ def test_where_all_pairs_are_measured_they_have_what_evidence_makes_needless() -
     releases = tuple(Earlier(one.measurements, one.report["records"]) for one in (learned(0, ()), learned(1, ())))
     related = (Related("sum", releases),)
     table = [np.concatenate(columns) for columns in zip(records(ROWS, 0), records(ROWS, 1), strict=True)]
-    known, noise = Evidence(related, CARDS), Noise(bytes(31) + bytes([8]))
+    known, noise = Evidence(related), Noise(bytes(31) + bytes([8]))
     found = learn(pair_counts(table, CARDS), choices=choices, noise=noise, drawing=KEY, evidence=known)
     assert {step for step, _ in found.report["account"]} == {"one-way", "one-way/again", "all pairs"}
     cells = {t.attributes: t.deviation for t in found.measurements.tables if t.step == "all pairs"}
     assert cells[2, 3] < cells[0, 1]
-    assert Evidence(related, CARDS).repeated(found.measurements) == found.report["drift"]
+    assert Evidence(related).repeated(found.measurements) == found.report["drift"]
+    # a month after it, with codes of its own
+    last = Earlier(found.measurements, found.report["records"])
+    after = learned(2, (last,))
+    assert Evidence((Related("previous", (last,)),)).repeated(after.measurements) == after.report["drift"]
 
 
 def test_tables_of_other_codes_are_used_as_far_as_they_are_finer() -> None:
@@ -262,7 +266,7 @@ def test_tables_of_other_codes_are_used_as_far_as_they_are_finer() -> None:
         for pair in ((0, 1), (2, 3))
     )
     other = replace(coarse, tables=coarse.tables + all_pairs)
-    found = Evidence((Related("previous", (Earlier(other, ROWS), Earlier(first.measurements, ROWS))),), CARDS)
+    found = Evidence((Related("previous", (Earlier(other, ROWS), Earlier(first.measurements, ROWS))),))
     counts = pair_counts(records(ROWS, 0), CARDS)
     one_way = OneWay(tuple(counts.single(i) * 1.0 for i in range(4)), np.full(4, 20.0), float(ROWS))
     coding = found.coding(found.weigh_values(one_way))
@@ -334,7 +338,7 @@ def test_no_neighbour_of_a_series_loses_more_than_is_charged() -> None:
         mu = np.sqrt(share)
         choices = replace(choose(cards, records=len(table[0]), mu=mu, raking=False), iterations=(3,))
         related = Related("previous", (made[0],)) if period == 1 else Related("sum", tuple(made[:2]))
-        known = Known(evidence=Evidence((related,), cards)) if period else Known()
+        known = Known(evidence=Evidence((related,))) if period else Known()
         account = Replayed(mu, Noise(bytes(31) + bytes([period])), before)
         choices = with_evidence(choices, 3) if period else choices
         found = model.learn(pair_counts(table, cards), account, choices=choices, drawing=KEY, known=known)

@@ -13,18 +13,20 @@ import numpy as np
 import pytest
 from syntheses import learn
 
+from dpdist.accuracy.tables import Tables, small_sets, tables_operator
 from dpdist.data.count import pair_counts
 from dpdist.errors import AccountingError
 from dpdist.model import rake as raking
+from dpdist.model import rounds as learning_rounds
 from dpdist.model.account import GaussianAccount
 from dpdist.model.balance import CELL_BITS, PairIndex, TableRows, balance
-from dpdist.model.choices import Choices, choose
+from dpdist.model.choices import HIGH_ROUNDS, Choices, choose, with_high
 from dpdist.model.coding import coding_of, recode
 from dpdist.model.draw import WeightedPool, _lexicographic, draw_part, draw_records, pool_part, rounded_groups
 from dpdist.model.fitted import UNIT, cumulative_of, power_of_two, units_of
 from dpdist.model.learn import Learned
 from dpdist.model.one_way import OneWay, combine, expected_counts, merge_rare
-from dpdist.model.pool import AllPairs, measure_triples, triple_scores, with_margins
+from dpdist.model.pool import AllPairs, measure_triples, set_scores, triple_scores, with_margins
 from dpdist.model.rake import WeightedRows, rake, shrink
 from dpdist.model.rounds import LARGEST_WEIGHT
 from dpdist.privacy.noise import Noise
@@ -265,6 +267,18 @@ def test_rows_have_a_lexicographic_order(sizes: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(_lexicographic(columns, sizes), np.lexsort(columns[::-1]))
 
 
+def test_what_is_drawn_given_others_has_few_cells_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model could have a table of all attributes, which a draw would sum over for each group of rows."""
+    choices = replace(choose(CARDS, records=20_000, mu=1.0), rake=0.0, misfit=0.0)
+    monkeypatch.setattr(learning_rounds, "DRAWN_CELLS", 1500)
+    found = []
+    for given in (0, 1):
+        learned = learn(pair_counts(records(), CARDS), choices=choices, noise=KEY, drawing=DRAWING, given=given).fitted
+        scopes = [{*step.parents, step.attribute} - {learned.fine[0]} for step in learned.steps]
+        found.append(max(math.prod(learned.cardinalities[a] for a in scope) for scope in scopes))
+    assert found[1] <= 1500 < found[0]
+
+
 def test_rounding_has_the_right_mean_and_mixes_rows() -> None:
     cumulative = cumulative_of(np.array([[0.25, 0.35, 0.4]]))
     runs = [rounded_groups(np.zeros(7, np.uint8), cumulative, KEY, f"mean/{i}") for i in range(4000)]
@@ -483,6 +497,71 @@ def test_many_records_have_triples_and_few_have_none() -> None:
     assert choose(cards, records=1_200_000, mu=0.02).triple_tables == 0
     assert choose(cards, records=100_000, mu=0.18).triple_tables == 0
     assert choose(CARDS, records=10**8, mu=2.0).triple_tables == 0  # there are four triples
+
+
+# --- small sets -------------------------------------------------------------------------------------------------------
+
+SMALL = (2, 2, 3, 2, 2)
+
+
+def parity(rows: int, part: float) -> list[np.ndarray]:
+    """Records whose binary attributes have an even sum in this part; any three of them are independent."""
+    rng = np.random.default_rng(5)
+    a, b, d = rng.integers(0, 2, (3, rows))
+    e = (a + b + d + (rng.random(rows) >= part)) % 2
+    return [x.astype(np.uint8) for x in (a, b, rng.choice(3, rows, p=[0.5, 0.4, 0.1]), d, e)]
+
+
+def is_even(columns: list[np.ndarray]) -> float:
+    return float(1 - (sum(columns[i].astype(int) for i in (0, 1, 3, 4)) % 2).mean())
+
+
+def test_small_sets_are_counted_in_parts_and_one_record_moves_their_scores_by_one() -> None:
+    codes, operator = parity(500, 0.7), tables_operator(SMALL, small=True)
+    halves = [operator.chunk([column[of] for column in codes]) for of in (slice(200), slice(200, None))]
+    exact = operator.finish(operator.compact(operator.combine(*halves))).small()
+    assert tuple(exact) == small_sets(SMALL)
+    assert len(exact) == 15
+    for of, table in exact.items():
+        truth = np.zeros(table.shape, np.int64)
+        np.add.at(truth, tuple(codes[i] for i in of), 1)
+        np.testing.assert_array_equal(table, truth)
+    rng = np.random.default_rng(0)
+    model = {of: rng.gamma(0.5, 40, table.size) for of, table in exact.items()}
+    scores = set_scores(exact, model, sigma=3.3, spread=1.5)
+    moved = set[int]()
+    for record in np.ndindex(*SMALL):
+        more = Tables.counted(
+            [np.append(c, np.uint8(v)) for c, v in zip(codes, record, strict=True)], SMALL, small=True
+        )
+        moved |= set((set_scores(more.small(), model, sigma=3.3, spread=1.5) - scores).tolist())
+    assert moved == {-1, 1}
+
+
+@pytest.mark.parametrize("raking", [False, True])
+def test_a_parity_of_four_is_kept_and_costs_nothing_where_there_is_none(raking: bool) -> None:
+    choices = with_high(choose(SMALL, records=20_000, mu=1.0, raking=raking), SMALL)
+    choices = replace(choices, pool_parts=1, pool_rows=20_000)
+    assert bool(choices.rake) == raking
+    for part in (0.9, 0.5):
+        codes = parity(20_000, part)
+        learned = learn(Tables.counted(codes, SMALL, small=True), choices=choices, noise=KEY, drawing=DRAWING)
+        account = dict(learned.report["account"])
+        assert math.fsum(account.values()) <= choices.spends
+        assert is_even(draw_records(learned.fitted, DRAWING, 0, 20_000, rounds=0)) == pytest.approx(part, abs=0.03)
+        sets = [pair for pair in learned.report["pairs"] if len(pair) > 2]
+        named = [name for name in account if name.startswith("high/")]
+        if part == 0.5:
+            assert not sets
+            assert len(named) == 1
+            assert account[named[0]] < 0.001
+            continue
+        assert sets == [[[i, False] for i in (0, 1, 3, 4)]]
+        assert math.fsum(account[name] for name in named) < HIGH_ROUNDS * (choices.high + choices.high_picks)
+        found = learned.measurements.combined((0, 1, 3, 4), (2, 2, 2, 2))
+        assert found is not None
+        truth = np.bincount(codes[0] * 8 + codes[1] * 4 + codes[3] * 2 + codes[4], minlength=16)
+        assert (np.abs(found[0] - truth) < 6 * found[1] + 1).all()
 
 
 def test_balancing_brings_tables_closer_and_keeps_the_size() -> None:

@@ -248,8 +248,8 @@ def test_sentences_round_upwards() -> None:
 @pytest.mark.parametrize("kind", ["synthesis", "histogram"])
 def test_plan_finds_the_epsilon_of_a_risk(kind: str) -> None:
     found = solve_risk(SPECS[kind], SolveRequest(risk="1% to 2 %", source=Path("unused")))
-    assert 0.0195 < found.right <= 0.02
-    event = make_plan(change(SPECS[kind], {"privacy.epsilon": found.epsilon * 1.05})).event
+    assert 0.0195 < found.numbers["right"] <= 0.02
+    event = make_plan(change(SPECS[kind], {"privacy.epsilon": found.numbers["epsilon"] * 1.05})).event
     assert event is not None
     assert most_right(event) > 0.02
     for wrong in ("2% to 1%", "1 to 2 to 3", "0% to 1%", ""):

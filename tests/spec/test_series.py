@@ -1,11 +1,15 @@
 """Specs of series: which periods there are, and what each of them is."""
 
+import json
+from collections.abc import Callable
 from copy import deepcopy
 from datetime import date
+from pathlib import Path
 from typing import Any
 
+import pyarrow.csv
 import pytest
-from releases import SCHEMA
+from releases import SCHEMA, table
 
 from dpdist.errors import SpecError
 from dpdist.families.base.registry import make_plan
@@ -109,3 +113,23 @@ def test_series_that_are_none(changes: dict[str, Any], message: str) -> None:
     resolved = of("2026-06").model_dump(mode="json", by_alias=True, exclude_none=True)
     with pytest.raises(SpecError, match="a larger epsilon than its share"):
         load(resolved, {"privacy.epsilon": 0.9})
+
+
+def test_what_is_due_is_released_by_the_command(tmp_path: Path, dpdist: Callable[..., Any]) -> None:
+    """A month each as it comes, and once; what waits is said."""
+    tree = births(first="2026-01", roll_up=[], shares={"month": 1}, skip=[], versions={})
+    tree |= {"schema": "schema.yaml", "model": {"rounds": 1, "balance": 0}, "cluster": {"mode": "in-process"}}
+    tree["privacy"] = {"epsilon": 1, "delta": 0.0001, "accuracy_share": 0}
+    (tmp_path / "schema.yaml").write_text(json.dumps(SCHEMA))
+    (tmp_path / "spec.yaml").write_text(json.dumps(tree))
+    (tmp_path / "births").mkdir()
+    assert dpdist("ledger", "create", "births", "--epsilon", "2", "--delta", "0.001").code == 0
+    for day, made in (("2026-02-02", ["2026-01"]), ("2026-02-03", []), ("2026-03-02", [])):
+        if made:
+            pyarrow.csv.write_csv(table(2_500), tmp_path / "births" / "2026-01.csv")
+        found = dpdist("release", "spec.yaml", "--json", "--set", f"date={day}")
+        assert found.code == 0, found.err
+        assert [Path(one["uri"]).name for one in json.loads(found.out)] == made
+    assert "births-2026-02 waits for its table" in found.err
+    assert dpdist("infer", "made/2026-01", "count").code == 0
+    assert dpdist("infer", "made", "count").code != 0  # one release is no series

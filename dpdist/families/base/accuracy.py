@@ -29,9 +29,9 @@ class ReleaseAccuracy(Stored):
     accuracy: Accuracy
 
 
-def count_tables(attempt: Attempt[Any, Any]) -> Tables:
+def count_tables(attempt: Attempt[Any, Any], *, small: bool = False) -> Tables:
     """The tables of the private records, by one pass; kept for later stages of this process."""
-    operator = tables_operator(attempt.spec.table.cardinalities)
+    operator = tables_operator(attempt.spec.table.cardinalities, small=small)
     tables: Tables = Passes(attempt).run(operator, stage="counting")
     attempt.keep(tables)
     return tables

@@ -107,6 +107,23 @@ class Solution(Protocol):
         """The solution for people."""
 
 
+@dataclass(frozen=True)
+class FoundPlan:
+    """A plan with what was found."""
+
+    plan: Plan
+    text: str  # for people
+    numbers: dict[str, Any]  # what was found
+
+    def to_json(self) -> dict[str, Any]:
+        """The solution as a JSON object."""
+        return self.numbers | {"plan": self.plan.to_json()}
+
+    def explain(self) -> str:
+        """The solution for people."""
+        return self.text
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family(Generic[SpecT, PlanT]):
     """A family of releases."""

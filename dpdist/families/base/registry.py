@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dpdist.errors import AccountingError, SpecError
-from dpdist.families.base.family import Family, SolveRequest, Stage
+from dpdist.families.base.family import Family, FoundPlan, SolveRequest, Stage
 from dpdist.families.base.plan import Plan
 from dpdist.privacy.accountant import most_right
 from dpdist.privacy.formatting import Fact, lines_of, risk_sentence
@@ -51,28 +50,7 @@ _RISK = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%?\s*(?:to|-)\s*(\d+(?:\.\d+)?)\s*%\s*
 _LARGEST, _TRIES = 20.0, 12
 
 
-@dataclass(frozen=True)
-class RiskSolution:
-    """The largest epsilon for a stated risk."""
-
-    plan: Plan  # with the epsilon that was found
-    epsilon: float  # of the spec
-    guess: float
-    right: float  # at most, by the curve of the plan
-
-    def to_json(self) -> dict[str, Any]:
-        """The solution as a JSON object."""
-        found = {"epsilon": self.epsilon, "guess": self.guess, "right": self.right}
-        return {**found, "plan": self.plan.to_json()}
-
-    def explain(self) -> str:
-        """The solution for people."""
-        unit = self.plan.spec.protected.get("unit", "record")
-        told = f"{risk_sentence(self.right, guess=self.guess, unit=unit)}: privacy.epsilon {self.epsilon:g}."
-        return "\n".join(lines_of([Fact("Found", told), *(f for f in self.plan.facts() if not f.detail)]))
-
-
-def solve_risk(spec: ReleaseSpec, request: SolveRequest) -> RiskSolution:
+def solve_risk(spec: ReleaseSpec, request: SolveRequest) -> FoundPlan:
     """The largest epsilon, to three digits, at which a guess of the first probability is right with at most the second.
     Raises SpecError: the risk cannot be read, or the release has no epsilon that reaches it.
     """
@@ -104,7 +82,10 @@ def solve_risk(spec: ReleaseSpec, request: SolveRequest) -> RiskSolution:
         raise SpecError(f"plan --risk {request.risk}: no epsilon up to {most:g} was found that has so small a risk")
     epsilon = float(plan.spec.privacy.model_dump()["epsilon"])
     request.completed(plan.spec, {"privacy.epsilon": epsilon}, title=f"Found by `dpdist plan --risk {request.risk}`.")
-    return RiskSolution(plan, epsilon, guess, reached)
+    unit = plan.spec.protected.get("unit", "record")
+    told = Fact("Found", f"{risk_sentence(reached, guess=guess, unit=unit)}: privacy.epsilon {epsilon:g}.")
+    text = "\n".join(lines_of([told, *(fact for fact in plan.facts() if not fact.detail)]))
+    return FoundPlan(plan, text, {"epsilon": epsilon, "guess": guess, "right": reached})
 
 
 def _three_digits(epsilon: float) -> float:

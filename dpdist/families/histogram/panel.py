@@ -8,6 +8,15 @@ in this, all of them public, so the largest is computed exactly. B is chosen for
 and of changes from one period to the next, the solutions of B x; it is a function of the number of periods and of
 changes alone. By duality the best ``M = B'B`` for weights l of the histories H is that with ``M H_l M = W``; the
 weights rise where a history costs more than the others.
+
+The counts that are released are shrunk: in blocks of cells of about the same size, what each changes beyond the
+middle of its block is taken in part (James and Stein), with a limit for far ones [1]_. Variances are those of empirical
+Bayes [2]_, and of a far change what it was moved by.
+
+References
+----------
+.. [1] Stein, *Estimation of the mean of a multivariate normal distribution*, 1981, section 4.
+.. [2] Morris, *Parametric empirical Bayes inference: theory and applications*, 1983.
 """
 
 from __future__ import annotations
@@ -23,11 +32,14 @@ from numpy.typing import NDArray
 
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.formatting import Fact
+from dpdist.privacy.portable import eigh, matmul
 
 ABSENT = -1
 _CHANGES = 0.6  # weight of a change beside a level: over a year, with one change, 2.41 and 2.10 deviations
 _STEPS = 200  # of the search: within a part in 1,000 of the optimum
 _UNIT = 1 << 12  # the strategy's entries are integers in units of its inverse
+_BLOCK = 32  # cells that tell by how much their changes are shrunk: more differ in size, fewer tell less
+_FAR = 4  # one cell in this number of a block is far
 _PAYS = 0.95  # of the deviations of independent noise: what is above is not worth the cap
 
 
@@ -99,6 +111,43 @@ class Panel:
             counts[t] /= row[t]
         return counts
 
+    def shrunk(self, measured: Counts, deviation: float) -> tuple[Floats, Floats]:
+        """The counts with less of their changes, and the deviations of their errors in parts of that of a level.
+
+        Whatever the counts are, the expected sum of squared errors of levels and changes, weighted as the noise was
+        chosen for them, is at most that of `solved`. A far change is moved no more than others of its block, and sums
+        over a block are not moved.
+        """
+        scale = self.norm / self.deviations[0]
+        table = measured.reshape(len(measured), -1) / (scale * deviation)
+        level, changes = self._directions
+        seen = matmul(changes.T, table)
+        shift, less = np.zeros_like(seen), np.zeros_like(seen)
+        order = np.argsort(matmul(level[None], table)[0], kind="stable")  # independent of what is seen of changes
+        for block in np.array_split(order, max(1, len(order) // _BLOCK)):
+            away = seen[:, block] - np.median(seen[:, block], 1, keepdims=True)
+            inside = len(block) - len(block) // _FAR
+            most = np.sort(np.abs(away), 1)[:, inside - 1 : inside]
+            beyond, away = np.maximum(np.abs(away) - most, 0.0), np.clip(away, -most, most)
+            part = np.minimum(1.0, max(inside - 3, 0) / np.maximum((away**2).sum(1, keepdims=True), 1.0))
+            own = part * away
+            shift[:, block] = own - own.mean(1, keepdims=True)
+            unsure = 2 / max(inside - 3, 1) * own**2 + (part * beyond) ** 2
+            less[:, block] = np.maximum(part * (1 - 1 / len(block)) - unsure, -(own**2))
+        counts = self.solved((table - matmul(changes, shift)) * (scale * deviation))
+        nearer = np.diag(self.covariance)[:, None] / self.squared - matmul(self.solved(changes) ** 2, less)
+        return counts.reshape(measured.shape), np.sqrt(nearer) * scale
+
+    @cached_property
+    def _directions(self) -> tuple[Floats, Floats]:
+        """Orthonormal directions of what is measured: of a level that stays, and of changes whose errors add up."""
+        level = np.array(self.strategy, np.float64).sum(1)
+        level /= np.sqrt((level**2).sum())
+        periods = len(level)
+        changes = self.solved(np.eye(periods) - np.outer(level, level))
+        vectors = eigh(matmul(changes.T, matmul(_wanted(periods), changes)))[1]
+        return level, vectors[:, 1:]  # the first is the level, whose eigenvalue is 0
+
 
 def histories(periods: int, changes: int) -> list[tuple[int, ...]]:
     """All histories that may differ in their cost: a stay, the periods of changes, and which cells are the same."""
@@ -126,8 +175,7 @@ def _cost(strategy: NDArray[np.int64], history: tuple[int, ...]) -> int:
 
 def _best(periods: int, found: list[tuple[int, ...]]) -> Floats:
     """The matrix B'B with the least sum of variances at a cost of at most 1, nearly."""
-    steps = np.diff(np.eye(periods), axis=0)
-    wanted = np.eye(periods) + _CHANGES * steps.T @ steps
+    wanted = _wanted(periods)
     shapes = np.unique([(u.T @ u).ravel() for u in map(_present, found)], axis=0).astype(np.float64)
     weights, best, least = np.full(len(shapes), 1 / len(shapes)), np.eye(periods) / periods, math.inf
     for _ in range(_STEPS):
@@ -141,6 +189,12 @@ def _best(periods: int, found: list[tuple[int, ...]]) -> Floats:
         weights = weights * costs
         weights /= weights.sum()
     return best
+
+
+def _wanted(periods: int) -> Floats:
+    """The squared errors of levels, and of changes with their weight, as a quadratic form."""
+    steps = np.diff(np.eye(periods), axis=0)
+    return np.asarray(np.eye(periods) + _CHANGES * steps.T @ steps)
 
 
 def _root(matrix: Floats) -> Floats:

@@ -238,10 +238,7 @@ class HistogramSpec(SummedRelease):
             raise ValueError(
                 f"{given[0]}: clients are asked for sums of tables alone: leave it out, or `federated`{also}"
             )
-        if self.privacy.mechanism not in ("auto", "gaussian") or not self.privacy.delta:
-            raise ValueError(
-                "federated: clients draw Gaussian noise: privacy.delta above 0, mechanism auto or gaussian"
-            )
+        self._check_gaussian("federated: clients draw Gaussian noise")
 
     def _check_panel(self) -> None:
         """Tables by period of units that are followed, with one noise for all of them."""
@@ -251,22 +248,22 @@ class HistogramSpec(SummedRelease):
         periods = next((a for a in self.table.attributes if a.name == name), None)
         if periods is None or periods.kind == "categorical" or periods.missing_code is not None:
             raise ValueError(f"panel.period: {name!r} is no column with an order and without a category for missing")
-        if not 2 <= periods.cardinality <= MOST_PERIODS:
-            raise ValueError(
-                f"panel.period: {name!r} has {periods.cardinality} values, and a panel 2 to {MOST_PERIODS}"
-            )
-        if unit is None or unit.at_most < periods.cardinality:
-            raise ValueError(f"panel: declare `unit` with at_most: {periods.cardinality}, a record for each period")
-        if any(query.columns[0] != name or query.buckets or query.adaptive for query in self.queries):
-            raise ValueError(
-                f"panel: the first column of each histogram is {name!r}, and its cells are declared values"
-            )
+        number = periods.cardinality
         beside: dict[str, object] = {"curves": self.curves, "federated": self.federated, "entropies": self.entropies}
         beside |= {"counts.hierarchies": self.counts.hierarchies}
+        if not 2 <= number <= MOST_PERIODS:
+            raise ValueError(f"panel.period: {name!r} has {number} values, and a panel 2 to {MOST_PERIODS}")
+        if unit is None or unit.at_most < number:
+            raise ValueError(f"panel: declare `unit` with at_most: {number}, a record for each period")
+        if any(query.columns[0] != name or query.buckets or query.adaptive for query in self.queries):
+            raise ValueError(f"panel: the first column of each histogram is {name!r}, and cells are declared values")
         if given := [setting for setting, value in beside.items() if value]:
             raise ValueError(f"{given[0]}: a panel has histograms by period alone: leave it out")
+        self._check_gaussian("panel: its noise is Gaussian")
+
+    def _check_gaussian(self, why: str) -> None:
         if self.privacy.mechanism not in ("auto", "gaussian") or not self.privacy.delta:
-            raise ValueError("panel: its noise is Gaussian: privacy.delta above 0, mechanism auto or gaussian")
+            raise ValueError(f"{why}: privacy.delta above 0, mechanism auto or gaussian")
 
     def _check_unit(self) -> None:
         """What a unit's several records, and a record's weight, have no charge for."""

@@ -189,15 +189,14 @@ def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> l
     if plan.counts is None:
         raise ValueError("a histogram release has histograms or curves")
     noisy = [arrays[f"table_{number}"] for number in range(len(plan.noise))]
+    nearer, parts = noisy, [np.ones(1)] * len(noisy)
     if plan.panel is not None:
+        shrunk = [plan.panel.shrunk(table, sd) for table, sd in zip(noisy, plan.deviations, strict=True)]
+        nearer, parts = [counts for counts, _ in shrunk], [part.ravel() for _, part in shrunk]
         noisy = [plan.panel.solved(table) for table in noisy]
     variances = [sd**2 for sd in plan.deviations]
-    fitted, errors = results.fit(noisy, spec.counts, plan.counts, variances=variances, noise=attempt.noise)
-    if plan.panel is not None:  # deviations differ by period
-        by_period = np.sqrt(np.diag(plan.panel.covariance)) / plan.panel.deviations[0]
-        errors = [
-            None if error is None else error * np.repeat(by_period, error.size // by_period.size) for error in errors
-        ]
+    fitted, errors = results.fit(nearer, spec.counts, plan.counts, variances=variances, noise=attempt.noise)
+    errors = [None if error is None else error * part for error, part in zip(errors, parts, strict=True)]
     axes = () if plan.binning is None else plan.binning.axes
     chosen = {(a.histogram, a.axis): arrays[f"bins_{a.histogram}_{a.axis}"] for a in axes}
     if chosen:

@@ -28,7 +28,7 @@ from dpdist.storage.stored import tree_of
 
 GIVEN_WEIGHT = 0.1  # of pairs of given attributes: they only keep the fit of the others right
 ALIKE_CELLS = 100  # at most, of a table of an attribute of the first and the previous member that counts as others do
-MEMBER_CELLS = 300_000  # of the members' model: each is drawn by a sum over those of a clique that are not given
+MEMBER_CELLS = 300_000  # of the members' model
 MARGIN_SHARE = 0.5  # of mu^2, half for either table: the models' fit alone leaves the margins of members far off
 PARENT_SHARE = 0.4  # of what is left, for the parents' model; the members' table has more columns
 
@@ -155,7 +155,7 @@ class RelationalPlan(EventPlan):
 
 
 def _json(choices: Choices) -> dict[str, Any]:
-    left_out = ("priorities", "prior_cells", "triples", "triple_picks", "triple_tables")
+    left_out = ("priorities", "prior_cells", "triples", "triple_picks", "triple_tables", "high", "high_picks")
     return {name: value for name, value in tree_of(choices).items() if name not in left_out}
 
 

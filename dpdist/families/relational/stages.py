@@ -107,7 +107,7 @@ def learn_models(attempt: RelationalAttempt) -> None:
         found: PairCounts = counts()[k]
         choices, rules = ((plan.first, layout.first_rules), (plan.others, ()))[k]
         account = GaussianAccount(choices.mu, attempt.noise, ("", "members/")[k])
-        known = Known(rules, (layout.first, layout.others)[k].level_maps)
+        known = Known(rules, (layout.first, layout.others)[k].level_maps, given=(0, len(layout.given))[k])
         with attempt.stage(f"fitting {('parents', 'members')[k]}") as progress:
             drawing = load_noise(attempt.drawing_key)
             return learn(found, account, choices=choices, drawing=drawing, known=known, progress=progress)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 from dpdist.errors import SpecError
-from dpdist.families.base.family import SolveRequest
+from dpdist.families.base.family import FoundPlan, SolveRequest
 from dpdist.families.synthesis.plan import SynthesisPlan, plan
 from dpdist.families.synthesis.series import best_shares, errors_of
 from dpdist.families.synthesis.spec import PrivacySpec, WholeSynthesisSpec
@@ -22,93 +20,20 @@ _STEP = 1.25
 _NEARLY = 1.05  # times the least error: what may be given up to bear a lost client
 
 
-@dataclass(frozen=True)
-class AccuracySolution:
-    """The least epsilon for a stated accuracy."""
-
-    plan: SynthesisPlan  # with the epsilon that was found
-    accuracy: float
-    found: Expected
-
-    @property
-    def limit(self) -> str:
-        """What keeps the error from being smaller, in a sentence."""
-        if self.found.noise >= self.found.sampling:
-            return "Noise limits it: more epsilon, or more records in the table, would bring it down."
-        return "Sampling limits it: more released records (synthesis.records), which cost nothing, would bring it down."
-
-    def to_json(self) -> dict[str, Any]:
-        """The solution as a JSON object."""
-        return {
-            "accuracy": self.accuracy,
-            "epsilon": self.plan.spec.privacy.epsilon,
-            "expected": {"error": self.found.error, "noise": self.found.noise, "sampling": self.found.sampling},
-            "limit": self.limit,
-            "plan": self.plan.to_json(),
-        }
-
-    def explain(self) -> str:
-        """The solution for people."""
-        found = self.found
-        return "\n".join(
-            [
-                f"Expected    epsilon {self.plan.spec.privacy.epsilon:g}: two-way tables are expected to be within "
-                f"{found.error:.4f} of the table in total variation, on average over the pairs ({found.noise:.4f} by "
-                f"noise, {found.sampling:.4f} by sampling). {self.limit} Tables that depend on more than "
-                "pairs tell can be twice as far off",
-                "",
-                self.plan.explain(),
-            ]
-        )
-
-
-@dataclass(frozen=True)
-class SharesSolution:
-    """The shares of a series for its priorities."""
-
-    plan: SynthesisPlan  # of one period, with the shares that were found
-    shares: dict[str, Fraction]
-    errors: dict[str, float]  # expected, of two-way tables
-
-    def to_json(self) -> dict[str, Any]:
-        """The solution as a JSON object."""
-        shares = {step: float(share) for step, share in self.shares.items()}
-        return {"shares": shares, "errors": self.errors, "plan": self.plan.to_json()}
-
-    def explain(self) -> str:
-        """The solution for people."""
-        found = [f"{step} {float(of):.3g} (two-way within {self.errors[step]:.4f})" for step, of in self.shares.items()]
-        return f"Shares      {'; '.join(found)}\n\n{self.plan.explain()}"
-
-
-def solve_shares(spec: WholeSynthesisSpec, series: SeriesSpec, request: SolveRequest) -> SharesSolution:
+def solve_shares(spec: WholeSynthesisSpec, series: SeriesSpec, request: SolveRequest) -> FoundPlan:
     """The shares of a series by its priorities."""
     shares = best_shares(series)
     named = {step: str(share) for step, share in shares.items()}
     request.completed(spec, {"series.shares": named}, title="Shares found by `dpdist plan --solve`.")
     epsilon = epsilon_of(series.epsilon or 1.0, spec.privacy.delta, shares[step_of(series.period or series.first)])
     made = plan(change(spec, {"series.shares": named, "privacy.epsilon": epsilon}))
-    return SharesSolution(made, shares, errors_of(spec, series, shares, lambda one: plan(one).expected.error))
+    errors = errors_of(spec, series, shares, lambda one: plan(one).expected.error)
+    found = [f"{step} {float(of):.3g} (two-way within {errors[step]:.4f})" for step, of in shares.items()]
+    numbers = {"shares": {step: float(of) for step, of in shares.items()}, "errors": errors}
+    return FoundPlan(made, f"Shares      {'; '.join(found)}\n\n{made.explain()}", numbers)
 
 
-@dataclass(frozen=True)
-class ClientsSolution:
-    """Whose noise hides what clients send, and how many must answer."""
-
-    plan: SynthesisPlan
-    errors: dict[str, float]  # expected, of two-way tables, by way; first of the way that was found
-
-    def to_json(self) -> dict[str, Any]:
-        """The solution as a JSON object."""
-        return {"errors": self.errors, "plan": self.plan.to_json()}
-
-    def explain(self) -> str:
-        """The solution for people."""
-        best, *others = [f"{way} (two-way within {error:.4f})" for way, error in self.errors.items()]
-        return f"Clients     {best}; beside {', '.join(others)}\n\n{self.plan.explain()}"
-
-
-def solve_clients(spec: WholeSynthesisSpec, federated: FederatedSpec, request: SolveRequest) -> ClientsSolution:
+def solve_clients(spec: WholeSynthesisSpec, federated: FederatedSpec, request: SolveRequest) -> FoundPlan:
     """The way that bears most losses of clients, of those whose error is nearly the least."""
     listed, fewest = len(federated.clients), federated.colluding + 2
     ways: dict[str, dict[str, Any]] = {
@@ -120,10 +45,13 @@ def solve_clients(spec: WholeSynthesisSpec, federated: FederatedSpec, request: S
     errors = {way: made.expected.error for way, made in plans.items()}
     best = next(way for way, error in errors.items() if error <= _NEARLY * min(errors.values()))
     request.completed(spec, ways[best], title=f"Found by `dpdist plan --solve`: {best}.")
-    return ClientsSolution(plans[best], {best: errors.pop(best), **errors})
+    errors = {best: errors.pop(best), **errors}
+    first, *others = [f"{way} (two-way within {error:.4f})" for way, error in errors.items()]
+    text = f"Clients     {first}; beside {', '.join(others)}\n\n{plans[best].explain()}"
+    return FoundPlan(plans[best], text, {"errors": errors})
 
 
-def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution | SharesSolution | ClientsSolution:
+def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> FoundPlan:
     """The least epsilon, to three digits, at which two-way tables are expected to be within an accuracy. Raises
     SpecError: no accuracy is given, or no epsilon up to `privacy.limit`, or 20, reaches it.
     """
@@ -142,8 +70,7 @@ def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution |
     def at(epsilon: float) -> SynthesisPlan:
         return plan(change(spec, {"privacy.epsilon": epsilon}))
 
-    least = max(float(PrivacySpec.model_fields["epsilon"].metadata[0].ge), 1e-3)
-    epsilon = least
+    epsilon = least = max(float(PrivacySpec.model_fields["epsilon"].metadata[0].ge), 1e-3)
     while at(min(epsilon, most)).expected.error > accuracy:
         if epsilon >= most:
             raise SpecError(_out_of_reach(accuracy, at(most).expected, most))
@@ -157,18 +84,25 @@ def solve(spec: WholeSynthesisSpec, request: SolveRequest) -> AccuracySolution |
     while at(epsilon := min(round(steps * step, 9), most)).expected.error > accuracy:
         steps += 1  # a plan measures whole pairs, so that the error is not quite monotone
     made = at(epsilon)
-    solution = AccuracySolution(made, accuracy, made.expected)
-    title = f"Found by `dpdist plan --accuracy {accuracy:g}`; expected {solution.found.error:.4f}."
+    found = made.expected
+    title = f"Found by `dpdist plan --accuracy {accuracy:g}`; expected {found.error:.4f}."
     request.completed(made.spec, {"privacy.epsilon": epsilon}, title=title)
-    return solution
+    limit = "Sampling limits it: more released records (synthesis.records), which cost nothing, would bring it down."
+    if found.noise >= found.sampling:
+        limit = "Noise limits it: more epsilon, or more records in the table, would bring it down."
+    expected = {"error": found.error, "noise": found.noise, "sampling": found.sampling}
+    text = (
+        f"Expected    epsilon {epsilon:g}: two-way tables are expected to be within {found.error:.4f} of the table in "
+        f"total variation, on average over the pairs ({found.noise:.4f} by noise, {found.sampling:.4f} by sampling). "
+        f"{limit} Tables that depend on more than pairs tell can be twice as far off\n\n{made.explain()}"
+    )
+    numbers = {"accuracy": accuracy, "epsilon": epsilon, "expected": expected, "limit": limit}
+    return FoundPlan(made, text, numbers)
 
 
 def _out_of_reach(accuracy: float, best: Expected, most: float) -> str:
+    advice = "noise is what is left: declare a larger data.minimum_records if that is true, or fewer values"
     if best.sampling > accuracy:
-        advice = (
-            f"sampling alone leaves {best.sampling:.4f}: release more records (synthesis.records), "
-            "or declare fewer values"
-        )
-    else:
-        advice = "noise is what is left: declare a larger data.minimum_records if that is true, or fewer values"
+        more = "release more records (synthesis.records), or declare fewer values"
+        advice = f"sampling alone leaves {best.sampling:.4f}: {more}"
     return f"--accuracy {accuracy:g}: epsilon {most:g} is expected to reach {best.error:.4f}; {advice}"

@@ -30,6 +30,7 @@ from dpdist.model.choices import (
     is_wide,
     reasons,
     with_evidence,
+    with_high,
     with_prior,
     with_sums,
     without_triples,
@@ -129,8 +130,8 @@ class SynthesisPlan(EventPlan):
         """Whether a choice is made: there is one of a prior and of triples only with them."""
         if name.startswith("triple"):
             return bool(self.choices.triple_tables)
-        if name == "grids":
-            return self.choices.grids > 0
+        if name in ("grids", "high", "high_picks"):
+            return bool(getattr(self.choices, name))
         return name != "prior_cells" or self.spec.model.prior is not None or bool(self.spec.earlier_releases)
 
     def to_json(self) -> dict[str, Any]:
@@ -186,10 +187,11 @@ class SynthesisPlan(EventPlan):
         if size is None:
             return []
         text = (
-            f"means of numbers in groups of about {size:,} records are off by a fifth of the number's deviation, in "
-            "larger ones by less, where the pair with the group is measured. In smaller groups, and where it is not, "
-            "they are closer to the mean of all records than they should be: `model.priorities` puts all pairs of a "
-            "group first, at the cost of others, and declared regressions are measured themselves"
+            f"means of numbers in groups of about {size:,} records are off by a fifth of the number's deviation, "
+            f"of samples by {1 / math.sqrt(size):.2g} of it, of larger groups by less, where the pair with the group "
+            "is measured. In smaller groups, and where it is not, they are closer to the mean of all records than "
+            "they should be: `model.priorities` puts all pairs of a group first, at the cost of others, and declared "
+            "regressions are measured themselves"
         )
         return [Fact("Groups", text, {"records": size})]
 
@@ -234,12 +236,9 @@ class SynthesisPlan(EventPlan):
                 text = f"unless a noisy misfit says that its rows are too far, they are released, weighted; else {text}"
             facts.append(Fact("Prior", f"{text}; that table is not protected"))
         if earlier := _earlier(spec):
-            names = {
-                "part": "which have this table as a part",
-                "larger": "which make up this table, too",
-                "sum": "which make up this table",
-                "previous": "before it",
-            }
+            made = "which make up this table"
+            names = {"part": "which have this table as a part", "larger": f"{made}, too", "sum": made}
+            names |= {"previous": "before it"}
             found = [f"{number_of(len(paths), 'release')} {names[kind]}" for kind, paths in earlier.items()]
             text = f"noisy tables of {' and '.join(found)} are weighed against this one's, at no charge"
             facts.append(Fact("Evidence", text, {"releases": sum(map(len, earlier.values()))}))
@@ -390,7 +389,8 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     elif _earlier(spec):
         found = with_evidence(found, m)
     own = spec.model.model_dump(exclude_none=True, include={"rounds", "balance"})
-    return replace(found, priorities=priorities_of(spec), **own)
+    found = replace(found, priorities=priorities_of(spec), **own)
+    return found if spec.federated is not None else with_high(found, sizes)
 
 
 def priorities_of(spec: WholeSynthesisSpec) -> tuple[tuple[int, int, float], ...]:

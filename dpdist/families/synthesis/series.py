@@ -13,20 +13,17 @@ from typing import Any
 
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.privacy.formatting import Fact, upwards
-from dpdist.spec.series import SeriesSpec, Steps, epsilon_of
+from dpdist.spec.series import SeriesSpec, Step, Steps, epsilon_of
 from dpdist.spec.validation import change
 
 _GRID = 50  # shares are multiples of this part of the budget
-Shares = Mapping[Any, Fraction]
+Shares = Mapping[Step, Fraction]
 
 
-def worth(shares: Shares) -> dict[str, Fraction]:
+def worth(shares: Shares) -> dict[Step, Fraction]:
     """The share of mu^2 that a release of a month, a quarter and a year is worth with its months."""
-    found = {"month": shares["month"]}
-    for step in ("quarter", "year"):
-        if step in shares:
-            found[step] = shares[step] + shares["month"] / Steps[step]
-    return found
+    parts = {step: Fraction(int(length > 1), length) for step, length in Steps.items()}  # of a month's share
+    return {step: shares[step] + part * shares["month"] for step, part in parts.items() if step in shares}
 
 
 def errors_of(
@@ -35,15 +32,14 @@ def errors_of(
     """The expected error of two-way tables of a month, a quarter and a year, with the months of these as evidence;
     `error_of` gives that of a spec.
     """
+    found: dict[str, float] = {}
     months = len(spec.data.paths)
-    found = {}
+    sizes = {"data.minimum_records": spec.data.minimum_records, "synthesis.records": spec.synthesis.records}
     for step, share in worth(shares).items():
-        records = {"data.minimum_records": spec.data.minimum_records // months * Steps[step]}
-        if spec.synthesis.records:
-            records["synthesis.records"] = spec.synthesis.records // months * Steps[step]
         alone: dict[str, Any] = {"series": None, "model.evidence": {}, "privacy.limit": None}
+        alone |= {name: number // months * Steps[step] for name, number in sizes.items() if number}
         alone["privacy.epsilon"] = epsilon_of(series.epsilon or 1.0, spec.privacy.delta, share)
-        found[step] = error_of(change(spec, alone | records))
+        found[step] = error_of(change(spec, alone))
     return found
 
 
@@ -58,32 +54,23 @@ def facts_of(
     )
     errors = errors_of(spec, series, series.shares, error_of)
     said = [f"a {step} {'alone' if step == 'month' else 'with its months'} {e:.4f}" for step, e in errors.items()]
-    said.append(f"a change from one month to the next {2**0.5 * errors['month']:.4f}")
     numbers = {**errors, "change": 2**0.5 * errors["month"]}
+    said.append(f"a change from one month to the next {numbers['change']:.4f}")
     facts = [Fact("Series", together), Fact("Year", f"two-way tables within: {'; '.join(said)}", numbers)]
     for month in (Fraction(1, 2), Fraction(9, 10)) if series.roll_up else ():
-        other = errors_of(spec, series, _divided(series, month), error_of)
+        rest = (1 - month) / (1 - series.shares["month"])
+        divided = {**{step: share * rest for step, share in series.shares.items()}, "month": month}
+        other = errors_of(spec, series, divided, error_of)
         given = ", ".join(f"{step} {error:.4f}" for step, error in other.items())
         facts.append(Fact("Division", f"with a share of {float(month):g} for the month: {given}", detail=True))
     return facts
 
 
-def _divided(series: SeriesSpec, month: Fraction) -> dict[str, Fraction]:
-    """The shares with another one for the month, and the rest as before."""
-    rest = (1 - month) / (1 - series.shares["month"])
-    return {step: month if step == "month" else share * rest for step, share in series.shares.items()}
-
-
-def best_shares(series: SeriesSpec) -> dict[str, Fraction]:
+def best_shares(series: SeriesSpec) -> dict[Step, Fraction]:
     """The shares with the least sum of variances, each in parts of that of a whole release, by the priorities."""
 
     def cost(shares: Shares) -> float:
-        weights = {str(step): weight for step, weight in series.priorities.items()}
-        return sum(weights.get(step, 1.0) / float(share) for step, share in worth(shares).items())
+        return sum(series.priorities.get(step, 1.0) / float(share) for step, share in worth(shares).items())
 
-    tried: list[dict[str, Fraction]] = []
-    for rest in product(range(1, _GRID), repeat=len(series.roll_up)):
-        if sum(rest) < _GRID:
-            parts = (_GRID - sum(rest), *rest)
-            tried.append({step: Fraction(part, _GRID) for step, part in zip(series.steps, parts, strict=True)})
-    return min(tried, key=cost)
+    parts = (of for of in product(range(1, _GRID + 1), repeat=len(series.steps)) if sum(of) == _GRID)
+    return min((dict(zip(series.steps, (Fraction(p, _GRID) for p in of), strict=True)) for of in parts), key=cost)

@@ -167,12 +167,8 @@ class WholeSynthesisSpec(SummedRelease):
         self._check_regressions()
         if self.discover is not None:
             self._check_discovery(self.discover)
-        beside: dict[str, Any] = {
-            "discover": self.discover,
-            "regressions": self.regressions,
-            "model.prior": self.model.prior,
-        }
-        beside |= {"model.evidence": self.earlier_releases}
+        beside: dict[str, Any] = {"discover": self.discover, "regressions": self.regressions}
+        beside |= {"model.prior": self.model.prior, "model.evidence": self.earlier_releases}
         if self.federated is not None and (given := [name for name, value in beside.items() if value]):
             raise ValueError(f"{given[0]}: clients are asked for sums of tables alone: leave it out, or `federated`")
         return self
@@ -194,13 +190,9 @@ class WholeSynthesisSpec(SummedRelease):
         for name in discover.columns:
             if name not in self.table.names:
                 raise ValueError(f"discover.columns: no attribute is called {name!r}; name attributes of the schema")
-        beside: dict[str, Any] = {
-            "unit": self.unit,
-            "weight": self.weight,
-            "regressions": self.regressions,
-            "rules": self.table.rules,
-        }
-        beside |= {"model.prior": self.model.prior, "model.evidence": self.earlier_releases}
+        beside: dict[str, Any] = {"unit": self.unit, "weight": self.weight, "regressions": self.regressions}
+        beside |= {"rules": self.table.rules, "model.prior": self.model.prior}
+        beside |= {"model.evidence": self.earlier_releases}
         if given := [name for name, value in beside.items() if value]:
             raise ValueError(f"discover: leave {given[0]} out, or declare all attributes")
 

@@ -87,8 +87,8 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
             passes = Passes(attempt, repeated=True)
             count = partial(passes.run, stage="counting pairs")
             counts = SingleCounts(cards, passes.run(single_counts_operator(cards), stage="counting"), count)
-        elif attempt.plan.accuracy_mu or attempt.plan.choices.triple_tables:
-            counts = count_tables(attempt)
+        elif attempt.plan.accuracy_mu or attempt.plan.choices.triple_tables or attempt.plan.choices.high:
+            counts = count_tables(attempt, small=bool(attempt.plan.choices.high))
         else:
             counts = Passes(attempt).run(pair_counts_operator(cards), stage="counting")
         choices, pool = attempt.plan.choices, list[Codes]()
@@ -97,7 +97,7 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
             named = attempt.spec.model.prior
             known = replace(known, prior=prior.counts, rows=prior.rows if named and named.records else None)
         if evidence is not None:
-            known = replace(known, evidence=Evidence(evidence.related, cards), apart=attempt.plan.apart)
+            known = replace(known, evidence=Evidence(evidence.related), apart=attempt.plan.apart)
         account = GaussianAccount(choices.mu, attempt.noise)
         with attempt.stage("fitting") as progress:
             learned = learn(

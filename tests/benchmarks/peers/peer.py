@@ -8,8 +8,12 @@ of dpdist.
 
 import argparse
 import json
+import os
+import sys
 import tempfile
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -59,6 +63,35 @@ def privbayes(codes: np.ndarray, sizes: list[int], epsilon: float, delta: float,
     return _dpmm("privbayes", codes, sizes, epsilon, delta, records)
 
 
+def _pgm(codes: np.ndarray, sizes: list[int]) -> Any:
+    """A data set of private-pgm, of the checkout in DPDIST_PRIVATE_PGM; then its mechanisms can be imported."""
+    checkout = Path(os.environ["DPDIST_PRIVATE_PGM"])
+    sys.path += [str(checkout / "src"), str(checkout / "mechanisms")]
+    from mbi import Dataset, Domain
+
+    frame = frame_of(codes)
+    return Dataset(frame, Domain(list(frame.columns), sizes))
+
+
+def aim_pgm(codes: np.ndarray, sizes: list[int], epsilon: float, delta: float, records: int) -> np.ndarray:
+    """AIM of private-pgm, for all pairs of at most 10,000 cells, with its defaults."""
+    data = _pgm(codes, sizes)
+    from aim import AIM
+
+    pairs = [pair for pair in combinations(data.domain, 2) if data.domain.size(pair) <= 10_000]
+    _, made = AIM(epsilon, delta).run(data, [(pair, 1.0) for pair in pairs], num_synth_rows=records)
+    return made.df.to_numpy().astype(int)
+
+
+def mst_pgm(codes: np.ndarray, sizes: list[int], epsilon: float, delta: float, records: int) -> np.ndarray:
+    """MST of private-pgm."""
+    data = _pgm(codes, sizes)
+    from mst import MST
+
+    made = MST(data, epsilon, delta).df.to_numpy().astype(int)
+    return made[np.random.default_rng().integers(0, len(made), records)] if len(made) != records else made
+
+
 def privbayes_datasynthesizer(
     codes: np.ndarray, sizes: list[int], epsilon: float, delta: float, records: int
 ) -> np.ndarray:
@@ -96,6 +129,8 @@ METHODS = {
     "aim": aim,
     "mst": mst,
     "privbayes": privbayes,
+    "aim-pgm": aim_pgm,
+    "mst-pgm": mst_pgm,
     "privbayes-datasynthesizer": privbayes_datasynthesizer,
 }
 

@@ -5,7 +5,8 @@
 Four fifths of each table go in, as codes of its public schema in `deploy/releases/schemas`; as many records come out,
 at epsilon 0.1, 1, 3 and 8 and delta 1e-9. The last fifth tests what was learned. Each peer runs in an environment of
 its own below the cache folder (`DPDIST_COMPARE_CACHE`, default `~/.cache/dpdist-compare`), made on first use by uv from
-the package index; none of them is a dependency. Ours is the command line as a user runs it, ledger included.
+the package index; none of them is a dependency. Methods of private-pgm need a checkout of August 2025, which
+`DPDIST_PRIVATE_PGM` names. Ours is the command line as a user runs it, ledger included.
 """
 
 import argparse
@@ -78,10 +79,13 @@ class Peer:
 
 
 _DPMM = Peer("dpmm", ("dpmm==0.1.9",))
+_PGM = Peer("private-pgm", ("jax==0.7.2", "attrs", "chex", "matplotlib", "networkx", "optax", "pandas<3", "scipy"))
 PEERS = {
     "aim": _DPMM,
     "mst": _DPMM,
     "privbayes": _DPMM,
+    "aim-pgm": _PGM,
+    "mst-pgm": _PGM,
     "mst-smartnoise": Peer(
         "smartnoise",
         ("mbi==1.1.0", "disjoint-set>=0.9,<0.10", "faker>=17", "smartnoise-sql==1.0.10", "networkx", "scipy"),
@@ -94,6 +98,8 @@ NOTES = {
     "aim": "takes the number of records from the data",
     "mst": "takes the number of records from the data",
     "privbayes": "takes the number of records from the data",
+    "aim-pgm": "takes the number of records from the data",
+    "mst-pgm": "takes the number of records from the data",
     "mst-smartnoise": "takes the number of records and the values that occur from the data",
     "privbayes-datasynthesizer": "pure epsilon; takes the number of records from the data",
 }
@@ -294,7 +300,8 @@ def main() -> None:
     """Compare; print one line per method, write JSON."""
     parser = argument_parser(__doc__)
     parser.add_argument("--tables", nargs="*", choices=list(FILES), default=list(FILES))
-    parser.add_argument("--methods", nargs="*", choices=[*OURS, *PEERS], default=[*OURS, *PEERS])
+    there = [name for name, peer in PEERS.items() if peer is not _PGM or "DPDIST_PRIVATE_PGM" in os.environ]
+    parser.add_argument("--methods", nargs="*", choices=[*OURS, *PEERS], default=[*OURS, *there])
     parser.add_argument("--epsilon", nargs="*", type=float, default=[0.1, 1.0, 3.0, 8.0])
     parser.add_argument("--delta", type=float, default=1e-9)
     parser.add_argument("--rows", type=int, help="records of each table, for a quick look")

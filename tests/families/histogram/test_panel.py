@@ -129,6 +129,40 @@ def test_the_noise_is_the_covariance_that_is_stated(periods: int, changes: int) 
         assert panel.deviations[1] < 2.1
 
 
+@pytest.mark.parametrize(
+    ("kind", "cells", "nearer"),
+    [
+        ("none", 280, 0.5),
+        ("small", 280, 0.6),
+        ("large", 280, 1.0),
+        ("far", 280, 0.7),
+        ("all", 40, 1.0),
+        ("none", 6, 0.8),
+    ],
+)
+def test_shrunk_counts_are_nearer_whatever_changes(kind: str, cells: int, nearer: float) -> None:
+    """In mean over keys, for levels and changes; intervals cover, and sums over all cells are what was measured."""
+    rng, panel, deviation = np.random.default_rng(5), Panel.of(12, 1), 30.0
+    levels, late = np.exp(rng.uniform(2, 9, cells)), np.arange(12)[:, None] >= 5
+    steps = rng.normal(size=(12, cells)).cumsum(0)
+    far, part = 900 * late * (np.arange(cells) % 29 == 3), -0.3 * levels * late * rng.random(cells)
+    moved = {"none": 0 * steps, "small": 3 * steps, "large": 300 * steps, "far": far, "all": part}[kind]
+    true = np.rint(levels + moved).astype(np.int64)
+    errors, covered = [], []
+    for _ in range(3_500 // (cells + 20)):
+        noise = rng.normal(0, deviation * panel.norm / panel.deviations[0], true.shape)
+        measured = panel.measured(true) + np.rint(noise).astype(np.int64)
+        linear, (counts, parts) = panel.solved(measured), panel.shrunk(measured, deviation)
+        np.testing.assert_allclose(counts.sum(1), linear.sum(1), atol=1e-6)
+        covered.append(np.abs(counts - true) < 1.96 * deviation * parts)
+        away = np.array([linear, counts]) - true
+        errors.append([(of**2).mean((1, 2)) for of in (away, np.diff(away, axis=1))])
+    level, changes = np.sqrt([after / before for before, after in np.mean(errors, 0)])
+    assert level < (1 + nearer) / 2 + 0.005
+    assert changes < nearer + 0.005
+    assert 0.93 < np.mean(covered) < 0.98
+
+
 def test_a_release(tmp_path: Path) -> None:
     """Verified, charged once, with the errors that it states; the custodian learns how many values are frozen."""
     spec = PANEL.project(tmp_path)
@@ -151,6 +185,8 @@ def test_a_release(tmp_path: Path) -> None:
     errors = np.array([row["standard_error"] for row in first])
     assert 0.2 < np.sqrt(np.mean((away / errors) ** 2)) < 2.6  # of 18
     assert np.sqrt(np.mean(errors**2)) == pytest.approx(plan.deviations[0], rel=1e-6)
+    nearer = [row["standard_error"] for row in rows if row["of"] != "month x job"]
+    assert np.sqrt(np.mean(np.square(nearer))) < plan.deviations[1]  # of six cells, which tell what they have in common
     (record,) = Path(spec.work).glob("*/run-record.json")
     assert json.loads(record.read_text())["table"]["rows_with_earlier_values"] > 50
     assert not any("earlier_values" in path.read_text() for path in Path(spec.output.path).glob("_*.[jm]*"))

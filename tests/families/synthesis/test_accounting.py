@@ -202,11 +202,11 @@ def test_more_records_and_more_epsilon_are_expected_to_be_closer() -> None:
 def test_the_least_epsilon_reaches_the_accuracy(accuracy: float) -> None:
     request = SolveRequest(accuracy=accuracy, source=Path("unused"))
     found = solve(spec_of(), request)
-    assert found.found.error <= accuracy
+    assert found.plan.expected.error <= accuracy
     less = plan(spec_of(epsilon=0.98 * found.plan.spec.privacy.epsilon)).expected
     assert less.error > accuracy
     assert found.to_json()["epsilon"] == found.plan.spec.privacy.epsilon
-    assert ("Noise limits" in found.explain()) == (found.found.noise >= found.found.sampling)
+    assert ("Noise limits" in found.explain()) == (found.plan.expected.noise >= found.plan.expected.sampling)
 
 
 def test_what_cannot_be_reached_is_refused_with_what_to_do() -> None:

@@ -101,7 +101,8 @@ def test_the_plan_spends_the_budget_and_says_what_for(tmp_path: Path) -> None:
 
 def test_rounds_and_exchanges_can_be_set(tmp_path: Path) -> None:
     choices, default = planned(tmp_path, model={"rounds": 1, "balance": 0}).choices, planned(tmp_path).choices
-    assert choices == replace(default, mu=choices.mu, rounds=1, balance=0)
+    of_one = {name: getattr(default, name) * default.rounds for name in ("high", "high_picks")}  # parts of a round
+    assert choices == replace(default, mu=choices.mu, rounds=1, balance=0, **of_one)
 
 
 def test_a_target_and_priorities_are_weights_of_pairs(tmp_path: Path) -> None:

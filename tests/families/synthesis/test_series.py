@@ -71,9 +71,8 @@ class Transcript:
             assert sigma == other.tables[name][1]
             found += float(((exact - other.tables[name][0]) ** 2).sum()) / sigma**2
         for name, ours in self.picks.items():
-            found += max(
-                (NORMAL.inv_cdf(sum(p)) - NORMAL.inv_cdf(sum(q))) ** 2 for p, q in _tests(ours, other.picks[name])
-            )
+            tests = _tests(ours, other.picks[name])  # none of a pick that can only stop
+            found += max(((NORMAL.inv_cdf(sum(p)) - NORMAL.inv_cdf(sum(q))) ** 2 for p, q in tests), default=0.0)
         return found
 
 
