@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from dpdist.errors import SpecError, VerificationFailed
 from dpdist.families.base.attempt import drawing_key
 from dpdist.inference.published import Published
-from dpdist.model.draw import draw_records
+from dpdist.model.draw import draw_records, weighted_pool
 from dpdist.model.earlier import repeat_evidence
 from dpdist.model.files import PublishedModel, read_model
 from dpdist.privacy.noise import Noise
@@ -79,11 +79,10 @@ def recompute(
 
 
 def _made_again(manifest: Manifest, model: PublishedModel) -> Iterator[tuple[PartRecord, pa.Table]]:
-    noise, start = Noise(bytes.fromhex(model.key)), 0
+    noise, start, rules = Noise(bytes.fromhex(model.key)), 0, manifest.table.forbidden
+    pool = None if model.fitted.adjustment is None else weighted_pool(model.fitted, noise, rules)
     for index, part in enumerate(manifest.parts):
-        columns = draw_records(
-            model.fitted, noise, index, part.rows, rounds=model.rounds, rules=manifest.table.forbidden
-        )
+        columns = draw_records(model.fitted, noise, index, part.rows, rounds=model.rounds, rules=rules, pool=pool)
         codes = [
             column.astype(attribute.dtype) for column, attribute in zip(columns, manifest.table.attributes, strict=True)
         ]

@@ -18,19 +18,21 @@ L1_OF_NOISE = math.sqrt(2 / math.pi)  # mean of |Z| for a standard normal Z
 EMPTY = 0.2  # what a fitted cell of an empty table keeps of the noise, in deviations: the fit allows no negative counts
 # cells of all pair tables of the model's codes, where those of the values do not fit a worker
 MOST_CODED_CELLS = MAX_PAIR_CELLS // 16
+OF_ERROR = 2 / 3  # power of tables' errors that gives the weights with the least sum of them
 PUBLIC_MISFIT = 0.01  # share of the noisy misfit that says whether public rows are near enough to be released
 # a second coarse copy where everything by an attribute matters: a mean by its values takes few cells
 SECOND_COPY = (10, 4)
 FEWEST = 4  # fewest pairs of a round, and fewest triples
-MOST_TRIPLES = 40  # triples that are measured at most: their noise grows with the root of their number
+MOST_TRIPLES = 80  # triples that are measured at most: their noise grows with the root of their number
 MOST_ROUNDS = 5000  # rounds of balancing at most
 TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
 
 _ROUNDS = 4  # of them: each is a message of every client
 GRIDS = 0.12  # share of the small tables of all pairs that pairs are picked from, where no distance may be seen
 
-# shares of the triples' tables and of their picks, where there are any; raking's tables have so much less
-_TRIPLES, _TRIPLE_PICKS = 0.1, 0.01
+# shares of the tables of the most triples, fewer have less, and of all picks; raking's tables have so much less
+_TRIPLES, _TRIPLE_PICKS = 0.3, 0.01
+_POOLS = 2  # parts of the pool where triples are measured: one has more noise of sampling than they have
 # parts of the share of a round that tables of small sets and their picks may take, how many are measured at most in a
 # round, and in which of the last rounds
 _HIGH, _HIGH_PICKS, MOST_HIGH, HIGH_ROUNDS = 0.7, 0.1, 8, 2
@@ -107,8 +109,8 @@ def is_wide(cardinalities: Sequence[int]) -> bool:
     return largest > MAX_PAIR_CELLS // 4 or cells_of_pairs(cardinalities) > MAX_PAIR_CELLS
 
 
-def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int = 1, raking: bool = True) -> Choices:
-    """The default choices for a minimum of `records` and `parts`; without `raking` for models that are conditioned."""
+def choose(cardinalities: Sequence[int], *, records: int, mu: float, raking: bool = True) -> Choices:
+    """The default choices for a minimum of `records`; without `raking` for models that are conditioned."""
     d = len(cardinalities)
     number = d * (d - 1) // 2
     one_way = Choices(mu=mu, **_ONE_WAY_ONLY)
@@ -125,9 +127,8 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, parts: int 
         per_round=per_round,
         cells=int(min(max((6 if number > _MANY else 16) * records, 150_000), 600_000)),
         balance=0 if number > 1000 or is_wide(cardinalities) else 150,  # it holds tables of all pairs of values
+        pool_rows=(rows := int(min(max(4 * records, 200_000), 1_000_000))),
     )
-    rows, parts = int(min(max(4 * records, 200_000), 1_000_000)), min(max(parts, 1), 8)  # whole parts use it in turn
-    found = replace(found, pool_parts=parts, pool_rows=rows // parts)
     if number > _MANY:
         found = replace(found, rounds=5)
     found = _with_shares(found, cardinalities, records=records)
@@ -147,11 +148,13 @@ def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: in
     """With as many triples as the records are enough for: their noise grows with the root of their number."""
     fitting = sum(math.prod(cells) <= TRIPLE_CELLS for cells in combinations(cardinalities, 3))
     enough = int((records * choices.mu / _RESOLVED) ** 2 * _TRIPLES)
-    number = min(enough, MOST_TRIPLES, fitting // 4)
+    number = min(enough, MOST_TRIPLES, fitting // 2)
     if number < FEWEST:
         return choices
-    rake = choices.rake - _TRIPLES - _TRIPLE_PICKS
-    return replace(choices, triples=_TRIPLES, triple_picks=_TRIPLE_PICKS, triple_tables=number, rake=rake)
+    choices = replace(with_sums(choices), pool_parts=_POOLS, iterations=(45,), sweeps=5)
+    share = _TRIPLES * number / MOST_TRIPLES
+    rake = choices.rake - share - _TRIPLE_PICKS
+    return replace(choices, triples=share, triple_picks=_TRIPLE_PICKS, triple_tables=number, rake=rake)
 
 
 def with_high(choices: Choices, cardinalities: Sequence[int]) -> Choices:

@@ -67,7 +67,7 @@ def _evidence(
         model = {t: table.astype(np.float64) for t, table in fitting_triples(released).items()}
         triples = measure_triples(fitting_triples(exact), model, choices=choices, account=account)
     else:
-        triples = Triples((), (), 0.0)
+        triples = Triples((), (), np.zeros(0))
     away = 0.0
     if accuracy_mu:
         number = released.pairs.total
@@ -78,7 +78,10 @@ def _evidence(
         math.fsum((float(table[-1]) - half) / sigma**2 for table, sigma in one_way),
         _of_picked(measured, half),
         math.fsum((float(table[-1, -1]) - half) / sigma**2 for table, sigma in cells),
-        math.fsum((float(table[-1]) - half) / triples.sigma**2 for table in triples.tables),
+        math.fsum(
+            (float(table[-1]) - half) / sigma**2
+            for table, sigma in zip(triples.tables, triples.sigmas.tolist(), strict=True)
+        ),
         away,
     ]
     return np.array([math.fsum(parts), *parts, len(pairs), first, measured.all_pairs is not None], np.float64)

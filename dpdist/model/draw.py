@@ -9,6 +9,7 @@ key and its number.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,7 +21,8 @@ from dpdist.privacy.noise import Noise
 from dpdist.spec.rules import Rules, a_record, broken_by
 
 MOST_REDRAWS = 32  # how often rows that break a rule are drawn again, at most. Public, as the rules are.
-FORMAT = 1  # of how a model and a key give records: weights of a pool belong to the rows that the pool was drawn with
+FORMAT = 2  # of how a model and a key give records: weights of a pool belong to the rows that the pool was drawn with
+_GOLDEN = 0x9E3779B97F  # the golden ratio less 1, in units
 LARGEST_PART = 1 << 20  # most rows of a part: rows times `UNIT` stay below 2**61
 
 
@@ -37,20 +39,22 @@ def draw_part(fitted: Fitted, noise: Noise, name: str, rows: int) -> Codes:
     if not 1 <= rows <= LARGEST_PART:
         raise ValueError(f"a part has from 1 to {LARGEST_PART} rows, got {rows}")
     codes: Codes = [np.zeros(0, np.uint8)] * len(fitted.cardinalities)
+    by_size = sorted(range(len(codes)), key=lambda a: -fitted.cardinalities[a])
     for step in fitted.steps:
         groups = np.zeros(rows, np.min_scalar_type(len(step.cumulative)))
         for parent in step.parents:
             groups *= groups.dtype.type(fitted.cardinalities[parent])
             groups += codes[parent]
-        codes[step.attribute] = rounded_groups(groups, step.cumulative, noise, f"{name}/{step.attribute}")
+        others = [codes[a] for a in by_size if len(codes[a]) and a not in step.parents]
+        codes[step.attribute] = rounded_groups(groups, step.cumulative, noise, f"{name}/{step.attribute}", others)
     columns: Codes = []
     for i, (attribute, size) in enumerate(zip(fitted.fine, fitted.domain, strict=True)):
         dtype, merged = np.min_scalar_type(size - 1), np.flatnonzero(fitted.values[i] < 0)
         column = fitted.values[i].astype(dtype)[codes[attribute]]
         if len(merged):
             rows_of = np.flatnonzero(codes[attribute] == merged[0])
-            group = np.zeros(len(rows_of), np.uint8)
-            chosen = rounded_groups(group, fitted.rare_cumulative[i], noise, f"{name}/rare/{i}")
+            group, others = np.zeros(len(rows_of), np.uint8), [codes[a][rows_of] for a in by_size]
+            chosen = rounded_groups(group, fitted.rare_cumulative[i], noise, f"{name}/rare/{i}", others)
             column[rows_of] = fitted.rare[i][chosen]
         columns.append(column)
     return columns
@@ -95,11 +99,11 @@ def draw_records(
     *,
     rounds: int,
     rules: Rules = (),
-    pool: Sequence[Codes] | None = None,
+    pool: WeightedPool | None = None,
 ) -> Codes:
-    """The records of one part: from the model, or a systematic sample by weight of a part of the pool, in its order.
+    """The records of one part: from the model, or a systematic sample by weight of the pool, in its order.
 
-    The parts of the pool serve in turn, and are drawn again where they are not given. The records are balanced against
+    The pool is drawn again where it is not given. The records are balanced against
     a second sample as large (`rounds`), and put in a random order.
     """
     name = f"records/{part}"
@@ -116,31 +120,55 @@ def draw_records(
     return [column[mixed] for column in columns]
 
 
+@dataclass(frozen=True, eq=False)
+class WeightedPool:
+    """The rows of a pool in lexicographic order."""
+
+    columns: Codes
+    cumulative: Counts  # of the rows' weights, each below 2**41
+
+    @classmethod
+    def of(cls, fitted: Fitted, parts: Sequence[Codes]) -> WeightedPool:
+        """All parts with the weights of a model's adjustment, or with equal ones."""
+        columns = [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
+        order = _lexicographic(columns, fitted.domain)
+        columns = [column[order] for column in columns]
+        weights = None if fitted.adjustment is None else fitted.adjustment.weights(columns, fitted.domain)
+        if weights is None or not weights.any():
+            weights = np.ones(len(order), np.int64)
+        return cls(columns, np.cumsum(weights))
+
+    def sample(self, number: int, word: int) -> Codes:
+        """A systematic sample with replacement by one random word; those of words far apart lie between each other."""
+        total = int(self.cumulative[-1])
+        whole, rest = divmod(total, max(number, 1))
+        places = np.arange(number, dtype=np.int64)
+        steps = places * whole + (places * rest + (word * total >> 64)) // max(number, 1)
+        taken = np.searchsorted(self.cumulative, steps, side="right")
+        return [column[taken] for column in self.columns]
+
+
+def weighted_pool(fitted: Fitted, noise: Noise, rules: Rules) -> WeightedPool:
+    """The pool of a model with an adjustment."""
+    parts = [pool_part(fitted, noise, p, fitted.pool_rows, rules) for p in range(fitted.pool_parts)]
+    return WeightedPool.of(fitted, parts)
+
+
 def _samples(
-    fitted: Fitted, noise: Noise, part: int, names: list[str], rows: int, rules: Rules, held: Sequence[Codes] | None
+    fitted: Fitted,
+    noise: Noise,
+    part: int,
+    names: list[str],
+    rows: int,
+    rules: Rules,
+    held: WeightedPool | None,
 ) -> list[Codes]:
-    """Samples of the model, or of a part of the pool by weight."""
+    """Samples of the model, or of the pool by weight."""
     if fitted.adjustment is None:
         return [kept_part(fitted, noise, name, rows, rules) for name in names]
-    number = part % fitted.pool_parts
-    pool = pool_part(fitted, noise, number, fitted.pool_rows, rules) if held is None else held[number]
-    weights = fitted.adjustment.weights(pool, fitted.domain)
-    order = _lexicographic(pool, fitted.domain)
-    words = [int(noise.words(f"{name}/taken", 1)[0]) for name in names]
-    taken = [order[_systematic(weights[order], rows, word)] for word in words]
-    return [[column[rows] for column in pool] for rows in taken]
-
-
-def _systematic(weights: Counts, number: int, word: int) -> Counts:
-    """Positions of a systematic sample with replacement, by integer weights below 2**41 and one random word."""
-    cumulative = np.cumsum(weights)
-    total = int(cumulative[-1])
-    if total <= 0:
-        return np.arange(number) % len(weights)
-    whole, rest = divmod(total, number)
-    places = np.arange(number, dtype=np.int64)
-    steps = places * whole + (places * rest + (word * total >> 64)) // number
-    return np.searchsorted(cumulative, steps, side="right")
+    held = held or weighted_pool(fitted, noise, rules)
+    word, before = int(noise.words("records/taken", 1)[0]), part * len(names)
+    return [held.sample(rows, (word + (before + k) * (_GOLDEN << 24)) % (1 << 64)) for k in range(len(names))]
 
 
 def _lexicographic(columns: Codes, cardinalities: tuple[int, ...]) -> Counts:
@@ -158,20 +186,32 @@ def _lexicographic(columns: Codes, cardinalities: tuple[int, ...]) -> Counts:
     return stable_order(*keys)
 
 
-def rounded_groups(groups: Unsigned, cumulative: Cumulative, noise: Noise, name: str) -> Unsigned:
-    """A value for each row: within each group (a row of `cumulative`) counts of values are rounded systematically. With
-    an offset u in [0, 1), row j of r in random order gets the value whose interval holds ``(j + u) / r``.
+def rounded_groups(
+    groups: Unsigned, cumulative: Cumulative, noise: Noise, name: str, others: Sequence[Unsigned] = ()
+) -> Unsigned:
+    """A value for each row: within each group (a row of `cumulative`) counts of values are rounded systematically: with
+    an offset u in [0, 1), a row of rank j of r gets the value whose interval holds ``(j + u) / r``. Ranks run evenly
+    through the rows in the order of `others`, so that values are also even among rows that these have in common.
     """
     rows, sizes = len(groups), np.bincount(groups, minlength=len(cumulative))
     present = np.flatnonzero(sizes)
-    # 32 random bits order the rows of a group; equal ones keep their order
-    bits = noise.words(f"{name}/order", -(-rows // 2)).astype("<u8", copy=False).view("<u4")[:rows]
-    order = stable_order(groups, bits)
-    offsets = noise.integers(f"{name}/offset", len(cumulative), high=UNIT)[present]
+    keys, room = [groups], 64 - rows.bit_length() - len(cumulative).bit_length()
+    for other in others:
+        room -= int(other.max(initial=0)).bit_length()
+        keys += [other] if room >= 0 else []
+    order = stable_order(*keys)
+    offsets, turns = (noise.integers(f"{name}/{of}", len(sizes), high=UNIT)[present] for of in ("offset", "turn"))
+    sizes = sizes[present]
     # rows j < (cumulative * size - offset) / UNIT, rounded up, have a value up to this one
-    ends = -((offsets[:, None] - cumulative[present] * sizes[present, None]) >> UNIT_BITS)
+    ends = -((offsets[:, None] - cumulative[present] * sizes[:, None]) >> UNIT_BITS)
     counts = np.diff(np.maximum(ends, 0), axis=1, prepend=0)
     size = cumulative.shape[1]
-    values = np.empty(rows, np.min_scalar_type(size - 1))
-    values[order] = np.repeat(np.tile(np.arange(size, dtype=values.dtype), len(present)), counts.ravel())
+    ranked = np.repeat(np.tile(np.arange(size, dtype=np.min_scalar_type(size - 1)), len(present)), counts.ravel())
+    strides = np.maximum((sizes * _GOLDEN) >> UNIT_BITS, 1)
+    while (shared := np.gcd(strides, sizes) > 1).any():
+        strides += shared
+    starts, each = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(sizes)), sizes)
+    ranks = (np.arange(rows) - starts[each]) * strides[each] + turns[each] % sizes[each]
+    values = np.empty_like(ranked)
+    values[order] = ranked[ranks % sizes[each] + starts[each]]
     return values

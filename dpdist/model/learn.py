@@ -18,7 +18,7 @@ import numpy as np
 from dpdist.accuracy.tables import Attributes, Tables
 from dpdist.data.count import PairCounts
 from dpdist.model.account import GaussianAccount, Measurements, measurements_of
-from dpdist.model.choices import EMPTY, L1_OF_NOISE, Choices
+from dpdist.model.choices import EMPTY, L1_OF_NOISE, OF_ERROR, Choices
 from dpdist.model.coding import Coding, Levels, PairTables, SingleCounts, coding_of, is_kept, recode
 from dpdist.model.evidence import Evidence
 from dpdist.model.fitted import Fitted, fitted_of
@@ -37,7 +37,6 @@ from dpdist.spec.rules import Rules
 from dpdist.storage.stored import Stored
 
 REST = 0.02  # a smaller share of the account is not spent
-_OF_ERROR = 2 / 3  # power of errors that gives the weights with the least sum of them
 _REMEMBERED = 4  # rounds in which tables of earlier releases enter the model
 
 
@@ -87,8 +86,8 @@ def measure(
         choices = known.apart or choices
     coding, tables = _coded(counts, one_way, choices, known, in_rounds)
     learner = Learner(tables, coding, one_way, account, choices, rules, given=known.given)
-    if choices.pairs_first and isinstance(counts, AskedCounts):
-        all_pairs = _all_pairs(counts, choices, account)
+    if choices.pairs_first and choices.rounds and in_rounds is None and not isinstance(counts, SingleCounts):
+        all_pairs = _all_pairs(counts, choices, account, _weights(learner))
         own = Evidence.of_pairs(coding, all_pairs.tables, all_pairs.sigmas.tolist())
         learner.remember(own, most=choices.cells, rounds=choices.rounds, iterations=choices.iterations[-1])
         return Measured(learner, all_pairs)
@@ -115,8 +114,7 @@ def measure(
         learner.refit(choices.iterations[-1])
     if choices.rake and not isinstance(counts, SingleCounts):
         if not (choices.misfit or choices.grids) or _worth_raking(learner, counts, choices):
-            weights = None if learner.evidence is None else _weights(learner)
-            return Measured(learner, _all_pairs(counts, choices, account, weights))
+            return Measured(learner, _all_pairs(counts, choices, account, _weights(learner)))
         _more_rounds(learner, choices, carried)
     if (share := _left(account, choices)) > REST:  # for which no pair was picked
         learner.measure_again(counts, share)
@@ -181,7 +179,7 @@ def _weights(learner: Learner) -> list[float]:
     sigma = float(learner.account.deviations(learner.choices.rake, [1.0] * len(pairs))[0])
     tables = [learner.marginals[min(fine[i], fine[j]), max(fine[i], fine[j])] for i, j in pairs]
     errors = [float(np.minimum(L1_OF_NOISE * sigma, records * table + EMPTY * sigma).sum()) for table in tables]
-    return [max(error, 1.0) ** _OF_ERROR for error in errors]
+    return [max(error, 1.0) ** OF_ERROR for error in errors]
 
 
 def _left(account: GaussianAccount, choices: Choices) -> float:

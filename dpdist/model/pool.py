@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dpdist.accuracy.tables import Attributes, Tables, triples_of
 from dpdist.data.count import Number
 from dpdist.model.account import GaussianAccount
-from dpdist.model.choices import EMPTY, HIGH_ROUNDS, L1_OF_NOISE, MOST_HIGH, TRIPLE_CELLS, Choices
+from dpdist.model.choices import EMPTY, HIGH_ROUNDS, L1_OF_NOISE, MOST_HIGH, OF_ERROR, TRIPLE_CELLS, Choices
 from dpdist.model.coding import Coding, Pair
 from dpdist.model.descent import TableMeasurement
 from dpdist.model.draw import pool_part
@@ -128,8 +128,8 @@ class Pool:
         shares = self._rows.shares(exact)
         expected = {triple: shares[triple].ravel() * self._records for triple in exact}
         found = measure_triples(exact, expected, choices=self._choices, account=account, groups=groups)
-        for triple, table in zip(found.attributes, found.tables, strict=True):
-            self._aim(triple, table, found.sigma, shares[triple])
+        for triple, table, sigma in zip(found.attributes, found.tables, found.sigmas.tolist(), strict=True):
+            self._aim(triple, table, sigma, shares[triple])
             below = targets_in(triple, {scope: share for scope, share in self._targets.items() if len(scope) < 3})
             for _ in range(_SWEEPS):  # its sums have more noise than the tables of its pairs
                 self._targets[triple] *= block_change(self._targets[triple], below, 1.0)
@@ -167,7 +167,7 @@ class Triples:
 
     attributes: tuple[Attributes, ...]
     tables: tuple[NDArray[np.int64], ...]  # flat
-    sigma: float
+    sigmas: NDArray[np.float64]
 
 
 def measure_triples(
@@ -199,9 +199,10 @@ def measure_triples(
             valid=lambda picked: lambda triple: True,
         )
     if not picked:
-        return Triples((), (), 0.0)
-    noisy, sigmas = account.measure("triples", [exact[triple] for triple in picked], share=choices.triples)
-    return Triples(tuple(picked), tuple(noisy), float(sigmas[0]))
+        return Triples((), (), np.zeros(0))
+    weights = [max(_error(expected[triple], sigma), 1.0) ** OF_ERROR for triple in picked]
+    noisy, sigmas = account.measure("triples", [exact[t] for t in picked], share=choices.triples, weights=weights)
+    return Triples(tuple(picked), tuple(noisy), sigmas)
 
 
 def triple_scores(
@@ -215,7 +216,7 @@ def triple_scores(
     return np.array(scores, np.int64)
 
 
-def _error(model: Counts, sigma: float) -> float:
+def _error(model: Counts | Floats, sigma: float) -> float:
     """What measuring a table with noise of this deviation leaves."""
     return float(np.minimum(L1_OF_NOISE * sigma, model + EMPTY * sigma).sum())
 

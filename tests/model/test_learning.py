@@ -22,7 +22,7 @@ from dpdist.model.account import GaussianAccount
 from dpdist.model.balance import CELL_BITS, PairIndex, TableRows, balance
 from dpdist.model.choices import HIGH_ROUNDS, Choices, choose, with_high
 from dpdist.model.coding import coding_of, recode
-from dpdist.model.draw import _lexicographic, draw_part, draw_records, pool_part, rounded_groups
+from dpdist.model.draw import WeightedPool, _lexicographic, draw_part, draw_records, pool_part, rounded_groups
 from dpdist.model.fitted import UNIT, cumulative_of, power_of_two, units_of
 from dpdist.model.learn import Learned
 from dpdist.model.one_way import OneWay, combine, expected_counts, merge_rare
@@ -233,6 +233,19 @@ def test_groups_are_rounded_to_a_record() -> None:
         assert np.abs(sizes - expected).max() < 1 + 1e-6
 
 
+def test_values_are_even_among_rows_that_have_others_in_common() -> None:
+    """Within each of 40 values of another attribute by less than half of what rows in a random order would be off."""
+    rng = np.random.default_rng(6)
+    weights, groups = rng.gamma(2.0, size=(3, 5)), np.sort(rng.integers(0, 3, 20_000, np.uint8))
+    other = rng.integers(0, 40, len(groups)).astype(np.uint8)
+    values = rounded_groups(groups, cumulative_of(weights), KEY, "even", [other])
+    shares = (weights / weights.sum(1, keepdims=True))[groups]
+    found, expected = np.zeros((40, 5)), np.zeros((40, 5))
+    np.add.at(found, (other, values), 1)
+    np.add.at(expected, other, shares)
+    assert ((found - expected) ** 2).sum() < 0.25 * (expected * (1 - expected / expected.sum(1, keepdims=True))).sum()
+
+
 SIZES = [
     (3,),
     (2, 3, 300, 70_000, 5),
@@ -336,11 +349,12 @@ def test_raked_records_are_like_the_table() -> None:
     assert distance(drawn, truth) < 0.02
     fitted = learned.fitted
     pool = [pool_part(fitted, DRAWING, p, fitted.pool_rows, ()) for p in range(fitted.pool_parts)]
-    held = [draw_records(fitted, DRAWING, p, 20_000, rounds=0, pool=pool) for p in (0, 1)]
+    whole = WeightedPool.of(fitted, pool)
+    held = [draw_records(fitted, DRAWING, p, 20_000, rounds=0, pool=whole) for p in (0, 1)]
     for part, again in zip(parts, held, strict=True):
         for column, other in zip(part, again, strict=True):
             np.testing.assert_array_equal(column, other)
-    turned = pool[::-1]
+    turned = WeightedPool.of(fitted, pool[:1])
     other = draw_records(fitted, DRAWING, 0, 20_000, rounds=0, pool=turned)  # what is held is what is taken from
     assert any(not np.array_equal(a, b) for a, b in zip(parts[0], other, strict=True))
 
@@ -472,13 +486,14 @@ def test_triples_are_picked_where_the_model_misses_and_within_the_account() -> N
     expected = {(0, 1, 2): exact[0, 1, 2] + 0.0, (0, 1, 3): np.full(24, float(exact[0, 1, 3].sum()))}
     found = measure_triples(exact, expected, choices=choices, account=account)
     assert found.attributes == ((0, 1, 3),)
-    assert np.abs(found.tables[0] - exact[0, 1, 3]).max() < 8 * found.sigma
+    assert np.abs(found.tables[0] - exact[0, 1, 3]).max() < 8 * found.sigmas[0]
     assert account.left == pytest.approx(0.75, abs=1e-3)
 
 
 def test_many_records_have_triples_and_few_have_none() -> None:
     cards = (51, 79, 8, 24, 5, 25, 5, 2, 99, 2, 2)
-    assert choose(cards, records=1_200_000, mu=0.18).triple_tables == 39
+    many = choose(cards, records=1_200_000, mu=0.18)
+    assert (many.triple_tables, many.pairs_first, many.picks) == (79, True, 0)  # the model is of the pairs' tables
     assert choose(cards, records=1_200_000, mu=0.02).triple_tables == 0
     assert choose(cards, records=100_000, mu=0.18).triple_tables == 0
     assert choose(CARDS, records=10**8, mu=2.0).triple_tables == 0  # there are four triples

@@ -375,10 +375,9 @@ def _earlier(spec: WholeSynthesisSpec) -> dict[str, tuple[str, ...]]:
 def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     """The choices that the spec does not make."""
     m = len(spec.table.attributes)
-    parts = spec.records // spec.output.rows_per_part  # whole ones: each uses as much of the pool as any other
     sizes = spec.presumed.cardinalities
     widening = spec.widening(len(spec.clients))
-    found = choose(sizes, records=spec.expected_records, mu=mu / widening, parts=parts, raking=not is_wide(sizes))
+    found = choose(sizes, records=spec.expected_records, mu=mu / widening, raking=not is_wide(sizes))
     if any(len(priority.attributes) == 1 for priority in spec.model.priorities):
         found = replace(found, coarse=(*found.coarse, SECOND_COPY))
     if spec.federated is not None:

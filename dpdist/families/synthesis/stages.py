@@ -37,7 +37,7 @@ from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.model.account import GaussianAccount, Measurements
 from dpdist.model.choices import is_wide
 from dpdist.model.coding import SingleCounts, single_counts_operator
-from dpdist.model.draw import draw_records
+from dpdist.model.draw import WeightedPool, draw_records, weighted_pool
 from dpdist.model.evidence import Evidence
 from dpdist.model.files import model_files
 from dpdist.model.fitted import Fitted
@@ -112,7 +112,7 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
         if evidence is not None:
             learned.report["evidence"] = evidence.named
         if pool and attempt.executor.in_process:
-            attempt.keep(_Pool(learned.fitted, pool))
+            attempt.keep(_Pool(learned.fitted, WeightedPool.of(learned.fitted, pool)))
         return learned
 
     learned = attempt.stored(Learned, make)
@@ -175,10 +175,10 @@ class SynthesisSession(SummingSession):
 
 @dataclass(frozen=True, eq=False)
 class _Pool:
-    """The parts of a model's pool, as learning drew them: tasks of this process need not draw them again."""
+    """A model's pool, as learning drew it: tasks of this process need not draw them again."""
 
     fitted: Fitted
-    parts: list[Codes]
+    rows: WeightedPool
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +189,6 @@ class _Source:
     key: KeyRef
     rounds: int
     schema: Schema
-    pool: list[Codes] | None
 
 
 def draw(attempt: SynthesisAttempt) -> ReleasedRecords:
@@ -200,8 +199,9 @@ def draw(attempt: SynthesisAttempt) -> ReleasedRecords:
     executor = executor_here(attempt)
     task = executor.tasks("records")
     rounds, schema, pool = attempt.plan.choices.balance, attempt.spec.table, _held_pool(attempt)
-    source = task.constant("model", _Source(fitted, attempt.drawing_key, rounds, schema, pool))
-    parts = [task("part", _part, source, part, rows) for part, rows in enumerate(attempt.plan.parts)]
+    source = task.constant("model", _Source(fitted, attempt.drawing_key, rounds, schema))
+    held = task("pool", _weighted, source) if pool is None else task.constant("pool", pool)
+    parts = [task("part", _part, source, held, part, rows) for part, rows in enumerate(attempt.plan.parts)]
     return ReleasedRecords(parts, executor, key=attempt.drawing_key)
 
 
@@ -216,13 +216,13 @@ def _tilts(schema: Schema, measurements: Measurements) -> dict[str, tuple[int, .
     return found
 
 
-def _held_pool(attempt: SynthesisAttempt) -> list[Codes] | None:
-    """The pool, where tasks find it in memory; None where they draw their part of it."""
+def _held_pool(attempt: SynthesisAttempt) -> WeightedPool | None:
+    """The pool, where tasks find it in memory; None where they draw it."""
     try:
         pool = attempt.result(_Pool)
     except LookupError:  # none exists, or an earlier process learned the model
         return None
-    return pool.parts if pool.fitted.equals(attempt.result(Learned).fitted) else None  # what was stored first counts
+    return pool.rows if pool.fitted.equals(attempt.result(Learned).fitted) else None  # what was stored first counts
 
 
 def measure(attempt: SynthesisAttempt) -> ReleaseAccuracy | None:
@@ -288,7 +288,14 @@ def publish_model(attempt: SynthesisAttempt) -> None:
     attempt.files = tuple(write_file(attempt.output, attempt.id, name, content) for name, content in contents.items())
 
 
-def _part(source: _Source, part: int, rows: int) -> Codes:
+def _weighted(source: _Source) -> WeightedPool | None:
+    """The pool that records are taken from, where there is one."""
+    if source.fitted.adjustment is None:
+        return None
+    return weighted_pool(source.fitted, load_noise(source.key), source.schema.forbidden)
+
+
+def _part(source: _Source, pool: WeightedPool | None, part: int, rows: int) -> Codes:
     rules, noise = source.schema.forbidden, load_noise(source.key)
-    columns = draw_records(source.fitted, noise, part, rows, rounds=source.rounds, rules=rules, pool=source.pool)
+    columns = draw_records(source.fitted, noise, part, rows, rounds=source.rounds, rules=rules, pool=pool)
     return [column.astype(attribute.dtype) for column, attribute in zip(columns, source.schema.attributes, strict=True)]
