@@ -32,7 +32,8 @@ EARLIER: Final = {"month": "????-[01][0-9]*", "quarter": "????-q[1-4]*", "year":
 """Patterns of the folders of earlier periods of each kind."""
 
 Month = Annotated[str, Field(pattern=f"^{MONTH}$")]
-Label = Annotated[str, Field(pattern=rf"^(?:{MONTH}|\d{{4}}-(?:q[1-4]|year))$")]
+_LABEL = rf"(?:{MONTH}|\d{{4}}-(?:q[1-4]|year))"
+Label = Annotated[str, Field(pattern=f"^{_LABEL}$")]
 
 
 class SeriesSpec(Section):
@@ -109,7 +110,7 @@ def periods_of(month: str) -> tuple[str, str]:
 def times_of(labels: Sequence[str]) -> list[int]:
     """When releases are of: periods of one kind by the calendar, which may miss some; others one after another."""
     periods = [re.sub(r"-v\d+\Z", "", label) for label in labels]
-    kinds = {step_of(period) if _LABEL.fullmatch(period) else None for period in periods}
+    kinds = {step_of(period) if re.fullmatch(_LABEL, period) else None for period in periods}
     kind = kinds.pop() if len(kinds) == 1 else None
     if kind is None:
         return list(range(len(labels)))
