@@ -19,7 +19,7 @@ _STATISTICS = {
     "cell": "The cell, value or bin that it is about.",
     "noisy": "The statistic with its noise, as it was charged.",
     "value": "The same after what the public knows of it.",
-    "standard_error": "Of the noise.",
+    "standard_error": "Of the value, by its noise.",
 }
 _TYPES = {"int": "integer", "uint": "integer", "double": "number", "bool": "boolean"}
 _TYPES |= {"date32": "date", "timestamp": "datetime"}

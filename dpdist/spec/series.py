@@ -26,13 +26,13 @@ from dpdist.spec.validation import validated
 Step = Literal["month", "quarter", "year"]
 Steps: Final[dict[Step, int]] = {"month": 1, "quarter": 3, "year": 12}
 KEPT: Final = Fraction(1, 64)  # of delta, for draws: a third of it for the release of each period
-MONTH: Final = r"\d{4}-(?:0[1-9]|1[0-2])"
+MONTH: Final = r"[12]\d{3}-(?:0[1-9]|1[0-2])"
 FIELD: Final = re.compile(r"\{date(?::([^{}]*))?\}")
 EARLIER: Final = {"month": "????-[01][0-9]*", "quarter": "????-q[1-4]*", "year": "????-year*"}
 """Patterns of the folders of earlier periods of each kind."""
 
 Month = Annotated[str, Field(pattern=f"^{MONTH}$")]
-_LABEL = rf"(?:{MONTH}|\d{{4}}-(?:q[1-4]|year))"
+_LABEL = rf"(?:{MONTH}|[12]\d{{3}}-(?:q[1-4]|year))"
 Label = Annotated[str, Field(pattern=f"^{_LABEL}$")]
 
 
@@ -159,7 +159,8 @@ def in_period(tree: Mapping[str, Any], *, day: date | None) -> dict[str, Any]:
         raise SpecError(f"series.period: {period} is no period of the series: see `first`, `skip` and `roll_up`")
     if "evidence" in model:
         raise SpecError("model.evidence: a series names its own earlier releases: leave it out")
-    paths = [data.get("path")] if isinstance(data.get("path"), str) else data.get("path") or ()
+    given = data.get("path") or ()
+    paths = given if isinstance(given, list | tuple) else [given]
     if any(len({filled(path, date(*one)) for one in ((2025, 1, 1), (2026, 1, 1), (2026, 2, 1))}) < 3 for path in paths):
         raise SpecError("data.path: of a series, write the month as {date:%Y-%m}")
     data["path"] = [filled(path, date.fromisoformat(f"{month}-01")) for month in months for path in paths]
@@ -177,7 +178,7 @@ def in_period(tree: Mapping[str, Any], *, day: date | None) -> dict[str, Any]:
     label = series.named(period)
     output["path"] = f"{place}/{label}"
     out["series"] = {**tree["series"], "period": period, "epsilon": whole}
-    return out | {"name": f"{out.get('name')}-{label}"}
+    return out | ({"name": f"{out['name']}-{label}"} if out.get("name") else {})
 
 
 def day_of(text: Any, day: date | None = None) -> date:

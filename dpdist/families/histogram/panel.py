@@ -92,7 +92,7 @@ class Panel:
         level, change = (part * scale for part in self.deviations)
         alone = scale * math.sqrt(periods)
         text = (
-            f"{followed} over {periods} periods with {changes} changes at most; later ones are not counted. Deviation "
+            f"{followed} over {periods} periods with at most {changes} changes; later ones are not counted. Deviation "
             f"of a level {level:.4g}, of a change from one period to the next {change:.4g}; with independent noise "
             f"{alone:.4g} and {math.sqrt(2) * alone:.4g}"
         )

@@ -49,8 +49,8 @@ def facts_of(
     """The year: what is charged together, errors of each kind of period, and what other divisions give."""
     shares = ", ".join(f"{step} {float(share):.3g}" for step, share in series.shares.items())
     together = (
-        f"{series.period}; a record is in one period of each kind ({shares} of mu^2), so all its releases together are "
-        f"({series.epsilon:g}, {upwards(spec.privacy.delta)})-DP; a corrected version comes on top"
+        f"{series.period}; a record is in one period of each kind ({shares} of mu^2), so all its releases with these "
+        f"settings are together ({series.epsilon:g}, {upwards(spec.privacy.delta)})-DP; a correction comes on top"
     )
     errors = errors_of(spec, series, series.shares, error_of)
     said = [f"a {step} {'alone' if step == 'month' else 'with its months'} {e:.4f}" for step, e in errors.items()]
