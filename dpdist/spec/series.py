@@ -64,6 +64,9 @@ class SeriesSpec(Section):
             raise ValueError(f"shares: one for {', '.join(self.steps)}, with the sum 1")
         if min(self.shares.values()) <= 0:
             raise ValueError("shares: each is above 0")
+        corrected = [p for p in self.versions if step_of(p) not in self.steps or not self.parts(p)]
+        if wrong := [*corrected, *(month for month in self.skip if month < self.first)]:
+            raise ValueError(f"versions, skip: {wrong[0]} is no period of the series: see `first` and `roll_up`")
         return self
 
     @property
