@@ -30,7 +30,7 @@ TRIPLES = 300  # triples of attributes that are compared at most
 MOST_TRIPLE_CELLS = 1 << 23  # cells of all compared triples at most (64 MiB)
 BLOCK_CELLS = 1 << 16  # cells of a block of attributes that holds several triples, at most (512 KiB)
 MOST_SHARED_PAIRS = 2000  # of more pairs, finding blocks for them and the triples takes longer than they save
-# cells of a small set of attributes, and such sets, at most; and attributes of the fewest values, of which they are
+# most cells of a small set of attributes; most such sets; how many attributes, those of the fewest values, they are of
 SET_CELLS, MOST_SETS, _SMALLEST = 256, 1500, 20
 TRAVELLING_CELLS = 1 << 22  # blocks of more cells do not leave a partition (32 MiB)
 _FEW = 4  # cells of blocks for each one of their marginals, from which on it is worth a partition's time to sum them up

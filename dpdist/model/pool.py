@@ -252,7 +252,7 @@ def measure_small_sets(
     sigma = float(account.deviations(choices.high, [1.0] * MOST_HIGH)[0])
     scale, before = account.pick_scale(choices.high_picks, MOST_HIGH), account.left
     scores = set_scores(exact, expected, sigma=sigma, spread=1 + records / rows)
-    scores -= round(scale * len(exact).bit_length())  # what a pick from so many adds to the largest
+    scores -= round(scale * len(exact).bit_length())  # what a pick from all of them adds to the largest
     places = {of: tuple(sorted(coding.fine[i] for i in of)) for of in exact}
 
     def valid(picked: list[Attributes]) -> Callable[[Attributes], bool]:

@@ -44,7 +44,7 @@ def test_intervals_cover_the_table_and_the_law() -> None:
     assert [one.of for one in found["table"]] == ["one-way cells", "two-way cells", "three-way cells", "regression"]
     for covered in found.values():
         assert all(one.coverage > 0.85 for one in covered), covered
-        assert all(one.number > 0 and 0.25 < one.width < 20 for one in covered)
+        assert all(one.number > 0 and 0.25 < one.width < 3 for one in covered)
     assert found["law"][0].width > found["table"][0].width
 
 

@@ -230,6 +230,7 @@ class SynthesisPlan(EventPlan):
             facts.append(Fact("Wide", text))
         if spec.model.prior:
             start = "pairs" if self.choices.prior_cells else "a tree of pairs"
+            start = "one-way tables" if self.choices.pairs_first else start  # the table's own pairs give the model
             paths = ", ".join(spec.model.prior.paths)
             text = f"the model starts from {start} of the public table {paths} ({spec.model.prior.public})"
             if spec.model.prior.records:

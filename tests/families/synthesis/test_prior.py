@@ -107,6 +107,15 @@ def test_the_table_itself_is_no_prior(tmp_path: Path) -> None:
             make_plan(load(spec_with(tmp_path, str(tmp_path / path))))
 
 
+def test_the_plan_says_what_the_model_starts_from(tmp_path: Path) -> None:
+    """Where triples are measured, the table's own pairs give the model."""
+    spec = spec_with(tmp_path, "prior.parquet")
+    for records, start in ((2_000, "pairs"), (5_000_000, "one-way tables")):
+        made = make_plan(load(spec, {"data.minimum_records": records, "synthesis.records": records}))
+        assert made.choices.pairs_first is (start == "one-way tables")  # type: ignore[attr-defined]
+        assert f"starts from {start} of" in " ".join(made.explain().split())
+
+
 def test_a_release_with_a_prior_names_it_and_keeps_its_contract(tmp_path: Path) -> None:
     (tmp_path / "public").mkdir()
     prior = tmp_path / "public" / "last-year.parquet"
