@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -149,23 +150,15 @@ class PublicPool(Pool):
                 error = float(np.minimum(L1_OF_NOISE * sigma, model + EMPTY * sigma).sum())
                 scores.append(int(np.abs(counts.pair(*pair) - model).sum()) - round(penalty * error))
                 errors.append(max(error, 1.0))
-            picked = pick_sets(
-                f"public/{r}",
-                np.array(scores, np.int64),
-                self._pairs,
-                account,
-                scale=account.pick_scale(_PICKS * part, most),
-                most=most,
-                valid=lambda picked: lambda pair: True,
-            )
+            name, scale, seen = f"public/{r}", account.pick_scale(_PICKS * part, most), np.array(scores, np.int64)
+            how: dict[str, Any] = {"scale": scale, "most": most, "valid": lambda picked: lambda pair: True}
+            picked = pick_sets(name, seen, self._pairs, account, **how)
             if not picked:
                 continue
             weights = [errors[self._pairs.index(pair)] ** 0.5 for pair in picked]
-            name = f"public/{r}/pairs"
-            noisy, sigmas = account.measure(
-                name, [counts.pair(*pair) for pair in picked], share=(1 - _PICKS) * part, weights=weights
-            )
-            measured[name] = picked
+            exact = [counts.pair(*pair) for pair in picked]
+            noisy, sigmas = account.measure(f"{name}/pairs", exact, share=(1 - _PICKS) * part, weights=weights)
+            measured[f"{name}/pairs"] = picked
             for pair, table, deviation in zip(picked, noisy, sigmas.tolist(), strict=True):
                 known, before = tables.get(pair, (np.zeros(table.shape), np.inf))
                 precision, old = deviation**-2, before**-2
