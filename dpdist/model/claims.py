@@ -74,14 +74,12 @@ def _evidence(
         away = of_accuracy(measure_accuracy(exact, released, records=number, mu=accuracy_mu, noise=noise), half)
     raked = measured.all_pairs
     cells = () if raked is None else zip(raked.tables, raked.sigmas.tolist(), strict=True)
+    of_triples = zip(triples.tables, triples.sigmas.tolist(), strict=True)
     parts = [
         math.fsum((float(table[-1]) - half) / sigma**2 for table, sigma in one_way),
         _of_picked(measured, half),
         math.fsum((float(table[-1, -1]) - half) / sigma**2 for table, sigma in cells),
-        math.fsum(
-            (float(table[-1]) - half) / sigma**2
-            for table, sigma in zip(triples.tables, triples.sigmas.tolist(), strict=True)
-        ),
+        math.fsum((float(table[-1]) - half) / sigma**2 for table, sigma in of_triples),
         away,
     ]
     return np.array([math.fsum(parts), *parts, len(pairs), first, measured.all_pairs is not None], np.float64)
