@@ -249,7 +249,7 @@ class FederatedSynthesisPlan(SummedPlan, SynthesisPlan):
         """Those of sums, and what clients send."""
         choices, cards = self.choices, self.spec.presumed.cardinalities
         rounds = 1 if choices.pairs_first else bool(choices.grids) + bool(choices.tree) + choices.rounds
-        number = 1 + bool(choices.one_way_again) + rounds + 2 * bool(choices.triple_tables) + bool(self.accuracy_mu)
+        number = 1 + bool(choices.one_way_again) + rounds + bool(choices.triple_tables) + bool(self.accuracy_mu)
         size = 8e-6 * (draws_at_most(choices, cards) + sketch_draws(cards))
         text = f"up to {number} with tables from each client, {size:.2g} MB at most"
         return [*super().details(), Fact("Messages", text, {"messages": number, "megabytes": size})]
