@@ -26,19 +26,8 @@ from numpy.typing import NDArray
 from dpdist.accuracy.measured import linear, logistic
 from dpdist.data.count import table_counts
 from dpdist.errors import SpecError, printable
-from dpdist.inference.answers import (
-    ANY,
-    NORMAL_95,
-    TOO_MANY,
-    Answer,
-    Quantity,
-    Range,
-    around,
-    difference_range,
-    infer,
-    parse_quantity,
-    ratio_range,
-)
+from dpdist.inference import answers
+from dpdist.inference.answers import ANY, NORMAL_95, TOO_MANY, Answer, Quantity, Range, around, infer, parse_quantity
 from dpdist.inference.perturbation import largest_error, not_drawn
 from dpdist.inference.published import NO_ACCURACY, Declared, Published
 from dpdist.inference.replicates import Replicates, make_replicates, without_replicates
@@ -163,12 +152,12 @@ def by_replicates(replicates: Replicates, question: str) -> list[Answer]:
     left, right = (_quantity(replicates, side) for side in sides)
     few = max(len(left[0].attributes), len(right[0].attributes)) <= 3
     if between.group(1) == "minus":
-        compared, slopes = left[1] - right[1], (1.0, -1.0)
-        within = difference_range(left[0].range, right[0].range)
+        compared, slopes, (least, most), (low, high) = left[1] - right[1], (1.0, -1.0), left[0].range, right[0].range
+        within = least - high, most - low
     else:
         if not right[1].all():
             raise SpecError(f"no record of the release meets the second condition of {question!r}")
-        compared, within = left[1] / right[1], ratio_range(left[0], right[0])
+        compared, within = left[1] / right[1], answers.ratio_range(left[0], right[0])
         slopes = 1 / right[1][0], -compared[0] / right[1][0]
     both = [(asked, float(found[0]), slope) for (asked, found), slope in zip((left, right), slopes, strict=True)]
     return [_answered(replicates, question, compared, few, within, least=_least(replicates, both))]
