@@ -295,12 +295,12 @@ def learn(
     """
     exact = counts.pairs if isinstance(counts, Tables) else counts
     one_way: OneWay | None = None
+    own: PublicPool | None = None
     if known.rows is not None and isinstance(exact, PairCounts):
         one_way = measure_one_way(exact, account, first=choices.one_way, again=choices.one_way_again)
         own = PublicPool.of(pool_of(known.rows, known.rules), exact.cardinalities, choices, one_way)
-        if own.is_near(exact, account, choices):
-            tables_of = counts if isinstance(counts, Tables) else exact
-            return _of_public_rows(own, tables_of, one_way, account, choices, known, pooled)
+        if not choices.triple_tables and own.is_near(exact, account, choices):
+            return _of_public_rows(own, exact, one_way, account, choices, known, pooled)
     measured = measure(counts, account, choices=choices, known=known, progress=progress, one_way=one_way)
     learner = measured.learner
     choices = learner.choices
@@ -312,7 +312,6 @@ def learn(
         pool = Pool.drawn(
             fitted, exact.cardinalities, drawing, choices, records=learner.one_way.records, rules=known.rules
         )
-        pooled(pool.parts)
         if known.evidence is None:
             pool.rake_to_pairs(learner.one_way, measured.all_pairs)
         else:
@@ -321,17 +320,24 @@ def learn(
             told = partial(told_by, known.evidence, coding)
             pool.rake_to_pairs(learner.one_way, measured.all_pairs, told)
         if choices.triple_tables and isinstance(counts, Tables):
-            picked = pool.rake_to_triples(fitting_triples(counts), account)
+            triples = fitting_triples(counts)
+            if own is not None:
+                own.rake_to_pairs(learner.one_way, measured.all_pairs)
+                if own.is_nearer(pool, triples, account):
+                    pool, fitted = own, replace(fitted, public=tuple(own.rows))
+            picked = pool.rake_to_triples(triples, account)
         elif choices.triple_tables and isinstance(counts, AskedCounts):
             picked = pool.rake_to_triples(asked_triples(counts), account, triple_groups(learner.one_way))
+        pooled(pool.parts)
         fitted = pool.fitted(fitted)
     tables = measurements_of(account, learner.coding, learner.picked, {"triples": picked})
-    return Learned(fitted, _report(measured, picked, known), tables)
+    report = _report(measured, picked, known)
+    return Learned(fitted, _of_rows(report, known) if fitted.public else report, tables)
 
 
 def _of_public_rows(
     pool: PublicPool,
-    counts: PairCounts | Tables,
+    exact: PairCounts,
     one_way: OneWay,
     account: GaussianAccount,
     choices: Choices,
@@ -339,13 +345,10 @@ def _of_public_rows(
     pooled: Callable[[list[Codes]], None],
 ) -> Learned:
     """Measure pairs, and weight public rows to them."""
-    exact = counts.pairs if isinstance(counts, Tables) else counts
     pooled(pool.parts)
     picked_by: dict[str, Sequence[Attributes]] = {}
     if choices.rake:
         pool.rake_to_pairs(one_way, _all_pairs(exact, choices, account))
-        if choices.triple_tables and isinstance(counts, Tables):
-            picked_by["triples"] = pool.rake_to_triples(fitting_triples(counts), account)
     else:
         if (share := MOST_ONE_WAY - choices.one_way - choices.one_way_again) > 0:
             one_way = with_more(one_way, exact, account, "public", share)
@@ -357,13 +360,16 @@ def _of_public_rows(
     coding = coding_of(one_way, merge_below=choices.merge_below, coarse=(), rules=known.rules, levels=known.levels)
     learner = Learner(recode(exact, coding), coding, one_way, account, choices)
     fitted = replace(pool.fitted(fitted_of(learner.refit(1), coding, None)), public=tuple(pool.rows))
-    report = _report(Measured(learner, None), picked_by.get("triples", ()), known)
-    pairs = [pair for step, picked in picked_by.items() if step != "triples" for pair in picked]
+    report = _of_rows(_report(Measured(learner, None), (), known), known)
+    pairs = [pair for picked in picked_by.values() for pair in picked]
     report |= {"pairs": [[[i, False] for i in pair] for pair in pairs], "raked": bool(choices.rake)}
-    report["prior"] |= {"released": "its rows, reweighted"}
-    if known.rules:
-        report["rules"] = list(range(len(known.rules)))
     return Learned(fitted, report, measurements_of(account, coding, (), picked_by))
+
+
+def _of_rows(report: dict[str, Any], known: Known) -> dict[str, Any]:
+    """A report that says that public rows are released: they break no rule."""
+    report["prior"] |= {"released": "its rows, reweighted"}
+    return report | ({"rules": list(range(len(known.rules)))} if known.rules else {})
 
 
 def _report(measured: Measured, picked: Sequence[Attributes], known: Known) -> dict[str, Any]:
