@@ -9,12 +9,12 @@ a pool of the model, that is learned without them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from dpdist.accuracy.tables import Attributes
+from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.data.count import PairCounts
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import EMPTY, FEWEST, L1_OF_NOISE, PUBLIC_MISFIT, Choices
@@ -24,7 +24,7 @@ from dpdist.model.one_way import OneWay, combine
 from dpdist.model.pool import Pool
 from dpdist.model.rake import rake
 from dpdist.model.rounds import pick_sets
-from dpdist.privacy.arrays import Codes, Counts, Floats, stable_order
+from dpdist.privacy.arrays import Codes, Floats, stable_order
 from dpdist.privacy.noise import Noise
 from dpdist.spec.rules import Rules, broken_by
 
@@ -126,8 +126,9 @@ class PublicPool(Pool):
         without = expected(self._cardinalities, choices, minimum=records, released=records)
         return bool(noisy[0] / (2 * number * self._records) <= _NEAR * without.error)
 
-    def is_nearer(self, other: Pool, triples: Mapping[Attributes, Counts], account: GaussianAccount) -> bool:
-        """Whether the pool is nearer to triples (confidential) than another, by a noisy difference of distances."""
+    def is_nearer(self, other: Pool, tables: Tables, account: GaussianAccount) -> bool:
+        """Whether the pool is nearer to the table's triples than another, by a noisy difference of distances."""
+        triples = dict(zip(triples_of(self._cardinalities), tables.of(3), strict=True))
         change = self.missed(triples) - other.missed(triples)
         # each of two sums of T distances has sensitivity T
         most = 2 * len(triples)
