@@ -25,7 +25,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -173,7 +172,6 @@ def pytest_collection_finish() -> None:
 
 
 SERVER = TESTS / "servers" / "postgres.sh"
-_numbers = count()
 
 
 @pytest.fixture(autouse=True)
@@ -219,25 +217,33 @@ def dpdist(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[tuple[str, str]]:
-    """(URL, folder) of a PostgreSQL server."""
+    """(URL of a database, folder) of a PostgreSQL server."""
     started = subprocess.run([SERVER, "start"], capture_output=True, text=True)
     if started.returncode == 69:
         left_out("PostgreSQL", "apt-get install postgresql")
     if started.returncode != 0:
         pytest.fail(f"PostgreSQL did not start: {started.stderr}")
     fields = dict(part.split("=", 1) for part in started.stdout.split())
-    yield fields["url"], fields["dir"]
+    with psycopg.connect(fields["url"].replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE ledger")
+    yield fields["url"].removesuffix("/postgres") + "/ledger", fields["dir"]
     subprocess.run([SERVER, "stop", fields["dir"]], check=True)
 
 
 @pytest.fixture
 def postgres_url(postgres_server: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """URL of a new, empty PostgreSQL database; DPDIST_KEK is set."""
+    """URL of an empty PostgreSQL database; DPDIST_KEK is set."""
     monkeypatch.setenv("DPDIST_KEK", base64.b64encode(bytes(range(32))).decode())
-    url, name = postgres_server[0], f"ledger_{next(_numbers)}"
+    url = postgres_server[0]
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"'.encode())
-    return url.removesuffix("/postgres") + f"/{name}"
+        # one for all tests: a new one has three hundred files
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public; GRANT USAGE ON SCHEMA public TO PUBLIC")
+    return url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

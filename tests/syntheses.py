@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import comb
 from typing import Any
 
 import pytest
@@ -10,12 +11,12 @@ from dpdist.data.count import PairCounts
 from dpdist.families.synthesis import plan
 from dpdist.model import learn as model
 from dpdist.model.account import GaussianAccount
-from dpdist.model.choices import MOST_TRIPLES, Choices, choose
+from dpdist.model.choices import Choices, choose
 from dpdist.model.learn import Known, Learned
 from dpdist.privacy.noise import Noise
 
 SHARES = (
-    "one_way", "one_way_again", "tree", "pairs", "picks", "misfit", "rake", "triples", "triple_picks",
+    "one_way", "one_way_again", "tree", "pairs", "picks", "misfit", "rake", "triples",
 )  # fmt: skip
 
 
@@ -25,8 +26,8 @@ def choose_instead(monkeypatch: pytest.MonkeyPatch, shares: Mapping[str, float],
 
     def chosen(cardinalities: Sequence[int], *, raking: bool = True, **given: Any) -> Choices:
         found = choose(cardinalities, raking=raking and whole["rake"] > 0, **given)
-        triples = (found.triple_tables or MOST_TRIPLES) if whole["triples"] else 0
-        return replace(found, triple_tables=triples, **whole, **others)
+        triples, groups = (comb(len(cardinalities), 3), 4) if whole["triples"] else (0, 0)
+        return replace(found, triple_tables=triples, triple_groups=groups, **whole, **others)
 
     monkeypatch.setattr(plan, "choose", chosen)
 

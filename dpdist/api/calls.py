@@ -153,26 +153,11 @@ def opened_run(
 
     loaded = _loaded(spec, data, ledger, settings)
     executor, given = _given(data, client, loaded)
-    with (
-        shown(progress) as report,
-        Run(
-            loaded,
-            fixed_key=test_key,
-            progress=report,
-            input=given,
-            executor=executor,
-            **{"announce": _announced if progress is True else _silent, **options},
-        ) as run,
-    ):
+    if progress is True:
+        options = {"announce": lambda text: print(printable(text), file=sys.stderr), **options}
+    given_to: dict[str, Any] = {"fixed_key": test_key, "input": given, "executor": executor, **options}
+    with shown(progress) as report, Run(loaded, progress=report, **given_to) as run:
         yield run
-
-
-def _announced(text: str) -> None:
-    print(printable(text), file=sys.stderr)
-
-
-def _silent(text: str) -> None:
-    """Announce nothing."""
 
 
 @named_arguments
@@ -268,20 +253,13 @@ def verify(
 
 
 def verified(
-    path: str | os.PathLike[str] | Release,
-    *,
-    public_key: Any,
-    ledger: AnyLedger,
-    name: str | None,
-    attempt: str | None,
-    storage_options: Mapping[str, Any] | None,
+    path: str | os.PathLike[str] | Release, *, public_key: Any, ledger: AnyLedger, **expected: Any
 ) -> tuple[VerifyReport, ReleaseAccount | None]:
     """What `verify` found, and what the ledger knows of the release, where one is given."""
     from dpdist.publish.account import verify_with_account
     from dpdist.publish.verify import verify as check
 
     url, key = url_of(ledger), key_of(public_key)
-    expected: dict[str, Any] = {"name": name, "attempt": attempt, "storage_options": storage_options}
     if url is None:
         return check(os.fspath(path), key, **expected), None
     with Ledger(url).opened() as opened:

@@ -234,11 +234,6 @@ def _padded(path: str, fs: Any, names: list[str]) -> list[str]:
     return [name for name in names if pc.any(pc.match_substring_regex(first[name], r"^\s*[-+]?0\d")).as_py()]
 
 
-def _is_padded(field: pa.Field) -> bool:
-    """Whether a column of a text file holds digits after zeros, as codes do: texts, unless more is said."""
-    return dict(field.metadata or {}) == _PADDED
-
-
 def _names_people(field: pa.Field) -> bool:
     """Whether the name of a column is that of an identifier, or of texts that people write."""
     words = " ".join(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", field.name).lower()))
@@ -277,7 +272,8 @@ def _attribute(field: pa.Field, public: Mapping[str, Any]) -> tuple[Attribute, b
         shown = str(held).partition("<")[0]
         raise SpecError(f"the column {name!r} holds {shown}, which no attribute does: drop it, or convert it")
     said = plain(name, public[name]) if name in public else None
-    if _is_padded(field) and (isinstance(said, tuple) or said in ("integer", "number")):
+    is_padded = dict(field.metadata or {}) == _PADDED  # digits after zeros, as codes have: texts, unless more is said
+    if is_padded and (isinstance(said, tuple) or said in ("integer", "number")):
         kind = "integer" if isinstance(said, tuple) else str(said)
     if kind == "boolean" and isinstance(said, list) and {str(one).lower() for one in said} == {"false", "true"}:
         said = None  # they are public as it is

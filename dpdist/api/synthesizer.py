@@ -200,7 +200,8 @@ class Synthesizer(Displayed):
             As `dpdist.release`.
         """
         if self._framed is not None and self.dataset == OWN_DATASET:
-            self._make_dataset()
+            with suppress(DatasetExists):
+                Ledger(url_of(self.ledger)).create(self.dataset, epsilon=self.epsilon, delta=self.delta)
         options: dict[str, Any] = {"client": client, "progress": progress, "attempt": attempt, "test_key": test_key}
         with self._told_of_own_dataset(), opened_run(self._spec(), data=X, ledger=self.ledger, **options) as run:
             if run.outcome is not None:
@@ -215,11 +216,6 @@ class Synthesizer(Displayed):
             self.schema = self.release_.schema
             self.settings = {n: v for n, v in (self.settings or {}).items() if not n.startswith("discover.")}
         return self
-
-    def _make_dataset(self) -> None:
-        """Enter the data set of tables without a schema, where the ledger does not have it."""
-        with suppress(DatasetExists):
-            Ledger(url_of(self.ledger)).create(self.dataset, epsilon=self.epsilon, delta=self.delta)
 
     @named_arguments
     def sample(self, n: int = 1, *, where: str | None = None, seed: int = 0, labels: bool = False) -> Any:

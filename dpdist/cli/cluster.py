@@ -107,7 +107,9 @@ def secret_manifests(
     unknown = sorted(set(wanted) - set(KINDS))
     if unknown or not wanted:
         raise SpecError(f"--only: expected some of {', '.join(KINDS)}, not {', '.join(unknown) or 'nothing'}")
-    manifests = [_namespace(namespace)] if namespace else []
+    level = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
+    own = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": level}}
+    manifests: list[Manifest] = [own] if namespace else []
     if "tls" in wanted:
         files = make_certificates(days=days)
         for role in ROLES:
@@ -136,11 +138,6 @@ def chart_settings(environment: Mapping[str, str], kinds: Iterable[str] = KINDS)
     if "ledger" in kinds and (found := re.search(r":(\d+)(?=/|$)", server)) and found[1] != "5432":
         settings.append(f"networkPolicy.ledger.ports={{{found[1]}}}")
     return settings
-
-
-def _namespace(name: str) -> Manifest:
-    level = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": level}}
 
 
 def _secret(name: str, content: Mapping[str, bytes], namespace: str | None, *, kind: str = "Opaque") -> Manifest:

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,26 +66,13 @@ app = _App(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(plan)
-app.command()(examples)
-app.command()(synthesize)
-app.command()(evaluate)
-app.command()(verify)
-app.command()(draw)
-app.command()(export)
-app.command()(tabulate)
-app.command()(replicates)
-app.command()(infer)
-app.command()(join)
-ledger_app.command()(report)
-ledger_app.command()(metrics)
-app.add_typer(ledger_app, name="ledger")
-app.add_typer(contract_app, name="contract")
-app.add_typer(schema_app, name="schema")
-app.add_typer(spec_app, name="spec")
-app.add_typer(account_app, name="account")
-app.add_typer(cluster_app, name="cluster")
-app.add_typer(runs_app, name="runs")
+for _command in (plan, examples, synthesize, evaluate, verify, draw, export, tabulate, replicates, infer, join):
+    app.command()(_command)
+for _view in (report, metrics):
+    ledger_app.command()(_view)
+_groups = {"ledger": ledger_app, "contract": contract_app, "schema": schema_app, "spec": spec_app}
+for _name, _group in (_groups | {"account": account_app, "cluster": cluster_app, "runs": runs_app}).items():
+    app.add_typer(_group, name=_name)
 
 
 def _version(asked: bool) -> None:
@@ -272,10 +260,9 @@ def sample(
 
     if schema is not None:
         write_uniform(folder, schema, rows, seed=seed)
-        say(f"{folder}: {rows:,} invented rows")
-        return
-    with bars() as progress:
-        write(folder, rows, seed=seed, progress=lambda done, total: progress("writing rows", done, total))
+    else:
+        with bars() as progress:
+            write(folder, rows, seed=seed, progress=lambda done, total: progress("writing rows", done, total))
     say(f"{folder}: {rows:,} invented rows")
 
 
@@ -313,17 +300,15 @@ def audit(
         audit_coverage(plan, coverage, as_json)
         return
     family = family_of(plan.spec)
-    claims = family.claims(plan)
+    tests = [(one.name, partial(attack, one, runs=runs, confidence=confidence)) for one in family.claims(plan)]
+    for canaries in family.canaries(plan) if one_run else ():
+        tests.append((canaries.name, partial(audit_in_one_run, canaries, runs=10, confidence=confidence)))
     findings = []
     with bars() as progress:
-        for claim in claims:
-            progress(claim.name, 0, 1)
-            findings.append(attack(claim, runs=runs, confidence=confidence))
-            progress(claim.name, 1, 1)
-        for canaries in family.canaries(plan) if one_run else ():
-            progress(canaries.name, 0, 1)
-            findings.append(audit_in_one_run(canaries, runs=10, confidence=confidence))
-            progress(canaries.name, 1, 1)
+        for name, test in tests:
+            progress(name, 0, 1)
+            findings.append(test())
+            progress(name, 1, 1)
     if as_json:
         show_json([finding.to_json() for finding in findings])
     else:

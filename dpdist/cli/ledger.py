@@ -157,8 +157,9 @@ def _show_rows(rows: list[dict[str, Any]]) -> None:
     console = Console()
     for row in rows:
         uncovered = "".join(f"{text}; " for text in row["uncovered"])
+        spent = "more than the cap" if row["spent_epsilon"] is None else upwards(row["spent_epsilon"])
         console.print(
-            f"[bold]{row['dataset']}[/bold]  {uncovered}epsilon {_spent(row)} of {row['epsilon']:g} spent at "
+            f"[bold]{row['dataset']}[/bold]  {uncovered}epsilon {spent} of {row['epsilon']:g} spent at "
             f"delta {upwards(row['delta'])} ({row['adjacency_of']}); allows {', '.join(row['guarantees'])}"
             + (f"; leakage {upwards(row['spent_pml'])} of {row['pml']:g} nats spent" if row["pml"] is not None else "")
         )
@@ -166,8 +167,8 @@ def _show_rows(rows: list[dict[str, Any]]) -> None:
             console.print(f"  {row['period']['sentence']}", highlight=False)
         for line in _filters(row["filters"]):
             console.print(f"  {line}", highlight=False)
-        key = row["signing_key"]
-        console.print(f"  releases are signed by {key}" if key else f"  releases are not signed: {_no_identity(row)}")
+        key, advice = row["signing_key"], _NO_IDENTITY.format(dataset=row["dataset"])
+        console.print(f"  releases are signed by {key}" if key else f"  releases are not signed: {advice}")
         nats = "" if row["pml"] is None else " nats"
         whole = (Column(name, no_wrap=True) for name in ("attempt", "state", "since (UTC)"))
         table = Table(Column("release", overflow="fold"), "epsilon alone", *whole)
@@ -183,14 +184,6 @@ def _show_rows(rows: list[dict[str, Any]]) -> None:
         console.print(table)
 
 
-def _no_identity(row: dict[str, Any]) -> str:
-    return _NO_IDENTITY.format(dataset=row["dataset"])
-
-
-def _spent(row: dict[str, Any]) -> str:
-    return "more than the cap" if row["spent_epsilon"] is None else upwards(row["spent_epsilon"])
-
-
 def _filters(filters: list[dict[str, Any]]) -> list[str]:
     """What is left of each filter, in two lines."""
     if not any(one["holds"] for one in filters):
@@ -199,10 +192,7 @@ def _filters(filters: list[dict[str, Any]]) -> list[str]:
     names = [one["filter"] for one in filters]
     widths = [max(8, *map(len, pair)) for pair in zip(names, left, strict=True)]
     rows = (("filter", names), ("left", left))
-    return [
-        f"{label:<8}" + "  ".join(f"{text:>{width}}" for text, width in zip(texts, widths, strict=True))
-        for label, texts in rows
-    ]
+    return [f"{label:<8}" + "  ".join(map(str.rjust, texts, widths)) for label, texts in rows]
 
 
 @ledger_app.command("anchor")
@@ -239,8 +229,7 @@ def ledger_verify(
         raise SpecError("--receipt: a receipt is of one data set, name it")
     damaged = []
     with open_ledger(ledger) as opened:
-        names = [dataset] if dataset else opened.datasets()
-        for name in names:
+        for name in [dataset] if dataset else opened.datasets():
             try:
                 opened.verify(name, receipts=receipt or ())
                 say(f"{name}: consistent")

@@ -114,11 +114,6 @@ def parse_quantity(text: str, schema: Schema, means: Means = MappingProxyType({}
     return Quantity(text, "mean" if is_mean else "quantile", where, numbers, level)
 
 
-def difference_range(left: Range, right: Range) -> Range:
-    """What the difference of two quantities can be."""
-    return left[0] - right[1], left[1] - right[0]
-
-
 def ratio_range(left: Quantity, right: Quantity) -> Range:
     """What the ratio of two quantities can be: of counts at most 1 where one is a part of the other."""
     if left.numbers is None and right.numbers is None:

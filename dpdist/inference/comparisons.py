@@ -26,19 +26,8 @@ from numpy.typing import NDArray
 from dpdist.accuracy.measured import linear, logistic
 from dpdist.data.count import table_counts
 from dpdist.errors import SpecError, printable
-from dpdist.inference.answers import (
-    ANY,
-    NORMAL_95,
-    TOO_MANY,
-    Answer,
-    Quantity,
-    Range,
-    around,
-    difference_range,
-    infer,
-    parse_quantity,
-    ratio_range,
-)
+from dpdist.inference import answers
+from dpdist.inference.answers import ANY, NORMAL_95, TOO_MANY, Answer, Quantity, Range, around, infer, parse_quantity
 from dpdist.inference.perturbation import largest_error, not_drawn
 from dpdist.inference.published import NO_ACCURACY, Declared, Published
 from dpdist.inference.replicates import Replicates, make_replicates, without_replicates
@@ -53,7 +42,7 @@ LOGISTIC_NOTE = (
     "that declares it (`regressions`) has it measured"
 )
 MEASURED_NOTE = "measured: the spec declared this regression"
-_SURELY = 6.0  # deviations of the number of records from which on a mean of a noisy table has no bias to speak of
+_SURELY = 6.0  # deviations of the number of records from which on a noisy table says what a mean is
 _ZEROS = np.zeros(2)
 _BETWEEN = re.compile(r"\s+(minus|over)\s+")
 
@@ -103,15 +92,19 @@ def mean(replicates: Replicates, question: str) -> Answer:
     release = replicates.release
     asked = parse_quantity(question, release.schema, release.bin_means)
     noisy = None if found.deviation is None else _noisy_mean(release, asked)
-    if noisy is None or found.deviation is None or not NORMAL_95 * noisy[1] < replicates.multiple() * found.deviation:
+    if noisy is None or found.deviation is None:
         return found
-    estimate, low, high = around(noisy[0], NORMAL_95 * noisy[1], asked.range)
-    return Answer(question, estimate, noisy[1], low, high)
+    estimate, deviation, below, above = noisy
+    if not below + above < 2 * replicates.multiple() * found.deviation:
+        return found
+    estimate, low, high = around(estimate, below, asked.range, above=above)
+    return Answer(question, estimate, deviation, low, high)
 
 
-def _noisy_mean(release: Published, asked: Quantity) -> tuple[float, float] | None:
-    """A mean and its deviation by the noisy table of its attributes; None where that was not measured, or in part, or
-    has few records for its noise.
+def _noisy_mean(release: Published, asked: Quantity) -> tuple[float, float, float, float] | None:
+    """A mean by the noisy table of its attributes, its deviation, and how far its interval reaches: the means around
+    which the noisy sum is within 1.96 deviations of 0 (Fieller 1954). None where the table was not measured, or in
+    part, or has few records for its noise.
     """
     measured = release.measured(asked.attributes) if len(asked.attributes) <= 2 else None
     if measured is None:
@@ -122,7 +115,11 @@ def _noisy_mean(release: Published, asked: Quantity) -> tuple[float, float] | No
     if not total >= _SURELY * math.sqrt(float((noise**2).sum())):
         return None
     estimate = float(noisy @ values) / total
-    return estimate, math.sqrt(float((((values - estimate) * noise) ** 2).sum())) / total
+    away = values - estimate
+    size, slope, spread = (NORMAL_95**2 * float((noise**2 * away**power).sum()) for power in range(3))
+    left = total**2 - size
+    root = math.sqrt(slope**2 + left * spread)
+    return estimate, math.sqrt(spread) / NORMAL_95 / total, (root + slope) / left, (root - slope) / left
 
 
 def _replicates(release: Published) -> Replicates:
@@ -163,12 +160,12 @@ def by_replicates(replicates: Replicates, question: str) -> list[Answer]:
     left, right = (_quantity(replicates, side) for side in sides)
     few = max(len(left[0].attributes), len(right[0].attributes)) <= 3
     if between.group(1) == "minus":
-        compared, slopes = left[1] - right[1], (1.0, -1.0)
-        within = difference_range(left[0].range, right[0].range)
+        compared, slopes, (least, most), (low, high) = left[1] - right[1], (1.0, -1.0), left[0].range, right[0].range
+        within = least - high, most - low
     else:
         if not right[1].all():
             raise SpecError(f"no record of the release meets the second condition of {question!r}")
-        compared, within = left[1] / right[1], ratio_range(left[0], right[0])
+        compared, within = left[1] / right[1], answers.ratio_range(left[0], right[0])
         slopes = 1 / right[1][0], -compared[0] / right[1][0]
     both = [(asked, float(found[0]), slope) for (asked, found), slope in zip((left, right), slopes, strict=True)]
     return [_answered(replicates, question, compared, few, within, least=_least(replicates, both))]

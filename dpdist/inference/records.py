@@ -83,9 +83,7 @@ def _made_again(manifest: Manifest, model: PublishedModel) -> Iterator[tuple[Par
     pool = None if model.fitted.adjustment is None else weighted_pool(model.fitted, noise, rules)
     for index, part in enumerate(manifest.parts):
         columns = draw_records(model.fitted, noise, index, part.rows, rounds=model.rounds, rules=rules, pool=pool)
-        codes = [
-            column.astype(attribute.dtype) for column, attribute in zip(columns, manifest.table.attributes, strict=True)
-        ]
+        codes = [column.astype(a.dtype) for column, a in zip(columns, manifest.table.attributes, strict=True)]
         yield part, decode(manifest.table, codes, form=manifest.format, noise=noise, start=start)
         start += part.rows
 
@@ -114,14 +112,10 @@ def _compare(part: PartRecord, content: bytes, expected: pa.Table) -> None:
 
 
 def _differ(found: pa.ChunkedArray, expected: pa.ChunkedArray) -> np.ndarray:
-    plain = [
-        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-        for column in (found, expected)
-    ]
-    if plain[0].type != plain[1].type:
+    a, b = (c.cast(c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in (found, expected))
+    if a.type != b.type:
         return np.ones(len(found), bool)
-    same = pc.equal(*plain)
-    both_null = pc.and_(pc.is_null(plain[0]), pc.is_null(plain[1]))
+    same, both_null = pc.equal(a, b), pc.and_(pc.is_null(a), pc.is_null(b))
     return ~np.asarray(pc.or_(pc.fill_null(same, False), both_null))
 
 

@@ -50,13 +50,8 @@ Sum = tuple[Floats, float, float]
 """Weights of the periods, the noisy sum of their levels, and its variance."""
 
 
-@dataclass(frozen=True, eq=False)
-class RollUp:
-    """A quarter or a year that was made of periods of a series."""
-
-    name: str
-    release: Published
-    weights: Floats  # the part of its records that each period of the series has
+RollUp = tuple[str, Published, Floats]
+"""A quarter or a year that was made of periods of a series: its name, and the part of its records that each has."""
 
 
 def _parts(release: Published, periods: Sequence[Published]) -> Floats | None:
@@ -110,8 +105,8 @@ class Series(Displayed):
             if release.schema.cardinalities != first.schema.cardinalities:
                 raise SpecError(f"{uri}: the releases {next(iter(periods))} and {name} have different schemas")
         weights = {name: _parts(opened[name], [first, *releases]) for name in opened if name in rolled}
-        roll_ups = [RollUp(name, opened[name], of) for name, of in weights.items() if of is not None]
-        return cls(tuple(periods), (first, *releases), tuple(roll_ups))
+        roll_ups = tuple((name, opened[name], of) for name, of in weights.items() if of is not None)
+        return cls(tuple(periods), (first, *releases), roll_ups)
 
     def answer(self, question: str) -> list[Answer]:
         """Answer ``change of share where … between A and B``, ``sum``, ``average`` or ``trend of … from A to B``, where
@@ -142,7 +137,10 @@ class Series(Displayed):
             spans = {f"{name} [{self.periods[t]}]": (t - over + 1, t) for t in range(over - 1, number)}
         weights = np.array([_weights(kind, *ends, times_of(self.periods)) for ends in spans.values()])
         found = self._answers(list(spans), asked, weights)
-        return found if kind in ("change", "trend") else [_bounded(one, asked) for one in found]
+        if kind in ("change", "trend"):
+            return found
+        inside = [around(float(one.estimate), NORMAL_95 * (one.deviation or 0.0), asked.range) for one in found]
+        return [replace(one, estimate=e, low=a, high=b) for one, (e, a, b) in zip(found, inside, strict=True)]
 
     def frame(self, quantity: str) -> DataFrame:
         """A count or share of each period, such as ``share where sex = 1``, with standard errors and 95 % intervals."""
@@ -165,7 +163,7 @@ class Series(Displayed):
         return f"A series of {len(self.periods)} releases"
 
     def _facts(self) -> list[Fact]:
-        longer = [Fact("Roll-ups", ", ".join(one.name for one in self.roll_ups))] * bool(self.roll_ups)
+        longer = [Fact("Roll-ups", ", ".join(name for name, _, _ in self.roll_ups))] * bool(self.roll_ups)
         periods = Fact("Periods", f"{self.periods[0]} to {self.periods[-1]}")
         return [periods, Fact("Attributes", ", ".join(self.releases[0].schema.names)), *longer]
 
@@ -205,8 +203,8 @@ class Series(Displayed):
     ) -> list[Answer]:
         """The same, given what was measured in some of the periods and in roll-ups."""
         records = np.array([release.records for release in self.releases], np.float64)
-        answers_of = [(one, _measured(one.release, replace(asked, kind="share"))) for one in self.roll_ups]
-        longer = {one.name: (one.weights, *found) for one, found in answers_of if found is not None}
+        share = replace(asked, kind="share")
+        longer = {n: (of, *found) for n, one, of in self.roll_ups if (found := _measured(one, share)) is not None}
         periods = zip(np.eye(len(known)), known, strict=True)
         measured = [(of, *one) for of, one in periods if one is not None]
         sums = [*measured, *longer.values()]
@@ -275,13 +273,6 @@ def _answers(questions: Sequence[str], estimates: Floats, deviations: Floats, no
     halves = NORMAL_95 * deviations
     columns = (column.tolist() for column in (estimates, deviations, estimates - halves, estimates + halves))
     return [Answer(q, e, d, low, high, note) for q, e, d, low, high in zip(questions, *columns, strict=True)]
-
-
-def _bounded(answer: Answer, asked: Quantity) -> Answer:
-    """An answer within what the quantity can be."""
-    half = NORMAL_95 * (answer.deviation or 0.0)
-    estimate, low, high = around(float(answer.estimate), half, asked.range)
-    return replace(answer, estimate=estimate, low=low, high=high)
 
 
 def _weights(kind: str, first: int, last: int, times: Sequence[int]) -> Floats:

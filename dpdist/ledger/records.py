@@ -196,9 +196,8 @@ class Dataset:
         try:
             caps = {"epsilon": Fraction(row["epsilon_cap"]), "delta": Fraction(row["delta_cap"])}
             return cls(
+                **caps,
                 name=row["name"],
-                epsilon=Fraction(row["epsilon_cap"]),
-                delta=Fraction(row["delta_cap"]),
                 guarantees=tuple(json.loads(row["guarantees"])),
                 created=row["created"],
                 portfolio=Portfolio.from_json(json.loads(row["filters"]), **caps),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, date, datetime, time
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
@@ -56,15 +56,16 @@ def account_facts(plan: Plan) -> list[Fact]:
     """What the budget is before a release and after it, what the release takes from each filter, and whether it keeps
     the contract.
     """
-    return [*_budget_facts(plan), Fact("Contract", contract_sentence(plan))]
-
-
-def _budget_facts(plan: Plan) -> list[Fact]:
-    spec = plan.spec
     try:
-        ledger = Books.open(spec.ledger, create=False)
+        ledger = Books.open(plan.spec.ledger, create=False)
     except DpdistError as error:
-        return [Fact("Budget", f"unknown; {error}")]
+        return [Fact("Budget", f"unknown; {error}"), Fact("Contract", "unknown, as there is no ledger to ask")]
+    with closing(ledger):
+        return [*_budget_facts(plan, ledger), Fact("Contract", _contract_sentence(plan, ledger))]
+
+
+def _budget_facts(plan: Plan, ledger: Books) -> list[Fact]:
+    spec = plan.spec
     try:
         before = budget_sentence(ledger, spec.dataset)
         months = months_in(spec.data.paths)
@@ -75,8 +76,6 @@ def _budget_facts(plan: Plan) -> list[Fact]:
         period = _period_outcome(ledger, plan, now)
     except DpdistError as error:
         return [Fact("Budget", str(error))]
-    finally:
-        ledger.close()
     facts = [Fact("Budget", f"{before}; {_outcome(plan, now, after)}{period}")]
     charged = plan.event is not None and not _is_leakage(plan, now)
     return facts + _filter_facts(now, after) if after is not None and charged else facts
@@ -137,19 +136,13 @@ def _percent(share: Fraction, rounding: str) -> Decimal:
     return (Decimal(share.numerator) * 100 / Decimal(share.denominator)).quantize(Decimal("0.01"), rounding)
 
 
-def contract_sentence(plan: Plan) -> str:
+def _contract_sentence(plan: Plan, ledger: Books) -> str:
     """Whether the data set of a release has a contract, and the release keeps it."""
     spec = plan.spec
-    try:
-        ledger = Books.open(spec.ledger, create=False)
-    except DpdistError:
-        return "unknown, as there is no ledger to ask"
     try:
         digest = kept_contract(ledger.dataset(spec.dataset).contract, spec, name=spec.dataset, event=plan.event)
     except DpdistError as error:
         return str(error)
-    finally:
-        ledger.close()
     if digest is None:
         return f"data set {spec.dataset} has no contract: who writes specs may ask its table anything, at a charge"
     return "kept"
@@ -184,17 +177,16 @@ def _dataset_row(ledger: Books, name: str) -> dict[str, Any]:
         "remaining_epsilon": float(budget.epsilon_remaining),
         "pml": _float(budget.pml_cap),
         "spent_pml": float(budget.pml_spent),
-        "period": None
-        if statement.period is None
-        else {
-            "per": statement.period.policy.per,
-            "begins": str(statement.period.begins),
-            "ends": str(statement.period.ends),
-            "epsilon": float(statement.period.policy.epsilon),
-            "spent_epsilon": _float(statement.period.epsilon_spent),
-            "remaining_epsilon": float(statement.period.epsilon_remaining),
-            "charges": statement.period.account.charges,
-            "sentence": statement.period.sentence(),
+        "period": (period := statement.period)
+        and {
+            "per": period.policy.per,
+            "begins": str(period.begins),
+            "ends": str(period.ends),
+            "epsilon": float(period.policy.epsilon),
+            "spent_epsilon": _float(period.epsilon_spent),
+            "remaining_epsilon": float(period.epsilon_remaining),
+            "charges": period.account.charges,
+            "sentence": period.sentence(),
         },
         "filters": _filter_rows(budget),
         "months": _months(statement),
@@ -208,7 +200,8 @@ def _dataset_row(ledger: Books, name: str) -> dict[str, Any]:
                 "state": attempt.state,
                 "guarantee": attempt.guarantee,
                 "epsilon": None if attempt.guarantee == "lid" else float(attempt.epsilon),  # lid has none
-                "takes": None if attempt.costs is None else _floats(budget.portfolio.used(attempt.costs.filters)),
+                "takes": attempt.costs
+                and {name: _float(of) for name, of in budget.portfolio.used(attempt.costs.filters).items()},
                 "created": attempt.created,
                 "updated": attempt.updated,
             }
@@ -249,10 +242,6 @@ def _filter_rows(budget: Budget) -> list[dict[str, Any]]:
 
 def _float(value: Fraction | None) -> float | None:
     return None if value is None else float(value)
-
-
-def _floats(values: Mapping[str, Fraction | None]) -> dict[str, float | None]:
-    return {name: _float(value) for name, value in values.items()}
 
 
 def exposition(rows: Sequence[Mapping[str, Any]] | None) -> str:

@@ -251,16 +251,10 @@ class Period:
 
 def beginning(per: str, day: date) -> date:
     """The first day of the period of a day."""
-    match per:
-        case "week":
-            return day - timedelta(day.weekday())
-        case "month":
-            return day.replace(day=1)
-        case "quarter":
-            return day.replace(month=day.month - (day.month - 1) % 3, day=1)
-        case "year":
-            return day.replace(month=1, day=1)
-    return day
+    month = {"month": day.month, "quarter": day.month - (day.month - 1) % 3, "year": 1}.get(per)
+    if month is not None:
+        return day.replace(month=month, day=1)
+    return day - timedelta(day.weekday()) if per == "week" else day
 
 
 def refuse_beyond_period(book: Book, request: Mapping[str, Any], price: records.Price | None) -> None:

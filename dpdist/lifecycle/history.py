@@ -30,7 +30,7 @@ _SHOWN = 8
 CONFIDENTIAL = "confidential: for the operator of this release only; it holds private counts"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RunSummary:
     """One attempt at a release."""
 
@@ -60,21 +60,15 @@ def list_runs(ledger: Books, work: Store) -> list[RunSummary]:
     for name in work.names():
         attempt, _, rest = name.partition("/")
         stored.setdefault(attempt, []).append(rest)
-    return sorted(
-        (
-            RunSummary(
-                dataset=dataset,
-                release=attempt.release,
-                attempt=attempt.id,
-                state=_state(work, attempt, stored.get(attempt.id, ())),
-                created=attempt.created,
-                stored=tuple(stored.get(attempt.id, ())),
-            )
-            for dataset in ledger.datasets()
-            for attempt in ledger.show(dataset).attempts
-        ),
-        key=lambda run: run.created,
-    )
+    runs = []
+    for one in _attempts(ledger):
+        own = tuple(stored.get(one.id, ()))
+        runs.append(RunSummary(one.dataset, one.release, one.id, _state(work, one, own), one.created, own))
+    return sorted(runs, key=lambda run: run.created)
+
+
+def _attempts(ledger: Books) -> list[Charge]:
+    return [attempt for dataset in ledger.datasets() for attempt in ledger.show(dataset).attempts]
 
 
 def _state(work: Store, attempt: Charge, stored: Collection[str]) -> str:
@@ -92,12 +86,7 @@ def find_attempt(ledger: Books, beginning: str) -> Charge:
             f"{beginning!r} is too short for the id of an attempt: give the {_SHOWN} characters that the lists print, "
             "or more"
         )
-    found = [
-        attempt
-        for dataset in ledger.datasets()
-        for attempt in ledger.show(dataset).attempts
-        if attempt.id.startswith(beginning)
-    ]
+    found = [attempt for attempt in _attempts(ledger) if attempt.id.startswith(beginning)]
     return found[0] if len(found) == 1 else ledger.attempt(beginning)
 
 

@@ -65,19 +65,10 @@ def outcome_of(
     ledger: Books, spec: ReleaseSpec, output: Store, manifest: Manifest, work: Store, *, already: bool = False
 ) -> Outcome:
     """The outcome of a run, from the manifest it published."""
-    return Outcome(
-        uri=output.uri,
-        attempt=manifest.attempt,
-        records=manifest.records,
-        cells=manifest.cells,
-        guarantee=manifest.guarantee,
-        guarantees=manifest.guarantees,
-        parameters=manifest.parameters,
-        budget=budget_sentence(ledger, spec.dataset),
-        run_record=f"{work.uri}/{RUN_RECORD}",
-        cautions=manifest.cautions,
-        already=already,
-    )
+    stated = ("attempt", "records", "cells", "guarantee", "guarantees", "parameters", "cautions")
+    own: dict[str, Any] = {name: getattr(manifest, name) for name in stated}
+    left, record = budget_sentence(ledger, spec.dataset), f"{work.uri}/{RUN_RECORD}"
+    return Outcome(uri=output.uri, budget=left, run_record=record, already=already, **own)
 
 
 @dataclass

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import combinations
+from itertools import chain, combinations
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -27,6 +27,7 @@ from dpdist.storage.stored import value_of
 
 if TYPE_CHECKING:
     from dpdist.model.coding import Coding
+    from dpdist.model.grids import Grids
     from dpdist.model.sums import Sum
 
 
@@ -197,16 +198,19 @@ def measurements_of(
     coding: Coding,
     coded: Sequence[tuple[int, ...]],
     picked_by: Mapping[str, Sequence[tuple[int, ...]]],
+    triples: Grids | None = None,
 ) -> Measurements:
     """The noisy tables of an account; `coded`: model attributes of picked pairs; `picked_by`: by the name of a step,
-    the attributes of the table that it measured.
+    the attributes of the table that it measured. Those of `triples` are over further codes, of groups of values.
     """
-    picked, m = iter(coded), len(coding.fine)
+    groups, m = () if triples is None else triples.groups, len(coding.fine)
+    own = [tuple(len(coding.source) + i for i in triple) for triple in triples.sets] if triples else []
+    picked = chain(coded, own)  # triples are measured last
     pairs = list(combinations(range(m), 2))
     tables = []
     for name, number, noisy, sigma in account.noisy:
         attributes: tuple[int, ...]
-        in_model = name.endswith("/tables")
+        in_model = name.endswith("/tables") or name == "triples"
         if in_model:
             attributes = next(picked)
         elif name.startswith("one-way"):
@@ -217,4 +221,4 @@ def measurements_of(
             attributes = pairs[number] if name == "all pairs" else ()
         shape = noisy.shape if in_model or not attributes else tuple(len(coding.merging[a].codes) for a in attributes)
         tables.append(NoisyTable(name, attributes, in_model, sigma, shape, noisy.ravel()))
-    return Measurements(tuple(tables), coding.source, coding.maps)
+    return Measurements(tuple(tables), (*coding.source, *range(len(groups))), (*coding.maps, *groups))

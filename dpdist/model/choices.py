@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.accuracy.tables import small_sets
+from dpdist.accuracy.tables import small_sets, triples_of
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 
 L1_OF_NOISE = math.sqrt(2 / math.pi)  # mean of |Z| for a standard normal Z
@@ -22,24 +22,22 @@ OF_ERROR = 2 / 3  # power of tables' errors that gives the weights with the leas
 PUBLIC_MISFIT = 0.01  # share of the noisy misfit that says whether public rows are near enough to be released
 # a second coarse copy where everything by an attribute matters: a mean by its values takes few cells
 SECOND_COPY = (10, 4)
-FEWEST = 4  # fewest pairs of a round, and fewest triples
-MOST_TRIPLES = 80  # triples that are measured at most: their noise grows with the root of their number
+FEWEST = 4  # fewest pairs of a round
 MOST_ROUNDS = 5000  # rounds of balancing at most
-TRIPLE_CELLS = 1 << 16  # cells of a triple's table at most
 
 _ROUNDS = 4  # of them: each is a message of every client
 GRIDS = 0.12  # share of the small tables of all pairs that pairs are picked from, where no distance may be seen
 
-# shares of the tables of the most triples, fewer have less, and of all picks; raking's tables have so much less
-_TRIPLES, _TRIPLE_PICKS = 0.3, 0.01
+# share of the tables of all triples; those of pairs, which these make more precise, have so much less
+_TRIPLES = 0.3
 _POOLS = 2  # parts of the pool where triples are measured: one has more noise of sampling than they have
 # parts of the share of a round that tables of small sets and their picks may take, how many are measured at most in a
 # round, and in which of the last rounds
 _HIGH, _HIGH_PICKS, MOST_HIGH, HIGH_ROUNDS = 0.7, 0.1, 8, 2
 # where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured
 _NOTHING = 1e-5
-# raked records are balanced where the pool has this many rows a record: a larger sample of it is balanced by itself
-_BALANCED_PART = 4
+# raked records of up to so many a row of a part of the pool are balanced: of more, a row is taken as its weight says
+_BALANCED = 4
 # noise of one-way tables, in parts of the records, from which their share grows, and at which it would be all
 _FEW = (0.1, 0.4)
 _ALL = 0.9  # one-way tables that would have a larger share have all
@@ -49,7 +47,8 @@ _ONE_WAY_ONLY |= {"one_way": 0.3, "one_way_again": 0.7}
 
 _WORTH_WHILE, _AGAIN = 10, 0.01  # with earlier releases: fewest triples, and share of the second one-way tables
 _MANY = 300  # pairs of attributes beyond which the fits take most of the time: fewer rounds, and no raking
-_RESOLVED = 10_000  # triples are measured where the records are this many deviations of the noise in their tables
+# triples are measured where there are so many, and records are so many deviations of the noise of a single count
+_FEWEST_TRIPLES, _RESOLVED = 10, 40_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +66,10 @@ class Choices:
     # misfit, rake: shares of the noisy misfit that decides about raking, and of all pair tables; 0 without raking
     misfit: float = 0.0
     rake: float = 0.0
-    # triples, triple_picks: shares of the tables of triples that records are raked to as well, and of their picks
-    triples: float = 0.0
-    triple_picks: float = 0.0
-    triple_tables: int = 0  # most triples
+    triples: float = 0.0  # share of the tables of triples that records are raked to as well
+    # triple_tables, triple_groups: these triples, and groups that an attribute's values are merged to in them
+    triple_tables: int = 0
+    triple_groups: int = 0
     # high, high_picks: what tables of three and four attributes of few cells, and their picks, may take of the share of
     # each of the last rounds; it is not counted again
     high: float = 0.0
@@ -95,7 +94,7 @@ class Choices:
     def spends(self) -> float:
         """The sum of all shares."""
         single = (self.one_way, self.one_way_again, self.tree, self.pairs, self.picks, self.misfit, self.rake)
-        return math.fsum((*single, self.triples, self.triple_picks, self.grids))
+        return math.fsum((*single, self.triples, self.grids))
 
     @property
     def pairs_first(self) -> bool:
@@ -135,7 +134,7 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, raking: boo
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
     if raking and found.rounds and noise < 0.06 and number <= _MANY:
         found = replace(found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546)
-        if rows < _BALANCED_PART * records:
+        if records > _BALANCED * rows:
             found = replace(found, balance=0)
         # the weights of the pool make up for what the model misses; further fits, without a pool, take longer
         cells = min(found.cells, int(max(6 * records, 150_000)))
@@ -145,16 +144,15 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, raking: boo
 
 
 def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:
-    """With as many triples as the records are enough for: their noise grows with the root of their number."""
-    fitting = sum(math.prod(cells) <= TRIPLE_CELLS for cells in combinations(cardinalities, 3))
-    enough = int((records * choices.mu / _RESOLVED) ** 2 * _TRIPLES)
-    number = min(enough, MOST_TRIPLES, fitting // 2)
-    if number < FEWEST:
+    """With all triples on groups of values, as many that a mean cell of the merged tables holds as many records as the
+    deviation of its noise: finer ones lose less than their noise adds. None where records are few.
+    """
+    number = len(triples_of(cardinalities))
+    if number < _FEWEST_TRIPLES or records * choices.mu < _RESOLVED:
         return choices
-    choices = replace(with_sums(choices), pool_parts=_POOLS, iterations=(45,), sweeps=5)
-    share = _TRIPLES * number / MOST_TRIPLES
-    rake = choices.rake - share - _TRIPLE_PICKS
-    return replace(choices, triples=share, triple_picks=_TRIPLE_PICKS, triple_tables=number, rake=rake)
+    groups = round((records * choices.mu * math.sqrt(_TRIPLES / number)) ** (1 / 3))
+    choices = replace(with_sums(choices), pool_parts=_POOLS, iterations=(45,), sweeps=5, triples=_TRIPLES)
+    return replace(choices, rake=choices.rake - _TRIPLES, triple_tables=number, triple_groups=groups)
 
 
 def with_high(choices: Choices, cardinalities: Sequence[int]) -> Choices:
@@ -167,8 +165,8 @@ def with_high(choices: Choices, cardinalities: Sequence[int]) -> Choices:
 
 def without_triples(choices: Choices) -> Choices:
     """Their shares go to the tables of all pairs."""
-    rake = choices.rake + choices.triples + choices.triple_picks
-    return replace(choices, triples=0.0, triple_picks=0.0, triple_tables=0, rake=rake)
+    rake = choices.rake + choices.triples
+    return replace(choices, triples=0.0, triple_tables=0, triple_groups=0, rake=rake)
 
 
 def with_evidence(choices: Choices, attributes: int) -> Choices:
@@ -292,8 +290,9 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
         )
         if c.triple_tables:
             found["Triples"] = (
-                f"up to {c.triple_tables} tables of three attributes ({_percent(c.triples)}), picked where the pool "
-                f"misses most ({_percent(c.triple_picks)}); the pool is weighted to them too"
+                f"{c.triple_tables} tables of three attributes ({_percent(c.triples)}), whose values are merged to up "
+                f"to {c.triple_groups} groups of equal mass; they make those of pairs more precise, and the pool is "
+                "weighted to them too"
             )
     elif d > 1:
         found["Raking"] = "none: a table of all pairs would be noisier than the model"

@@ -15,8 +15,9 @@ from dpdist.accuracy.measured import Accuracy, measure_accuracy
 from dpdist.accuracy.tables import Tables
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import Choices
+from dpdist.model.grids import Grids
 from dpdist.model.learn import Known, Measured, measure
-from dpdist.model.pool import Triples, fitting_triples, measure_triples
+from dpdist.model.sums import Sum
 from dpdist.privacy.arrays import Codes, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
@@ -63,11 +64,6 @@ def _evidence(
     one_way = zip(learner.one_way.counts, learner.one_way.sigmas.tolist(), strict=True)
     pairs = [m.attributes for m in learner.measurements if len(m.attributes) == 2]
     first = learner.tables.pairs.index((pairs[0][0], pairs[0][1])) if pairs else -1
-    if choices.triple_tables and measured.all_pairs is not None:  # against tables of the released records: public
-        model = {t: table.astype(np.float64) for t, table in fitting_triples(released).items()}
-        triples = measure_triples(fitting_triples(exact), model, choices=choices, account=account)
-    else:
-        triples = Triples((), (), np.zeros(0))
     away = 0.0
     if accuracy_mu:
         number = released.pairs.total
@@ -78,13 +74,18 @@ def _evidence(
         math.fsum((float(table[-1]) - half) / sigma**2 for table, sigma in one_way),
         _of_picked(measured, half),
         math.fsum((float(table[-1, -1]) - half) / sigma**2 for table, sigma in cells),
-        math.fsum(
-            (float(table[-1]) - half) / sigma**2
-            for table, sigma in zip(triples.tables, triples.sigmas.tolist(), strict=True)
-        ),
+        0.0 if raked is None or raked.triples is None else _of_triples(raked.triples, released, half),
         away,
     ]
     return np.array([math.fsum(parts), *parts, len(pairs), first, measured.all_pairs is not None], np.float64)
+
+
+def _of_triples(triples: Grids, released: Tables, half: float) -> float:
+    """The canary's cells of merged tables, which others may share, less their mean without it, by precision."""
+    others = [Sum(s, tuple(triples.groups[i] for i in s)).of(released) for s in triples.sets]
+    cells = [tuple(int(triples.groups[i][-1]) for i in s) for s in triples.sets]
+    found = zip(triples.tables, others, cells, strict=True)
+    return math.fsum(float(table[cell] - other[cell]) - half for table, other, cell in found) / triples.sigma**2
 
 
 def _of_picked(measured: Measured, half: float) -> float:

@@ -80,14 +80,8 @@ def coding_of(
         (place[i, level], place[i, level - 1]): np.arange(group.max() + 1)[:, None] == group
         for i, level, group in groupings
     }
-    return Coding(
-        tuple(item[2] for item in found),
-        tuple(item[3] for item in found),
-        tuple(item[0] for item in found),
-        tuple(place[i, 0] for i in range(len(merging))),
-        links,
-        merging,
-    )
+    sizes, _, source, maps = zip(*found, strict=True)
+    return Coding(source, maps, sizes, tuple(place[i, 0] for i in range(len(merging))), links, merging)
 
 
 def _of_level(merging: Merging, codes: Counts, levels: Sequence[NDArray[np.integer]], groups: int) -> Counts | None:

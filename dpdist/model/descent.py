@@ -164,7 +164,8 @@ def fit(
             measured[m.attributes] = m.target if alone else denoised(share, m.known, weight), weight
     objective = _Objective(tree, measured, links)
     old = start.potentials if start else {}
-    anew = [_first(measured[s][0]).ravel() for s in objective.sets]
+    shares = [measured[s][0] for s in objective.sets]  # at first, of independent attributes
+    anew = [log2(np.maximum(p, LEAST_SHARE)) * LN2 if p.ndim == 1 else np.zeros(p.size) for p in shares]
     at = np.concatenate([old.get(s, first).ravel() for s, first in zip(objective.sets, anew, strict=True)])
     found, step = _Point(at, *objective.at(at)), start.step if start else FIRST_STEP
     if not found.loss < np.inf:  # large potentials of noisy tables of few records: another tree sums them up otherwise
@@ -188,11 +189,6 @@ def fit(
         found, before, momentum, step = new, there, following, step * GROWTH
         best = found if found.loss <= best.loss else best
     return FactorModel(tree, objective.split(best.potentials), best.beliefs, step, best.loss)
-
-
-def _first(share: Floats) -> Floats:
-    """Potentials of a set at first: those of independent attributes with the measured shares."""
-    return log2(np.maximum(share, LEAST_SHARE)) * LN2 if share.ndim == 1 else np.zeros(share.shape)
 
 
 def _proportional(share: Floats, weight: float, known: Floats | None) -> Floats:

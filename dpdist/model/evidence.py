@@ -217,8 +217,7 @@ class Evidence:
 
     def report(self) -> list[dict[str, Any]]:
         """The drift of each chain, rounded: public numbers, estimated from public ones."""
-        rounded = [([round(x, 6) for x in d.persons], [round(x, 6) for x in d.steps]) for d in self.drifts]
-        return [{"persons": persons, "steps": steps} for persons, steps in rounded]
+        return [{of: [round(x, 6) for x in getattr(d, of)] for of in ("persons", "steps")} for d in self.drifts]
 
     def repeated(self, published: Measurements) -> list[dict[str, Any]]:
         """The drifts that the published noisy tables of this release give."""

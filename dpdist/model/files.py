@@ -146,6 +146,10 @@ def _check_pool(fitted: Fitted, domain: Sequence[int]) -> None:
     _require(rows * len(domain) <= MODEL_VALUES)
     for column, size in zip(fitted.public, domain if fitted.public else (), strict=True):
         _require(column.shape == (rows,) and int(column.max()) < size)
+    groups = fitted.adjustment.groups
+    for group, size in zip(groups, domain if groups else (), strict=True):
+        _require(group.shape == (size,) and 0 <= int(group.min()) <= int(group.max()) < size)
+    domain = [*domain, *(int(group.max()) + 1 for group in groups)]
     for block, logs in zip(fitted.adjustment.blocks, fitted.adjustment.logs, strict=True):
         _require(_are_places(block, range(len(domain))) and logs.shape == (prod(domain[i] for i in block),))
 

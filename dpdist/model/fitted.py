@@ -31,16 +31,30 @@ LIMITS = (1e-290, 1e290)  # of a factor
 class Adjustment:
     """Factors on the weights of rows, one table a block."""
 
-    blocks: tuple[tuple[int, ...], ...]  # attributes of each block
+    blocks: tuple[tuple[int, ...], ...]  # attributes of each block, beyond the table's those of groups of values
     # logarithm to base 2 of the factor of each combination of a block's values, in units of 2**-20
     logs: tuple[NDArray[np.int32], ...]
+    groups: tuple[Counts, ...] = ()  # the group of each value of each attribute, where blocks have copies on groups
 
     def weights(self, columns: Sequence[NDArray[np.integer]], cardinalities: Sequence[int]) -> Counts:
         """Integer weight of each row, at least 0 and at most 2**40; the same on any machine."""
         total = np.zeros(len(columns[0]), np.int64)
+        columns, cardinalities = with_groups(columns, cardinalities, self.groups)
         for block, logs in zip(self.blocks, self.logs, strict=True):
             total += logs.take(packed_index([columns[i] for i in block], [cardinalities[i] for i in block]))
         return power_of_two(total)
+
+
+def with_groups(
+    columns: Sequence[NDArray[np.integer]], cardinalities: Sequence[int], groups: Sequence[Counts]
+) -> tuple[list[NDArray[np.integer]], tuple[int, ...]]:
+    """Columns and their copies on groups of values, and their numbers of values."""
+    sizes = [int(group.max()) + 1 for group in groups]
+    copies = [
+        group.astype(np.min_scalar_type(size - 1))[column]
+        for group, size, column in zip(groups, sizes, columns, strict=False)
+    ]
+    return [*columns, *copies], (*cardinalities, *sizes)
 
 
 def power_of_two(logs: Counts) -> Counts:
@@ -164,6 +178,7 @@ class Fitted:
             arrays["pool"] = np.array([self.pool_parts, self.pool_rows, len(self.adjustment.blocks)], np.int64)
             for i, (block, logs) in enumerate(zip(self.adjustment.blocks, self.adjustment.logs, strict=True)):
                 arrays[f"block{i}"], arrays[f"logs{i}"] = np.array(block, np.int64), logs
+            arrays |= {f"groups{i}": groups for i, groups in enumerate(self.adjustment.groups)}
         for i, column in enumerate(self.public):
             arrays[f"public{i}"] = column.astype(np.int32 if column.dtype.itemsize > 1 else np.int16)
         return arrays
@@ -180,6 +195,7 @@ class Fitted:
         parts, rows, number = arrays["pool"].tolist() if "pool" in arrays else (1, 0, 0)
         blocks = tuple(tuple(arrays[f"block{i}"].tolist()) for i in range(number))
         logs = tuple(arrays[f"logs{i}"] for i in range(number))
+        groups = tuple(arrays[f"groups{i}"] for i in m if f"groups{i}" in arrays)
         public = tuple(arrays[f"public{i}"] for i in m if f"public{i}" in arrays)
         return cls(
             tuple(arrays["cardinalities"].tolist()),
@@ -189,7 +205,7 @@ class Fitted:
             tuple(arrays[f"rare{i}"] for i in m),
             tuple(arrays[f"weights{i}"] for i in m),
             arrays["expected"],
-            Adjustment(blocks, logs) if number else None,
+            Adjustment(blocks, logs, groups) if number else None,
             parts,
             rows,
             tuple(column.astype(np.min_scalar_type(int(column.max(initial=0)))) for column in public),

@@ -18,9 +18,9 @@ from itertools import combinations
 
 import numpy as np
 
-from dpdist.accuracy.tables import MOST_SETS, SET_CELLS, TRIPLES
+from dpdist.accuracy.tables import MOST_SETS, SET_CELLS
 from dpdist.errors import AccountingError
-from dpdist.model.choices import EMPTY, L1_OF_NOISE, MOST_CODED_CELLS, MOST_HIGH, TRIPLE_CELLS, Choices, is_wide
+from dpdist.model.choices import EMPTY, L1_OF_NOISE, MOST_CODED_CELLS, MOST_HIGH, Choices, is_wide
 from dpdist.model.grids import GROUPS
 from dpdist.privacy.arrays import LARGEST_SCALE, Floats
 from dpdist.privacy.selection import draws_of_pick, pick_scale
@@ -37,11 +37,11 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
     m = len(cardinalities)
     copies = 1 + len(choices.coarse)  # an attribute and its coarse copies
     pick = draws_of_pick(math.comb(copies * m, 2) + 1)  # of all pairs, or to stop
-    triples = choices.triple_tables * (TRIPLE_CELLS + draws_of_pick(math.comb(m, 3) + 1))
+    triples = choices.triple_tables * choices.triple_groups**3
     if choices.high:
         triples += choices.rounds * MOST_HIGH * (SET_CELLS + draws_of_pick(MOST_SETS + 1))
-    if choices.grids or choices.pairs_first:
-        triples += math.comb(m, 2) * GROUPS[2] ** 2 + TRIPLES * GROUPS[3] ** 3
+    if choices.grids:
+        triples += math.comb(m, 2) * GROUPS**2
     return 3 * sum(cardinalities) + 1 + tables * (min(largest, cells) + pick) + raked + triples
 
 
@@ -73,7 +73,6 @@ def refuse_undrawable(choices: Choices, cardinalities: Sequence[int]) -> None:
         ("picks", of_round * bool(c.tree), m - 1),
         ("picks", of_round * bool(c.rounds), c.per_round),
         ("rake", 0.05 * c.rake / rounds, c.per_round),
-        ("triple_picks", c.triple_picks, c.triple_tables),
         ("high_picks", c.high_picks, MOST_HIGH),
     ):
         if share and picks:

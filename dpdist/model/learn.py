@@ -15,17 +15,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpdist.accuracy.tables import Attributes, Tables
+from dpdist.accuracy.tables import Tables
 from dpdist.data.count import PairCounts
 from dpdist.model.account import GaussianAccount, Measurements, measurements_of
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, OF_ERROR, Choices
-from dpdist.model.coding import Coding, Levels, PairTables, SingleCounts, coding_of, is_kept, recode
+from dpdist.model.coding import Coding, Levels, Pair, PairTables, SingleCounts, coding_of, is_kept, recode
 from dpdist.model.evidence import Evidence
 from dpdist.model.fitted import Fitted, fitted_of
-from dpdist.model.grids import pair_grids, triple_groups
+from dpdist.model.grids import pair_grids, triple_grids
 from dpdist.model.one_way import OneWay, measure_one_way
 from dpdist.model.outside import told_by
-from dpdist.model.pool import AllPairs, Pool, asked_triples, fitting_triples, measure_small_sets
+from dpdist.model.pool import AllPairs, Pool, measure_small_sets
 from dpdist.model.public_rows import MOST_ONE_WAY, PublicPool, pool_of, with_more
 from dpdist.model.rake import shrink
 from dpdist.model.rounds import Learner
@@ -75,7 +75,7 @@ def measure(
     """
     prior, rules, evidence = known.prior, known.rules, known.evidence
     small = counts.small() if isinstance(counts, Tables) and choices.high else {}
-    counts = counts.pairs if isinstance(counts, Tables) else counts
+    tables_of, counts = counts, counts.pairs if isinstance(counts, Tables) else counts
     one_way = one_way or measure_one_way(counts, account, first=choices.one_way, again=choices.one_way_again)
     if prior is not None:
         one_way = towards(one_way, prior)
@@ -86,9 +86,10 @@ def measure(
         choices = known.apart or choices
     coding, tables = _coded(counts, one_way, choices, known, in_rounds)
     learner = Learner(tables, coding, one_way, account, choices, rules, given=known.given)
-    if choices.pairs_first and choices.rounds and in_rounds is None and not isinstance(counts, SingleCounts):
-        all_pairs = _all_pairs(counts, choices, account, _weights(learner))
-        own = Evidence.of_pairs(coding, all_pairs.tables, all_pairs.sigmas.tolist())
+    if choices.pairs_first and choices.rounds and in_rounds is None and not isinstance(tables_of, SingleCounts):
+        all_pairs = _all_pairs(tables_of, choices, account, one_way, _weights(learner))
+        sharp = all_pairs.sharpened()
+        own = Evidence.of_pairs(coding, sharp.tables, sharp.sigmas.tolist())
         learner.remember(own, most=choices.cells, rounds=choices.rounds, iterations=choices.iterations[-1])
         return Measured(learner, all_pairs)
     if choices.grids:
@@ -112,9 +113,9 @@ def measure(
         carried = _round(learner, r, carried, picks)
     if learner.model is None:
         learner.refit(choices.iterations[-1])
-    if choices.rake and not isinstance(counts, SingleCounts):
+    if choices.rake and not isinstance(tables_of, SingleCounts) and not isinstance(counts, SingleCounts):
         if not (choices.misfit or choices.grids) or _worth_raking(learner, counts, choices):
-            return Measured(learner, _all_pairs(counts, choices, account, _weights(learner)))
+            return Measured(learner, _all_pairs(tables_of, choices, account, one_way, _weights(learner)))
         _more_rounds(learner, choices, carried)
     if (share := _left(account, choices)) > REST:  # for which no pair was picked
         learner.measure_again(counts, share)
@@ -163,13 +164,21 @@ def _round(learner: Learner, number: int, share: float, picks: float) -> float:
 
 
 def _all_pairs(
-    counts: PairCounts | AskedCounts, choices: Choices, account: GaussianAccount, weights: Sequence[float] | None = None
+    counts: PairCounts | Tables | AskedCounts,
+    choices: Choices,
+    account: GaussianAccount,
+    one_way: OneWay,
+    weights: Sequence[float] | None = None,
 ) -> AllPairs:
-    """The tables of all pairs, with what the account has left but for triples."""
-    tables = [counts.pair(*pair) for pair in combinations(range(len(counts.cardinalities)), 2)]
-    share = max(_left(account, choices) - choices.triples - choices.triple_picks, choices.rake)
+    """The tables of all pairs, with what the account has left but for triples, and those of triples."""
+    exact = counts.pairs if isinstance(counts, Tables) else counts
+    tables = [exact.pair(*pair) for pair in combinations(range(len(exact.cardinalities)), 2)]
+    share = max(_left(account, choices) - choices.triples, choices.rake)
     noisy, sigmas = account.measure("all pairs", tables, share=share, weights=weights)
-    return AllPairs(tuple(noisy), sigmas)
+    triples = None
+    if choices.triple_tables and not isinstance(counts, PairCounts):
+        triples = triple_grids(one_way, counts if isinstance(counts, Tables) else None, choices, account)
+    return AllPairs(tuple(noisy), sigmas, triples)
 
 
 def _weights(learner: Learner) -> list[float]:
@@ -187,6 +196,9 @@ def _left(account: GaussianAccount, choices: Choices) -> float:
     return (account.left - max(1 - choices.spends, 0.0)) * (1 - 2.0**-30)
 
 
+_MISSED = 0.4  # part of the noise
+
+
 def _worth_raking(learner: Learner, counts: PairCounts | AskedCounts, choices: Choices) -> bool:
     """Whether the model misses more than a part of the noise of a table of all pairs, by a noisy mean distance."""
     fine = set(learner.coding.fine)
@@ -198,14 +210,13 @@ def _worth_raking(learner: Learner, counts: PairCounts | AskedCounts, choices: C
     missed = int(noisy[0])
     cells = np.mean([a * b for a, b in combinations(counts.cardinalities, 2)])
     sigma = learner.account.deviations(choices.rake, [1.0] * number)[0]
-    part = 0.2 if choices.triple_tables else 0.4
-    return bool(missed / number >= part * L1_OF_NOISE * sigma * cells)
+    return bool(missed / number >= _MISSED * L1_OF_NOISE * sigma * cells)
 
 
 def _more_rounds(learner: Learner, choices: Choices, carried: float) -> None:
     """Spend the share of raking, and of triples, on further rounds."""
     for r in range(choices.rounds, 2 * choices.rounds):
-        share = (choices.rake + choices.triples + choices.triple_picks) / choices.rounds
+        share = (choices.rake + choices.triples) / choices.rounds
         carried = _round(learner, r, carried + 0.95 * share, 0.05 * share)
 
 
@@ -272,8 +283,7 @@ class Learned(Stored):
         found, pairs = self.report, self.report["pairs"]
         account = [[step, of * share] for step, of in found["account"]]
         coarse = [[f"{names[i]} (coarse)" if is_coarse else names[i] for i, is_coarse in pair] for pair in pairs]
-        triples = [[names[i] for i in triple] for triple in found.get("triples", ())]
-        return found | {"account": account, "pairs": coarse} | ({"triples": triples} if triples else {})
+        return found | {"account": account, "pairs": coarse}
 
 
 def learn(
@@ -307,7 +317,6 @@ def learn(
     fitted = fitted_of(
         learner.model or learner.refit(1), learner.coding, learner.to_balance() if choices.balance else None
     )
-    picked: tuple[Attributes, ...] = ()
     if measured.all_pairs is not None:
         pool = Pool.drawn(
             fitted, exact.cardinalities, drawing, choices, records=learner.one_way.records, rules=known.rules
@@ -320,13 +329,10 @@ def learn(
             known.evidence.weigh_all_pairs(coding, measured.all_pairs.tables, measured.all_pairs.sigmas.tolist())
             told = partial(told_by, known.evidence, coding)
             pool.rake_to_pairs(learner.one_way, measured.all_pairs, told)
-        if choices.triple_tables and isinstance(counts, Tables):
-            picked = pool.rake_to_triples(fitting_triples(counts), account)
-        elif choices.triple_tables and isinstance(counts, AskedCounts):
-            picked = pool.rake_to_triples(asked_triples(counts), account, triple_groups(learner.one_way))
         fitted = pool.fitted(fitted)
-    tables = measurements_of(account, learner.coding, learner.picked, {"triples": picked})
-    return Learned(fitted, _report(measured, picked, known), tables)
+    triples = None if measured.all_pairs is None else measured.all_pairs.triples
+    tables = measurements_of(account, learner.coding, learner.picked, {}, triples)
+    return Learned(fitted, _report(measured, known), tables)
 
 
 def _of_public_rows(
@@ -341,11 +347,11 @@ def _of_public_rows(
     """Measure pairs, and weight public rows to them."""
     exact = counts.pairs if isinstance(counts, Tables) else counts
     pooled(pool.parts)
-    picked_by: dict[str, Sequence[Attributes]] = {}
+    picked_by, triples = dict[str, list[Pair]](), None
     if choices.rake:
-        pool.rake_to_pairs(one_way, _all_pairs(exact, choices, account))
-        if choices.triple_tables and isinstance(counts, Tables):
-            picked_by["triples"] = pool.rake_to_triples(fitting_triples(counts), account)
+        all_pairs = _all_pairs(counts, choices, account, one_way)
+        pool.rake_to_pairs(one_way, all_pairs)
+        triples = all_pairs.triples
     else:
         if (share := MOST_ONE_WAY - choices.one_way - choices.one_way_again) > 0:
             one_way = with_more(one_way, exact, account, "public", share)
@@ -357,16 +363,16 @@ def _of_public_rows(
     coding = coding_of(one_way, merge_below=choices.merge_below, coarse=(), rules=known.rules, levels=known.levels)
     learner = Learner(recode(exact, coding), coding, one_way, account, choices)
     fitted = replace(pool.fitted(fitted_of(learner.refit(1), coding, None)), public=tuple(pool.rows))
-    report = _report(Measured(learner, None), picked_by.get("triples", ()), known)
-    pairs = [pair for step, picked in picked_by.items() if step != "triples" for pair in picked]
+    report = _report(Measured(learner, None), known)
+    pairs = [pair for picked in picked_by.values() for pair in picked]
     report |= {"pairs": [[[i, False] for i in pair] for pair in pairs], "raked": bool(choices.rake)}
     report["prior"] |= {"released": "its rows, reweighted"}
     if known.rules:
         report["rules"] = list(range(len(known.rules)))
-    return Learned(fitted, report, measurements_of(account, coding, (), picked_by))
+    return Learned(fitted, report, measurements_of(account, coding, (), picked_by, triples))
 
 
-def _report(measured: Measured, picked: Sequence[Attributes], known: Known) -> dict[str, Any]:
+def _report(measured: Measured, known: Known) -> dict[str, Any]:
     learner = measured.learner
     coding, account = learner.coding, learner.account
     report: dict[str, Any] = {
@@ -377,8 +383,6 @@ def _report(measured: Measured, picked: Sequence[Attributes], known: Known) -> d
     }
     if known.rules:
         report["rules"] = sorted(k for k in learner.zeros if is_kept(known.rules[k], coding))
-    if picked:
-        report["triples"] = [list(triple) for triple in picked]
     if known.evidence is not None:
         report["drift"] = known.evidence.report()
     if known.prior is not None:

@@ -1,29 +1,28 @@
-"""A pool of model records, weighted to noisy tables of all pairs and of picked triples."""
+"""A pool of model records, weighted to noisy tables of all pairs, and of all triples on groups of values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.accuracy.tables import Attributes, Tables, triples_of
+from dpdist.accuracy.tables import Attributes, Tables
 from dpdist.data.count import Number
-from dpdist.model.account import GaussianAccount
-from dpdist.model.choices import EMPTY, HIGH_ROUNDS, L1_OF_NOISE, MOST_HIGH, OF_ERROR, TRIPLE_CELLS, Choices
+from dpdist.model.choices import EMPTY, HIGH_ROUNDS, L1_OF_NOISE, MOST_HIGH, Choices
 from dpdist.model.coding import Coding, Pair
 from dpdist.model.descent import TableMeasurement
 from dpdist.model.draw import pool_part
+from dpdist.model.evidence import sums_of
 from dpdist.model.fitted import Fitted, fitted_of, units_of
 from dpdist.model.grids import Grids
 from dpdist.model.junction import cells_of, cliques_of
 from dpdist.model.one_way import OneWay
 from dpdist.model.rake import WeightedRows, block_change, rake, shrink, targets_in, threads
-from dpdist.model.rounds import Learner, best_sets, pick_sets
-from dpdist.model.sums import AskedCounts, Sum
+from dpdist.model.rounds import Learner, pick_sets
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.spec.rules import Rules
@@ -31,10 +30,19 @@ from dpdist.spec.rules import Rules
 
 @dataclass(frozen=True, eq=False)
 class AllPairs:
-    """Noisy tables of all pairs of the table's attributes."""
+    """Noisy tables of all pairs of the table's attributes, and of triples on groups of values where there are any."""
 
     tables: tuple[NDArray[Any], ...]  # in the order of `itertools.combinations`
     sigmas: NDArray[np.float64]
+    triples: Grids | None = None
+
+    def sharpened(self) -> AllPairs:
+        """The pairs with what the triples say of their sums."""
+        if self.triples is None:
+            return self
+        pairs = combinations(range(len(self.triples.groups)), 2)
+        found = [self.triples.sharpened(*one) for one in zip(pairs, self.tables, self.sigmas.tolist(), strict=True)]
+        return replace(self, tables=tuple(table for table, _ in found), sigmas=np.array([left for _, left in found]))
 
 
 _SWEEPS = 5  # passes that bring a triple's noisy table to the tables of its pairs and attributes
@@ -53,18 +61,6 @@ def with_margins(one_way: OneWay, all_pairs: AllPairs) -> OneWay:
             precision[i] += of_sum
     counts = tuple(total / p for total, p in zip(sums, precision.tolist(), strict=True))
     return replace(one_way, counts=counts, sigmas=1 / np.sqrt(precision))
-
-
-def fitting_triples(tables: Tables) -> dict[Attributes, Counts]:
-    """The tables, flat, of the triples that are small enough to be measured. Confidential if the tables are."""
-    named = zip(triples_of(tables.pairs.cardinalities), tables.of(3), strict=True)
-    return {triple: table for triple, table in named if table.size <= TRIPLE_CELLS}
-
-
-def asked_triples(counts: AskedCounts) -> dict[Attributes, Sum]:
-    """The same triples, as sums that are asked for."""
-    sums = [counts.of(*triple) for triple in triples_of(counts.cardinalities)]
-    return {one.attributes: one for one in sums if one.size <= TRIPLE_CELLS}
 
 
 class Pool:
@@ -102,9 +98,10 @@ class Pool:
     def rake_to_pairs(
         self, one_way: OneWay, all_pairs: AllPairs, told: Callable[[Pair, Floats], Floats] = lambda pair, table: table
     ) -> None:
-        """Fit the weights to tables of all pairs, and to the one-way tables; in part where triples follow. `told` moves
-        a table of the model to what else is known of it.
+        """Fit the weights to tables of all pairs and triples, and to the one-way tables. `told` moves a table of the
+        model to what else is known of it.
         """
+        all_pairs = all_pairs.sharpened()
         one_way = with_margins(one_way, all_pairs)
         singles = [(i,) for i in range(len(self._cardinalities))]
         shares = self._rows.shares([*self._pairs, *singles])
@@ -113,30 +110,27 @@ class Pool:
             self._targets[pair] = told(pair, self._targets[pair])
         for single, counts, sigma in zip(singles, one_way.counts, one_way.sigmas.tolist(), strict=True):
             self._aim(single, counts, sigma, shares[single])
-        if self._choices.triple_tables:
-            rake(self._rows, self._targets, sweeps=_BEFORE_TRIPLES, damping=())
-        else:
+        if all_pairs.triples is None:
             rake(self._rows, self._targets, sweeps=self._choices.sweeps)
+        else:
+            rake(self._rows, self._targets, sweeps=_BEFORE_TRIPLES, damping=())
+            self._rake_to_triples(all_pairs.triples)
 
-    def rake_to_triples(
-        self,
-        exact: Mapping[Attributes, Counts | Sum],
-        account: GaussianAccount,
-        groups: tuple[Counts, ...] | None = None,
-    ) -> tuple[Attributes, ...]:
-        """Pick triples that the pool misses, measure them (`exact` is confidential), fit to them; return them."""
-        shares = self._rows.shares(exact)
-        expected = {triple: shares[triple].ravel() * self._records for triple in exact}
-        found = measure_triples(exact, expected, choices=self._choices, account=account, groups=groups)
-        for triple, table, sigma in zip(found.attributes, found.tables, found.sigmas.tolist(), strict=True):
-            self._aim(triple, table, sigma, shares[triple])
-            below = targets_in(triple, {scope: share for scope, share in self._targets.items() if len(scope) < 3})
+    def _rake_to_triples(self, triples: Grids) -> None:
+        """Fit to triples on groups of values as well: tables of copies of the attributes, which follow these."""
+        groups, m = triples.groups, len(self._cardinalities)
+        self._rows.merge(groups)
+        copies = [tuple(m + i for i in triple) for triple in triples.sets]
+        self._rows.cover(copies)
+        shares = self._rows.shares(copies)
+        for i, j in self._pairs:
+            self._targets[m + i, m + j] = sums_of(self._targets[i, j], groups[i], groups[j])
+        for copy, table in zip(copies, triples.tables, strict=True):
+            self._aim(copy, table, triples.sigma, shares[copy])
+            below = targets_in(copy, {scope: share for scope, share in self._targets.items() if len(scope) == 2})
             for _ in range(_SWEEPS):  # its sums have more noise than the tables of its pairs
-                self._targets[triple] *= block_change(self._targets[triple], below, 1.0)
-        if found.attributes:
-            self._rows.cover(found.attributes)
+                self._targets[copy] *= block_change(self._targets[copy], below, 1.0)
         rake(self._rows, self._targets, sweeps=max(self._choices.sweeps - 1, 0))
-        return found.attributes
 
     def _aim(self, attributes: Attributes, noisy: NDArray[np.number], sigma: float, model: Floats) -> None:
         """Let a noisy table, shrunk towards the pool's, be a target."""
@@ -159,73 +153,6 @@ class Pool:
             pool_parts=choices.pool_parts,
             pool_rows=choices.pool_rows,
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Triples:
-    """Noisy tables of picked triples of the table's attributes."""
-
-    attributes: tuple[Attributes, ...]
-    tables: tuple[NDArray[np.int64], ...]  # flat
-    sigmas: NDArray[np.float64]
-
-
-def measure_triples(
-    exact: Mapping[Attributes, Counts | Sum],
-    expected: Mapping[Attributes, Floats],
-    *,
-    choices: Choices,
-    account: GaussianAccount,
-    groups: tuple[Counts, ...] | None = None,
-) -> Triples:
-    """Pick triples that a public model misses most, and measure their tables; `exact` (confidential) and `expected`
-    counts of the candidates are flat. A triple's score is as a pair's (`Learner.round`), by noisy grids of `groups` of
-    the values where these are given. Raises AccountingError: the steps would cost more than the account has.
-    """
-    most, candidates = choices.triple_tables, tuple(exact)
-    sigma = float(account.deviations(choices.triples, [1.0] * most)[0])
-    if groups is not None:
-        grids = Grids.measured("triples/grids", candidates, groups, account, choices.triple_picks)
-        found = [_grid_score(grids, t, expected[t], sigma=sigma, penalty=choices.penalty) for t in candidates]
-        picked = best_sets(np.array(found), candidates, most=most, valid=lambda picked: lambda triple: True)
-    else:
-        picked = pick_sets(
-            "triples",
-            triple_scores(cast("Mapping[Attributes, Counts]", exact), expected, sigma=sigma, penalty=choices.penalty),
-            candidates,
-            account,
-            scale=account.pick_scale(choices.triple_picks, most),
-            most=most,
-            valid=lambda picked: lambda triple: True,
-        )
-    if not picked:
-        return Triples((), (), np.zeros(0))
-    weights = [max(_error(expected[triple], sigma), 1.0) ** OF_ERROR for triple in picked]
-    noisy, sigmas = account.measure("triples", [exact[t] for t in picked], share=choices.triples, weights=weights)
-    return Triples(tuple(picked), tuple(noisy), sigmas)
-
-
-def triple_scores(
-    exact: Mapping[Attributes, Counts], expected: Mapping[Attributes, Floats], *, sigma: float, penalty: float
-) -> Counts:
-    """Scores of triples, for noise of this deviation; one record changes each by at most 1. Confidential."""
-    scores = []
-    for triple, table in exact.items():
-        model = np.rint(expected[triple]).astype(np.int64)
-        scores.append(int(np.abs(table - model).sum()) - round(penalty * _error(model, sigma)))
-    return np.array(scores, np.int64)
-
-
-def _error(model: Counts | Floats, sigma: float) -> float:
-    """What measuring a table with noise of this deviation leaves."""
-    return float(np.minimum(L1_OF_NOISE * sigma, model + EMPTY * sigma).sum())
-
-
-def _grid_score(grids: Grids, triple: Attributes, expected: Floats, *, sigma: float, penalty: float) -> int:
-    """The score of a triple by its noisy grid; 0 where that shows only noise."""
-    model = np.rint(expected).astype(np.int64)
-    distance, seen = grids.score(triple, model, [grids.groups[i] for i in triple])
-    return round(distance - penalty * _error(model, sigma)) if seen else 0
 
 
 _ROWS = 1 << 12, 1 << 17  # of the model, whose tables are compared with: eight times the records within these

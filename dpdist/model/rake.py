@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import BLOCK_CELLS, cover, covering_blocks, marginal, packed_index
-from dpdist.model.fitted import LIMITS, Adjustment, integer_logs
+from dpdist.model.fitted import LIMITS, Adjustment, integer_logs, with_groups
 from dpdist.model.junction import Set
-from dpdist.privacy.arrays import Floats
+from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import inner
 
 PIECE = 1 << 18  # rows of a piece
@@ -51,7 +51,7 @@ class WeightedRows:
 
     def __init__(self, columns: Sequence[NDArray[np.integer]], cardinalities: Sequence[int]) -> None:
         self.blocks: list[Set] = []
-        self._columns, self._cardinalities = columns, tuple(cardinalities)
+        self._columns, self._cardinalities, self._groups = list(columns), tuple(cardinalities), tuple[Counts, ...]()
         rows = len(columns[0])
         self.slices = [slice(start, start + PIECE) for start in range(0, rows, PIECE)]  # pieces of the rows
         self._weights = np.ones(rows)
@@ -59,6 +59,11 @@ class WeightedRows:
         self._factors: list[Floats] = []
         self._waiting: tuple[int, Floats] | None = None
         self._add(covering_blocks(self._cardinalities))
+
+    def merge(self, groups: tuple[Counts, ...]) -> None:
+        """Add a copy of each attribute on groups of its values."""
+        self._groups = groups
+        self._columns, self._cardinalities = with_groups(self._columns, self._cardinalities, groups)
 
     def cover(self, scopes: Iterable[Set]) -> None:
         """Add blocks for sets of attributes that lie in none."""
@@ -135,7 +140,8 @@ class WeightedRows:
 
     def adjustment(self) -> Adjustment:
         """The factors as integers."""
-        return Adjustment(tuple(self.blocks), tuple(integer_logs(factors.ravel()) for factors in self._factors))
+        logs = tuple(integer_logs(factors.ravel()) for factors in self._factors)
+        return Adjustment(tuple(self.blocks), logs, self._groups)
 
 
 TINY = 2.0**-512  # shares below are none: a ratio to them would overflow

@@ -71,10 +71,6 @@ def pick_sets(
     return picked
 
 
-def _any(picked: list[Pair]) -> Callable[[Pair], bool]:
-    return lambda pair: True
-
-
 def best_sets(scores: NDArray[np.int64], sets: tuple[A, ...], *, most: int, valid: Valid[A]) -> list[A]:
     """Pick the sets of the largest public scores above 0, as `pick_sets` picks by private ones."""
     picked: list[A] = []
@@ -181,11 +177,9 @@ class Learner:
 
     def _independent(self) -> dict[Pair, Floats]:
         """Products of the one-way tables."""
-        single = []
-        for source, codes, cardinality in zip(
-            self.coding.source, self.coding.maps, self.coding.cardinalities, strict=True
-        ):
-            counts = np.bincount(codes, weights=self._expected_values[source], minlength=cardinality)
+        coding, single = self.coding, []
+        for source, codes, size in zip(coding.source, coding.maps, coding.cardinalities, strict=True):
+            counts = np.bincount(codes, weights=self._expected_values[source], minlength=size)
             single.append(counts / counts.sum())
         return {(a, b): np.outer(single[a], single[b]) for a, b in self.tables.pairs}
 
@@ -210,7 +204,7 @@ class Learner:
         noise = np.rint(self.choices.penalty * errors).astype(np.int64)
         valid: Valid[Pair] = self._joining if tree else self._fitting
         if not tree and (self.any_pair or self.evidence is not None):
-            valid = _any
+            valid = lambda picked: lambda pair: True  # noqa: E731
         if self.grids is not None:
             distances, seen = self.missed(self.grids, expected)
             scores = np.rint((distances - noise) * self._weights / LARGEST_WEIGHT).astype(np.int64)

@@ -118,10 +118,6 @@ class Filter:
         """The kind, and the order."""
         return self.kind if self.order is None else f"renyi {float(self.order):g}"
 
-    @property
-    def _tilt(self) -> float:
-        return float(self.order - 1) if self.order else 0.0
-
     def holds(self, taken: Cost) -> bool:
         """Whether the sums are within the limits."""
         return taken.amount is not None and taken.amount <= self.limit and taken.failure <= self.failure
@@ -208,7 +204,7 @@ class Filter:
         return min(apart, self._gaussian(dominating_pair(event)), key=self._preference) if precision else apart
 
     def _renyi(self, event: Event | DominatingPair) -> Cost:
-        t = self._tilt
+        t = float(self.order - 1) if self.order else 0.0
         if isinstance(event, DominatingPair):
             moment = max(float(event.log_moment([1 + t], reverse=reverse)[0]) for reverse in (False, True))
             infinite = max(event.upper_infinite, event.lower_infinite)

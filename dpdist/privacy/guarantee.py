@@ -110,14 +110,9 @@ class DifferentialPrivacy(Guarantee):
 
     def statement(self) -> str:
         """What is promised, in one sentence without its full stop."""
-        return (
-            f"({upwards(self.epsilon)}, {upwards(self.delta)})-differential privacy for {self.covers} "
-            f"({self.adjacency}{self._whom})"
-        )
-
-    @property
-    def _whom(self) -> str:
-        return "" if self.records is None else f" of one {self.unit} with all its records"
+        whom = "" if self.records is None else f" of one {self.unit} with all its records"
+        budget = f"({upwards(self.epsilon)}, {upwards(self.delta)})"
+        return f"{budget}-differential privacy for {self.covers} ({self.adjacency}{whom})"
 
     def meaning(self) -> str:
         """What the statement means."""

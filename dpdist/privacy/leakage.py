@@ -176,7 +176,8 @@ def composed(events: Sequence[Leaking]) -> float:
             if isinstance(e, LaplaceLeakage)
         )
     exact = [event.alpha for event in events if event.scale is None]
-    noisy = [(2 / event.scale, _alphas(event)) for event in events if event.scale is not None]
+    alphas_of = [(e.scale, e.alphas if isinstance(e, NestedLeakage) else (e.alpha,)) for e in events]
+    noisy = [(2 / scale, alphas) for scale, alphas in alphas_of if scale is not None]
     if len(exact) > 1:
         return math.inf
     total = math.fsum(x * len(alphas) for x, alphas in noisy)
@@ -191,7 +192,3 @@ def composed(events: Sequence[Leaking]) -> float:
         for level, alpha in enumerate(alphas)
     )
     return total - math.log1p(shared) + total * (_ERROR - 1)
-
-
-def _alphas(event: Leaking) -> tuple[float, ...]:
-    return event.alphas if isinstance(event, NestedLeakage) else (event.alpha,)

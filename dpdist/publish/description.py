@@ -226,7 +226,10 @@ def _croissant(manifest: Manifest) -> dict[str, Any]:
     fields = [
         {
             **{"@type": "cr:Field", "@id": f"records/{_anchor(one)}", "name": one.name},
-            **{"description": ". ".join(filter(None, (one.title, one.text))), "dataType": _data_type(one)},
+            **{
+                "description": ". ".join(filter(None, (one.title, one.text))),
+                "dataType": f"sc:{_SCHEMA_ORG.get(one.type, 'Text')}",
+            },
             "source": {**source, "extract": {"column": one.name}},
         }
         for one in told
@@ -261,10 +264,6 @@ def _croissant(manifest: Manifest) -> dict[str, Any]:
 def _anchor(one: Variable) -> str:
     """The name of a column in ids, which have no spaces."""
     return one.name if re.fullmatch(r"[\w.-]+", one.name) else hashlib.sha256(one.name.encode()).hexdigest()[:12]
-
-
-def _data_type(one: Variable) -> str:
-    return f"sc:{_SCHEMA_ORG.get(one.type, 'Text')}"
 
 
 def _measured(one: Variable) -> dict[str, Any]:

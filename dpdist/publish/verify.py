@@ -97,12 +97,10 @@ class VerifyReport(Displayed):
                 "a key of its own (output.signing_key), check it with that one (--public-key, in Python public_key=); "
                 "else do not trust the signature"
             )
-        state = (
-            "none"
-            if self.signature == "none"
-            else "not checked (give the public key of its publisher or the ledger: --public-key or --ledger, in Python "
-            "public_key= or ledger=)"
-        )
+        state = "none"
+        if self.signature != "none":
+            ways = "--public-key or --ledger, in Python public_key= or ledger="
+            state = f"not checked (give the public key of its publisher or the ledger: {ways})"
         return f"{state}: the files are consistent, but their author is not verified"
 
     @property
@@ -156,18 +154,14 @@ def verify(
         read_file(store, file)
     dataset = manifest.spec.get("dataset")
     listed = {MANIFEST, SIGNATURE, *(file.name for file in manifest.listed)}
+    stated = ("kind", "name", "attempt", "guarantee", "guarantees", "records", "cells")
+    own: dict[str, Any] = {name: getattr(manifest, name) for name in stated}
     return VerifyReport(
+        **own,
         uri=store.uri,
-        kind=manifest.kind,
-        name=manifest.name,
         dataset=dataset if isinstance(dataset, str) else None,
         created=manifest.created.isoformat(),
-        attempt=manifest.attempt,
         private=manifest.not_private is None,
-        guarantee=manifest.guarantee,
-        guarantees=manifest.guarantees,
-        records=manifest.records,
-        cells=manifest.cells,
         parts=len(manifest.parts),
         bytes=sum(file.bytes for file in manifest.listed),
         cautions=cautions_of(manifest.spec, manifest.parameters, manifest.records),

@@ -133,10 +133,6 @@ def parquet(address: str, *, public: bool) -> Iterator[Described]:
         )
 
 
-def _undictionaried(one: pa.Field) -> pa.Field:
-    return one.with_type(getattr(one.type, "value_type", one.type))
-
-
 def _together(found: Mapping[str, pa.Schema]) -> pa.Schema:
     """The columns of all files, each of a type that holds those of the files. Raises SpecError."""
     import pyarrow as pa
@@ -147,11 +143,10 @@ def _together(found: Mapping[str, pa.Schema]) -> pa.Schema:
             known = fields.setdefault(new.name, new)
             if known.type.equals(new.type):
                 continue
-            one, other = map(_undictionaried, (known, new))
+            one, other = (f.with_type(getattr(f.type, "value_type", f.type)) for f in (known, new))
+            both = [pa.schema([one]), pa.schema([other])]
             try:
-                fields[new.name] = pa.unify_schemas(
-                    [pa.schema([one]), pa.schema([other])], promote_options="permissive"
-                ).field(0)
+                fields[new.name] = pa.unify_schemas(both, promote_options="permissive").field(0)
             except (pa.ArrowInvalid, pa.ArrowTypeError):
                 raise SpecError(
                     f"{path}: the column {new.name!r} holds {other.type}, and {one.type} in other files: write all "
@@ -208,10 +203,8 @@ def _looked_at(column: Described, kind: pa.DataType, held: pa.ChunkedArray) -> D
         if not pc.all(pc.and_(pc.equal(present, pc.trunc(present)), pc.less(pc.abs(present), _EXACT))).as_py():
             return _ranged(column, present)
         if len(present):
-            present, column = (
-                present.cast(pa.int64()),
-                replace(column, note=f"{column.note}, of whole numbers", integers=True),
-            )
+            present = present.cast(pa.int64())
+            column = replace(column, note=f"{column.note}, of whole numbers", integers=True)
     elif not column.texts and not column.integers:
         return _ranged(column, present)
     found = sorted(present.unique().to_pylist())

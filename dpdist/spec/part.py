@@ -72,14 +72,10 @@ def _departure(part: Attribute, whole: Attribute) -> str | None:
             return "its bounds are other ones (coarser values are declared by `bins`)"
         if part.out_of_domain != whole.out_of_domain:
             return "its policy `out_of_domain` is another one"
-        return None if _is_coarser(part, whole) else "its bins cut through bins that are declared"
+        if whole.is_continuous or (not part.is_continuous and np.isin(part.bin_edges, whole.bin_edges).all()):
+            return None
+        return "its bins cut through bins that are declared"
     return _departure_of_values(part, whole)
-
-
-def _is_coarser(part: Attribute, whole: Attribute) -> bool:
-    if whole.is_continuous:
-        return True
-    return not part.is_continuous and bool(np.isin(part.bin_edges, whole.bin_edges).all())
 
 
 def _departure_of_values(part: Attribute, whole: Attribute) -> str | None:

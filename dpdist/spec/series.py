@@ -76,11 +76,11 @@ class SeriesSpec(Section):
 
     def ended(self, day: date) -> Iterator[str]:
         """The periods that ended before a day, in order: a month, then what it is the last month of."""
-        month = self.first
-        while (after := _next(month)) <= f"{day:%Y-%m}":
-            of_month = (p for p in (month, *periods_of(month)) if months_of(p)[-1] == month)
-            yield from (period for period in of_month if step_of(period) in self.steps and self.parts(period))
-            month = after
+        years = range(int(self.first[:4]), day.year + 1)
+        for month in (f"{year}-{number:02d}" for year in years for number in range(1, 13)):
+            if self.first <= month < f"{day:%Y-%m}":
+                of_month = (p for p in (month, *periods_of(month)) if months_of(p)[-1] == month)
+                yield from (period for period in of_month if step_of(period) in self.steps and self.parts(period))
 
     def parts(self, period: str) -> tuple[str, ...]:
         """The months that a period is made of."""
@@ -119,11 +119,6 @@ def times_of(labels: Sequence[str]) -> list[int]:
         return list(range(len(labels)))
     ends = [months_of(period)[-1] for period in periods]
     return [(12 * int(end[:4]) + int(end[5:])) // Steps[kind] for end in ends]
-
-
-def _next(month: str) -> str:
-    year, number = int(month[:4]), int(month[5:])
-    return f"{year + number // 12}-{number % 12 + 1:02d}"
 
 
 @lru_cache(maxsize=64)

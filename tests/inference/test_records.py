@@ -27,8 +27,7 @@ RAKED = {
     "picks": 0.05,
     "misfit": 0.05,
     "rake": 0.3,
-    "triples": 0.1,
-    "triple_picks": 0.1,
+    "triples": 0.2,
 }
 
 

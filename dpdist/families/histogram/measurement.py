@@ -224,9 +224,6 @@ def plan_leakage(
     failures = [math.fsum(sampler_delta(bins[number]) for number, _ in chain) for chain in every]
     events = tuple(chain_event(scale, chain, failure=failure) for chain, failure in zip(alphas, failures, strict=True))
     leaked = epsilon if count == 1 else shown(composed(events))
-    return LeakagePlan(
-        scale=scale,
-        histograms=count,
-        guarantee=PML(epsilon=leaked, alpha=alpha, dp_epsilon=count * 2 / scale, delta=math.fsum(failures)),
-        event=events[0] if len(events) == 1 else Composed(events),
-    )
+    guarantee = PML(epsilon=leaked, alpha=alpha, dp_epsilon=count * 2 / scale, delta=math.fsum(failures))
+    event = events[0] if len(events) == 1 else Composed(events)
+    return LeakagePlan(scale=scale, histograms=count, guarantee=guarantee, event=event)

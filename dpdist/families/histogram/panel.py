@@ -56,8 +56,10 @@ class Panel:
     def of(cls, periods: int, changes: int) -> Panel:
         """The best strategy that the search finds."""
         found = histories(periods, changes)
-        strategy = np.rint(_UNIT * _triangle(_best(periods, found))).astype(np.int64)
-        costs = [_cost(strategy, history) for history in found]
+        best = _best(periods, found)
+        triangle = np.linalg.cholesky(best[::-1, ::-1])[::-1, ::-1].T  # lower triangular, B with B'B the best
+        strategy = np.rint(_UNIT * triangle).astype(np.int64)
+        costs = [int(((strategy @ _present(history).T) ** 2).sum()) for history in found]
         worst = int(np.argmax(costs))
         return cls(tuple(map(tuple, strategy.tolist())), costs[worst], found[worst])
 
@@ -169,10 +171,6 @@ def _present(history: tuple[int, ...]) -> NDArray[np.int64]:
     return np.array([[int(own == cell) for own in history] for cell in range(max(history) + 1)])
 
 
-def _cost(strategy: NDArray[np.int64], history: tuple[int, ...]) -> int:
-    return int(((strategy @ _present(history).T) ** 2).sum())
-
-
 def _best(periods: int, found: list[tuple[int, ...]]) -> Floats:
     """The matrix B'B with the least sum of variances at a cost of at most 1, nearly."""
     wanted = _wanted(periods)
@@ -200,8 +198,3 @@ def _wanted(periods: int) -> Floats:
 def _root(matrix: Floats) -> Floats:
     values, vectors = np.linalg.eigh(matrix)
     return np.asarray((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)
-
-
-def _triangle(matrix: Floats) -> Floats:
-    """The lower triangular B with ``B'B`` this matrix."""
-    return np.asarray(np.linalg.cholesky(matrix[::-1, ::-1])[::-1, ::-1].T)

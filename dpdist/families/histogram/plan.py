@@ -97,17 +97,9 @@ class HistogramPlan(Plan):
         """What the release promises."""
         if self.leakage is not None:
             return (self.leakage.guarantee,)
-        privacy = self.spec.privacy
-        return (
-            DifferentialPrivacy(
-                epsilon=self.epsilon,
-                delta=self.delta,
-                right=self.right,
-                adjacency=privacy.adjacency,
-                covers="the whole release",
-                **({"unit": "curve"} if self.curves and not self.spec.unit else self.spec.protected),
-            ),
-        )
+        said: dict[str, Any] = {"adjacency": self.spec.privacy.adjacency, "covers": "the whole release"}
+        said |= {"unit": "curve"} if self.curves and not self.spec.unit else self.spec.protected
+        return (DifferentialPrivacy(epsilon=self.epsilon, delta=self.delta, right=self.right, **said),)
 
     @cached_property
     def form(self) -> PartFormat:
@@ -215,9 +207,8 @@ class HistogramPlan(Plan):
             return [Fact("Error", text, {"error": error})]
         low, high = min(self.deviations), max(self.deviations)
         which = f"+-{low:.4g}" if low == high else f"+-{low:.4g} to {high:.4g}"
-        text = (
-            f"about {which} a count, by histogram" if high else "none: exact counts are released, as asked for by name"
-        )
+        exact = "none: exact counts are released, as asked for by name"
+        text = f"about {which} a count, by histogram" if high else exact
         return [Fact("Error", text, {"least_deviation": low, "largest_deviation": high})]
 
     def details(self) -> list[Fact]:
@@ -280,34 +271,21 @@ def _plan(spec: HistogramSpec) -> HistogramPlan:
             "policies, or leave such records out of the table before"
         )
     if (curves := spec.curves) is not None:
-        mean = plan_mean(
-            eigenbasis(curves.kernel, curves.grid, terms=curves.terms),
-            penalty=curves.penalty,
-            clip=curves.clip,
-            curves=spec.data.minimum_records,
-            budget=(privacy.epsilon, privacy.delta),
-            adjacency=privacy.adjacency,
-            unit=spec.records_of_a_unit,
-        )
-        return HistogramPlan(spec=spec, curves=mean)
+        basis, budget = eigenbasis(curves.kernel, curves.grid, terms=curves.terms), (privacy.epsilon, privacy.delta)
+        how: dict[str, Any] = {"penalty": curves.penalty, "clip": curves.clip, "curves": spec.data.minimum_records}
+        how |= {"adjacency": privacy.adjacency, "unit": spec.records_of_a_unit}
+        return HistogramPlan(spec=spec, curves=plan_mean(basis, budget=budget, **how))
     names, attributes = spec.table.names, spec.table.attributes
     queries = tuple(Query(tuple(map(names.index, query.columns)), coarse=query.buckets) for query in spec.queries)
-    counts = CountPlan(
-        queries,
-        tuple(0 if a.is_continuous else a.cardinality for a in attributes),
-        tuple(() if a.is_continuous else tuple(a.bucket_map.tolist()) for a in attributes),
-        names,
-    )
+    sizes = tuple(0 if a.is_continuous else a.cardinality for a in attributes)
+    buckets = tuple(() if a.is_continuous else tuple(a.bucket_map.tolist()) for a in attributes)
+    counts = CountPlan(queries, sizes, buckets, names)
     for fine, coarse in (pair for chain in spec.counts.hierarchies for pair in pairwise(chain)):
         parent_cells(counts, fine, coarse)
     if privacy.mechanism == "pml":
-        leakage = plan_leakage(
-            epsilon=privacy.epsilon,
-            alpha=privacy.alpha or 0.0,
-            bins=counts.table_cells,
-            chains=[fewest_cells(counts, chain) for chain in spec.counts.hierarchies],
-            accept_no_noise=privacy.accept_no_noise,
-        )
+        chains = [fewest_cells(counts, chain) for chain in spec.counts.hierarchies]
+        asked: dict[str, Any] = {"alpha": privacy.alpha or 0.0, "accept_no_noise": privacy.accept_no_noise}
+        leakage = plan_leakage(epsilon=privacy.epsilon, bins=counts.table_cells, chains=chains, **asked)
         return HistogramPlan(spec=spec, counts=counts, leakage=leakage)
     return _filled(_plan_counts(spec, counts))
 
@@ -321,7 +299,7 @@ def _released_cells(counts: CountPlan, binning: BinningPlan | None) -> tuple[int
 
 def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
     """Choice of bins, histograms and entropies, each within its share of epsilon and delta."""
-    privacy, epsilon, total = spec.privacy, spec.privacy.epsilon, Fraction(1)
+    privacy, epsilon, total, unit = spec.privacy, spec.privacy.epsilon, Fraction(1), spec.records_of_a_unit
     entropies = check = None
     if spec.entropies is not None:
         records = spec.data.minimum_records
@@ -332,19 +310,12 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
                     "entropies need a check of data.minimum_records, which may fail: set privacy.delta above 0"
                 )
             spent = CHECK_SHARE
-            check = check_of_records(
-                records, epsilon * float(spent), privacy.delta * float(spent), spec.records_of_a_unit
-            )
+            check = check_of_records(records, epsilon * float(spent), privacy.delta * float(spent), unit)
             records = check.minimum
-        entropies = plan_entropies(
-            [order for _, order in spec.entropy_targets],
-            records=records,
-            epsilon=epsilon * float(share),
-            delta=privacy.delta * float(share),
-            adjacency=privacy.adjacency,
-            mechanism=spec.entropies.mechanism,
-            unit=spec.records_of_a_unit,
-        )
+        orders = [order for _, order in spec.entropy_targets]
+        how: dict[str, Any] = {"adjacency": privacy.adjacency, "mechanism": spec.entropies.mechanism, "unit": unit}
+        how |= {"epsilon": epsilon * float(share), "delta": privacy.delta * float(share)}
+        entropies = plan_entropies(orders, records=records, **how)
         total -= share + spent
     binning = plan_binning(spec)
     total -= Fraction(0) if binning is None else binning.share
@@ -369,7 +340,7 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
         delta=privacy.delta * float(total) - of_others,
         adjacency=privacy.adjacency,
         shares=stated or spec.shares,
-        unit=spec.records_of_a_unit if panel is None else 1,
+        unit=unit if panel is None else 1,
     )
     if spec.federated is not None:
         least = LEAST_SIGMA * math.sqrt(spec.honest)
@@ -387,12 +358,8 @@ def _filled(whole: HistogramPlan) -> HistogramPlan:
     low, high = 1.0, 4.0
     for _ in range(_STEPS):
         factor = math.sqrt(low * high)
-        less = replace(
-            whole,
-            binning=None if binning is None else binning.with_less_noise(factor),
-            entropies=None if entropies is None else entropies.with_less_noise(factor),
-            measurement=measurement.with_less_noise(factor),
-        )
+        parts: dict[str, Any] = {"binning": binning, "entropies": entropies, "measurement": measurement}
+        less = replace(whole, **{name: part and part.with_less_noise(factor) for name, part in parts.items()})
         if less.epsilon <= budget.epsilon:
             low, whole = factor, less
         else:

@@ -155,7 +155,7 @@ class RelationalPlan(EventPlan):
 
 
 def _json(choices: Choices) -> dict[str, Any]:
-    left_out = ("priorities", "prior_cells", "triples", "triple_picks", "triple_tables", "high", "high_picks")
+    left_out = ("priorities", "prior_cells", "triples", "triple_tables", "triple_groups", "high", "high_picks")
     return {name: value for name, value in tree_of(choices).items() if name not in left_out}
 
 

@@ -22,29 +22,11 @@ from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws
 from dpdist.families.synthesis.series import facts_of
 from dpdist.families.synthesis.spec import PRESUMED_VALUES, WholeSynthesisSpec
 from dpdist.federated.plan import SummedPlan
-from dpdist.model.choices import (
-    MOST_CODED_CELLS,
-    SECOND_COPY,
-    Choices,
-    choose,
-    is_wide,
-    reasons,
-    with_evidence,
-    with_high,
-    with_prior,
-    with_sums,
-    without_triples,
-)
+from dpdist.model import choices as model_choices
+from dpdist.model import forecast
+from dpdist.model.choices import MOST_CODED_CELLS, Choices, choose, is_wide, reasons
 from dpdist.model.draw import LARGEST_PART, MOST_REDRAWS, parts_of
-from dpdist.model.forecast import (
-    Expected,
-    check_deviation,
-    draws_at_most,
-    expected,
-    one_way_deviation,
-    refuse_undrawable,
-    usable_group,
-)
+from dpdist.model.forecast import Expected, draws_at_most
 from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed
@@ -109,13 +91,16 @@ class SynthesisPlan(EventPlan):
         """The accuracy that the records are expected to have."""
         spec = self.spec
         choices = replace(self.choices, mu=self.choices.mu / spec.widening(len(spec.clients)))
-        return expected(spec.presumed.cardinalities, choices, minimum=spec.expected_records, released=spec.records)
+        sizes = spec.presumed.cardinalities
+        return forecast.expected(sizes, choices, minimum=spec.expected_records, released=spec.records)
 
-    def error_at(self, schema: Schema, mu: float, records: int) -> float:
-        """The expected error of two-way tables of a mu-GDP model that learns from this many records."""
+    def error_at(self, schema: Schema, mu: float, records: int, released: int | None = None) -> float:
+        """The expected error of two-way tables of a mu-GDP model that learns from this many records; by default it
+        releases as many.
+        """
         sizes = schema.cardinalities
         choices = choose(sizes, records=records, mu=mu, raking=not is_wide(sizes))
-        return expected(sizes, choices, minimum=records, released=records).error
+        return forecast.expected(sizes, choices, minimum=records, released=released or records).error
 
     def knowing(self, spec: WholeSynthesisSpec, spent: float) -> SynthesisPlan:
         """The plan of the spec that has what was found, for this much of mu^2. Raises SpecError: too much was found."""
@@ -165,7 +150,7 @@ class SynthesisPlan(EventPlan):
     def errors(self) -> list[Fact]:
         """What one-way and two-way tables are expected to miss."""
         found = self.expected
-        sigma = one_way_deviation(self.choices, len(self.spec.table.attributes))
+        sigma = forecast.one_way_deviation(self.choices, len(self.spec.table.attributes))
         text = (
             f"two-way tables are expected within {found.error:.4f} of the table in total variation ({found.noise:.4f} "
             f"by noise, {found.sampling:.4f} by sampling), counts of one attribute within about +-{sigma:,.0f} records"
@@ -183,7 +168,7 @@ class SynthesisPlan(EventPlan):
         return [replace(charge, sentence=text, numbers={**charge.numbers, "mu": mu})]
 
     def _groups(self, cards: Sequence[int]) -> list[Fact]:
-        size = usable_group(self.choices, cards)
+        size = forecast.usable_group(self.choices, cards)
         if size is None:
             return []
         text = (
@@ -264,7 +249,7 @@ class FederatedSynthesisPlan(SummedPlan, SynthesisPlan):
         """Those of sums, and what clients send."""
         choices, cards = self.choices, self.spec.presumed.cardinalities
         rounds = 1 if choices.pairs_first else bool(choices.grids) + bool(choices.tree) + choices.rounds
-        number = 1 + bool(choices.one_way_again) + rounds + 2 * bool(choices.triple_tables) + bool(self.accuracy_mu)
+        number = 1 + bool(choices.one_way_again) + rounds + bool(choices.triple_tables) + bool(self.accuracy_mu)
         size = 8e-6 * (draws_at_most(choices, cards) + sketch_draws(cards))
         text = f"up to {number} with tables from each client, {size:.2g} MB at most"
         return [*super().details(), Fact("Messages", text, {"messages": number, "megabytes": size})]
@@ -272,17 +257,10 @@ class FederatedSynthesisPlan(SummedPlan, SynthesisPlan):
     def errors(self) -> list[Fact]:
         """Those of a synthesis, beside those without federation."""
         (found,) = super().errors()
-        mu, clients = self.choices.mu, len(self.spec.clients)
-        curator, local = (_expected_of(self.spec, mu / wider) for wider in (1.0, math.sqrt(clients)))
+        spec, mus = self.spec, (self.choices.mu, self.choices.mu / math.sqrt(len(self.spec.clients)))
+        curator, local = (self.error_at(spec.presumed, mu, spec.expected_records, spec.records) for mu in mus)
         text = f"{found.sentence}; one curator's within {curator:.4f}, with noise of each client alone {local:.4f}"
         return [replace(found, sentence=text, numbers={**found.numbers, "curator": curator, "local": local})]
-
-
-def _expected_of(spec: WholeSynthesisSpec, mu: float) -> float:
-    """The expected error of two-way tables of a release that is this many mu-GDP."""
-    sizes = spec.presumed.cardinalities
-    choices = choose(sizes, records=spec.expected_records, mu=mu, raking=not is_wide(sizes))
-    return expected(sizes, choices, minimum=spec.expected_records, released=spec.records).error
 
 
 def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
@@ -337,31 +315,19 @@ def _planned(spec: WholeSynthesisSpec, event: Event, mu: float) -> SynthesisPlan
     sizes = spec.presumed.cardinalities
     share = 0.0 if is_wide(sizes) else spec.accuracy_share
     # what is mu-GDP for one record is (c mu)-GDP for c of them, so a record may have a c-th of the unit's mu
-    model_mu, accuracy_mu, regression_mu = _divided(mu / spec.records_of_a_unit, share, spec.regression_share)
-    choices = _choices(spec, model_mu)
-    refuse_undrawable(choices, sizes)
+    own, rest = mu / spec.records_of_a_unit, 1 - share - spec.regression_share
+    accuracy_mu, regression_mu = (own * math.sqrt(part) / ABOVE for part in (share, spec.regression_share))
+    choices = _choices(spec, own if rest == 1 else own * math.sqrt(rest) / ABOVE)
+    forecast.refuse_undrawable(choices, sizes)
     if regressions := spec.parsed_regressions:
         largest = max(len(regression.names) for regression in regressions)
         deviation = regression_deviation(len(regressions), largest, mu=regression_mu)
-        check_deviation("privacy.regression_share", deviation)
+        forecast.check_deviation("privacy.regression_share", deviation)
     if accuracy_mu:
-        check_deviation("privacy.accuracy_share", max(deviations(sizes, mu=accuracy_mu).values()))
+        forecast.check_deviation("privacy.accuracy_share", max(deviations(sizes, mu=accuracy_mu).values()))
     kind = SynthesisPlan if spec.federated is None else FederatedSynthesisPlan
-    return kind(
-        spec=spec,
-        event=event,
-        delta=spec.privacy.delta,
-        choices=choices,
-        accuracy_mu=accuracy_mu,
-        regression_mu=regression_mu,
-    )
-
-
-def _divided(mu: float, accuracy_share: float, regression_share: float) -> tuple[float, float, float]:
-    """The parts of the model, of the accuracy and of the regressions; their squares sum to less than that of mu."""
-    rest = 1 - accuracy_share - regression_share
-    model = mu if rest == 1 else mu * math.sqrt(rest) / ABOVE
-    return model, mu * math.sqrt(accuracy_share) / ABOVE, mu * math.sqrt(regression_share) / ABOVE
+    shares: dict[str, Any] = {"accuracy_mu": accuracy_mu, "regression_mu": regression_mu}
+    return kind(spec=spec, event=event, delta=spec.privacy.delta, choices=choices, **shares)
 
 
 def _earlier(spec: WholeSynthesisSpec) -> dict[str, tuple[str, ...]]:
@@ -380,18 +346,18 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     widening = spec.widening(len(spec.clients))
     found = choose(sizes, records=spec.expected_records, mu=mu / widening, raking=not is_wide(sizes))
     if any(len(priority.attributes) == 1 for priority in spec.model.priorities):
-        found = replace(found, coarse=(*found.coarse, SECOND_COPY))
+        found = replace(found, coarse=(*found.coarse, model_choices.SECOND_COPY))
     if spec.federated is not None:
-        found = with_sums(replace(found, mu=mu))
+        found = model_choices.with_sums(replace(found, mu=mu))
     if not draws_at_most(found, sizes) * SAMPLER_DELTA <= _LOST * spec.privacy.delta:
-        found = without_triples(found)
+        found = model_choices.without_triples(found)
     if spec.model.prior:
-        found = with_prior(found, m)
+        found = model_choices.with_prior(found, m)
     elif _earlier(spec):
-        found = with_evidence(found, m)
+        found = model_choices.with_evidence(found, m)
     own = spec.model.model_dump(exclude_none=True, include={"rounds", "balance"})
     found = replace(found, priorities=priorities_of(spec), **own)
-    return found if spec.federated is not None else with_high(found, sizes)
+    return found if spec.federated is not None else model_choices.with_high(found, sizes)
 
 
 def priorities_of(spec: WholeSynthesisSpec) -> tuple[tuple[int, int, float], ...]:

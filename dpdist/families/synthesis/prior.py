@@ -28,8 +28,7 @@ def refuse_own_table(spec: WholeSynthesisSpec) -> None:
     prior = spec.model.prior
     if prior is None or not spec.data.paths:
         return
-    own, public = table_source(spec), _source(spec, prior)
-    for source, paths in ((own, prior.paths), (public, spec.data.paths)):
+    for source, paths in ((table_source(spec), prior.paths), (_source(spec, prior), spec.data.paths)):
         for path in paths:
             if path in source.paths or (would_find(source, path) if is_s3(path) else is_input(source, Path(path))):
                 raise _is_own(path)
@@ -43,13 +42,8 @@ def _is_own(path: str) -> SpecError:
 
 
 def _source(spec: WholeSynthesisSpec, prior: PriorSpec) -> TableSource:
-    return TableSource(
-        paths=prior.paths,
-        format=prior.format,
-        csv=prior.csv,
-        extra_columns="ignore",
-        storage_options=spec.data.storage.options,
-    )
+    options = spec.data.storage.options
+    return TableSource(prior.paths, prior.format, prior.csv, extra_columns="ignore", storage_options=options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,11 +91,9 @@ def read_evidence(spec: WholeSynthesisSpec) -> EarlierReleases | None:
 def evidence_paths(spec: WholeSynthesisSpec) -> dict[str, tuple[str, ...]]:
     """The paths of earlier releases by relation. A pattern stands for those whose names come before this release's."""
     options, own = spec.output.storage.options, spec.output.path.rstrip("/").rpartition("/")[2]
-    named = spec.model.evidence.model_dump()
-    found = {
-        kind: [p for path in paths for p in releases_at(path, options, before=own)] for kind, paths in named.items()
-    }
-    return {kind: tuple(paths) for kind, paths in found.items() if paths}
+    named = spec.model.evidence.model_dump().items()
+    found = {kind: tuple(p for one in paths for p in releases_at(one, options, before=own)) for kind, paths in named}
+    return {kind: paths for kind, paths in found.items() if paths}
 
 
 def public_digest(spec: WholeSynthesisSpec) -> str | None:
@@ -112,11 +104,11 @@ def public_digest(spec: WholeSynthesisSpec) -> str | None:
     return None if found is None else found.digest
 
 
-def keep_public(found: Prior | EarlierReleases, digest: str | None) -> None:
+def keep_public(found: Prior | EarlierReleases | None, digest: str | None) -> None:
     """Refuse another prior, or other evidence, than an attempt is bound to by its digest, None where nothing binds it:
     noise is drawn for one only. Raises ReleaseConflict: it was changed after the attempt began.
     """
-    if digest not in (None, found.digest):
+    if found is not None and digest not in (None, found.digest):
         setting = "prior: the public table was" if isinstance(found, Prior) else "evidence: the earlier releases were"
         raise ReleaseConflict(
             f"model.{setting} changed after this attempt began: put back what was there, or choose another release name"

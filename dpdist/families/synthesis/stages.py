@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -59,19 +60,16 @@ _COVARIANCE_OF = (
 
 def stages(plan: SynthesisPlan) -> Sequence[Stage[WholeSynthesisSpec, SynthesisPlan]]:
     """The stages of a synthesis, in order."""
-    accuracy = (Stage("accuracy", measure),) if plan.accuracy_mu else ()
-    regressions = (Stage("regressions", measure_declared),) if plan.regression_mu else ()
-    published = (Stage("publish model", publish_model),) if plan.spec.output.measurements else ()
-    measured = (*accuracy, *regressions)
-    found = (Stage("discover", discover),) if plan.discovery else ()
-    return (
-        *found,
-        Stage("model", learn_model if plan.spec.federated is None else learn_together),
-        Stage("records", draw),
-        *measured,
-        *published,
-        Stage("write", write_records),
-    )
+    steps = {
+        Stage("discover", discover): plan.discovery,
+        Stage("model", learn_model if plan.spec.federated is None else learn_together): True,
+        Stage("records", draw): True,
+        Stage("accuracy", measure): plan.accuracy_mu,
+        Stage("regressions", measure_declared): plan.regression_mu,
+        Stage("publish model", publish_model): plan.spec.output.measurements,
+        Stage("write", write_records): True,
+    }
+    return [stage for stage, is_wanted in steps.items() if is_wanted]
 
 
 def learn_model(attempt: SynthesisAttempt) -> Learned:
@@ -79,8 +77,7 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
 
     def make() -> Learned:
         prior, evidence = read_prior(attempt.spec), read_evidence(attempt.spec)  # before a read is marked in the ledger
-        if (public := prior or evidence) is not None:
-            keep_public(public, attempt.public_tables)
+        keep_public(prior or evidence, attempt.public_tables)
         table, cards = attempt.spec.table, attempt.spec.table.cardinalities
         counts: PairCounts | SingleCounts | Tables
         if is_wide(cards):
@@ -100,15 +97,8 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
             known = replace(known, evidence=Evidence(evidence.related), apart=attempt.plan.apart)
         account = GaussianAccount(choices.mu, attempt.noise)
         with attempt.stage("fitting") as progress:
-            learned = learn(
-                counts,
-                account,
-                choices=choices,
-                drawing=load_noise(attempt.drawing_key),
-                known=known,
-                progress=progress,
-                pooled=pool.extend,
-            )
+            told: dict[str, Any] = {"known": known, "progress": progress, "pooled": pool.extend}
+            learned = learn(counts, account, choices=choices, drawing=load_noise(attempt.drawing_key), **told)
         if evidence is not None:
             learned.report["evidence"] = evidence.named
         if pool and attempt.executor.in_process:
