@@ -182,13 +182,14 @@ def _all_pairs(
 
 
 def _weights(learner: Learner) -> list[float]:
-    """Weights of all pairs, by the cells of a model of earlier releases that hold more than noise."""
+    """Weights of all pairs: their priorities, and by the cells of a model that hold more than noise."""
     fine, records = learner.coding.fine, learner.one_way.records
+    own = {(min(a, b), max(a, b)): weight for a, b, weight in learner.choices.priorities}
     pairs = list(combinations(range(len(fine)), 2))
     sigma = float(learner.account.deviations(learner.choices.rake, [1.0] * len(pairs))[0])
     tables = [learner.marginals[min(fine[i], fine[j]), max(fine[i], fine[j])] for i, j in pairs]
     errors = [float(np.minimum(L1_OF_NOISE * sigma, records * table + EMPTY * sigma).sum()) for table in tables]
-    return [max(error, 1.0) ** OF_ERROR for error in errors]
+    return [own.get(pair, 1.0) * max(error, 1.0) ** OF_ERROR for pair, error in zip(pairs, errors, strict=True)]
 
 
 def _left(account: GaussianAccount, choices: Choices) -> float:
