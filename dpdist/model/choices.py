@@ -36,8 +36,8 @@ _POOLS = 2  # parts of the pool where triples are measured: one has more noise o
 _HIGH, _HIGH_PICKS, MOST_HIGH, HIGH_ROUNDS = 0.7, 0.1, 8, 2
 # where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured
 _NOTHING = 1e-5
-# raked records of up to so many a row of a part of the pool are balanced: of more, a row is taken as its weight says
-_BALANCED = 4
+# raked records are balanced where the pool has this many rows a record: a larger sample of it is balanced by itself
+_BALANCED_PART = 4
 # noise of one-way tables, in parts of the records, from which their share grows, and at which it would be all
 _FEW = (0.1, 0.4)
 _ALL = 0.9  # one-way tables that would have a larger share have all
@@ -134,7 +134,7 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, raking: boo
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
     if raking and found.rounds and noise < 0.06 and number <= _MANY:
         found = replace(found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546)
-        if records > _BALANCED * rows:
+        if rows < _BALANCED_PART * records:
             found = replace(found, balance=0)
         # the weights of the pool make up for what the model misses; further fits, without a pool, take longer
         cells = min(found.cells, int(max(6 * records, 150_000)))
@@ -171,7 +171,7 @@ def without_triples(choices: Choices) -> Choices:
 
 def with_evidence(choices: Choices, attributes: int) -> Choices:
     """The choices with earlier releases: a tree needs no share, and their pairs may have half of the cells. Where all
-    pairs are measured, these have nearly everything: earlier releases give the model, and better one-way tables.
+    pairs are measured, these have nearly everything, as the model is known, and any number of records is balanced.
     """
     if choices.rake:
         choices = without_triples(choices) if choices.triple_tables < _WORTH_WHILE else choices
@@ -179,7 +179,8 @@ def with_evidence(choices: Choices, attributes: int) -> Choices:
         freed = choices.tree + choices.pairs + choices.picks + choices.misfit + choices.one_way_again - again
         changes: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks", "misfit"), 0.0) | {"one_way_again": again}
         changes |= {"rounds": 0, "sweeps": 2 * choices.sweeps, "prior_cells": choices.cells // 2}
-        return replace(choices, rake=choices.rake + freed, **changes)
+        rake, balance = choices.rake + freed, Choices.balance  # for its speed a large release alone is not balanced
+        return replace(choices, rake=rake, balance=balance, **changes)
     of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1)) * bool(choices.tree)
     return replace(
         choices,

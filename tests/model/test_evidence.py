@@ -229,7 +229,7 @@ def test_where_all_pairs_are_measured_they_have_what_evidence_makes_needless() -
     """Pairs have weights by the model of earlier releases, and verification finds the same drift."""
     made = replace(choose(CARDS, records=10**7, mu=0.06), pool_parts=1, pool_rows=20_000, balance=0)
     choices = with_evidence(replace(made, iterations=(12,)), len(CARDS))
-    assert (made.rake > 0.4, choices.rake > 0.8, choices.rounds) == (True, True, 0)
+    assert (made.rake > 0.4, choices.rake > 0.8, choices.rounds, choices.balance) == (True, True, 0, 150)
     assert choices.spends == pytest.approx(made.spends)
     releases = tuple(Earlier(one.measurements, one.report["records"]) for one in (learned(0, ()), learned(1, ())))
     related = (Related("sum", releases),)

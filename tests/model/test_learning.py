@@ -624,9 +624,9 @@ def test_margins_of_all_pairs_make_one_way_counts_more_precise() -> None:
         assert np.std([error[i] for error in errors]) == pytest.approx(1, abs=0.15)
 
 
-def test_raked_records_are_balanced_unless_they_are_many_times_the_pool() -> None:
-    assert choose(CARDS, records=4_000_000, mu=2.0).balance > 0
-    assert choose(CARDS, records=4_000_001, mu=2.0).balance == 0
+def test_raked_records_are_balanced_where_the_pool_is_much_larger() -> None:
+    assert choose(CARDS, records=200_000, mu=2.0).balance > 0
+    assert choose(CARDS, records=300_000, mu=2.0).balance == 0
     rng, cards = np.random.default_rng(0), (4,) * 8
     codes = [rng.integers(0, 4, 20_000)]
     for _ in range(7):
