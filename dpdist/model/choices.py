@@ -175,9 +175,8 @@ def with_evidence(choices: Choices, attributes: int) -> Choices:
     """
     if choices.rake:
         choices = without_triples(choices) if choices.triple_tables < _WORTH_WHILE else choices
-        again = min(choices.one_way_again, _AGAIN)
-        freed = choices.tree + choices.pairs + choices.picks + choices.misfit + choices.one_way_again - again
-        changes: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks", "misfit"), 0.0) | {"one_way_again": again}
+        freed = choices.tree + choices.pairs + choices.picks + choices.misfit + choices.one_way_again - _AGAIN
+        changes: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks", "misfit"), 0.0) | {"one_way_again": _AGAIN}
         changes |= {"rounds": 0, "sweeps": 2 * choices.sweeps, "prior_cells": choices.cells // 2}
         rake, balance = choices.rake + freed, Choices.balance  # for its speed a large release alone is not balanced
         return replace(choices, rake=rake, balance=balance, **changes)
