@@ -177,11 +177,8 @@ def types_of(table: Any, drop: Sequence[str] = ()) -> pa.Schema:
     if is_partitioned(table):
         return to_arrow(table._meta, what="the Dask DataFrame").schema
     types = to_arrow(table, what=f"the {type(table).__name__}").schema.remove_metadata()
-    plain = (
-        {name for name, kind in getattr(table, "dtypes", {}).items() if getattr(kind, "kind", "O") in "iub"}
-        if (hasattr(table, "iloc"))
-        else set()
-    )
+    kinds = getattr(table, "dtypes", {}) if hasattr(table, "iloc") else {}
+    plain = {name for name, kind in kinds.items() if getattr(kind, "kind", "O") in "iub"}
     whole = {name for name in plain if "numpy" in type(table.dtypes[name]).__module__}
     return pa.schema([field.with_nullable(field.name not in whole) for field in types])
 

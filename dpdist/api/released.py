@@ -205,11 +205,8 @@ class Release(Displayed):
     def _facts(self) -> list[Fact]:
         manifest = self.manifest
         facts = [Fact("NOT PRIVATE", "made with a fixed test key")] if manifest.not_private else []
-        facts += [
-            Fact("Guarantee", self.guarantee),
-            Fact("Release", self.path),
-            Fact(manifest.counted.capitalize(), f"{manifest.rows:,}"),
-        ]
+        facts += [Fact("Guarantee", self.guarantee), Fact("Release", self.path)]
+        facts += [Fact(manifest.counted.capitalize(), f"{manifest.rows:,}")]
         if outside := outside_of(manifest.parameters):
             shares = [f"{name} {100 * share:.0f} % (+-{200 * far:.0f} %)" for name, share, far in outside[:_TOLD]]
             others = " and less of others" * (len(outside) > _TOLD)

@@ -101,11 +101,8 @@ class Law:
 
     def _exact(self, attributes: Set) -> Floats:
         """The table of some attributes. Rules on them are applied to values, all others to codes."""
-        others = [
-            share
-            for number, share in self._shares.items()
-            if not set(self._given_rules[number].attributes) <= set(attributes)
-        ]
+        whole, rules = set(attributes), self._given_rules
+        others = [share for number, share in self._shares.items() if not set(rules[number].attributes) <= whole]
         inside = tuple(sorted(self.fitted.fine[i] for i in attributes))
         tree, beliefs = self._beliefs({}, inside, others)
         home = tree.home(inside)

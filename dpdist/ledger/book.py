@@ -183,11 +183,8 @@ class Book:
             if row is None:
                 problems.append(f"the charge of attempt {attempt} was deleted")
                 continue
-            problems += [
-                f"the charge of attempt {attempt} was altered: {column}"
-                for column in _COMPARED
-                if row[column] != expected[column]
-            ]
+            altered = [column for column in _COMPARED if row[column] != expected[column]]
+            problems += [f"the charge of attempt {attempt} was altered: {column}" for column in altered]
             self.charges[attempt] = row
         return problems + [f"the charge of attempt {attempt} is not in the journal" for attempt in rows]
 

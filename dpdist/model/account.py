@@ -149,13 +149,8 @@ class Measurements:
     def to_json(self) -> dict[str, Any]:
         """All but the counts, as a JSON object."""
         names = ("step", "attributes", "coded", "deviation", "shape")
-        return {
-            "tables": [
-                {n: list(v) if isinstance(v := getattr(t, n), tuple) else v for n in names} for t in self.tables
-            ],
-            "source": list(self.source),
-            "maps": [codes.tolist() for codes in self.maps],
-        }
+        tables = [{n: list(v) if isinstance(v := getattr(t, n), tuple) else v for n in names} for t in self.tables]
+        return {"tables": tables, "source": list(self.source), "maps": [codes.tolist() for codes in self.maps]}
 
     @classmethod
     def of(cls, data: Mapping[str, Any], counts: Counts) -> Measurements:

@@ -53,11 +53,8 @@ def releases_at(path: str, options: Mapping[str, Any], *, before: str | None = N
         return (path,)
     place = parent or "."
     names = (name.split("/") for name in Store(place, options).names())
-    found = sorted(
-        (*_version(parts[0]), parts[0])
-        for parts in names
-        if len(parts) == 2 and parts[1] == MANIFEST and fnmatchcase(parts[0], pattern)
-    )
+    folders = [parts[0] for parts in names if len(parts) == 2 and parts[1] == MANIFEST]
+    found = sorted((*_version(name), name) for name in folders if fnmatchcase(name, pattern))
     newest = {period: name for period, _, name in found if before is None or period < _version(before)[0]}
     return tuple(f"{place}/{name}" for name in newest.values())
 

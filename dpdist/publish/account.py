@@ -98,12 +98,9 @@ def check_account(ledger: Books, manifest: Manifest, sha256: str) -> ReleaseAcco
             f"the release is not the one in the account of data set {attempt.dataset!r}: {', '.join(wrong)}; do not "
             "use it, and ask its publisher for the right one"
         )
-    return ReleaseAccount(
-        dataset=attempt.dataset,
-        attempt=attempt.id,
-        epsilon=None if attempt.event is None else float(attempt.epsilon),
-        delta=float(statement.dataset.delta),
-    )
+    epsilon = None if attempt.event is None else float(attempt.epsilon)
+    delta = float(statement.dataset.delta)
+    return ReleaseAccount(dataset=attempt.dataset, attempt=attempt.id, epsilon=epsilon, delta=delta)
 
 
 @dataclass(frozen=True, kw_only=True)

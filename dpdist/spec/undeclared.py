@@ -53,13 +53,8 @@ def undeclared(
     """
     elsewhere: dict[str, Any] = {"missing": {"category": MISSING}, "out_of_domain": {"category": MISSING}}
     if kind == "text":
-        return {
-            "name": name,
-            "kind": "categorical",
-            "values": [PRESENT],
-            "missing": {"category": MISSING},
-            "out_of_domain": {"category": PRESENT},
-        }
+        outside = {"out_of_domain": {"category": PRESENT}}
+        return {"name": name, "kind": "categorical", "values": [PRESENT], **elsewhere, **outside}
     bounds: Any
     edges: Any
     if kind == "integer":

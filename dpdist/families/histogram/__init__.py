@@ -2,11 +2,5 @@
 
 from dpdist.families.base.family import family_in
 
-FAMILY = family_in(
-    __name__,
-    "histogram",
-    "spec:HistogramSpec",
-    canaries="claims:canaries",
-    truth="stages:truth",
-    session="stages:HistogramSession",
-)
+_MORE = {"canaries": "claims:canaries", "truth": "stages:truth", "session": "stages:HistogramSession"}
+FAMILY = family_in(__name__, "histogram", "spec:HistogramSpec", **_MORE)

@@ -44,9 +44,8 @@ def fit(
     links: dict[int, tuple[int, NDArray[np.intp]]] = {}
     for chain in settings.hierarchies:
         parents = [parent_cells(plan, fine, coarse) for fine, coarse in pairwise(chain)]
-        fitted, spread = fit_hierarchy(
-            [tables[i].ravel() for i in chain], parents=parents, variances=[spreads[i] for i in chain]
-        )
+        levels = [tables[i].ravel() for i in chain]
+        fitted, spread = fit_hierarchy(levels, parents=parents, variances=[spreads[i] for i in chain])
         for number, table, variance in zip(chain, fitted, spread, strict=True):
             tables[number], errors[number] = table.reshape(tables[number].shape), np.sqrt(variance)
         links |= {fine: (coarse, link) for (fine, coarse), link in zip(pairwise(chain), parents, strict=True)}
@@ -69,10 +68,8 @@ def fit(
     result = [integers(number) for number in range(len(tables))]
     if settings.synthetic_records is not None:
         records = settings.synthetic_records
-        result = [
-            synthetic_counts(table, records=records, noise=noise, name=f"histogram/synthetic/{i}")
-            for i, table in enumerate(result)
-        ]
+        named = [(f"histogram/synthetic/{i}", table) for i, table in enumerate(result)]
+        result = [synthetic_counts(table, records=records, noise=noise, name=name) for name, table in named]
         errors = [None] * len(result)
     return list(result), errors
 

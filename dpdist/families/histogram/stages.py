@@ -59,9 +59,8 @@ def measure(attempt: HistogramAttempt) -> NoisyStatistics:
         summary = passes.run(operator_of(attempt.spec, attempt.plan), stage="counting")
         if attempt.plan.curves is not None:
             mean = release_mean(summary, attempt.plan.curves, noise=attempt.noise, name="curves")
-            return NoisyStatistics(
-                {"values": mean.values, "coefficients": mean.coefficients, "curves": np.array(mean.curves)}
-            )
+            arrays = {"values": mean.values, "coefficients": mean.coefficients, "curves": np.array(mean.curves)}
+            return NoisyStatistics(arrays)
         return _noisy_tables(attempt, summary, records=passes.report.kept if passes.report is not None else 0)
 
     return attempt.stored(NoisyStatistics, draw)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -66,15 +67,10 @@ def _found(plan: SynthesisPlan, record: int, noise: Noise) -> Floats:
     if how is None:
         raise ValueError("nothing is found")
     texts = len(spec.undeclared_texts)
-    return canary_counts(
-        texts,
-        3 * len(spec.undeclared_numbers) + 1,
-        record,
-        named_as=("gaussian", how.values, how.named_from),
-        counted_as=("gaussian", how.cells),
-        noise=noise,
-        again=("gaussian", *how.naming(how.again, texts)) if texts else None,
-    )
+    named: dict[str, Any] = {"named_as": ("gaussian", how.values, how.named_from), "noise": noise}
+    named["again"] = ("gaussian", *how.naming(how.again, texts)) if texts else None
+    counted = 3 * len(spec.undeclared_numbers) + 1
+    return canary_counts(texts, counted, record, counted_as=("gaussian", how.cells), **named)
 
 
 def _with_regressions(plan: SynthesisPlan, tables: Callable[[Noise], ArrayLike], codes: Codes, noise: Noise) -> Floats:
