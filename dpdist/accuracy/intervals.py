@@ -1,14 +1,14 @@
 """From the measured accuracy of a release to standard errors and intervals of its cells.
 
 The mean error of a cell of k attributes with share s of the records is taken as ``exp(a_k + g_k log s)``, fitted to the
-noisy sums of the classes; each class is then moved from the curve to its own mean as far as its noise allows, and at
-least to two deviations of its noise below that mean. A sum within two deviations of its noise shows no error: an upper
-bound takes its place in intervals. A pair's distance over what the curve expects of it gives a factor for the pair,
-moved towards 1 in proportion to its noise. A table of three attributes has the mean factor of its pairs over that of
-all: the size of its errors has sums of its own. Errors have tails ``P(|error| > x) = 20^(-x / (q e))`` with e the mean
-error and q from `_MULTIPLIERS`: the 95 % interval reaches from q e below the released count up to the largest count
-whose own q e is at least its distance. Errors grow with the count, so the cell's share in the table decides, not the
-released one.
+noisy sums of the classes but the lowest; each class is then moved from the curve to its own mean as far as its noise
+allows, and at least to two deviations of its noise below that mean. A sum within two deviations of its noise shows no
+error: an upper bound takes its place in intervals. A pair's distance over what the curve expects of it gives a factor
+for the pair, moved towards 1 in proportion to its noise. A table of three attributes has the mean factor of its pairs
+over that of all: the size of its errors has sums of its own. Errors have tails ``P(|error| > x) = 20^(-x / (q e))``
+with e the mean error and q from `_MULTIPLIERS`: the 95 % interval reaches from q e below the released count up to the
+largest count whose own q e is at least its distance. Errors grow with the count, so the cell's share in the table
+decides, not the released one.
 
 Where the cell's table itself was measured with Gaussian noise of known deviation, the interval around the measurement
 is taken unless the other one is shorter even with a mean error two standard deviations above its estimate. The
@@ -119,7 +119,10 @@ def _errors(order: Order, released: int, prior: _Curve | None) -> tuple[_Errors,
     shares = np.maximum(np.array(order.mass)[some] / cells[some] / released, _LEAST_SHARE)
     means = np.array(order.sums)[some] / cells[some]
     deviations = np.broadcast_to(np.array(order.deviation), cells.shape)[some] / cells[some]
-    curve = _fitted(means, deviations, shares, None if prior is None else _from_pairs(prior, order.attributes))
+    # the lowest class has cells of all shares down to none: no share of the curve stands for it
+    on = (np.flatnonzero(some) > 0) | ~some[1:].any()
+    before = None if prior is None else _from_pairs(prior, order.attributes)
+    curve = _fitted(means[on], deviations[on], shares[on], before)
     expected = curve.at(shares)
     variance = expected**2 * (_ERROR_OF_CURVE**2 + curve.relative_variance(shares))
     precision = 1 / deviations**2 + 1 / variance

@@ -34,7 +34,6 @@ from dpdist.inference.replicates import Replicates, make_replicates, without_rep
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.formatting import Fact, html_table
 from dpdist.spec.regression import Regression, asks_for_regression, hidden, parse_regression
-from dpdist.spec.rules import forbidden_cells
 from dpdist.spec.schema import Schema
 
 LOGISTIC_NOTE = (
@@ -42,7 +41,7 @@ LOGISTIC_NOTE = (
     "that declares it (`regressions`) has it measured"
 )
 MEASURED_NOTE = "measured: the spec declared this regression"
-_SURELY = 6.0  # deviations of the number of records from which on a mean of a noisy table has no bias to speak of
+_SURELY = 6.0  # deviations of the number of records from which on a noisy table says what a mean is
 _ZEROS = np.zeros(2)
 _BETWEEN = re.compile(r"\s+(minus|over)\s+")
 
@@ -92,15 +91,19 @@ def mean(replicates: Replicates, question: str) -> Answer:
     release = replicates.release
     asked = parse_quantity(question, release.schema, release.bin_means)
     noisy = None if found.deviation is None else _noisy_mean(release, asked)
-    if noisy is None or found.deviation is None or not NORMAL_95 * noisy[1] < replicates.multiple() * found.deviation:
+    if noisy is None or found.deviation is None:
         return found
-    estimate, low, high = around(noisy[0], NORMAL_95 * noisy[1], asked.range)
-    return Answer(question, estimate, noisy[1], low, high)
+    estimate, deviation, below, above = noisy
+    if not below + above < 2 * replicates.multiple() * found.deviation:
+        return found
+    estimate, low, high = around(estimate, below, asked.range, above=above)
+    return Answer(question, estimate, deviation, low, high)
 
 
-def _noisy_mean(release: Published, asked: Quantity) -> tuple[float, float] | None:
-    """A mean and its deviation by the noisy table of its attributes; None where that was not measured, or in part, or
-    has few records for its noise.
+def _noisy_mean(release: Published, asked: Quantity) -> tuple[float, float, float, float] | None:
+    """A mean by the noisy table of its attributes, its deviation, and how far its interval reaches: the means around
+    which the noisy sum is within 1.96 deviations of 0 (Fieller 1954). None where the table was not measured, or in
+    part, or has few records for its noise.
     """
     measured = release.measured(asked.attributes) if len(asked.attributes) <= 2 else None
     if measured is None:
@@ -111,7 +114,11 @@ def _noisy_mean(release: Published, asked: Quantity) -> tuple[float, float] | No
     if not total >= _SURELY * math.sqrt(float((noise**2).sum())):
         return None
     estimate = float(noisy @ values) / total
-    return estimate, math.sqrt(float((((values - estimate) * noise) ** 2).sum())) / total
+    away = values - estimate
+    size, slope, spread = (NORMAL_95**2 * float((noise**2 * away**power).sum()) for power in range(3))
+    left = total**2 - size
+    root = math.sqrt(slope**2 + left * spread)
+    return estimate, math.sqrt(spread) / NORMAL_95 / total, (root + slope) / left, (root - slope) / left
 
 
 def _replicates(release: Published) -> Replicates:
@@ -259,12 +266,10 @@ def _slopes(
 
 def _cells_of(asked: Quantity, attributes: tuple[int, ...], schema: Schema) -> tuple[NDArray[np.bool_], Floats]:
     """Which cells of a table a quantity counts, and its numbers there (of a count or share 0)."""
-    shape = tuple(schema.cardinalities[i] for i in attributes)
-    cells = asked.condition.cells(attributes, shape).ravel()
-    cells &= ~forbidden_cells(schema.forbidden, attributes, shape).ravel()
+    cells = asked.cells(attributes, schema)
     if asked.numbers is None:
         return cells, np.zeros(len(cells))
-    code = np.indices(shape)[attributes.index(asked.numbers.place)].ravel()
+    code = np.indices([schema.cardinalities[i] for i in attributes])[attributes.index(asked.numbers.place)].ravel()
     return cells & asked.numbers.counted[code], asked.numbers.middles[code]
 
 

@@ -36,8 +36,8 @@ _POOLS = 2  # parts of the pool where triples are measured: one has more noise o
 _HIGH, _HIGH_PICKS, MOST_HIGH, HIGH_ROUNDS = 0.7, 0.1, 8, 2
 # where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured
 _NOTHING = 1e-5
-# raked records are balanced where the pool has this many rows a record: a larger sample of it is balanced by itself
-_BALANCED_PART = 4
+# raked records of up to so many a row of a part of the pool are balanced: of more, a row is taken as its weight says
+_BALANCED = 4
 # noise of one-way tables, in parts of the records, from which their share grows, and at which it would be all
 _FEW = (0.1, 0.4)
 _ALL = 0.9  # one-way tables that would have a larger share have all
@@ -134,7 +134,7 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, raking: boo
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
     if raking and found.rounds and noise < 0.06 and number <= _MANY:
         found = replace(found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546)
-        if rows < _BALANCED_PART * records:
+        if records > _BALANCED * rows:
             found = replace(found, balance=0)
         # the weights of the pool make up for what the model misses; further fits, without a pool, take longer
         cells = min(found.cells, int(max(6 * records, 150_000)))

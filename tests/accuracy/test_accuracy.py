@@ -215,6 +215,24 @@ def test_a_sum_that_its_noise_hides_gives_an_upper_bound() -> None:
     assert stated(99) > 1.3 * stated(101)  # two deviations
 
 
+def test_cells_without_records_say_nothing_of_the_others() -> None:
+    """Nearly all cells of wide tables hold no record, and hardly err. The others' sums are far above their noise."""
+    rows, shares = 8_000, np.array([0, 1.7e-4, 5e-4, 1.6e-3, 5e-3, 1.6e-2, 5e-2, 1.4e-1, 4e-1])
+    pairs = (24_000, 16_000, 11_000, 8_000, 5_500, 1_900, 1_200, 240, 100)
+    triples = (1_200_000, 140_000, 43_000, 22_000, 11_000, 3_200, 1_100, 240, 44)
+    orders = []
+    for order, deviation, cells, sums in (
+        (2, 55_000.0, pairs, (136_000, 125_000, -16_000, 32_000, 44_000, 67_000, 98_000, -54_000, 11_000)),
+        (3, 72_000.0, triples, (157_000, 151_000, 195_000, 243_000, 193_000, 153_000, 73_000, -80_000, -29_000)),
+    ):
+        mass = tuple(np.rint(np.array(cells) * shares * rows).astype(int).tolist())
+        orders.append(Order(order, math.comb(22, order), sums, deviation, cells, mass))
+    found = CellErrors(Accuracy(rows, rows, tuple(orders))).mean_error((0, 1, 2), np.rint(shares * rows))
+    told = found * triples / np.array(orders[1].sums)
+    assert told[1:5].min() > 0.75
+    assert told[1:5].max() < 1.1
+
+
 def test_a_class_that_stands_out_beyond_its_noise_is_believed() -> None:
     """Large cells of the one triple that depends as no other does: the curve of all others says nothing of them."""
 

@@ -1,14 +1,16 @@
 """How often intervals of quantiles, means, differences and regressions cover, in all records and in groups.
 
     python tests/benchmarks/bench_answers.py --json bench/answers.json [--tables wide] [--epsilon 1] [--keys 20]
+        [--all]
 
 For each table of `QUESTIONS` and epsilon (delta 1e-9) the table is synthesised with the defaults. The questions are
 quantiles .1, .5 and .9 and means of its numbers, over all records and in each group; differences of means between a
-group and the one before; and regressions over all records and in the first groups. Missing values are left out. Groups
-are *large* from 5 % of the table on, *rare* below 0.5 %. Shown is, in percent, how many nominal 95 % intervals hold the
-private table's answer, where one is given: on average over the keys, and for the worst one; of all sizes together and
-of each; and the median half width (of quantiles: in points of the distribution function of the private table). Keys are
-seeded, **not private**.
+group and the one before; and regressions over all records and in the first groups. Missing values are left out:
+*missing* are the questions about attributes that have some. ``--all`` asks over all records alone. Groups are *large*
+from 5 % of the table on, *rare* below 0.5 %. Shown is, in percent, how many nominal 95 % intervals hold the private
+table's answer, where one is given: on average over the keys, and for the worst one; of all sizes together and of each;
+and the median half width (of quantiles: in points of the distribution function of the private table). Keys are seeded,
+**not private**.
 """
 
 import argparse
@@ -71,28 +73,32 @@ def truths_of(codes: Codes, made: Made) -> Truths:
     return cache(partial(by_replicates, real))
 
 
-def answers_of(codes: Codes, made: Made, name: str, real: Truths) -> Iterator[tuple[str, bool, float]]:
+def answers_of(
+    codes: Codes, made: Made, name: str, real: Truths, *, grouped: bool = True
+) -> Iterator[tuple[str, bool, float]]:
     """For each question: its kind, whether its interval covers, and its width."""
     numbers, grouping, regressions = QUESTIONS[name]
     replicates = make_replicates(made)
     made.law.__dict__["marginal"] = cache(made.law.marginal)
-    groups = {"": "all"} | dict(_groups(codes, made.schema, grouping))
-    for number in (f"`{text}`" for text in numbers):
-        before = ""
+    groups = {"": "all"} | dict(_groups(codes, made.schema, grouping if grouped else []))
+    with_missing = [a.name for a in made.schema.attributes if a.missing_code is not None]
+    for text in numbers:
+        before, number, added = "", f"`{text}`", ", missing" * (text in with_missing)
         for where, of in groups.items():
             for level in LEVELS:
                 with suppress(SpecError):  # no record of the release is in the group, here and below
-                    yield f"quantiles, {of}", *_quantile(codes, made, f"quantile {level} {number}{where}")
+                    yield f"quantiles, {of}{added}", *_quantile(codes, made, f"quantile {level} {number}{where}")
             for one in _replicated(real, replicates, f"mean {number}{where}"):
-                yield f"means, {of}", *one
+                yield f"means, {of}{added}", *one
             if before:
                 for one in _replicated(real, replicates, f"mean {number}{where} minus mean {number}{before}"):
-                    yield f"differences, {of}", *one
+                    yield f"differences, {of}{added}", *one
             before = where
     for text in regressions:
+        added = ", missing" * any(attribute in text for attribute in with_missing)
         for where, of in [*groups.items()][:12]:
             for one in _replicated(real, replicates, f"regression {text}{where}")[1:]:
-                yield f"regressions, {of}", *one
+                yield f"regressions, {of}{added}", *one
 
 
 def _groups(codes: Codes, schema: Schema, grouping: list[str]) -> Iterator[tuple[str, str]]:
@@ -139,12 +145,11 @@ def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         for seed in range(options.keys):
             made = release_of(codes, plan, seed)
             truths = truths or truths_of(codes, made)
-            runs.append(list(answers_of(codes, made, name, truths)))
-        kinds = dict.fromkeys(name for of, *_ in runs[0] for name in (of.partition(",")[0], of))
-        for kind in kinds:
-            covered = [found for run in runs if (found := [inside for of, inside, _ in run if of.startswith(kind)])]
+            runs.append(list(answers_of(codes, made, name, truths, grouped=not options.all)))
+        for kind in dict.fromkeys(kind for of, *_ in runs[0] for kind in _kinds(of)):
+            covered = [found for run in runs if (found := [inside for of, inside, _ in run if kind in _kinds(of)])]
             shares = [100 * float(np.mean(of_key)) for of_key in covered]
-            width = np.nanmedian([width for run in runs for of, _, width in run if of.startswith(kind)])
+            width = np.nanmedian([width for run in runs for of, _, width in run if kind in _kinds(of)])
             found = {"coverage": round(np.mean(shares), 1), "least": round(min(shares), 1), "half_width": float(width)}
             yield {
                 "table": name,
@@ -153,6 +158,12 @@ def measure(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 "number": len(covered[0]),
                 "keys": options.keys,
             } | found
+
+
+def _kinds(of: str) -> tuple[str, ...]:
+    """The rows that a question counts in: of its kind, and of that and each thing said of it."""
+    kind, *said = of.split(", ")
+    return kind, *(f"{kind}, {word}" for word in said)
 
 
 def table(name: str) -> tuple[Codes, Schema]:
@@ -168,6 +179,7 @@ def main() -> None:
     parser.add_argument("--tables", nargs="*", choices=list(QUESTIONS), default=list(QUESTIONS))
     parser.add_argument("--epsilon", nargs="*", type=float, default=[0.25, 1, 4])
     parser.add_argument("--keys", type=int, default=5)
+    parser.add_argument("--all", action="store_true", help="questions over all records alone, without groups")
     options = parser.parse_args()
     write_rows(options, (row for name in options.tables for row in measure(name, options)))
 

@@ -237,8 +237,9 @@ COLUMNS = ("coverage", "naive", "below", "sentence", "half_width", "sample_half_
 
 
 def release_of(codes: Codes, plan: Any, seed: int) -> Made:
-    """One release by a seeded key."""
-    key = key_from(Noise(np.random.default_rng([seed, 6]).bytes(32)))
+    """One release by a seeded key, which differs between tables and between epsilons: their noise is independent."""
+    seeds = [seed, 6, len(codes[0]), round(1_000 * plan.spec.privacy.epsilon)]
+    key = key_from(Noise(np.random.default_rng(seeds).bytes(32)))
     stages = [s for s in stages_of(plan) if s.name in ("model", "records", "accuracy", "regressions")]
     made = rehearse(plan, stages, codes, key=key, until=None)
     accuracy, learned = made.result(ReleaseAccuracy).accuracy, made.result(Learned)

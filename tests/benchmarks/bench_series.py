@@ -66,8 +66,8 @@ EPSILON = {"month": 0.8297, "quarter": 0.3717, "year": 0.3717, "state": 0.8893, 
 class Releases:
     """Releases of tables of one schema."""
 
-    def __init__(self, schema: Schema, seed: int) -> None:
-        self.schema, self._seed = schema, seed
+    def __init__(self, schema: Schema, seed: int, *, distances: bool = False) -> None:
+        self.schema, self._seed, self._distances = schema, seed, distances
 
     def release(self, codes: Codes, share: str, *related: Related, only_learn: bool = False) -> Rehearsal:
         """A release of a table at a share of the budget, with earlier ones as evidence."""
@@ -88,9 +88,11 @@ class Releases:
             return rehearse(plan, stages_of(plan), codes, key=key, until=Learned if only_learn else ReleaseAccuracy)
 
     def figures(self, codes: Codes, made: Rehearsal) -> dict[str, float]:
-        """Distances and coverage of a release."""
+        """Distances of a release, and coverage of its cells."""
         released = released_codes(made)
         distances = Distances(codes, self.schema.cardinalities).of(released)
+        if self._distances:
+            return {name: round(value, 4) for name, value in distances.items()}
         accuracy, learned = made.result(ReleaseAccuracy).accuracy, made.result(Learned)
         cells = of_cells(codes, Made(self.schema, released, accuracy, learned))
         covered = {f"cells_{k}": round(cells[f"cells {k}"][0], 1) for k in (1, 2)}
@@ -240,7 +242,8 @@ def months(options: argparse.Namespace, releases: Releases, codes: Codes) -> Ite
             [redrawn(one, own, key * number + t) for t, (one, own) in enumerate(zip(before, known, strict=True))]
             for key in range(options.redrawn)
         ]
-        yield from ({**about, **row} for row in over_time(releases.schema, tables, made))
+        if not options.distances:
+            yield from ({**about, **row} for row in over_time(releases.schema, tables, made))
         for key in range(options.keys):
             related = (Related("previous", tuple((made[key] if key else before)[:-1])),)
             for named, given in (("alone", ()), (f"with the {number - 1} before", related)):
@@ -279,7 +282,7 @@ def states(options: argparse.Namespace, releases: Releases, codes: Codes) -> Ite
     place = [name.lower() for name in releases.schema.names].index("state")
     kept = [k for k in range(len(codes)) if k != place]
     attributes = tuple(releases.schema.attributes[k] for k in kept)
-    inside = Releases(Schema(attributes=attributes), options.seed)
+    inside = Releases(Schema(attributes=attributes), options.seed, distances=options.distances)
     whole = [codes[k] for k in kept]
     alone = inside.release(whole, "whole")
     country = Related("part", (earlier(alone),))
@@ -377,10 +380,11 @@ def main() -> None:
     parser.add_argument("--table", default="acs2024")
     parser.add_argument("--states", type=int, default=3)
     parser.add_argument("--country", action="store_true")
+    parser.add_argument("--distances", action="store_true", help="without coverage, which takes most of the time")
     parser.add_argument("--cases", nargs="+", default=["months", "roll_ups", "states", "panel"])
     options = parser.parse_args()
     codes, _, spec = table_of(options.table)
-    releases, rows = Releases(spec.table, options.seed), list[dict[str, Any]]()
+    releases, rows = Releases(spec.table, options.seed, distances=options.distances), list[dict[str, Any]]()
     for case in (months, roll_ups, states, panel):
         for row in case(options, releases, codes) if case.__name__ in options.cases else ():
             print(json.dumps(row), flush=True)

@@ -153,6 +153,16 @@ def test_a_mean_is_that_of_its_noisy_table_where_that_is_nearer(
     found = mean(moved, "mean age")
     assert (found.estimate, found.deviation) == pytest.approx((estimate, deviation))
     assert found.high - found.low == pytest.approx(2 * 1.96 * deviation, rel=1e-3)
+    # where the number of records is hardly known, its noise is in both ends: at each the sum around it is as unsure
+    few = np.full(20, noisy.sum() / 7 / np.sqrt(20))
+    monkeypatch.setattr(Published, "measured", lambda *_: (noisy, few))
+    monkeypatch.setattr(Replicates, "multiple", lambda _: np.inf)
+    found = mean(moved, "mean age")
+    for end in (found.low, found.high):
+        away = ages - end
+        assert abs(noisy @ away) == pytest.approx(1.96 * few[0] * np.sqrt((away**2).sum()), rel=1e-9)
+    assert found.high - found.estimate != pytest.approx(found.estimate - found.low, rel=1e-2)
+    monkeypatch.undo()
     for factor in (20, np.inf):  # a table with more noise, or with cells that were measured together with others only
         monkeypatch.setattr(Published, "measured", lambda *_, factor=factor: (noisy, noise * factor))
         assert [mean(replicates, "mean age")] == by_replicates(replicates, "mean age")
