@@ -48,7 +48,7 @@ _ONE_WAY_ONLY |= {"one_way": 0.3, "one_way_again": 0.7}
 _WORTH_WHILE, _AGAIN = 10, 0.01  # with earlier releases: fewest triples, and share of the second one-way tables
 _MANY = 300  # pairs of attributes beyond which the fits take most of the time: fewer rounds, and no raking
 # triples are measured where there are so many, and records are so many deviations of the noise of a single count
-_FEWEST_TRIPLES, _RESOLVED = 10, 40_000
+_FEWEST_TRIPLES, _RESOLVED = 10, 100_000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -197,7 +197,7 @@ def _left(account: GaussianAccount, choices: Choices) -> float:
     return (account.left - max(1 - choices.spends, 0.0)) * (1 - 2.0**-30)
 
 
-_MISSED = 0.4  # part of the noise
+_MISSED = 0.2  # part of the noise of a table of all pairs, from which on these are measured
 
 
 def _worth_raking(learner: Learner, counts: PairCounts | AskedCounts, choices: Choices) -> bool:
