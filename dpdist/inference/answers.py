@@ -72,6 +72,12 @@ class Quantity:
             raise ValueError(f"{self.text!r} is of no attribute")
         return self.numbers
 
+    def cells(self, attributes: tuple[int, ...], schema: Schema) -> Mask:
+        """The cells of a table, flat, that meet its condition and that rules admit."""
+        shape = tuple(schema.cardinalities[i] for i in attributes)
+        possible = ~forbidden_cells(schema.forbidden, attributes, shape).ravel()
+        return np.asarray(self.condition.cells(attributes, shape).ravel() & possible)
+
     @property
     def admitted(self) -> Mask:
         """The codes of its attribute that some record has which it is of."""

@@ -34,7 +34,6 @@ from dpdist.inference.replicates import Replicates, make_replicates, without_rep
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.formatting import Fact, html_table
 from dpdist.spec.regression import Regression, asks_for_regression, hidden, parse_regression
-from dpdist.spec.rules import forbidden_cells
 from dpdist.spec.schema import Schema
 
 LOGISTIC_NOTE = (
@@ -267,12 +266,10 @@ def _slopes(
 
 def _cells_of(asked: Quantity, attributes: tuple[int, ...], schema: Schema) -> tuple[NDArray[np.bool_], Floats]:
     """Which cells of a table a quantity counts, and its numbers there (of a count or share 0)."""
-    shape = tuple(schema.cardinalities[i] for i in attributes)
-    cells = asked.condition.cells(attributes, shape).ravel()
-    cells &= ~forbidden_cells(schema.forbidden, attributes, shape).ravel()
+    cells = asked.cells(attributes, schema)
     if asked.numbers is None:
         return cells, np.zeros(len(cells))
-    code = np.indices(shape)[attributes.index(asked.numbers.place)].ravel()
+    code = np.indices([schema.cardinalities[i] for i in attributes])[attributes.index(asked.numbers.place)].ravel()
     return cells & asked.numbers.counted[code], asked.numbers.middles[code]
 
 

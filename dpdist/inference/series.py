@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from numpy.typing import NDArray
 
 from dpdist.errors import DataNotFound, SpecError
 from dpdist.inference.answers import NORMAL_95, Answer, Quantity, around, infer, parse_quantity
@@ -30,8 +29,8 @@ from dpdist.model.drift import Drift, spread_of
 from dpdist.model.earlier import is_pattern, releases_at
 from dpdist.model.evidence import Earlier, Evidence, Related, combined
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.formatting import Displayed, Fact, folded, lines_of
-from dpdist.spec.rules import forbidden_cells
+from dpdist.privacy.formatting import Displayed, Fact, folded, lines_of, number_of
+from dpdist.spec.conditions import Mask
 from dpdist.spec.series import times_of
 
 if TYPE_CHECKING:
@@ -135,12 +134,17 @@ class Series(Displayed):
             spans = {name: ends}
         else:
             spans = {f"{name} [{self.periods[t]}]": (t - over + 1, t) for t in range(over - 1, number)}
-        weights = np.array([_weights(kind, *ends, times_of(self.periods)) for ends in spans.values()])
+        times = times_of(self.periods)
+        weights = np.array([_weights(kind, *ends, times) for ends in spans.values()])
         found = self._answers(list(spans), asked, weights)
         if kind in ("change", "trend"):
             return found
         inside = [around(float(one.estimate), NORMAL_95 * (one.deviation or 0.0), asked.range) for one in found]
-        return [replace(one, estimate=e, low=a, high=b) for one, (e, a, b) in zip(found, inside, strict=True)]
+        gaps = [times[b] - times[a] - (b - a) for a, b in spans.values()]
+        missing = [f"left out as missing: {number_of(gap, 'period')}" if gap else "" for gap in gaps]
+        notes = ["; ".join(filter(None, (one.note, gap))) for one, gap in zip(found, missing, strict=True)]
+        bounded = zip(found, inside, notes, strict=True)
+        return [replace(one, estimate=e, low=a, high=b, note=note) for one, (e, a, b), note in bounded]
 
     def frame(self, quantity: str) -> DataFrame:
         """A count or share of each period, such as ``share where sex = 1``, with standard errors and 95 % intervals."""
@@ -219,7 +223,8 @@ class Series(Displayed):
             # errors of the noisy numbers of records: a level that was measured by itself has none of them
             moved = np.diag(levels) - gains * levels
             errors = np.array([_variance_of_records(one) for one in self.releases]) / records**2
-            common = np.array([_common(_mask(release, asked), asked) for release in self.releases])
+            masks = (asked.cells(asked.attributes, release.schema) for release in self.releases)
+            common = np.array([_common(mask, asked) for mask in masks])
             both = (gains * (common * errors)) @ moved.T
             covariance += (moved * errors) @ moved.T + both + both.T
             covariance *= np.outer(records, records)
@@ -294,7 +299,7 @@ def _measured(release: Published, asked: Quantity) -> tuple[float, float] | None
     found = release.measured(asked.attributes) if len(asked.attributes) <= 2 else None
     if found is None:
         return None
-    mask = _mask(release, asked)
+    mask = asked.cells(asked.attributes, release.schema)
     share = float(found[0][mask].sum()) / release.records
     variance = float((found[1][mask] ** 2).sum())
     if asked.kind == "share":
@@ -302,14 +307,7 @@ def _measured(release: Published, asked: Quantity) -> tuple[float, float] | None
     return (share, variance / release.records**2) if 0 < variance < math.inf else None
 
 
-def _mask(release: Published, asked: Quantity) -> NDArray[np.bool_]:
-    """The cells that a count or share is of."""
-    shape = tuple(release.schema.cardinalities[i] for i in asked.attributes)
-    possible = ~forbidden_cells(release.schema.forbidden, asked.attributes, shape).ravel()
-    return np.asarray(asked.condition.cells(asked.attributes, shape) & possible)
-
-
-def _common(mask: NDArray[np.bool_], asked: Quantity) -> float:
+def _common(mask: Mask, asked: Quantity) -> float:
     """The part of the error of the number of records that is in the errors of these cells."""
     return float(mask.mean()) if len(asked.attributes) == 1 else 0.0
 
@@ -328,9 +326,10 @@ def told(answers: Sequence[Answer]) -> str:
         return repr(answers[0])
     notes = {answer.note for answer in answers}
     named = [answer.question[:-1].rpartition(" [") for answer in answers]
+    apart = [f"; {answer.note}" if answer.note and len(notes) > 1 else "" for answer in answers]
     facts = [
-        Fact(period, f"{a.estimate:,.6g}  ({a.low:,.6g} to {a.high:,.6g})" + f"; {a.note}" * (len(notes) > 1))
-        for a, (_, _, period) in zip(answers, named, strict=True)
+        Fact(period, f"{a.estimate:,.6g}  ({a.low:,.6g} to {a.high:,.6g}){note}")
+        for a, (_, _, period), note in zip(answers, named, apart, strict=True)
     ]
     facts += [Fact("Note", note) for note in notes if note and len(notes) == 1]
     return folded("\n".join([f"{named[0][0]}, with 95 % intervals", *lines_of(facts)]))

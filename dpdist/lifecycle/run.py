@@ -194,12 +194,8 @@ class Run:
 
     def _open_by(self, schema: Schema) -> Opened:
         """The table as read by a schema of some or all attributes of the spec."""
-        return self._input.open(
-            schema,
-            partitions=self.spec.cluster.partitions,
-            checked=self._contract is not None or schema is not self.spec.table,
-            beside=self.spec.column_beside,
-        )
+        spec, checked = self.spec, self._contract is not None or schema is not self.spec.table
+        return self._input.open(schema, partitions=spec.cluster.partitions, checked=checked, beside=spec.column_beside)
 
     def _log(self, message: str, level: int = logging.INFO, **fields: str) -> None:
         """A line of the structured log."""
@@ -258,12 +254,8 @@ class Run:
         """Reserve the charge, or resume the attempt that was interrupted."""
         spec, ledger = self.spec, self._ledger
         if self.resumed:
-            attempt = ledger.resume(
-                dataset=spec.dataset,
-                release=spec.name,
-                spec_hash=self._wholly_bound,
-                input_fingerprint=self._fingerprint,
-            )
+            bound = {"spec_hash": self._wholly_bound, "input_fingerprint": self._fingerprint}
+            attempt = ledger.resume(dataset=spec.dataset, release=spec.name, **bound)
             if not covers(event_json(attempt.event), event_json(self.plan.event)):
                 raise ReleaseConflict(
                     f"release {spec.name!r} was charged for a plan that costs less, or is another one, most likely by "

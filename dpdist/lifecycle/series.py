@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from dpdist.data.inputs import table_source
@@ -12,11 +13,21 @@ from dpdist.errors import DataNotFound, SpecError
 from dpdist.ledger.tables import OPEN
 from dpdist.lifecycle.history import live_attempt
 from dpdist.publish.manifest import MANIFEST
+from dpdist.publish.verify import read_manifest
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.series import SeriesSpec
 from dpdist.storage.store import Store
 
 T = TypeVar("T")
+
+
+def later_than(spec: ReleaseSpec, months: Sequence[str]) -> list[str]:
+    """The published months that a published quarter or year was not made of, by the names in its manifest."""
+    if not months:
+        return []
+    learned = read_manifest(spec.output.path, storage_options=spec.output.storage.options).learned
+    used = {PurePosixPath(one["path"]).name for one in learned["evidence"]["sum"]}
+    return [name for name in (PurePosixPath(month).name for month in months) if name not in used]
 
 
 def run_due(
@@ -44,6 +55,9 @@ def run_due(
         if period in published:
             if not Store(spec.output.path, spec.output.storage.options).exists(MANIFEST):
                 made.append(run(spec))  # it ended between the commit and the manifest
+            months = [specs[m].output.path for m in series.parts(period) if m != period and m in published]
+            if later := later_than(spec, months):
+                announce(f"{spec.name} was made without {', '.join(later)}: a version in series.versions has them")
         elif missing := [month for month in series.parts(period) if month != period and month not in published]:
             announce(f"{spec.name} waits for {', '.join(missing)}")
         else:

@@ -147,7 +147,7 @@ def usable_group(choices: Choices, cardinalities: Sequence[int]) -> int | None:
     """
     if not (choices.tree or choices.pairs or choices.rake):
         return None
-    codes = min(max(cardinalities), choices.coarse[-1][1])
+    codes = min(max(cardinalities), choices.coarse[0 if choices.rake else -1][1])  # raking takes no coarse copies
     found = pair_deviation(choices, len(cardinalities)) * math.sqrt(codes) / USABLE
     step = int(10 ** max(math.floor(math.log10(found)) - 1, 0))
     return math.ceil(found / step) * step

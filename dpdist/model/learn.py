@@ -182,13 +182,14 @@ def _all_pairs(
 
 
 def _weights(learner: Learner) -> list[float]:
-    """Weights of all pairs, by the cells of a model of earlier releases that hold more than noise."""
+    """Weights of all pairs: their priorities, and by the cells of a model that hold more than noise."""
     fine, records = learner.coding.fine, learner.one_way.records
+    own = {(min(a, b), max(a, b)): weight for a, b, weight in learner.choices.priorities}
     pairs = list(combinations(range(len(fine)), 2))
     sigma = float(learner.account.deviations(learner.choices.rake, [1.0] * len(pairs))[0])
     tables = [learner.marginals[min(fine[i], fine[j]), max(fine[i], fine[j])] for i, j in pairs]
     errors = [float(np.minimum(L1_OF_NOISE * sigma, records * table + EMPTY * sigma).sum()) for table in tables]
-    return [max(error, 1.0) ** OF_ERROR for error in errors]
+    return [own.get(pair, 1.0) * max(error, 1.0) ** OF_ERROR for pair, error in zip(pairs, errors, strict=True)]
 
 
 def _left(account: GaussianAccount, choices: Choices) -> float:
@@ -305,12 +306,12 @@ def learn(
     """
     exact = counts.pairs if isinstance(counts, Tables) else counts
     one_way: OneWay | None = None
+    own: PublicPool | None = None
     if known.rows is not None and isinstance(exact, PairCounts):
         one_way = measure_one_way(exact, account, first=choices.one_way, again=choices.one_way_again)
         own = PublicPool.of(pool_of(known.rows, known.rules), exact.cardinalities, choices, one_way)
-        if own.is_near(exact, account, choices):
-            tables_of = counts if isinstance(counts, Tables) else exact
-            return _of_public_rows(own, tables_of, one_way, account, choices, known, pooled)
+        if not choices.triple_tables and own.is_near(exact, account, choices):
+            return _of_public_rows(own, exact, one_way, account, choices, known, pooled)
     measured = measure(counts, account, choices=choices, known=known, progress=progress, one_way=one_way)
     learner = measured.learner
     choices = learner.choices
@@ -321,7 +322,6 @@ def learn(
         pool = Pool.drawn(
             fitted, exact.cardinalities, drawing, choices, records=learner.one_way.records, rules=known.rules
         )
-        pooled(pool.parts)
         if known.evidence is None:
             pool.rake_to_pairs(learner.one_way, measured.all_pairs)
         else:
@@ -329,15 +329,21 @@ def learn(
             known.evidence.weigh_all_pairs(coding, measured.all_pairs.tables, measured.all_pairs.sigmas.tolist())
             told = partial(told_by, known.evidence, coding)
             pool.rake_to_pairs(learner.one_way, measured.all_pairs, told)
+        if own is not None and choices.triple_tables and isinstance(counts, Tables):
+            own.rake_to_pairs(learner.one_way, measured.all_pairs)
+            if own.is_nearer(pool, counts, account):
+                pool, fitted = own, replace(fitted, public=tuple(own.rows))
+        pooled(pool.parts)
         fitted = pool.fitted(fitted)
     triples = None if measured.all_pairs is None else measured.all_pairs.triples
     tables = measurements_of(account, learner.coding, learner.picked, {}, triples)
-    return Learned(fitted, _report(measured, known), tables)
+    report = _report(measured, known)
+    return Learned(fitted, _of_rows(report, known) if fitted.public else report, tables)
 
 
 def _of_public_rows(
     pool: PublicPool,
-    counts: PairCounts | Tables,
+    exact: PairCounts,
     one_way: OneWay,
     account: GaussianAccount,
     choices: Choices,
@@ -345,13 +351,10 @@ def _of_public_rows(
     pooled: Callable[[list[Codes]], None],
 ) -> Learned:
     """Measure pairs, and weight public rows to them."""
-    exact = counts.pairs if isinstance(counts, Tables) else counts
     pooled(pool.parts)
-    picked_by, triples = dict[str, list[Pair]](), None
+    picked_by: dict[str, list[Pair]] = {}
     if choices.rake:
-        all_pairs = _all_pairs(counts, choices, account, one_way)
-        pool.rake_to_pairs(one_way, all_pairs)
-        triples = all_pairs.triples
+        pool.rake_to_pairs(one_way, _all_pairs(exact, choices, account, one_way))
     else:
         if (share := MOST_ONE_WAY - choices.one_way - choices.one_way_again) > 0:
             one_way = with_more(one_way, exact, account, "public", share)
@@ -363,13 +366,16 @@ def _of_public_rows(
     coding = coding_of(one_way, merge_below=choices.merge_below, coarse=(), rules=known.rules, levels=known.levels)
     learner = Learner(recode(exact, coding), coding, one_way, account, choices)
     fitted = replace(pool.fitted(fitted_of(learner.refit(1), coding, None)), public=tuple(pool.rows))
-    report = _report(Measured(learner, None), known)
+    report = _of_rows(_report(Measured(learner, None), known), known)
     pairs = [pair for picked in picked_by.values() for pair in picked]
     report |= {"pairs": [[[i, False] for i in pair] for pair in pairs], "raked": bool(choices.rake)}
+    return Learned(fitted, report, measurements_of(account, coding, (), picked_by))
+
+
+def _of_rows(report: dict[str, Any], known: Known) -> dict[str, Any]:
+    """A report that says that public rows are released: they break no rule."""
     report["prior"] |= {"released": "its rows, reweighted"}
-    if known.rules:
-        report["rules"] = list(range(len(known.rules)))
-    return Learned(fitted, report, measurements_of(account, coding, (), picked_by, triples))
+    return report | ({"rules": list(range(len(known.rules)))} if known.rules else {})
 
 
 def _report(measured: Measured, known: Known) -> dict[str, Any]:

@@ -132,6 +132,16 @@ class Pool:
                 self._targets[copy] *= block_change(self._targets[copy], below, 1.0)
         rake(self._rows, self._targets, sweeps=max(self._choices.sweeps - 1, 0))
 
+    def missed(self, exact: Mapping[Attributes, Counts]) -> int:
+        """The sum of the L1 distances of the pool to flat tables; confidential, as they are. A record changes it by at
+        most their number.
+        """
+        shares = self._rows.shares(exact)
+        return sum(
+            int(np.abs(table - np.rint(shares[of].ravel() * self._records).astype(np.int64)).sum())
+            for of, table in exact.items()
+        )
+
     def _aim(self, attributes: Attributes, noisy: NDArray[np.number], sigma: float, model: Floats) -> None:
         """Let a noisy table, shrunk towards the pool's, be a target."""
         estimate = shrink(noisy.ravel().astype(np.float64), model.ravel() * self._records, sigma)

@@ -2,7 +2,8 @@
 
 Nothing of the public rows is protected: released records are such rows, each as often as the noisy tables say. A
 thirtieth of the pool has independent values, so that no combination of values is impossible. Whether the public rows
-serve at all, a noisy misfit tells: where they are too far from the table, the model is learned without them.
+serve at all, a noisy misfit tells: where they are too far from the table, or where triples are measured farther than
+a pool of the model, that is learned without them.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from dpdist.accuracy.tables import Tables, triples_of
 from dpdist.data.count import PairCounts
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import EMPTY, FEWEST, L1_OF_NOISE, PUBLIC_MISFIT, Choices
@@ -116,15 +119,22 @@ class PublicPool(Pool):
 
     def is_near(self, counts: PairCounts, account: GaussianAccount, choices: Choices) -> bool:
         """Whether the pairs of the pool are near those of the table, by a noisy mean distance."""
-        shares = self._rows.shares(self._pairs)
-        total, number = 0, len(self._pairs)
-        for pair in self._pairs:
-            total += int(np.abs(counts.pair(*pair) - np.rint(shares[pair] * self._records).astype(np.int64)).sum())
+        number = len(self._pairs)
+        total = self.missed({pair: counts.pair(*pair).ravel() for pair in self._pairs})
         # the sum of P distances has sensitivity P
         (noisy,), _ = account.measure("public/misfit", [np.array([total])], share=PUBLIC_MISFIT, sensitivity=number)
         records = round(self._records)
         without = expected(self._cardinalities, choices, minimum=records, released=records)
         return bool(noisy[0] / (2 * number * self._records) <= _NEAR * without.error)
+
+    def is_nearer(self, other: Pool, tables: Tables, account: GaussianAccount) -> bool:
+        """Whether the pool is nearer to the table's triples than another, by a noisy difference of distances."""
+        triples = dict(zip(triples_of(self._cardinalities), tables.of(3), strict=True))
+        change = self.missed(triples) - other.missed(triples)
+        # each of two sums of T distances has sensitivity T
+        most = 2 * len(triples)
+        (noisy,), _ = account.measure("public/misfit", [np.array([change])], share=PUBLIC_MISFIT, sensitivity=most)
+        return bool(noisy[0] < 0)
 
     def rake_in_rounds(
         self, counts: PairCounts, account: GaussianAccount, left: Callable[[], float]
@@ -149,23 +159,15 @@ class PublicPool(Pool):
                 error = float(np.minimum(L1_OF_NOISE * sigma, model + EMPTY * sigma).sum())
                 scores.append(int(np.abs(counts.pair(*pair) - model).sum()) - round(penalty * error))
                 errors.append(max(error, 1.0))
-            picked = pick_sets(
-                f"public/{r}",
-                np.array(scores, np.int64),
-                self._pairs,
-                account,
-                scale=account.pick_scale(_PICKS * part, most),
-                most=most,
-                valid=lambda picked: lambda pair: True,
-            )
+            name, scale, seen = f"public/{r}", account.pick_scale(_PICKS * part, most), np.array(scores, np.int64)
+            how: dict[str, Any] = {"scale": scale, "most": most, "valid": lambda picked: lambda pair: True}
+            picked = pick_sets(name, seen, self._pairs, account, **how)
             if not picked:
                 continue
             weights = [errors[self._pairs.index(pair)] ** 0.5 for pair in picked]
-            name = f"public/{r}/pairs"
-            noisy, sigmas = account.measure(
-                name, [counts.pair(*pair) for pair in picked], share=(1 - _PICKS) * part, weights=weights
-            )
-            measured[name] = picked
+            exact = [counts.pair(*pair) for pair in picked]
+            noisy, sigmas = account.measure(f"{name}/pairs", exact, share=(1 - _PICKS) * part, weights=weights)
+            measured[f"{name}/pairs"] = picked
             for pair, table, deviation in zip(picked, noisy, sigmas.tolist(), strict=True):
                 known, before = tables.get(pair, (np.zeros(table.shape), np.inf))
                 precision, old = deviation**-2, before**-2

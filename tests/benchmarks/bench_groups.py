@@ -5,7 +5,8 @@
 60,000 persons (`--rows`) of the ACS 2024 with 14 attributes, PUMA (226 areas) among them. For each PUMA, race and
 citizenship the means of age, schooling and hours in the release are compared with the table's: the root of the mean
 square of the differences, in deviations of the number (*years*: of ages alone, in years), for groups by their size;
-missing values are left out. *Sampling* is the error of a simple random sample of the group's size. The workload says
+missing values are left out. *Sampling* is the error of a simple random sample of the group's size, *spread* that of the
+mean of all records instead. The workload says
 that everything by PUMA matters twice as much (`model.priorities`). Keys are seeded, **not private**.
 """
 
@@ -47,9 +48,9 @@ def table(rows: int) -> tuple[Codes, Schema, list[np.ndarray]]:
 
 def errors(
     codes: Codes, released: Codes, schema: Schema, numbers: list[np.ndarray], groups: tuple[str, ...]
-) -> list[tuple[int, float, float, float]]:
-    """For each group and number: its size, the error of its mean, that of a sample, and the first in the number's unit
-    where that is years.
+) -> list[tuple[int, float, float, float, float]]:
+    """For each group and number: its size, the error of its mean, that of a sample, that of the mean of all, and the
+    first in the number's unit where that is years.
     """
     found, place = [], schema.names.index
     for group in map(place, groups):
@@ -66,9 +67,9 @@ def errors(
             overall = float(sum_of_ours.sum() / ours.sum())
             mean = np.divide(sum_of_ours, ours, out=np.full(len(ours), overall), where=ours > 0)
             for k in np.flatnonzero(n >= SIZES[0]):
-                error = mean[k] - total[k] / n[k]
+                error, away = mean[k] - total[k] / n[k], total.sum() / n.sum() - total[k] / n[k]
                 years = error if schema.names[number] == "AGEP" else np.nan
-                found.append((int(n[k]), error / deviation, 1 / np.sqrt(n[k]), years))
+                found.append((int(n[k]), error / deviation, 1 / np.sqrt(n[k]), away / deviation, years))
     return found
 
 
@@ -90,9 +91,9 @@ def main() -> None:
                 for low, high in pairwise(SIZES):
                     some = found[(found[:, 0] >= low) & (found[:, 0] < high)]
                     if len(some):
-                        error, sampling, years = np.sqrt(np.nanmean(some[:, 1:] ** 2, axis=0))
+                        error, sampling, spread, years = np.sqrt(np.nanmean(some[:, 1:] ** 2, axis=0))
                         row = {"epsilon": epsilon, "of": name, "groups": by, "least": low, "most": high}
-                        rows.append(row | {"error": error, "sampling": sampling, "years": years})
+                        rows.append(row | {"error": error, "sampling": sampling, "spread": spread, "years": years})
                         print(json.dumps(rows[-1]), flush=True)
     write(asked, rows)
 

@@ -17,9 +17,11 @@ from dpdist.inference.records import recompute
 from dpdist.inference.series import Series
 from dpdist.ledger import Books
 from dpdist.lifecycle.conformity import admit, check_input
+from dpdist.lifecycle.series import run_due
 from dpdist.publish.account import verify_with_account
 from dpdist.publish.verify import read_manifest
 from dpdist.spec.contract import Contract
+from dpdist.spec.reader import load
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -74,7 +76,12 @@ class Registry:
 
         self._patch.setattr(flows.release, "_day", lambda: date.fromisoformat(day))
         self._patch.setattr("dpdist.ledger.book.now", lambda: f"{day}T12:00:00.000+00:00")
-        spec = {
+        released = str(self._flow(self.spec))
+        return [uri.rpartition("/")[2] for uri in released.split(", ") if uri]
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        return {
             "kind": "synthesis",
             "name": "births",
             "dataset": "births",
@@ -88,8 +95,6 @@ class Registry:
             "model": {"balance": 0, "rounds": 0},
             "series": self.series,
         }
-        released = str(self._flow(spec))
-        return [uri.rpartition("/")[2] for uri in released.split(", ") if uri]
 
     def killed(self, day: str) -> None:
         """The flow ends with its process, after it stored its first noise."""
@@ -165,6 +170,9 @@ def test_a_whole_year(tmp_path: Path, prefect_home: tuple[Path, ...], monkeypatc
             assert registry.charges()["births-2026-11", "drawing"] == 1
         released.append([name[5:] for name in registry.run(day)])
     assert registry.run("2027-01-03") == []
+    said: list[str] = []
+    assert run_due(date(2027, 1, 3), lambda more: load(registry.spec, more), str, said.append) == []
+    assert said == ["births-2026-q1 was made without 2026-03-v2: a version in series.versions has them"]
     assert released == [
         ["01"],
         ["02"],

@@ -16,7 +16,7 @@ from dpdist.cli import app
 from dpdist.errors import DataNotFound, SpecError
 from dpdist.inference.answers import Quantity, infer
 from dpdist.inference.published import Published
-from dpdist.inference.series import Series, _measured, joint_levels
+from dpdist.inference.series import Series, _measured, joint_levels, told
 from dpdist.model.account import Measurements, NoisyTable
 from dpdist.model.one_way import combine
 from dpdist.spec.series import times_of
@@ -103,6 +103,19 @@ def test_a_period_that_did_not_measure_a_table_lies_between_the_others(folder: P
     assert found[1].estimate <= max(float(found[k].estimate) for k in (0, 2))  # type: ignore[operator]
     nowhere = replace(whole, releases=tuple(_without(one, (0,)) for one in whole.releases))
     assert "errors of the periods are taken to add up" in nowhere.answer(f"trend of share where {where}")[0].note
+
+
+def test_sums_and_averages_over_a_gap_name_it(folder: Path) -> None:
+    whole = Series.open(folder)
+    part = replace(whole, periods=("2026-01", "2026-03", "2026-06-v2"))
+    assert [one.note for one in part.answer("moving average of count over 2")] == [
+        "left out as missing: 1 period",
+        "left out as missing: 2 periods",
+    ]
+    (total,) = part.answer("sum of count where region = 'north'")
+    assert total.note == "left out as missing: 3 periods"
+    assert "missing" not in "".join(one.note for one in [*whole.answer("sum of count"), *part.answer("count")])
+    assert "2026-06-v2" in told(part.answer("moving average of count over 2"))
 
 
 def test_all_records_are_as_many_as_the_releases_say(folder: Path) -> None:

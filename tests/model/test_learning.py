@@ -53,8 +53,8 @@ def fitted(**changes: object) -> Learned:
     return learn(pair_counts(records(), CARDS), choices=replace(choices, **changes), noise=KEY, drawing=DRAWING)
 
 
-def raked() -> Learned:
-    choices = replace(choose(CARDS, records=200_000, mu=2.0), pool_parts=2, pool_rows=20_000)
+def raked(**changes: object) -> Learned:
+    choices = replace(choose(CARDS, records=200_000, mu=2.0), pool_parts=2, pool_rows=20_000, **changes)
     assert choices.rake > 0
     return learn(pair_counts(records(200_000), CARDS), choices=choices, noise=KEY, drawing=DRAWING)
 
@@ -217,6 +217,11 @@ def test_priorities_weigh_distances_and_keep_their_sensitivity() -> None:
     assert sorted(place for place, _ in fitted().report["pairs"][0]) != list(pair)
     weighted = fitted(priorities=((*pair, 50.0),), penalty=0.0)
     assert sorted(place for place, _ in weighted.report["pairs"][0]) == list(pair)
+    deviations = []
+    for learned in (raked(), raked(priorities=((3, 0, 9.0),))):  # where all pairs are measured, it is more precise
+        of_step = {t.attributes: t.deviation for t in learned.measurements.tables if t.step == "all pairs"}
+        deviations.append(of_step[pair] / of_step[1, 2])
+    assert deviations[0] / deviations[1] == pytest.approx(3, rel=0.25)  # weights are rounded
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Public rows as a pool: when they are used, what is released of them, and what the private table is asked."""
 
+import math
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -8,10 +9,11 @@ import numpy as np
 import pytest
 from syntheses import learn
 
+from dpdist.accuracy.tables import Tables
 from dpdist.data.count import pair_counts
 from dpdist.model import public_rows
 from dpdist.model.account import GaussianAccount
-from dpdist.model.choices import Choices, choose, with_prior
+from dpdist.model.choices import PUBLIC_MISFIT, Choices, choose, with_prior
 from dpdist.model.draw import draw_records
 from dpdist.model.learn import Learned
 from dpdist.model.one_way import OneWay
@@ -80,6 +82,21 @@ def test_drift_is_followed_where_the_budget_allows(drift: float) -> None:
     table, public = people(40_000, 1), people(10_000, 2, drift=drift)
     found = learned(table, public, choices(40_000, mu=2.0))
     assert distance(table, drawn(found, 40_000)) < 0.03
+
+
+@pytest.mark.parametrize("drift", [0.0, 1.0])
+def test_where_triples_are_measured_the_nearer_pool_is_released(drift: float) -> None:
+    """Public rows where they know what two groups of values hide, and model rows where they say something else."""
+    table, public = people(40_000, 1), people(40_000, 2, drift=drift)
+    made = with_prior(choose(CARDS, records=40_000, mu=1.5), len(CARDS))
+    assert made.triple_tables
+    made = replace(made, triple_groups=2, balance=0)
+    counts, prior = Tables.counted(table, CARDS), pair_counts(public, CARDS)
+    found = learn(counts, choices=made, noise=KEY, drawing=KEY, prior=prior, rows=public)
+    assert bool(found.fitted.public) is ("released" in found.report["prior"]) is (not drift)
+    assert math.fsum(share for _, share in found.report["account"]) <= 1
+    assert dict(found.report["account"])["public/misfit"] == pytest.approx(PUBLIC_MISFIT, rel=1e-3)
+    assert distance(table, draw_records(found.fitted, KEY, 0, 40_000, rounds=0)) < 0.015
 
 
 def test_the_account_holds_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:

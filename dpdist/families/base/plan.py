@@ -171,11 +171,9 @@ class Plan(OwnFields):
         rows, held = self.spec.data.minimum_records, self.row_bytes + 2 * 8
         shards, blocks = sizes_for(rows)
         largest = max(rows // needs.partitions, rows // shards)
-        return replace(
-            needs,
-            task_bytes=max(needs.task_bytes, 3 * largest * held + _SORTED_BYTES * (rows // shards // blocks)),
-            tasks=needs.tasks + needs.partitions * (shards + 2) + shards,
-        )
+        sorting = 3 * largest * held + _SORTED_BYTES * (rows // shards // blocks)
+        tasks = needs.tasks + needs.partitions * (shards + 2) + shards
+        return replace(needs, task_bytes=max(needs.task_bytes, sorting), tasks=tasks)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object."""
@@ -195,6 +193,7 @@ class Plan(OwnFields):
         """What the plan says: what people ask first, then how it is done."""
         spec, needs = self.spec, self.needs()
         kind = spec.kind if self.event is not None else f"{spec.kind}, NOT differentially private"
+        tasks = f"about {needs.tasks:,}, of about {number_of(needs.partitions, 'partition')}"
         return [
             Fact("Release", f"{spec.name} ({kind}) of data set {spec.dataset}"),
             *(replace(fact, detail=fact.title == "Meaning") for fact in explained(self.guarantees)),
@@ -202,12 +201,7 @@ class Plan(OwnFields):
             *needs.facts(),
             *self.bounds(),
             *(replace(fact, detail=True) for fact in (*self.charges(), *self.details())),
-            Fact(
-                "Tasks",
-                f"about {needs.tasks:,}, of about {number_of(needs.partitions, 'partition')}",
-                {"tasks": needs.tasks, "partitions": needs.partitions},
-                detail=True,
-            ),
+            Fact("Tasks", tasks, {"tasks": needs.tasks, "partitions": needs.partitions}, detail=True),
         ]
 
     def explain(self) -> str:

@@ -25,6 +25,8 @@ from dpdist.spec.rules import Forbidden, Rule, a_record, broken_by
 
 MOST_RULE_CELLS = 1 << 16  # of a rule that enters the members' law; others are kept by drawing again alone
 SPARE = 1  # this many times the released parents are drawn in addition, for exchanges
+# members of about so many parents are drawn so often to tilt their law; so many of each value are added to all counts
+_TRIED, _TILTS, _SMOOTHED = 16_000, 3, 20.0
 
 
 def draw_linked(
@@ -38,7 +40,8 @@ def draw_linked(
         column.astype(np.int64)
         for column in draw_records(models[0], noise, part, rows * (1 + SPARE), rounds=0, rules=layout.first_rules)
     ]
-    members, bad = _members(layout, models[1], first, noise, f"members/{part}")
+    tilts = _tilts(layout, models[1], targets, first, noise, f"members/{part}/tilts")
+    members, bad = _members(layout, models[1], tilts, first, noise, f"members/{part}")
     first, members = _replaced(layout, first, members, bad, noise, f"members/{part}/copied")
     kept = exchanged(layout, targets, first, members, rows, noise, f"members/{part}/exchanged")
     first, members = ([column[kept] for column in table] for table in (first, members))
@@ -57,8 +60,34 @@ def draw_linked(
     return first, (parent, place), columns
 
 
+def _tilts(
+    layout: Layout, model: Fitted, targets: Targets, first: list[Counts], noise: Noise, name: str
+) -> list[Floats]:
+    """A factor of the law for each attribute of the members, by their place, with which they have the targets' tables.
+    What is given depends on itself in the parents that are drawn, and in the model only as far as pairs of it were
+    measured: what is told twice would count twice.
+    """
+    start, step, last = len(layout.given), -(-len(first[0]) // _TRIED), layout.at_most - 1
+    parents = [column[::step] for column in first]
+    there = np.arange(last) < parents[len(layout.parent)][:, None]
+    place = np.nonzero(there)[1]
+    coded = [model.coded(start + k)[0] for k in range(len(layout.members))]
+    shares = [
+        np.stack([np.bincount(codes, weights=row) for row in table])
+        for codes, table in zip(coded, targets.places, strict=True)
+    ]
+    found = [np.ones(share.shape) for share in shares]
+    for again in range(_TILTS):
+        members, _ = _members(layout, model, found, parents, noise, f"{name}/{again}")
+        for tilt, codes, share, column in zip(found, coded, shares, members, strict=True):
+            drawn = place * share.shape[1] + codes[column[:, 1:][there]]
+            counts = np.bincount(drawn, minlength=share.size).reshape(share.shape)
+            tilt *= (counts.sum(1, keepdims=True) * share + _SMOOTHED) / (counts + _SMOOTHED)
+    return found
+
+
 def _members(
-    layout: Layout, model: Fitted, first: list[Counts], noise: Noise, name: str
+    layout: Layout, model: Fitted, tilts: list[Floats], first: list[Counts], noise: Noise, name: str
 ) -> tuple[list[Counts], NDArray[np.bool_]]:
     """Attributes of all members, each of shape (parents, places), and the parents with members that break a rule."""
     parents, c = len(first[0]), layout.at_most
@@ -69,8 +98,9 @@ def _members(
         column[:, 0] = values
     counts = first[start : start + layout.counts]  # of each kind; of none in the last column
     left = np.stack([*counts, sizes - np.sum(counts, axis=0) if counts else sizes], axis=1)
-    rules = list(_rules(layout, model, first))
-    law = Conditional(model, len(layout.given), [(places, table) for _, places, table in rules])
+    given, rules = len(layout.given), list(_rules(layout, model, first))
+    factors = [(places, table) for _, places, table in rules]
+    law = Conditional(model, given, [*factors, *(((given + k,), tilt) for k, tilt in enumerate(tilts))])
     bad = np.zeros(parents, bool)
     for place in range(1, c):
         rows = np.flatnonzero(sizes > place)
@@ -79,13 +109,13 @@ def _members(
         previous = [column[rows, place - 1] for column in members]
         left[rows, layout.kinds_of(previous)] -= 1
         of_parent, kinds = [column[rows] for column in first], left[rows]
-        given = layout.context_of(of_parent, np.full(len(rows), place), list(kinds.T[: layout.counts]), previous)
+        context = layout.context_of(of_parent, np.full(len(rows), place), list(kinds.T[: layout.counts]), previous)
         masks = {}
         if layout.kinds is not None:
-            at = len(layout.given) + layout.members.index(layout.kinds.attribute)
+            at = given + layout.members.index(layout.kinds.attribute)
             masks[at] = (kinds > 0).astype(np.float64) @ layout.kinds.masks > 0
-        groups = [group[rows] for group, _, _ in rules]
-        found, broken = _redrawn(layout, law, of_parent, KnownRows(given, masks, groups), noise, f"{name}/{place}")
+        groups = [*(group[rows] for group, _, _ in rules), *[np.full(len(rows), place - 1)] * len(tilts)]
+        found, broken = _redrawn(layout, law, of_parent, KnownRows(context, masks, groups), noise, f"{name}/{place}")
         for column, values in zip(members, found, strict=True):
             column[rows, place] = values
         bad[rows[broken]] = True

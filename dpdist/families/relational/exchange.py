@@ -162,6 +162,7 @@ class Targets:
     # attributes
     first: tuple[Floats, ...]
     others: tuple[Floats, ...]
+    places: tuple[Floats, ...]  # shares of the values of each of the members' attributes, by their place
     variances: tuple[Floats, Floats]  # of the noise in the shares of each pair
     members: float  # members after the first, for each parent
 
@@ -186,6 +187,7 @@ class Targets:
         return cls(
             tuple(first.values()),
             tuple(others[pair] for pair in measured[1]),
+            tuple(_by_rows(others[len(layout.parent), k]) for k in own[1]),
             (of_first**2, of_others**2 * NOISE_PART),
             _mean(sizes),
         )
@@ -201,6 +203,10 @@ class Targets:
                 smallest = int(min(variance + 1, 2.0**40)) << CELL_BITS
                 weights.append((1 << WEIGHT_BITS + CELL_BITS) // (expected + smallest))
         return np.concatenate(counts), np.concatenate(weights)
+
+
+def _by_rows(table: Floats) -> Floats:
+    return np.asarray(np.rint(table * _ratio(np.ones(len(table)), table.sum(1))[:, None] * UNIT) / UNIT)
 
 
 def _mean(shares: Floats) -> float:

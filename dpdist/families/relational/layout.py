@@ -84,7 +84,7 @@ class Layout(OwnFields):
             _integer("left", 1, last),
             *(_integer(f"left of {name}", 0, last) for name in names),
             *(_codes(f"first {own[i].name}", own[i].bucket_count) for i in self.context),
-            *(_codes(f"previous {own[i].name}", own[i].bucket_count) for i in self.previous),
+            *(_codes(f"previous {own[i].name}", own[i].bucket_count + (i in self.context)) for i in self.previous),
             *(_codes(" x ".join(own[i].name for i in cross), prod(self._sizes(cross))) for cross in self.crossed),
         )
 
@@ -171,6 +171,8 @@ class Layout(OwnFields):
             found.append(own[i].bucket_map[first[start + self.members.index(i)]])
         for i in self.previous:
             found.append(own[i].bucket_map[previous[self.members.index(i)]])
+            if i in self.context:  # of the second member it is the first, who is given already: a code of its own
+                found[-1] = np.where(places > 1, found[-1], own[i].bucket_count)
         for cross in self.crossed:
             index = np.zeros(len(places), np.int64)
             for i, size in zip(cross, self._sizes(cross), strict=True):

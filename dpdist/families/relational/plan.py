@@ -27,7 +27,7 @@ from dpdist.spec.validation import change
 from dpdist.storage.stored import tree_of
 
 GIVEN_WEIGHT = 0.1  # of pairs of given attributes: they only keep the fit of the others right
-ALIKE_CELLS = 100  # at most, of a table of an attribute of the first and the previous member that counts as others do
+ALIKE_CELLS = 150  # at most, of a table of what tells the same of the next member that counts as others do
 MEMBER_CELLS = 300_000  # of the members' model
 MARGIN_SHARE = 0.5  # of mu^2, half for either table: the models' fit alone leaves the margins of members far off
 PARENT_SHARE = 0.4  # of what is left, for the parents' model; the members' table has more columns
@@ -206,11 +206,13 @@ def _choices(spec: RelationalSpec, first_mu: float, others_mu: float) -> tuple[C
 
 
 def _weights(layout: Layout) -> Iterable[tuple[int, int, float]]:
-    """Pairs of given attributes count little, but for an attribute of the first and of the previous member: both tell
-    the same of the next one. Only a small table does not take the room of others.
+    """Pairs of given attributes count little, but for an attribute of the first and of the previous member, and the
+    place, which says whether there is a previous one: both tell the same of the next one. Only a small table does not
+    take the room of others.
     """
     given = layout.given
     for i, j in combinations(range(len(given)), 2):
-        alike = given[i].name.removeprefix("first ") == given[j].name.removeprefix("previous ")
+        name, other = given[i].name, given[j].name.removeprefix("previous ")
+        alike = other != given[j].name and name in ("(place)", f"first {other}")
         if not alike or given[i].cardinality * given[j].cardinality > ALIKE_CELLS:
             yield i, j, GIVEN_WEIGHT

@@ -19,13 +19,13 @@ from dpdist.accuracy.measured import Accuracy
 from dpdist.families.base.rehearsal import key_from, rehearse, released_codes
 from dpdist.families.base.values import canary_counts
 from dpdist.families.synthesis.plan import SynthesisPlan
-from dpdist.families.synthesis.regression_steps import scores_operator
+from dpdist.families.synthesis.regression_steps import Score, scores_operator
 from dpdist.families.synthesis.regressions import Regressions, measure_regressions
 from dpdist.families.synthesis.stages import stages as stages_of
 from dpdist.federated.plan import require_one_curator
 from dpdist.model.account import Measurements
 from dpdist.model.claims import OTHERS, model_claim, of_accuracy, with_canary
-from dpdist.privacy.arrays import Codes, Floats
+from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.testing import Claim
 from dpdist.publish.parts import read_parquet
@@ -46,16 +46,12 @@ def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
         spec = change(plan.spec, {"schema": plan.spec.presumed.model_dump(mode="json"), "discover": None})
         return (_found_claim(plan), *claims(replace(plan, spec=spec, discovery=None)))
     copies, schema = plan.spec.records_of_a_unit, plan.spec.table
-    claim = model_claim(
-        schema, plan.choices, accuracy_mu=plan.accuracy_mu, epsilon=plan.epsilon, delta=plan.delta, copies=copies
-    )
+    stated = {"accuracy_mu": plan.accuracy_mu, "epsilon": plan.epsilon, "delta": plan.delta}
+    claim = model_claim(schema, plan.choices, copies=copies, **stated)
     if plan.regression_mu:
         table, _, joined = with_canary(schema, copies)
-        claim = replace(
-            claim,
-            absent=partial(_with_regressions, plan, claim.absent, table),
-            present=partial(_with_regressions, plan, claim.present, joined),
-        )
+        absent = partial(_with_regressions, plan, claim.absent, table)
+        claim = replace(claim, absent=absent, present=partial(_with_regressions, plan, claim.present, joined))
     return (claim, _folder_claim(plan)) if plan.spec.output.measurements else (claim,)
 
 
@@ -92,14 +88,12 @@ def _with_regressions(plan: SynthesisPlan, tables: Callable[[Noise], ArrayLike],
         np.where(every, rng.integers(0, size, rows), rng.integers(0, max(size - 1, 1), rows)).astype(a.dtype)
         for a, size in zip(schema.attributes, schema.cardinalities, strict=True)
     ]
-    measured = measure_regressions(
-        regressions,
-        released,
-        lambda scores: np.asarray(scores_operator(scores).chunk(codes)),
-        records=_RECORDS,
-        mu=plan.regression_mu,
-        noise=noise,
-    )
+
+    def count(scores: Sequence[Score]) -> Counts:
+        return np.asarray(scores_operator(scores).chunk(codes))
+
+    mu = plan.regression_mu
+    measured = measure_regressions(regressions, released, count, records=_RECORDS, mu=mu, noise=noise)
     more = _of_regressions(measured, regressions, plan)
     return np.array([found[0] + more, *found[1:], more], np.float64)
 

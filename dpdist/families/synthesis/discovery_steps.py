@@ -97,10 +97,8 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
     if numbers:
         exact = _split(spec.table, numbers, _counts(attempt, spec.table, numbers))
         groups = [_groups(spec.attribute(name), rows / noise.cells) for name in numbers]
-        exact = [
-            own if spec.attribute(name).missing_code is not None else np.append(own, 0)
-            for name, own in zip(numbers, exact, strict=True)
-        ]
+        has_missing = [spec.attribute(name).missing_code is not None for name in numbers]
+        exact = [own if has else np.append(own, 0) for own, has in zip(exact, has_missing, strict=True)]
         grouped = [np.add.reduceat(own, [*first, len(own) - 1]) for own, first in zip(exact, groups, strict=True)]
         coarse = np.split(noisy("bins", np.concatenate(grouped)), np.cumsum([len(own) for own in grouped])[:-1])
         steps = dict[str, Counts]()
@@ -217,12 +215,6 @@ def _text(name: str, column: int, named: Sequence[tuple[int, str, int]], lacking
     found = sorted((-count, value) for place, value, count in named if place == column)[:MOST_VALUES]
     values = [value for _, value in found if value not in (MISSING, OTHERS)]
     has_gaps = lacking >= GAPS * noise.values or not values
-    return Attribute.model_validate(
-        {
-            "name": name,
-            "kind": "categorical",
-            "values": [*values, OTHERS] if has_gaps else values,
-            "missing": {"category": MISSING if has_gaps else OTHERS},
-            "out_of_domain": {"category": OTHERS},
-        }
-    )
+    tree = {"name": name, "kind": "categorical", "values": [*values, OTHERS] if has_gaps else values}
+    missing, others = {"category": MISSING if has_gaps else OTHERS}, {"category": OTHERS}
+    return Attribute.model_validate({**tree, "missing": missing, "out_of_domain": others})

@@ -196,10 +196,10 @@ class SynthesisPlan(EventPlan):
         facts += self._groups(cards)
         if self.accuracy_mu:
             text = (
-                f"measured after the records are drawn, with {100 * spec.accuracy_share:.3g} % of mu^2: "
+                f"measured after the records are drawn, with {100 * spec.privacy.accuracy_share:.3g} % of mu^2: "
                 "intervals of one-, two- and three-way cells follow; the shares above are of the rest"
             )
-            facts.append(Fact("Accuracy", text, {"share": spec.accuracy_share}))
+            facts.append(Fact("Accuracy", text, {"share": spec.privacy.accuracy_share}))
         if self.regression_mu:
             text = (
                 f"{number_of(len(spec.regressions), 'declared regression')} measured in {len(STEPS)} passes after the "
@@ -302,7 +302,7 @@ def _draws(spec: WholeSynthesisSpec, mu: float) -> int:
     """A bound of the draws of noise."""
     sizes = spec.presumed.cardinalities
     measured = draws(sizes) if spec.federated is None else sketch_draws(sizes)
-    accuracy = measured if spec.accuracy_share and not is_wide(sizes) else 0
+    accuracy = measured if spec.privacy.accuracy_share and not is_wide(sizes) else 0
     public = (1 + 2 * sum(sizes)) * (spec.model.prior is not None)  # the misfit, and further one-way tables
     alone = change(spec, {"model.evidence": {}, "series": None}) if spec.earlier_releases else spec
     model = max(draws_at_most(_choices(one, mu), sizes) for one in (spec, alone))
@@ -313,7 +313,7 @@ def _draws(spec: WholeSynthesisSpec, mu: float) -> int:
 def _planned(spec: WholeSynthesisSpec, event: Event, mu: float) -> SynthesisPlan:
     """The plan that divides mu."""
     sizes = spec.presumed.cardinalities
-    share = 0.0 if is_wide(sizes) else spec.accuracy_share
+    share = 0.0 if is_wide(sizes) else spec.privacy.accuracy_share
     # what is mu-GDP for one record is (c mu)-GDP for c of them, so a record may have a c-th of the unit's mu
     own, rest = mu / spec.records_of_a_unit, 1 - share - spec.regression_share
     accuracy_mu, regression_mu = (own * math.sqrt(part) / ABOVE for part in (share, spec.regression_share))

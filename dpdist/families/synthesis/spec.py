@@ -19,8 +19,6 @@ from dpdist.spec.schema import Schema
 from dpdist.spec.series import SeriesSpec, epsilon_of, step_of
 from dpdist.spec.strict import MOST_RECORDS, Section
 
-"""Of balancing."""
-
 
 class PrivacySpec(PrivacyLimit):
     """What the whole release may cost."""
@@ -191,8 +189,7 @@ class WholeSynthesisSpec(SummedRelease):
             if name not in self.table.names:
                 raise ValueError(f"discover.columns: no attribute is called {name!r}; name attributes of the schema")
         beside: dict[str, Any] = {"unit": self.unit, "weight": self.weight, "regressions": self.regressions}
-        beside |= {"rules": self.table.rules, "model.prior": self.model.prior}
-        beside |= {"model.evidence": self.earlier_releases}
+        beside |= {"rules": self.table.rules, "model.prior": self.model.prior, "model.evidence": self.earlier_releases}
         if given := [name for name, value in beside.items() if value]:
             raise ValueError(f"discover: leave {given[0]} out, or declare all attributes")
 
@@ -247,7 +244,7 @@ class WholeSynthesisSpec(SummedRelease):
     def _check_regressions(self) -> None:
         if not self.regressions and self.privacy.regression_share is not None:
             raise ValueError("privacy.regression_share: declare `regressions`, or leave the share out")
-        if self.accuracy_share + self.regression_share > MOST_SHARES:
+        if self.privacy.accuracy_share + self.regression_share > MOST_SHARES:
             raise ValueError(
                 f"privacy: accuracy_share and regression_share sum to more than {MOST_SHARES}; the model needs the rest"
             )
@@ -266,15 +263,15 @@ class WholeSynthesisSpec(SummedRelease):
         return tuple(parse_regression(text, self.table) for text in self.regressions)
 
     @property
-    def accuracy_share(self) -> float:
-        """The share of mu^2 that measures the accuracy of the records."""
-        return self.privacy.accuracy_share
-
-    @property
     def regression_share(self) -> float:
         """The share of mu^2 that measures the declared regressions."""
         share = self.privacy.regression_share
         return (REGRESSION_SHARE if share is None else share) if self.regressions else 0.0
+
+    @property
+    def model_share(self) -> float:
+        """The share of mu^2 that is the model's."""
+        return 1 - self.privacy.accuracy_share - self.regression_share
 
     @property
     def public_tables(self) -> tuple[str, ...]:

@@ -106,13 +106,8 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
         return learned
 
     learned = attempt.stored(Learned, make)
-    attempt.public["learned"] = learned.named(attempt.spec.table.names, _share_of_model(attempt.plan))
+    attempt.public["learned"] = learned.named(attempt.spec.table.names, attempt.spec.model_share)
     return learned
-
-
-def _share_of_model(plan: SynthesisPlan) -> float:
-    """The part of mu^2 that is the model's, as the spec has it."""
-    return 1 - plan.spec.accuracy_share - plan.spec.regression_share
 
 
 def learn_together(attempt: SynthesisAttempt) -> Learned:
@@ -128,7 +123,7 @@ def learn_together(attempt: SynthesisAttempt) -> Learned:
         return learn(AskedCounts(spec.table.cardinalities), account, choices=choices, drawing=drawing, known=known)
 
     learned = attempt.stored(Learned, make)
-    attempt.public["learned"] = learned.named(spec.table.names, _share_of_model(attempt.plan))
+    attempt.public["learned"] = learned.named(spec.table.names, spec.model_share)
     attempt.keep(together)
     together.close()
     return learned

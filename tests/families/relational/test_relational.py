@@ -19,13 +19,14 @@ from dpdist.data.count import pair_counts
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.errors import ContractBroken, DataNotFound, SpecError
 from dpdist.families.base.registry import make_plan
-from dpdist.families.relational.draw import draw_linked
+from dpdist.families.relational.draw import _members, _tilts, draw_linked
 from dpdist.families.relational.exchange import MeasuredMargins, Parents, Targets, measure_margins, own_attributes
 from dpdist.families.relational.layout import Layout
 from dpdist.ledger import Books
 from dpdist.lifecycle.conformity import check_input
 from dpdist.lifecycle.run import run_release
 from dpdist.model.balance import CellCosts, PairIndex, TableRows
+from dpdist.model.draw import draw_records
 from dpdist.privacy import accountant
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.events import Gaussian
@@ -64,10 +65,10 @@ def test_members_are_laid_out_with_what_they_depend_on(layout: Layout) -> None:
     ]
     found = [tuple(row) for row in zip(*map(np.ndarray.tolist, others), strict=True)]
     assert [name for name in layout.others.names if name.startswith("(")] == ["(place)", "(left)", "(left of children)"]
-    # region; place, left, children left; first age (by its buckets), sex, score, employed; previous age;
+    # region; place, left, children left; first age (by its buckets), sex, score, employed; age of the one between;
     # place and first sex; own
     assert found == [
-        (2, 0, 2, 2, 2, 0, 3, 0, 2, 0, 7, 1, 6, 0),
+        (2, 0, 2, 2, 2, 0, 3, 0, 5, 0, 7, 1, 6, 0),
         (2, 1, 1, 2, 2, 0, 3, 0, 1, 2, 2, 0, 5, 1),
         (2, 2, 0, 1, 2, 0, 3, 0, 0, 4, 1, 1, 4, 1),
     ]
@@ -130,6 +131,15 @@ def test_composition_and_members_agree_in_every_parent(layout: Layout, tmp_path:
     measured = MeasuredMargins.from_bytes(MeasuredMargins((margins[0], margins[1])).to_bytes())
     both_models = models[0], models[1]
     targets = Targets.of(layout, both_models, measured, (400.0, sum(map(len, households)) - 400.0), 1.0)
+    first = [c.astype(np.int64) for c in draw_records(models[0], NOISE, 0, 4_000, rounds=0, rules=layout.first_rules)]
+    older = targets.places[0] * np.where(np.arange(targets.places[0].shape[1]) == 2, 2, 1)
+    older /= older.sum(1, keepdims=True)
+    wanted = replace(targets, places=(older, *targets.places[1:]))
+    tilts = _tilts(layout, models[1], wanted, first, NOISE, "tilts")
+    drawn, _ = _members(layout, models[1], tilts, first, NOISE, "tilted")
+    ages = drawn[0][first[1] > 0, 1]
+    assert (ages == 2).mean() == pytest.approx(older[0, 2], abs=0.06)
+    assert targets.places[0][0, 2] < older[0, 2] - 0.1
     first, members, columns = draw_linked(layout, both_models, targets, NOISE, 0, 2_000)
     assert len(first[0]) == 2_000
     parent, place = members
