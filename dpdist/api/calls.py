@@ -155,8 +155,10 @@ def opened_run(
     executor, given = _given(data, client, loaded)
     if progress is True:
         options = {"announce": lambda text: print(printable(text), file=sys.stderr), **options}
-    given_to: dict[str, Any] = {"fixed_key": test_key, "input": given, "executor": executor, **options}
-    with shown(progress) as report, Run(loaded, progress=report, **given_to) as run:
+    with (
+        shown(progress) as report,
+        Run(loaded, fixed_key=test_key, progress=report, input=given, executor=executor, **options) as run,
+    ):
         yield run
 
 
@@ -253,13 +255,20 @@ def verify(
 
 
 def verified(
-    path: str | os.PathLike[str] | Release, *, public_key: Any, ledger: AnyLedger, **expected: Any
+    path: str | os.PathLike[str] | Release,
+    *,
+    public_key: Any,
+    ledger: AnyLedger,
+    name: str | None,
+    attempt: str | None,
+    storage_options: Mapping[str, Any] | None,
 ) -> tuple[VerifyReport, ReleaseAccount | None]:
     """What `verify` found, and what the ledger knows of the release, where one is given."""
     from dpdist.publish.account import verify_with_account
     from dpdist.publish.verify import verify as check
 
     url, key = url_of(ledger), key_of(public_key)
+    expected: dict[str, Any] = {"name": name, "attempt": attempt, "storage_options": storage_options}
     if url is None:
         return check(os.fspath(path), key, **expected), None
     with Ledger(url).opened() as opened:

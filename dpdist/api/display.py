@@ -36,9 +36,14 @@ def stage_bars(console: Any) -> Any:
     """The progress display of a release: a bar per stage, with the time that remains, then the time it took."""
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-    stage, share = TextColumn("{task.description:<22}"), TextColumn("{task.percentage:>3.0f}%")
-    left = TimeRemainingColumn(elapsed_when_finished=True)
-    return Progress(SpinnerColumn(finished_text="✓"), stage, BarColumn(), share, left, console=console)
+    return Progress(
+        SpinnerColumn(finished_text="✓"),
+        TextColumn("{task.description:<22}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=console,
+    )
 
 
 def _on_terminal() -> bool:

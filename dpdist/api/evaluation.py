@@ -67,9 +67,17 @@ def evaluate(
     DpdistError
         A table cannot be read, or does not fit the schema of the release.
     """
-    given: dict[str, Any] = {"spec": spec, "client": client, "storage_options": storage_options, **settings}
     try:
-        return evaluated(release, against, holdout=holdout, progress=progress, **given)
+        return evaluated(
+            release,
+            against,
+            holdout=holdout,
+            spec=spec,
+            client=client,
+            progress=progress,
+            storage_options=storage_options,
+            **settings,
+        )
     except SpecError as error:  # its options are parameters here
         raise SpecError(_OPTION.sub(_parameter, str(error))) from None
 

@@ -255,10 +255,17 @@ def synthesize(
     """
     from dpdist.api.synthesizer import Synthesizer
 
-    whose: dict[str, Any] = {"ledger": ledger, "dataset": dataset, "drop": drop or []}
-    whose |= {"public": dict(map(_public, public or [])), "settings": {"synthesis.records": None} | overrides(settings)}
-    name = name or re.sub(r"[^A-Za-z0-9_-]+", "-", Path(table).stem)
-    made = Synthesizer.from_frame(table, epsilon=epsilon, delta=delta, name=name, **whose)
+    made = Synthesizer.from_frame(
+        table,
+        epsilon=epsilon,
+        delta=delta,
+        drop=drop or [],
+        public=dict(map(_public, public or [])),
+        ledger=ledger,
+        dataset=dataset,
+        name=name or re.sub(r"[^A-Za-z0-9_-]+", "-", Path(table).stem),
+        settings={"synthesis.records": None} | overrides(settings),
+    )
     say(folded(repr(made)), err=True)
     made.fit(table, progress=True)
     say(folded("\n".join(repr(made).split("\n")[1:])))

@@ -254,8 +254,12 @@ class Run:
         """Reserve the charge, or resume the attempt that was interrupted."""
         spec, ledger = self.spec, self._ledger
         if self.resumed:
-            bound = {"spec_hash": self._wholly_bound, "input_fingerprint": self._fingerprint}
-            attempt = ledger.resume(dataset=spec.dataset, release=spec.name, **bound)
+            attempt = ledger.resume(
+                dataset=spec.dataset,
+                release=spec.name,
+                spec_hash=self._wholly_bound,
+                input_fingerprint=self._fingerprint,
+            )
             if not covers(event_json(attempt.event), event_json(self.plan.event)):
                 raise ReleaseConflict(
                     f"release {spec.name!r} was charged for a plan that costs less, or is another one, most likely by "

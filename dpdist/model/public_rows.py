@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -159,9 +158,16 @@ class PublicPool(Pool):
                 error = float(np.minimum(L1_OF_NOISE * sigma, model + EMPTY * sigma).sum())
                 scores.append(int(np.abs(counts.pair(*pair) - model).sum()) - round(penalty * error))
                 errors.append(max(error, 1.0))
-            name, scale, seen = f"public/{r}", account.pick_scale(_PICKS * part, most), np.array(scores, np.int64)
-            how: dict[str, Any] = {"scale": scale, "most": most, "valid": lambda picked: lambda pair: True}
-            picked = pick_sets(name, seen, self._pairs, account, **how)
+            name = f"public/{r}"
+            picked = pick_sets(
+                name,
+                np.array(scores, np.int64),
+                self._pairs,
+                account,
+                scale=account.pick_scale(_PICKS * part, most),
+                most=most,
+                valid=lambda picked: lambda pair: True,
+            )
             if not picked:
                 continue
             weights = [errors[self._pairs.index(pair)] ** 0.5 for pair in picked]

@@ -53,8 +53,13 @@ def undeclared(
     """
     elsewhere: dict[str, Any] = {"missing": {"category": MISSING}, "out_of_domain": {"category": MISSING}}
     if kind == "text":
-        outside = {"out_of_domain": {"category": PRESENT}}
-        return {"name": name, "kind": "categorical", "values": [PRESENT], **elsewhere, **outside}
+        return {
+            "name": name,
+            "kind": "categorical",
+            "values": [PRESENT],
+            "missing": {"category": MISSING},
+            "out_of_domain": {"category": PRESENT},
+        }
     bounds: Any
     edges: Any
     if kind == "integer":

@@ -153,9 +153,14 @@ class Plan(OwnFields):
 
     def needs(self) -> Needs:
         """Memory, tasks and time, from public sizes only: those of one pass over the table."""
-        tasks = self.partitions + math.ceil(self.partitions / 7) + 2
-        held, seconds = _VALUE_BYTES * len(self.spec.table.attributes) * BATCH_ROWS, core_seconds(read=self.values)
-        return self.bounding(Needs(partitions=self.partitions, tasks=tasks, task_bytes=held, seconds=seconds))
+        return self.bounding(
+            Needs(
+                partitions=self.partitions,
+                tasks=self.partitions + math.ceil(self.partitions / 7) + 2,
+                task_bytes=_VALUE_BYTES * len(self.spec.table.attributes) * BATCH_ROWS,
+                seconds=core_seconds(read=self.values),
+            )
+        )
 
     def bounding(self, needs: Needs) -> Needs:
         """The needs with what bounding the records of the units takes."""

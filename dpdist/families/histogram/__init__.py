@@ -2,5 +2,11 @@
 
 from dpdist.families.base.family import family_in
 
-_MORE = {"canaries": "claims:canaries", "truth": "stages:truth", "session": "stages:HistogramSession"}
-FAMILY = family_in(__name__, "histogram", "spec:HistogramSpec", **_MORE)
+FAMILY = family_in(
+    __name__,
+    "histogram",
+    "spec:HistogramSpec",
+    canaries="claims:canaries",
+    truth="stages:truth",
+    session="stages:HistogramSession",
+)

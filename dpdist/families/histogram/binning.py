@@ -230,13 +230,18 @@ def plan_binning(spec: HistogramSpec) -> BinningPlan | None:
         missing = attribute.missing_code is not None
         grids.append(Grid(name=name, codes=attribute.cardinality - missing, missing=missing))
     privacy, share = spec.privacy, BINS_SHARE
-    sizes = [size for grid in grids for size in grid.levels]
-    how: dict[str, Any] = {"adjacency": privacy.adjacency, "unit": spec.records_of_a_unit}
-    how |= {"epsilon": privacy.epsilon * float(share), "delta": privacy.delta * float(share)}
-    measurement = plan_measurement(sizes, mechanism="auto" if privacy.mechanism == "pml" else privacy.mechanism, **how)
-    placed = ((i, axis, names.index(name), bins) for i, axis, name, bins in spec.binned)
-    axes = tuple(AdaptiveAxis(histogram=i, axis=axis, grid=grid, bins=bins) for i, axis, grid, bins in placed)
-    return BinningPlan(grids=tuple(grids), axes=axes, share=share, measurement=measurement)
+    measurement = plan_measurement(
+        [size for grid in grids for size in grid.levels],
+        mechanism="auto" if privacy.mechanism == "pml" else privacy.mechanism,
+        epsilon=privacy.epsilon * float(share),
+        delta=privacy.delta * float(share),
+        adjacency=privacy.adjacency,
+        unit=spec.records_of_a_unit,
+    )
+    axes = [
+        AdaptiveAxis(histogram=i, axis=axis, grid=names.index(name), bins=bins) for i, axis, name, bins in spec.binned
+    ]
+    return BinningPlan(grids=tuple(grids), axes=tuple(axes), share=share, measurement=measurement)
 
 
 def choose(tables: Sequence[Counts], plan: BinningPlan, *, noise: Noise) -> Chosen:

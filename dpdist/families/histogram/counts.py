@@ -135,9 +135,13 @@ def histograms(codes: Codes, plan: CountPlan) -> list[Counts]:
 
 def histogram_operator(plan: CountPlan) -> Operator:
     """All tables of a plan; the summary is the list of them."""
-    chunk, finish = partial(block_counts, plan=plan), partial(tables_of_blocks, plan=plan)
-    fan_in = 8 if plan.cells <= _LARGE else 2
-    return Operator(name="histograms", chunk=chunk, combine=operator.add, finish=finish, fan_in=fan_in)
+    return Operator(
+        name="histograms",
+        chunk=partial(block_counts, plan=plan),
+        combine=operator.add,
+        finish=partial(tables_of_blocks, plan=plan),
+        fan_in=8 if plan.cells <= _LARGE else 2,
+    )
 
 
 def parent_cells(plan: CountPlan, fine: int, coarse: int) -> NDArray[np.intp]:

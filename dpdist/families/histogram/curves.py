@@ -189,12 +189,21 @@ def plan_mean(
     events: list[Event] = [Gaussian(multiplier, label="curves")]
     if private:
         events.append(Gaussian(whole / math.sqrt(COUNT_SHARE), label="number of curves"))
-    given: dict[str, Any] = {"penalty": penalty, "clip": clip, "adjacency": adjacency, "curves": curves, "unit": unit}
-    noise: dict[str, Any] = {"sensitivity": sensitivity, "grid": grid, "sigma": sigma}
-    noise |= {"matrix": matrix, "matrix_unit": matrix_unit}
-    noise |= {"count_sigma": whole * unit / math.sqrt(COUNT_SHARE) if private else None}
-    event = Composed((*events, ApproximateDP(0.0, sampler, label="sampler")))
-    return CurvePlan(basis=basis, event=event, **given, **noise)
+    return CurvePlan(
+        basis=basis,
+        penalty=penalty,
+        clip=clip,
+        adjacency=adjacency,
+        curves=curves,
+        unit=unit,
+        sensitivity=sensitivity,
+        grid=grid,
+        sigma=sigma,
+        count_sigma=whole * unit / math.sqrt(COUNT_SHARE) if private else None,
+        event=Composed((*events, ApproximateDP(0.0, sampler, label="sampler"))),
+        matrix=matrix,
+        matrix_unit=matrix_unit,
+    )
 
 
 def _integer_matrix(basis: Basis, penalty: float) -> tuple[Counts, float]:

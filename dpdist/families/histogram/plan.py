@@ -97,9 +97,17 @@ class HistogramPlan(Plan):
         """What the release promises."""
         if self.leakage is not None:
             return (self.leakage.guarantee,)
-        said: dict[str, Any] = {"adjacency": self.spec.privacy.adjacency, "covers": "the whole release"}
-        said |= {"unit": "curve"} if self.curves and not self.spec.unit else self.spec.protected
-        return (DifferentialPrivacy(epsilon=self.epsilon, delta=self.delta, right=self.right, **said),)
+        privacy = self.spec.privacy
+        return (
+            DifferentialPrivacy(
+                epsilon=self.epsilon,
+                delta=self.delta,
+                right=self.right,
+                adjacency=privacy.adjacency,
+                covers="the whole release",
+                **({"unit": "curve"} if self.curves and not self.spec.unit else self.spec.protected),
+            ),
+        )
 
     @cached_property
     def form(self) -> PartFormat:
@@ -271,10 +279,16 @@ def _plan(spec: HistogramSpec) -> HistogramPlan:
             "policies, or leave such records out of the table before"
         )
     if (curves := spec.curves) is not None:
-        basis, budget = eigenbasis(curves.kernel, curves.grid, terms=curves.terms), (privacy.epsilon, privacy.delta)
-        how: dict[str, Any] = {"penalty": curves.penalty, "clip": curves.clip, "curves": spec.data.minimum_records}
-        how |= {"adjacency": privacy.adjacency, "unit": spec.records_of_a_unit}
-        return HistogramPlan(spec=spec, curves=plan_mean(basis, budget=budget, **how))
+        mean = plan_mean(
+            eigenbasis(curves.kernel, curves.grid, terms=curves.terms),
+            penalty=curves.penalty,
+            clip=curves.clip,
+            curves=spec.data.minimum_records,
+            budget=(privacy.epsilon, privacy.delta),
+            adjacency=privacy.adjacency,
+            unit=spec.records_of_a_unit,
+        )
+        return HistogramPlan(spec=spec, curves=mean)
     names, attributes = spec.table.names, spec.table.attributes
     queries = tuple(Query(tuple(map(names.index, query.columns)), coarse=query.buckets) for query in spec.queries)
     sizes = tuple(0 if a.is_continuous else a.cardinality for a in attributes)
@@ -283,9 +297,13 @@ def _plan(spec: HistogramSpec) -> HistogramPlan:
     for fine, coarse in (pair for chain in spec.counts.hierarchies for pair in pairwise(chain)):
         parent_cells(counts, fine, coarse)
     if privacy.mechanism == "pml":
-        chains = [fewest_cells(counts, chain) for chain in spec.counts.hierarchies]
-        asked: dict[str, Any] = {"alpha": privacy.alpha or 0.0, "accept_no_noise": privacy.accept_no_noise}
-        leakage = plan_leakage(epsilon=privacy.epsilon, bins=counts.table_cells, chains=chains, **asked)
+        leakage = plan_leakage(
+            epsilon=privacy.epsilon,
+            alpha=privacy.alpha or 0.0,
+            bins=counts.table_cells,
+            chains=[fewest_cells(counts, chain) for chain in spec.counts.hierarchies],
+            accept_no_noise=privacy.accept_no_noise,
+        )
         return HistogramPlan(spec=spec, counts=counts, leakage=leakage)
     return _filled(_plan_counts(spec, counts))
 
@@ -312,10 +330,15 @@ def _plan_counts(spec: HistogramSpec, counts: CountPlan) -> HistogramPlan:
             spent = CHECK_SHARE
             check = check_of_records(records, epsilon * float(spent), privacy.delta * float(spent), unit)
             records = check.minimum
-        orders = [order for _, order in spec.entropy_targets]
-        how: dict[str, Any] = {"adjacency": privacy.adjacency, "mechanism": spec.entropies.mechanism, "unit": unit}
-        how |= {"epsilon": epsilon * float(share), "delta": privacy.delta * float(share)}
-        entropies = plan_entropies(orders, records=records, **how)
+        entropies = plan_entropies(
+            [order for _, order in spec.entropy_targets],
+            records=records,
+            epsilon=epsilon * float(share),
+            delta=privacy.delta * float(share),
+            adjacency=privacy.adjacency,
+            mechanism=spec.entropies.mechanism,
+            unit=unit,
+        )
         total -= share + spent
     binning = plan_binning(spec)
     total -= Fraction(0) if binning is None else binning.share
@@ -358,8 +381,12 @@ def _filled(whole: HistogramPlan) -> HistogramPlan:
     low, high = 1.0, 4.0
     for _ in range(_STEPS):
         factor = math.sqrt(low * high)
-        parts: dict[str, Any] = {"binning": binning, "entropies": entropies, "measurement": measurement}
-        less = replace(whole, **{name: part and part.with_less_noise(factor) for name, part in parts.items()})
+        less = replace(
+            whole,
+            binning=None if binning is None else binning.with_less_noise(factor),
+            entropies=None if entropies is None else entropies.with_less_noise(factor),
+            measurement=measurement.with_less_noise(factor),
+        )
         if less.epsilon <= budget.epsilon:
             low, whole = factor, less
         else:

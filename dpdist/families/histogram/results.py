@@ -68,8 +68,10 @@ def fit(
     result = [integers(number) for number in range(len(tables))]
     if settings.synthetic_records is not None:
         records = settings.synthetic_records
-        named = [(f"histogram/synthetic/{i}", table) for i, table in enumerate(result)]
-        result = [synthetic_counts(table, records=records, noise=noise, name=name) for name, table in named]
+        result = [
+            synthetic_counts(table, records=records, noise=noise, name=f"histogram/synthetic/{i}")
+            for i, table in enumerate(result)
+        ]
         errors = [None] * len(result)
     return list(result), errors
 

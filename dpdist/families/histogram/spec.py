@@ -324,9 +324,12 @@ class HistogramSpec(SummedRelease):
     @property
     def binned(self) -> tuple[tuple[int, int, str, int], ...]:
         """Axes with adaptive bins: number of the histogram, axis, column and number of bins."""
-        named = ((i, axis, name) for i, query in enumerate(self.queries) for axis, name in enumerate(query.columns))
-        adaptive = [query.adaptive for query in self.queries]
-        return tuple((i, axis, name, adaptive[i][name]) for i, axis, name in named if name in adaptive[i])
+        return tuple(
+            (number, axis, name, query.adaptive[name])
+            for number, query in enumerate(self.queries)
+            for axis, name in enumerate(query.columns)
+            if name in query.adaptive
+        )
 
     @property
     def least_probabilities(self) -> dict[tuple[str, ...], float]:

@@ -2,5 +2,11 @@
 
 from dpdist.families.base.family import family_in
 
-_MORE = {"solve": "accuracy:solve", "public_tables": "prior:public_digest", "session": "stages:SynthesisSession"}
-FAMILY = family_in(__name__, "synthesis", "spec:WholeSynthesisSpec", **_MORE)
+FAMILY = family_in(
+    __name__,
+    "synthesis",
+    "spec:WholeSynthesisSpec",
+    solve="accuracy:solve",
+    public_tables="prior:public_digest",
+    session="stages:SynthesisSession",
+)

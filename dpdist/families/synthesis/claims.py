@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -47,8 +46,9 @@ def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
         spec = change(plan.spec, {"schema": plan.spec.presumed.model_dump(mode="json"), "discover": None})
         return (_found_claim(plan), *claims(replace(plan, spec=spec, discovery=None)))
     copies, schema = plan.spec.records_of_a_unit, plan.spec.table
-    stated = {"accuracy_mu": plan.accuracy_mu, "epsilon": plan.epsilon, "delta": plan.delta}
-    claim = model_claim(schema, plan.choices, copies=copies, **stated)
+    claim = model_claim(
+        schema, plan.choices, accuracy_mu=plan.accuracy_mu, epsilon=plan.epsilon, delta=plan.delta, copies=copies
+    )
     if plan.regression_mu:
         table, _, joined = with_canary(schema, copies)
         absent = partial(_with_regressions, plan, claim.absent, table)
@@ -67,10 +67,15 @@ def _found(plan: SynthesisPlan, record: int, noise: Noise) -> Floats:
     if how is None:
         raise ValueError("nothing is found")
     texts = len(spec.undeclared_texts)
-    named: dict[str, Any] = {"named_as": ("gaussian", how.values, how.named_from), "noise": noise}
-    named["again"] = ("gaussian", *how.naming(how.again, texts)) if texts else None
-    counted = 3 * len(spec.undeclared_numbers) + 1
-    return canary_counts(texts, counted, record, counted_as=("gaussian", how.cells), **named)
+    return canary_counts(
+        texts,
+        3 * len(spec.undeclared_numbers) + 1,
+        record,
+        named_as=("gaussian", how.values, how.named_from),
+        counted_as=("gaussian", how.cells),
+        noise=noise,
+        again=("gaussian", *how.naming(how.again, texts)) if texts else None,
+    )
 
 
 def _with_regressions(plan: SynthesisPlan, tables: Callable[[Noise], ArrayLike], codes: Codes, noise: Noise) -> Floats:

@@ -326,8 +326,14 @@ def _planned(spec: WholeSynthesisSpec, event: Event, mu: float) -> SynthesisPlan
     if accuracy_mu:
         forecast.check_deviation("privacy.accuracy_share", max(deviations(sizes, mu=accuracy_mu).values()))
     kind = SynthesisPlan if spec.federated is None else FederatedSynthesisPlan
-    shares: dict[str, Any] = {"accuracy_mu": accuracy_mu, "regression_mu": regression_mu}
-    return kind(spec=spec, event=event, delta=spec.privacy.delta, choices=choices, **shares)
+    return kind(
+        spec=spec,
+        event=event,
+        delta=spec.privacy.delta,
+        choices=choices,
+        accuracy_mu=accuracy_mu,
+        regression_mu=regression_mu,
+    )
 
 
 def _earlier(spec: WholeSynthesisSpec) -> dict[str, tuple[str, ...]]:

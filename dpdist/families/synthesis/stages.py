@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -97,8 +96,15 @@ def learn_model(attempt: SynthesisAttempt) -> Learned:
             known = replace(known, evidence=Evidence(evidence.related), apart=attempt.plan.apart)
         account = GaussianAccount(choices.mu, attempt.noise)
         with attempt.stage("fitting") as progress:
-            told: dict[str, Any] = {"known": known, "progress": progress, "pooled": pool.extend}
-            learned = learn(counts, account, choices=choices, drawing=load_noise(attempt.drawing_key), **told)
+            learned = learn(
+                counts,
+                account,
+                choices=choices,
+                drawing=load_noise(attempt.drawing_key),
+                known=known,
+                progress=progress,
+                pooled=pool.extend,
+            )
         if evidence is not None:
             learned.report["evidence"] = evidence.named
         if pool and attempt.executor.in_process:
