@@ -45,7 +45,7 @@ _ALL = 0.9  # one-way tables that would have a larger share have all
 _ONE_WAY_ONLY: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks"), 0.0) | dict.fromkeys(("rounds", "balance"), 0)
 _ONE_WAY_ONLY |= {"one_way": 0.3, "one_way_again": 0.7}
 
-_WORTH_WHILE, _AGAIN = 10, 0.01  # with earlier releases: fewest triples, and share of the second one-way tables
+_AGAIN = 0.01  # with earlier releases: share of the second one-way tables
 _MANY = 300  # pairs of attributes beyond which the fits take most of the time: fewer rounds, and no raking
 # triples are measured where there are so many, and records are so many deviations of the noise of a single count
 _FEWEST_TRIPLES, _RESOLVED = 10, 100_000
@@ -174,7 +174,7 @@ def with_evidence(choices: Choices, attributes: int) -> Choices:
     pairs are measured, these have nearly everything, as the model is known, and any number of records is balanced.
     """
     if choices.rake:
-        choices = without_triples(choices) if choices.triple_tables < _WORTH_WHILE else choices
+        choices = without_triples(choices)  # what they would sharpen, pairs, is told by earlier releases
         freed = choices.tree + choices.pairs + choices.picks + choices.misfit + choices.one_way_again - _AGAIN
         changes: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks", "misfit"), 0.0) | {"one_way_again": _AGAIN}
         changes |= {"rounds": 0, "sweeps": 2 * choices.sweeps, "prior_cells": choices.cells // 2}

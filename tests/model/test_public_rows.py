@@ -88,7 +88,7 @@ def test_drift_is_followed_where_the_budget_allows(drift: float) -> None:
 def test_where_triples_are_measured_the_nearer_pool_is_released(drift: float) -> None:
     """Public rows where they know what two groups of values hide, and model rows where they say something else."""
     table, public = people(40_000, 1), people(40_000, 2, drift=drift)
-    made = with_prior(choose(CARDS, records=40_000, mu=1.5), len(CARDS))
+    made = with_prior(choose(CARDS, records=40_000, mu=2.5), len(CARDS))
     assert made.triple_tables
     made = replace(made, triple_groups=2, balance=0)
     counts, prior = Tables.counted(table, CARDS), pair_counts(public, CARDS)
