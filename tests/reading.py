@@ -8,7 +8,7 @@ _BY_CHANCE = re.compile(
     | \b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b               # the id of an attempt
     | \b(?:sha256:)?[0-9a-f]{16,}\b                                 # a digest
     | \bdata/[0-9a-f]{8}\b                                          # the parts of an attempt
-    | "bytes":\ \d+                                                 # the size of a published file
+    | "bytes":\ \d+(?=,(?:\s|\\n)+"name")                           # the size of a published file
     | \b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?            # a time
     | pytest-of-[^/]+/pytest-\d+(?:/popen-gw\d+)?(?:/[^/\s'":]*\d)?  # a folder of the tests
     """,
