@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from dpdist.data.inputs import table_source
 from dpdist.data.source import find_files
-from dpdist.errors import DataNotFound, SpecError
+from dpdist.errors import DataNotFound, DpdistError, SpecError
 from dpdist.ledger.tables import OPEN
 from dpdist.lifecycle.history import live_attempt
 from dpdist.publish.manifest import MANIFEST
@@ -56,7 +56,12 @@ def run_due(
             if not Store(spec.output.path, spec.output.storage.options).exists(MANIFEST):
                 made.append(run(spec))  # it ended between the commit and the manifest
             months = [specs[m].output.path for m in series.parts(period) if m != period and m in published]
-            if later := later_than(spec, months):
+            try:
+                later = later_than(spec, months)
+            except (DpdistError, KeyError):  # what is only announced stops no release
+                announce(f"{spec.name}: which months it was made of could not be read from its manifest")
+                continue
+            if later:
                 announce(f"{spec.name} was made without {', '.join(later)}: a version in series.versions has them")
         elif missing := [month for month in series.parts(period) if month != period and month not in published]:
             announce(f"{spec.name} waits for {', '.join(missing)}")

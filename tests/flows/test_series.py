@@ -19,6 +19,7 @@ from dpdist.ledger import Books
 from dpdist.lifecycle.conformity import admit, check_input
 from dpdist.lifecycle.series import run_due
 from dpdist.publish.account import verify_with_account
+from dpdist.publish.manifest import MANIFEST
 from dpdist.publish.verify import read_manifest
 from dpdist.spec.contract import Contract
 from dpdist.spec.reader import load
@@ -173,6 +174,13 @@ def test_a_whole_year(tmp_path: Path, prefect_home: tuple[Path, ...], monkeypatc
     said: list[str] = []
     assert run_due(date(2027, 1, 3), lambda more: load(registry.spec, more), str, said.append) == []
     assert said == ["births-2026-q1 was made without 2026-03-v2: a version in series.versions has them"]
+    manifest = tmp_path / "made" / "2026-q1" / MANIFEST
+    content = manifest.read_bytes()
+    for damaged in (b"{", content.replace(b'"sum"', b'"som"')):
+        manifest.write_bytes(damaged)
+        assert run_due(date(2027, 1, 3), lambda more: load(registry.spec, more), str, said.append) == []
+    manifest.write_bytes(content)
+    assert said[1:] == ["births-2026-q1: which months it was made of could not be read from its manifest"] * 2
     assert released == [
         ["01"],
         ["02"],

@@ -660,9 +660,19 @@ def test_shares_go_to_one_way_tables_as_their_noise_grows() -> None:
 # --- other processors -------------------------------------------------------------------------------------------------
 
 
+def with_triples() -> Learned:
+    """A small model whose pool is weighted to pairs, and to triples on groups of values."""
+    cards, columns = (3, 4, 5, 6, 2), records(50_000)
+    codes = [column % size for column, size in zip([*columns, columns[2] // 5], cards, strict=True)]
+    choices = replace(choose(cards, records=50_000, mu=2.0), triple_groups=2, balance=0, pool_rows=10_000)
+    assert choices.triple_tables
+    return learn(Tables.counted(codes, cards), choices=choices, noise=KEY, drawing=DRAWING)
+
+
 def digests() -> str:
-    """The numbers in which two learned models may differ."""
-    return " ".join(hashlib.sha256(learned.to_bytes()).hexdigest() for learned in (fitted(), raked()))
+    """The numbers in which learned models may differ."""
+    models = (fitted(), raked(), with_triples())
+    return " ".join(hashlib.sha256(learned.to_bytes()).hexdigest() for learned in models)
 
 
 @pytest.mark.parametrize(

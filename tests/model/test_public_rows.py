@@ -1,8 +1,8 @@
 """Public rows as a pool: when they are used, what is released of them, and what the private table is asked."""
 
-import math
 from dataclasses import replace
 from itertools import combinations
+from math import comb, fsum
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from dpdist.model.choices import PUBLIC_MISFIT, Choices, choose, with_prior
 from dpdist.model.draw import draw_records
 from dpdist.model.learn import Learned
 from dpdist.model.one_way import OneWay
+from dpdist.model.pool import Pool
 from dpdist.model.public_rows import PublicPool, pool_of, towards
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
@@ -94,7 +95,7 @@ def test_where_triples_are_measured_the_nearer_pool_is_released(drift: float) ->
     counts, prior = Tables.counted(table, CARDS), pair_counts(public, CARDS)
     found = learn(counts, choices=made, noise=KEY, drawing=KEY, prior=prior, rows=public)
     assert bool(found.fitted.public) is ("released" in found.report["prior"]) is (not drift)
-    assert math.fsum(share for _, share in found.report["account"]) <= 1
+    assert fsum(share for _, share in found.report["account"]) <= 1
     assert dict(found.report["account"])["public/misfit"] == pytest.approx(PUBLIC_MISFIT, rel=1e-3)
     assert distance(table, draw_records(found.fitted, KEY, 0, 40_000, rounds=0)) < 0.015
 
@@ -129,6 +130,38 @@ def test_the_account_holds_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
             total += (moved / sigma) ** 2
     assert total <= made.mu**2
     assert total >= 0.9 * made.mu**2  # the rest pays for picks
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+def test_one_record_moves_the_difference_of_two_pools_by_two_for_each_triple(
+    seed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most, and that much where a pool has the record too often and the other too rarely; the noise is for it."""
+    cards, total = (2, 3, 2, 2), 6
+    if seed is None:
+        pools, table = [[np.full(total, k, np.uint8)] * 4 for k in (0, 1)], [np.arange(total, dtype=np.uint8) % 2] * 4
+    else:
+        rng = np.random.default_rng(seed)
+        *pools, table = ([rng.integers(0, size, total).astype(np.uint8) for size in cards] for _ in range(3))
+    made = choose(cards, records=total, mu=1.0)
+    own, other = PublicPool(pools[0], cards, made, total), Pool(pools[1], cards, made, total)
+    asked: list[tuple[int, float]] = []
+    measure = GaussianAccount.measure
+
+    def kept(self: GaussianAccount, name: str, tables: Any, **how: Any) -> Any:
+        found = measure(self, name, tables, **how)
+        asked.append((int(tables[0][0]), (1 - self.left) * self.mu**2 * float(found[1][0]) ** 2))
+        return found
+
+    monkeypatch.setattr(GaussianAccount, "measure", kept)
+    added = [[np.append(c, np.uint8(v)) for c, v in zip(table, row, strict=True)] for row in np.ndindex(cards)]
+    for codes in [table, *added, *([np.delete(c, i) for c in table] for i in range(total))]:
+        own.is_nearer(other, Tables.counted(codes, cards), GaussianAccount(0.5, KEY))
+    triples = comb(len(cards), 3)
+    moved = max(abs(difference - asked[0][0]) for difference, _ in asked)
+    assert moved <= 2 * triples
+    assert moved == 2 * triples or seed is not None
+    assert min(paid for _, paid in asked) == pytest.approx((2 * triples) ** 2, rel=1e-9)  # spent for a change of 2T
 
 
 def test_rules_hold_in_the_pool() -> None:
