@@ -268,6 +268,8 @@ def _values(measurements: Measurements, i: int, size: int) -> Estimate | None:
 def coding_from(measured: Measurements, one_way: OneWay) -> Coding:
     """The coding of a release, for the one-way tables of another."""
     source, maps = measured.source, measured.maps
+    if any(table.step == "triples" for table in measured.tables):  # the last copies are groups of values, of triples
+        source, maps = source[: -len(one_way.counts)], maps[: -len(one_way.counts)]
     sizes = tuple(int(codes.max()) + 1 for codes in maps)
     copies = [[a for a, of in enumerate(source) if of == i] for i in range(len(one_way.counts))]  # from coarse to fine
     links: dict[Pair, Any] = {}

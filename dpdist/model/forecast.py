@@ -18,7 +18,7 @@ from itertools import combinations
 
 import numpy as np
 
-from dpdist.accuracy.tables import MOST_SETS, SET_CELLS
+from dpdist.accuracy.tables import MOST_SETS, SET_CELLS, triples_of
 from dpdist.errors import AccountingError
 from dpdist.model.choices import EMPTY, L1_OF_NOISE, MOST_CODED_CELLS, MOST_HIGH, Choices, is_wide
 from dpdist.model.grids import GROUPS
@@ -37,7 +37,10 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
     m = len(cardinalities)
     copies = 1 + len(choices.coarse)  # an attribute and its coarse copies
     pick = draws_of_pick(math.comb(copies * m, 2) + 1)  # of all pairs, or to stop
-    triples = choices.triple_tables * choices.triple_groups**3
+    triples = 0
+    if choices.triple_tables:
+        groups = [min(size, choices.triple_groups) for size in cardinalities]
+        triples = sum(math.prod(groups[i] for i in triple) for triple in triples_of(cardinalities))
     if choices.high:
         triples += choices.rounds * MOST_HIGH * (SET_CELLS + draws_of_pick(MOST_SETS + 1))
     if choices.grids:

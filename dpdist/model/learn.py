@@ -18,7 +18,7 @@ import numpy as np
 from dpdist.accuracy.tables import Tables
 from dpdist.data.count import PairCounts
 from dpdist.model.account import GaussianAccount, Measurements, measurements_of
-from dpdist.model.choices import EMPTY, L1_OF_NOISE, OF_ERROR, Choices
+from dpdist.model.choices import EMPTY, L1_OF_NOISE, OF_ERROR, Choices, without_triples
 from dpdist.model.coding import Coding, Levels, Pair, PairTables, SingleCounts, coding_of, is_kept, recode
 from dpdist.model.evidence import Evidence
 from dpdist.model.fitted import Fitted, fitted_of
@@ -84,6 +84,8 @@ def measure(
     in_rounds = None if evidence is not None and evidence.is_far else evidence
     if evidence is not in_rounds:
         choices = known.apart or choices
+    if isinstance(tables_of, PairCounts):
+        choices = without_triples(choices)  # they were not counted
     coding, tables = _coded(counts, one_way, choices, known, in_rounds)
     learner = Learner(tables, coding, one_way, account, choices, rules, given=known.given)
     if choices.pairs_first and choices.rounds and in_rounds is None and not isinstance(tables_of, SingleCounts):

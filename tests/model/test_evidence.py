@@ -1,5 +1,6 @@
 """Noisy tables of earlier releases as evidence."""
 
+import math
 from dataclasses import replace
 from typing import Any, Self
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from syntheses import learn
 
+from dpdist.accuracy.tables import Tables
 from dpdist.data.count import pair_counts
 from dpdist.model import learn as model
 from dpdist.model.account import GaussianAccount, Measurements, NoisyTable
@@ -244,6 +246,21 @@ def test_where_all_pairs_are_measured_they_have_what_evidence_makes_needless() -
     last = Earlier(found.measurements, found.report["records"])
     after = learned(2, (last,))
     assert Evidence((Related("previous", (last,)),)).repeated(after.measurements) == after.report["drift"]
+
+
+def test_groups_of_values_of_triples_are_no_codes_of_the_next_model() -> None:
+    made = replace(choose(CARDS, records=10**7, mu=0.06), pool_parts=1, pool_rows=20_000, balance=0)
+    made = replace(made, iterations=(12,), triples=0.1, triple_tables=4, triple_groups=3, rake=made.rake - 0.1)
+    counts, noise = Tables.counted(records(ROWS, 0), CARDS), Noise(bytes(31) + bytes([9]))
+    found = learn(counts, choices=made, noise=noise, drawing=KEY)
+    assert len([t for t in found.measurements.tables if t.step == "triples"]) == 4
+    last = Earlier(found.measurements, found.report["records"])
+    one_way = OneWay(tuple(counts.pairs.single(i) * 1.0 for i in range(4)), np.full(4, 20.0), float(ROWS))
+    coding = Evidence((Related("previous", (last,)),)).coding(one_way)
+    assert min(coding.cardinalities[a] for a in coding.fine) > 3  # rare values are merged, but not to three groups
+    # where triples are not counted, pairs have their share
+    alone = learn(counts.pairs, choices=made, noise=noise, drawing=KEY)
+    assert math.fsum(share for _, share in alone.report["account"]) == pytest.approx(made.spends)
 
 
 def test_tables_of_other_codes_are_used_as_far_as_they_are_finer() -> None:

@@ -25,6 +25,7 @@ from dpdist.model.coding import coding_of, recode
 from dpdist.model.draw import WeightedPool, _lexicographic, draw_part, draw_records, pool_part, rounded_groups
 from dpdist.model.evidence import sums_of
 from dpdist.model.fitted import UNIT, Fitted, cumulative_of, power_of_two, units_of
+from dpdist.model.forecast import draws_at_most
 from dpdist.model.grids import Grids
 from dpdist.model.learn import Learned
 from dpdist.model.one_way import OneWay, combine, expected_counts, merge_rare
@@ -507,6 +508,7 @@ def test_many_records_have_triples_and_few_have_none() -> None:
     cards = (51, 79, 8, 24, 5, 25, 5, 2, 99, 2, 2)
     many = choose(cards, records=1_200_000, mu=0.18)
     assert (many.triple_tables, many.triple_groups, many.pairs_first, many.picks) == (165, 21, True, 0)
+    assert draws_at_most(choose(cards, records=330_000_000, mu=0.18), cards) < 10**7  # or no guarantee could hold them
     assert choose(cards, records=1_200_000, mu=0.02).triple_tables == 0
     assert choose(cards, records=100_000, mu=0.18).triple_tables == 0
     assert choose(CARDS, records=10**8, mu=2.0).triple_tables == 0  # there are four triples
