@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.accuracy.tables import Tables, triples_of
+from dpdist.accuracy.tables import Tables, halves_of
 from dpdist.errors import SpecError
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.calibrate import ABOVE
@@ -156,9 +156,8 @@ def at_scale(counts: Counts, *, records: int, released: int) -> Counts:
 def deviations(cardinalities: Sequence[int], *, mu: float) -> dict[str, float]:
     """Deviation of each measured statistic, by the name of its noise; all together are mu-GDP."""
     m = len(cardinalities)
-    tables = {
-        order: number for order, number in ((1, m), (2, comb(m, 2)), (3, len(triples_of(cardinalities)))) if number
-    }
+    numbers = (m, comb(m, 2), len(halves_of(cardinalities)[1]))
+    tables = {order: number for order, number in enumerate(numbers, 1) if number}
     sensitivity = {f"accuracy/{order}": float(number) for order, number in tables.items()}
     weight = {f"accuracy/{order}": _WEIGHTS[order] for order in tables}
     if 1 < tables.get(2, 0) <= MOST_PAIRS:
@@ -195,7 +194,7 @@ def measure_accuracy(exact: Tables, released: Tables, *, records: int, mu: float
             continue
         sums, cells, mass = (np.zeros(len(EDGES) + 1, np.int64) for _ in range(3))
         of_table = []
-        for counts, published in zip(exact.of(order), released.of(order), strict=True):
+        for counts, published in zip(exact.compared(order), released.compared(order), strict=True):
             away = np.abs(counts - at_scale(published, records=records, released=number))
             classes = classes_of(published, number)
             for total, added in ((sums, away), (cells, np.ones_like(away)), (mass, published)):

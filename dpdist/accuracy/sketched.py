@@ -17,7 +17,7 @@ from itertools import combinations
 import numpy as np
 
 from dpdist.accuracy.measured import EDGES, Accuracy, Order, at_scale, classes_of
-from dpdist.accuracy.tables import Attributes, Tables, triples_of
+from dpdist.accuracy.tables import Attributes, Tables, halves_of
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
 
@@ -34,7 +34,7 @@ class Sketch:
     """What is asked for of a table."""
 
     attributes: Attributes
-    place: int  # of the table among those of its order
+    place: int  # of the table among the compared ones of its order
     groups: Counts  # of each cell, from 1; negative where it is subtracted
 
 
@@ -42,7 +42,7 @@ def tables_of(cardinalities: Sequence[int]) -> dict[int, list[tuple[int, Attribu
     """The tables that are looked at, by order: with their places among all."""
     m, found = len(cardinalities), dict[int, list[tuple[int, Attributes]]]()
     singles: list[Attributes] = [(i,) for i in range(m)]
-    for order, sets in enumerate((singles, combinations(range(m), 2), triples_of(cardinalities)), 1):
+    for order, sets in enumerate((singles, combinations(range(m), 2), halves_of(cardinalities)[1]), 1):
         small = [(k, s) for k, s in enumerate(sets) if math.prod(cardinalities[i] for i in s) <= _MOST_CELLS]
         if small:
             found[order] = small[:: -(-len(small) // _MOST_TABLES)]
@@ -53,7 +53,7 @@ def sketches(released: Tables, drawing: Noise) -> dict[int, list[Sketch]]:
     """The groups and signs of the cells, by the classes that the released counts give and a public key."""
     number, found = released.pairs.total, dict[int, list[Sketch]]()
     for order, sets in tables_of(released.pairs.cardinalities).items():
-        tables = released.of(order)
+        tables = released.compared(order)
         for place, attributes in sets:
             words = drawing.words(f"accuracy/{order}/{place}", tables[place].size)
             within = ((words >> np.uint64(1)) % np.uint64(_GROUPS[order])).astype(np.int64)
@@ -93,12 +93,12 @@ def measure(
     number = released.pairs.total
     for (order, sketch), found, sigma in zip(each, noisy, sigmas.tolist(), strict=True):
         found = np.pad(found, (0, group_number(order) - found.size))  # groups of classes that the table has not
-        table = at_scale(released.of(order)[sketch.place], records=records, released=number)
+        table = at_scale(released.compared(order)[sketch.place], records=records, released=number)
         away = (found - signed_sums(table, sketch.groups, found.size)).astype(np.float64)
         of_group = np.bincount(np.abs(sketch.groups) - 1, minlength=found.size)
         rows = (away**2 - sigma**2) * (of_group > 0), np.maximum(away**4 / 1.5, 2 * sigma**4) * (of_group > 0), of_group
         squares[order] += np.stack([row.reshape(_CLASSES, -1).sum(1) for row in rows])
-    orders = tuple(_order(order, released.of(order), number, found) for order, found in squares.items())
+    orders = tuple(_order(order, released.compared(order), number, found) for order, found in squares.items())
     return Accuracy(records, number, orders)
 
 

@@ -59,6 +59,14 @@ def triples_of(cardinalities: Sequence[int]) -> tuple[Attributes, ...]:
     return tuple(sorted(chosen))
 
 
+def halves_of(cardinalities: Sequence[int]) -> tuple[tuple[Attributes, ...], tuple[Attributes, ...]]:
+    """The triples that a model may measure, and those whose errors are measured: all, or halves of `triples_of` where
+    it leaves many out. Errors of these are like those of triples to which no model was fitted. Public.
+    """
+    triples = triples_of(cardinalities)
+    return (triples, triples) if comb(len(cardinalities), 3) <= TRIPLES else (triples[1::2], triples[::2])
+
+
 @lru_cache(maxsize=64)
 def small_sets(cardinalities: tuple[int, ...]) -> tuple[Attributes, ...]:
     """Sets of three and of four attributes whose tables have few cells, those of the fewest first. Public."""
@@ -88,6 +96,13 @@ class Tables:
             return [self.pairs.pair(i, j).ravel() for i, j in combinations(range(len(cards)), 2)]
         ends = np.cumsum([prod(cards[i] for i in triple) for triple in triples_of(cards)])
         return np.split(self.triples, ends[:-1]) if len(ends) else []
+
+    def compared(self, order: int) -> list[Counts]:
+        """The tables of this many attributes whose errors are measured, flat."""
+        if order < 3:
+            return self.of(order)
+        tables = dict(zip(triples_of(self.pairs.cardinalities), self.of(3), strict=True))
+        return [tables[triple] for triple in halves_of(self.pairs.cardinalities)[1]]
 
     def small(self) -> dict[Attributes, Counts]:
         """The tables of `small_sets`, where they were counted."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.accuracy.tables import small_sets, triples_of
+from dpdist.accuracy.tables import halves_of, small_sets
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 
 L1_OF_NOISE = math.sqrt(2 / math.pi)  # mean of |Z| for a standard normal Z
@@ -144,10 +144,10 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, raking: boo
 
 
 def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:
-    """With all triples on groups of values, as many that a mean cell of the merged tables holds as many records as the
+    """With triples on groups of values, as many that a mean cell of the merged tables holds as many records as the
     deviation of its noise: finer ones lose less than their noise adds. None where records are few.
     """
-    number = len(triples_of(cardinalities))
+    number = len(halves_of(cardinalities)[0])
     if number < _FEWEST_TRIPLES or records * choices.mu < _RESOLVED:
         return choices
     groups = round((records * choices.mu * math.sqrt(_TRIPLES / number)) ** (1 / 3))

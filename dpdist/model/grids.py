@@ -15,7 +15,7 @@ from itertools import combinations
 
 import numpy as np
 
-from dpdist.accuracy.tables import Attributes, Tables, triples_of
+from dpdist.accuracy.tables import Attributes, Tables, halves_of
 from dpdist.model.account import GaussianAccount
 from dpdist.model.choices import Choices
 from dpdist.model.coding import Coding, equal_mass
@@ -137,7 +137,7 @@ def pair_grids(coding: Coding, one_way: OneWay, account: GaussianAccount, share:
 
 
 def triple_grids(one_way: OneWay, tables: Tables | None, choices: Choices, account: GaussianAccount) -> Grids:
-    """Measure the grids of all triples, from confidential tables where the account asks for no sums."""
+    """Measure the grids of triples, from confidential tables where the account asks for no sums."""
     groups = tuple(equal_mass(counts, choices.triple_groups) for counts in one_way.counts)
-    sets = triples_of([len(counts) for counts in one_way.counts])
+    sets, _ = halves_of([len(counts) for counts in one_way.counts])
     return Grids.measured("triples", sets, groups, account, choices.triples, tables)

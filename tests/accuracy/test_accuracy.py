@@ -12,9 +12,13 @@ import pytest
 from dpdist.accuracy import measured
 from dpdist.accuracy.intervals import CellErrors, sentence
 from dpdist.accuracy.measured import Accuracy, Order, at_scale, classes_of, deviations, measure_accuracy
-from dpdist.accuracy.tables import Tables, _blocks, tables_operator, triples_of
+from dpdist.accuracy.tables import Tables, _blocks, halves_of, tables_operator, triples_of
 from dpdist.data.count import covering_blocks, pair_counts, table_counts
 from dpdist.data.operators import pair_counts_operator
+from dpdist.model.account import GaussianAccount
+from dpdist.model.choices import choose
+from dpdist.model.draw import draw_records
+from dpdist.model.learn import learn
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 
@@ -93,7 +97,7 @@ def test_one_record_changes_no_more_than_is_charged(monkeypatch: pytest.MonkeyPa
 def test_all_deviations_together_cost_mu(cards: tuple[int, ...]) -> None:
     m = len(cards)
     sigma = deviations(cards, mu=0.3)
-    sensitivity = {"accuracy/1": m, "accuracy/2": math.comb(m, 2), "accuracy/3": len(triples_of(cards))}
+    sensitivity = {"accuracy/1": m, "accuracy/2": math.comb(m, 2), "accuracy/3": len(halves_of(cards)[1])}
     sensitivity["accuracy/pairs"] = math.sqrt(math.comb(m, 2))
     spent = math.fsum((sensitivity[name] / value) ** 2 for name, value in sigma.items())
     assert 0.999999 * 0.09 < spent < 0.09
@@ -107,6 +111,8 @@ def test_triples_are_public_and_few() -> None:
     assert all(a < b < c < 40 for a, b, c in many)
     assert triples_of((3,) * 40) == many  # of the number of attributes alone, unless tables are too large
     assert triples_of((3000,) * 4) == ()
+    assert halves_of((2,) * 13) == (triples_of((2,) * 13),) * 2
+    assert sorted(sum(halves_of((2,) * 14), ())) == list(triples_of((2,) * 14))  # what is measured is not compared
 
 
 @pytest.mark.parametrize("cards", [(2,) * 9, (16,) * 9 + (3,) * 5, (12,) * 24])
@@ -281,6 +287,30 @@ def test_the_size_of_triples_errors_is_that_of_their_sums(far: float) -> None:
     of_pairs = sum(errors.mean_error(pair, counts).sum() for pair, counts in pairs.items())
     assert of_pairs == pytest.approx(far * sum(before.mean_error(*item).sum() for item in pairs.items()), rel=0.02)
     assert sum(errors.mean_error(*item).sum() for item in triples) == pytest.approx(sum(found.orders[2].sums), rel=0.1)
+
+
+def test_intervals_cover_triples_that_no_model_was_fitted_to() -> None:
+    """Of 16 attributes whose triples tell more than their pairs: errors of those that are not measured are larger."""
+    rng, rows, cards = np.random.default_rng(1), 60_000, (2,) * 16
+    law, kind = rng.random((16, 16)), rng.integers(0, 16, rows)
+    table = [(rng.random(rows) < law[kind, i]).astype(np.uint8) for i in range(16)]
+    for _ in range(60):
+        a, b, c = rng.choice(16, 3, replace=False)
+        table[c] = np.where(rng.random(rows) < 0.25, table[a] ^ table[b], table[c])
+    chosen = replace(choose(cards, records=rows, mu=2.0), balance=0, pool_rows=20_000, pool_parts=1, iterations=(6,))
+    assert chosen.triple_tables == len(halves_of(cards)[0])
+    exact, noise, drawing = Tables.counted(table, cards), Noise(bytes([7]) * 32), Noise(bytes([9]) * 32)
+    fitted = learn(exact, GaussianAccount(2.0, noise), choices=chosen, drawing=drawing).fitted
+    drawn = draw_records(fitted, drawing, 0, rows, rounds=0)
+    published = Tables.counted(drawn, cards)
+    found = measure_accuracy(exact, published, records=rows, mu=0.4, noise=Noise(bytes([3]) * 32))
+    errors = CellErrors(found, {pair: published.pairs.pair(*pair).ravel() for pair in combinations(range(16), 2)})
+    hit = []
+    for which in set(combinations(range(16), 3)) - set(triples_of(cards)):
+        true, counts = (table_counts(codes, cards, (which,)) for codes in (table, drawn))
+        interval = errors.interval(which, counts)
+        hit.append(((interval.low <= true) & (true <= interval.high))[counts > 0.001 * rows])
+    assert np.concatenate(hit).mean() > 0.9
 
 
 def test_a_measured_cell_has_the_interval_of_its_noise() -> None:
