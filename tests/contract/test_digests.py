@@ -223,7 +223,7 @@ SHIPPED = {
             _parquet("acs2024_persons.parquet", "data/acs2024_persons.parquet", rows=10_000),
             _parquet("acs2024_households.parquet", "data/acs2024_households.parquet", rows=4_000),
         ),
-        {"data.minimum_records": 9_000, "parent.records": 3_000},
+        {"data.minimum_records": 9_000, "parent.records": 1_500},
     ),
     "acs2024-persons": Case(
         _parquet("acs2024_persons.parquet", "data/acs2024_persons.parquet", rows=10_000, every=39),

@@ -25,7 +25,8 @@ from dpdist.spec.rules import Forbidden, Rule, a_record, broken_by
 
 MOST_RULE_CELLS = 1 << 16  # of a rule that enters the members' law; others are kept by drawing again alone
 SPARE = 1  # this many times the released parents are drawn in addition, for exchanges
-# members of about so many parents are drawn so often to tilt their law; so many of each value are added to all counts
+# members of about so many parents at most, and half of all, are drawn so often to tilt their law; so many of each value
+# are added to all counts
 _TRIED, _TILTS, _SMOOTHED = 16_000, 3, 20.0
 
 
@@ -67,7 +68,7 @@ def _tilts(
     What is given depends on itself in the parents that are drawn, and in the model only as far as pairs of it were
     measured: what is told twice would count twice.
     """
-    start, step, last = len(layout.given), -(-len(first[0]) // _TRIED), layout.at_most - 1
+    start, step, last = len(layout.given), max(-(-len(first[0]) // _TRIED), 2 * _TILTS), layout.at_most - 1
     parents = [column[::step] for column in first]
     there = np.arange(last) < parents[len(layout.parent)][:, None]
     place = np.nonzero(there)[1]
