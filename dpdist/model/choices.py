@@ -47,7 +47,7 @@ _ONE_WAY_ONLY |= {"one_way": 0.3, "one_way_again": 0.7}
 
 _AGAIN = 0.01  # with earlier releases: share of the second one-way tables
 _MANY = 300  # pairs of attributes beyond which the fits take most of the time: fewer rounds, and no raking
-# triples are measured where there are so many, and records are so many deviations of the noise of a single count
+# triples are measured where there are ten, and the records are 100,000 deviations of the noise of a single count
 _FEWEST_TRIPLES, _RESOLVED = 10, 100_000
 
 
@@ -174,7 +174,7 @@ def with_evidence(choices: Choices, attributes: int) -> Choices:
     pairs are measured, these have nearly everything, as the model is known, and any number of records is balanced.
     """
     if choices.rake:
-        choices = without_triples(choices)  # what they would sharpen, pairs, is told by earlier releases
+        choices = without_triples(choices)  # they would make pairs more precise, which earlier releases do already
         freed = choices.tree + choices.pairs + choices.picks + choices.misfit + choices.one_way_again - _AGAIN
         changes: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks", "misfit"), 0.0) | {"one_way_again": _AGAIN}
         changes |= {"rounds": 0, "sweeps": 2 * choices.sweeps, "prior_cells": choices.cells // 2}

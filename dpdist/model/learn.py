@@ -18,7 +18,7 @@ import numpy as np
 from dpdist.accuracy.tables import Tables
 from dpdist.data.count import PairCounts
 from dpdist.model.account import GaussianAccount, Measurements, measurements_of
-from dpdist.model.choices import EMPTY, L1_OF_NOISE, OF_ERROR, Choices, without_triples
+from dpdist.model.choices import EMPTY, L1_OF_NOISE, OF_ERROR, Choices
 from dpdist.model.coding import Coding, Levels, Pair, PairTables, SingleCounts, coding_of, is_kept, recode
 from dpdist.model.evidence import Evidence
 from dpdist.model.fitted import Fitted, fitted_of
@@ -84,8 +84,6 @@ def measure(
     in_rounds = None if evidence is not None and evidence.is_far else evidence
     if evidence is not in_rounds:
         choices = known.apart or choices
-    if isinstance(tables_of, PairCounts):
-        choices = without_triples(choices)  # they were not counted
     coding, tables = _coded(counts, one_way, choices, known, in_rounds)
     learner = Learner(tables, coding, one_way, account, choices, rules, given=known.given)
     if choices.pairs_first and choices.rounds and in_rounds is None and not isinstance(tables_of, SingleCounts):
@@ -175,10 +173,11 @@ def _all_pairs(
     """The tables of all pairs, with what the account has left but for triples, and those of triples."""
     exact = counts.pairs if isinstance(counts, Tables) else counts
     tables = [exact.pair(*pair) for pair in combinations(range(len(exact.cardinalities)), 2)]
-    share = max(_left(account, choices) - choices.triples, choices.rake)
+    counted = choices.triple_tables and not isinstance(counts, PairCounts)
+    share = max(_left(account, choices) - (choices.triples if counted else 0.0), choices.rake)
     noisy, sigmas = account.measure("all pairs", tables, share=share, weights=weights)
     triples = None
-    if choices.triple_tables and not isinstance(counts, PairCounts):
+    if counted:
         triples = triple_grids(one_way, counts if isinstance(counts, Tables) else None, choices, account)
     return AllPairs(tuple(noisy), sigmas, triples)
 

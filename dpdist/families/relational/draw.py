@@ -25,8 +25,8 @@ from dpdist.spec.rules import Forbidden, Rule, a_record, broken_by
 
 MOST_RULE_CELLS = 1 << 16  # of a rule that enters the members' law; others are kept by drawing again alone
 SPARE = 1  # this many times the released parents are drawn in addition, for exchanges
-# members of about so many parents at most, and half of all, are drawn so often to tilt their law; so many of each value
-# are added to all counts
+# each of the tilts of the members' law draws members of 16,000 parents at most, all tilts together those of half of the
+# parents; 20 members of each value are added to all counts
 _TRIED, _TILTS, _SMOOTHED = 16_000, 3, 20.0
 
 
