@@ -160,9 +160,11 @@ class Evidence:
         told = [now if one is None else np.bincount(codes, weights=one[0]) for one in self._told((i,))]
         return [(now + np.sqrt(variance)) / (np.maximum(one, 0.0) + np.sqrt(variance)) for one in told]
 
-    def weigh_all_pairs(self, coding: Coding, tables: Sequence[Counts], sigmas: Sequence[float]) -> None:
+    def weigh_all_pairs(
+        self, coding: Coding, tables: Sequence[Counts], sigmas: Sequence[float], *, settle: bool = True
+    ) -> None:
         """Take the tables of pairs, where that is to be done, and weigh them against this release's of all pairs of the
-        table's attributes, with their deviations.
+        table's attributes, with their deviations; without `settle` drifts stay those of its tables before.
         """
         if self.related and not self.pairs:
             self.weigh_pairs(coding)
@@ -170,8 +172,10 @@ class Evidence:
         for a, b in sorted({*self.pairs, *combinations(sorted(coding.fine), 2)}):
             i, j = coding.source[a], coding.source[b]
             counts, sigma = noisy[min(i, j), max(i, j)]
+            self._own.pop((a, b), None)
             self.add((a, b), *grouped(counts if i < j else counts.T, sigma, coding.maps[a], coding.maps[b]))
-        self.settle()
+        if settle:
+            self.settle()
 
     @property
     def pairs(self) -> list[Pair]:

@@ -90,8 +90,9 @@ def measure(
         if in_rounds is not None:
             _begin(learner, None, in_rounds)
         all_pairs = _all_pairs(tables_of, choices, account, one_way, _weights(learner))
-        own, weighed = all_pairs if evidence else all_pairs.sharpened(), evidence or Evidence(())
-        weighed.weigh_all_pairs(coding, own.tables, own.sigmas.tolist())
+        weighed = evidence or Evidence(())
+        for own in (all_pairs, all_pairs.sharpened()):
+            weighed.weigh_all_pairs(coding, own.tables, own.sigmas.tolist(), settle=own is all_pairs)
         learner.remember(weighed, most=choices.cells, rounds=choices.rounds, iterations=choices.iterations[-1])
         return Measured(learner, all_pairs)
     if choices.grids:

@@ -288,6 +288,7 @@ class Learner:
         if self.evidence is not None:
             for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
                 self.evidence.add(pair, table, sigma**2)
+            self.evidence.settle()
             self._take(self.evidence, [pair for pair in picked if pair not in measured and pair not in self.outside])
             return
         for pair, table, sigma in zip(picked, noisy, sigmas.tolist(), strict=True):
@@ -303,7 +304,6 @@ class Learner:
         """Weigh all tables again, with those of further pairs: in the tree as far as they fit, outside else, until it
         has room for more.
         """
-        evidence.settle()
         inside: list[Pair] = []
         waiting, self.outside, fits = [*self.outside, *pairs], [], self._fitting(inside)
         for pair in waiting:
