@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dpdist.inference.published import Published
     from dpdist.inference.records import Recomputed
     from dpdist.inference.series import Series
-    from dpdist.publish.account import ReleaseAccount, Total
+    from dpdist.publish.account import Total
     from dpdist.publish.verify import VerifyReport
 
 ReleasePlace = Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")]
@@ -120,7 +120,7 @@ def verify(
 
     The files are compared with the manifest, and the guarantee with its events.
     """
-    from dpdist.api.calls import verified
+    from dpdist.api.calls import verify as call
 
     release, options = place.release, place.options
     again = None
@@ -129,18 +129,16 @@ def verify(
 
         again = make_again(release, place.key, storage_options=options)
     found = ledger if ledger is not None or required else known_to_default(release, options)
-    report, account = verified(
-        release, public_key=place.key, ledger=found, name=name, attempt=attempt, storage_options=options
-    )
+    report = call(release, public_key=place.key, ledger=found, name=name, attempt=attempt, storage_options=options)
     together = None if total is None else _total(total, place.key, report)
     if ledger is None and found is not None and not as_json:
         say(f"ledger      {found}, which knows the release")
     if as_json:
         made = {} if again is None else {"recomputed": asdict(again)}
         made |= {} if together is None else {"total": asdict(together)}
-        show_json(report.to_json() | made | ({} if account is None else {"account": account.to_json()}))
+        show_json(report.to_json() | made)
     else:
-        _explain(release, report, account, again)
+        _explain(release, report, again)
         if together is not None:
             say(folded(f"Total       {together.sentence}"))
     if required:
@@ -164,8 +162,8 @@ def _total(path: Path, key: Ed25519PublicKey | None, report: VerifyReport) -> To
     return Total.read(path, key, dataset=report.dataset, manifest_sha256=report.manifest_sha256)
 
 
-def _explain(release: str, report: VerifyReport, account: ReleaseAccount | None, again: Recomputed | None) -> None:
-    parts = number_of(report.parts, "part")
+def _explain(release: str, report: VerifyReport, again: Recomputed | None) -> None:
+    parts, account = number_of(report.parts, "part"), report.account
     verdict = report.verdict if account is None else "verified by the account"
     if report.signature == "foreign":
         verdict += ", but signed by a key that is not the data set's"
