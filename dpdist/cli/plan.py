@@ -135,11 +135,6 @@ account_app = typer.Typer(
 )
 
 
-@account_app.callback()
-def _account() -> None:
-    """Keep the names of the commands, even of a single one."""
-
-
 @account_app.command("plausible-deniability")
 def account_plausible_deniability(
     k: Annotated[int, typer.Option(min=1, help="Plausible seeds a released record needs.")],

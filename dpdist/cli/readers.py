@@ -336,14 +336,9 @@ def _write(table: pa.Table, out: Path | None, as_json: bool) -> None:
         show_json(table.to_pylist())
     else:
         rows = [table.column_names, *(row.values() for row in table.slice(0, _SHOWN).to_pylist())]
-        lines = [[*map(_cell, row)] for row in rows]
+        lines = [[f"{v:.6g}" if isinstance(v, float) else re.sub(r"[\t\n]", " ", str(v)) for v in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)] if sys.stdout.isatty() else None
         for line in lines:  # in columns for people, between tabs for programs
             say("  ".join(map(str.ljust, line, widths)).rstrip() if widths else "\t".join(line))
         if table.num_rows > _SHOWN:
             say(f"... {table.num_rows - _SHOWN:,} more; --out FILE writes them all")
-
-
-def _cell(value: object) -> str:
-    """A value in a line of its row."""
-    return f"{value:.6g}" if isinstance(value, float) else re.sub(r"[\t\n]", " ", str(value))
