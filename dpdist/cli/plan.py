@@ -21,7 +21,7 @@ from dpdist.cli.shared import (
     with_options,
 )
 from dpdist.errors import SpecError
-from dpdist.privacy.formatting import folded
+from dpdist.privacy.formatting import folded, lines_of
 
 if TYPE_CHECKING:
     from dpdist.families.base.family import Solution
@@ -78,7 +78,6 @@ def plan(
     """Say what a release would guarantee, cost and need. Reads no record of its table."""
     from dpdist.api.calls import plan as call
     from dpdist.ledger.statement import account_facts
-    from dpdist.privacy.formatting import lines_of
 
     found = _solution(
         spec, settings or [], options, asked=solve or options["accuracy"] is not None or options["risk"] is not None
