@@ -318,9 +318,8 @@ def audit_coverage(plan: Plan, runs: int, as_json: bool) -> None:
 def _write(table: pa.Table, out: Path | None, as_json: bool) -> None:
     if out is not None:
         import pyarrow.parquet as pq
-        from pyarrow import csv
 
-        from dpdist.inference.replicates import plain
+        from dpdist.publish.parts import write_csv
         from dpdist.storage.files import translated
 
         if out.exists():
@@ -328,7 +327,7 @@ def _write(table: pa.Table, out: Path | None, as_json: bool) -> None:
         with translated(str(out), writing=True):
             out.parent.mkdir(parents=True, exist_ok=True)
         if out.suffix == ".csv":
-            csv.write_csv(plain(table), out)
+            write_csv(table, out)
         else:
             pq.write_table(table, out)
         say(f"{out}: {table.num_rows:,} rows")
