@@ -49,7 +49,7 @@ settings.register_profile("dpdist", max_examples=50, derandomize=True, deadline=
 settings.load_profile("dpdist")
 unsynced.apply()
 
-multiprocessing.get_context("forkserver").set_forkserver_preload(list(forkserver.PRELOADED))
+multiprocessing.get_context("forkserver").set_forkserver_preload([*forkserver.PRELOADED, forkserver.LAST])
 distributed.utils._forkserver_preload_set = True
 _nanny = Nanny.__init__
 _environment = {name: value for name, value in os.environ.items() if not name.startswith(("DPDIST_KEK", "AWS_"))}
@@ -58,7 +58,8 @@ _environment = {name: value for name, value in os.environ.items() if not name.st
 @functools.cache
 def _start_forks() -> None:
     """Start the server of worker processes with an environment that no test has changed, and without secrets."""
-    with mock.patch.dict(os.environ, _environment, clear=True):
+    path = os.pathsep.join(filter(None, [str(TESTS), _environment.get("PYTHONPATH")]))
+    with mock.patch.dict(os.environ, {**_environment, "PYTHONPATH": path}, clear=True):
         multiprocessing.forkserver.ensure_running()
 
 
