@@ -20,6 +20,7 @@ import functools
 import gc
 import io
 import multiprocessing.forkserver
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -96,6 +97,15 @@ SLOW = ("statistical", "faults")
 """Folders whose tests are all marked as slow, as those of a Prefect server are: it is started once."""
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file without a slow test where slow ones are asked for: half of the imports are for the others."""
+    if config.getoption("markexpr") != "slow" or not collection_path.match("test_*.py"):
+        return None
+    if _room(collection_path) in (*SLOW, "flows") or re.search("mark.slow|prefect_home", collection_path.read_text()):
+        return None
+    return True
+
+
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, and mark what is slow."""
@@ -164,9 +174,15 @@ def _give_memory_back() -> Iterator[None]:
         _kept = psutil.Process().memory_info().rss
 
 
+def pytest_collection() -> None:
+    """Search for no cycles in what is imported and collected: it stays."""
+    gc.disable()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Keep what was imported out of searches for cycles: each would look through all of it."""
+    gc.enable()
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)
