@@ -108,10 +108,6 @@ class _Errors:
         errors = np.log(self.most if most else self.means)
         return np.asarray(np.exp(np.interp(np.log(np.maximum(shares, _LEAST_SHARE)), np.log(self.shares), errors)))
 
-    def relative_deviation(self, shares: Floats) -> Floats:
-        """How far the mean errors may be from what they are estimated at."""
-        return np.interp(np.log(np.maximum(shares, _LEAST_SHARE)), np.log(self.shares), self.deviations)
-
 
 def _errors(order: Order, released: int, prior: _Curve | None) -> tuple[_Errors, _Curve]:
     cells = np.array(order.cells, np.float64)
@@ -242,7 +238,9 @@ class CellErrors:
 
     def surely(self, attributes: Attributes, counts: Counts) -> Floats:
         """Half of the length that each cell's interval has at most: a measurement with a shorter one is preferred."""
-        unsure = self._errors[len(attributes)].relative_deviation(counts / self.accuracy.released)
+        of = self._errors[len(attributes)]
+        shares = np.maximum(counts / self.accuracy.released, _LEAST_SHARE)
+        unsure = np.interp(np.log(shares), np.log(of.shares), of.deviations)  # of the mean errors
         return self.half_width(attributes, counts) * (1 + _SURE * unsure)
 
     def interval(

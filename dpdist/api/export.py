@@ -24,8 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpdist.api.released import Release, write_csv
+from dpdist.api.released import Release
 from dpdist.errors import SpecError
+from dpdist.publish.parts import write_csv
 from dpdist.spec.attribute import Attribute
 from dpdist.spec.groups import Category
 

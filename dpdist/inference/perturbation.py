@@ -91,7 +91,7 @@ def scores_of(counts: PairCounts, a: int, numbers: Floats | None) -> Floats:
     for b in range(len(share)):
         if b == a:
             continue
-        q = (counts.pair(a, b) if a < b else counts.pair(b, a).T) / total
+        q = counts.pair(a, b) / total
         expected = np.outer(share[a], share[b])
         z = np.divide(q - expected, np.sqrt(expected), out=np.zeros_like(q), where=np.outer(common[a], common[b]))
         dependence += z @ z.T

@@ -18,7 +18,7 @@ from dpdist.errors import DataError
 from dpdist.evaluation.inputs import EvaluatedTables, require_records
 from dpdist.evaluation.linked import attacks
 from dpdist.evaluation.linked.attacks import wide
-from dpdist.evaluation.linked.parents import ParentRecords, by_numbers, real_parents, released_parents
+from dpdist.evaluation.linked.parents import ParentRecords, real_parents, released_parents
 from dpdist.evaluation.page.page import PageSection, PageTable, State, does_not_apply
 from dpdist.evaluation.records import View, code_labels, view_of
 from dpdist.evaluation.request import Request
@@ -254,9 +254,9 @@ def open_linked(
         check(report, linked.read, rules=False)  # they are counted
         require_records(report)
         reports[name], parents[name] = report, ParentRecords.of(linked, codes, sizes)
-    return LinkedInputs(
-        by_numbers(linked, made), parents["real"], parents.get("holdout"), broken, released.rows, reports
-    )
+    starts = np.flatnonzero(np.diff(made[0], prepend=-1.0))  # released rows have the number of their parent first
+    of_release = ParentRecords.of(linked, made[linked.ids :], np.diff(starts, append=len(made[0])))
+    return LinkedInputs(of_release, parents["real"], parents.get("holdout"), broken, released.rows, reports)
 
 
 def linked_sections(inputs: LinkedInputs, request: Request) -> list[PageSection]:
