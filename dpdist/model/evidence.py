@@ -167,6 +167,12 @@ class Evidence:
         self.weigh_pairs(coding)
         self._add_all(coding, self.pairs, tables, sigmas)
 
+    def with_all_pairs(self, coding: Coding, tables: Sequence[Counts], sigmas: Sequence[float]) -> Evidence:
+        """The same evidence, weighed against tables of all pairs on other codes; this one stays as it is."""
+        found = replace(self, _chains=dict(self._chains), _own=dict(self._own), _tables=dict(self._tables))
+        found.weigh_all_pairs(coding, tables, sigmas)
+        return found
+
     @classmethod
     def of_pairs(cls, coding: Coding, tables: Sequence[Counts], sigmas: Sequence[float]) -> Evidence:
         """Tables of all pairs of this release's attributes, and nothing of others."""

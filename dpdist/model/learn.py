@@ -115,7 +115,12 @@ def measure(
         learner.refit(choices.iterations[-1])
     if choices.rake and not isinstance(tables_of, SingleCounts) and not isinstance(counts, SingleCounts):
         if not (choices.misfit or choices.grids) or _worth_raking(learner, counts, choices):
-            return Measured(learner, _all_pairs(tables_of, choices, account, one_way, _weights(learner)))
+            all_pairs = _all_pairs(tables_of, choices, account, one_way, _weights(learner))
+            if in_rounds is not None:  # tables of all pairs say where earlier ones differ, and the model with them
+                learner = Learner(tables, coding, one_way, account, choices, rules, given=known.given)
+                both = in_rounds.with_all_pairs(coding, all_pairs.tables, all_pairs.sigmas.tolist())
+                learner.remember(both, most=choices.cells, rounds=_REMEMBERED, iterations=choices.iterations[-1])
+            return Measured(learner, all_pairs)
         _more_rounds(learner, choices, carried)
     if (share := _left(account, choices)) > REST:  # for which no pair was picked
         learner.measure_again(counts, share)
