@@ -92,6 +92,7 @@ def measure(
         all_pairs = _all_pairs(tables_of, choices, account, one_way, _weights(learner))
         own, weighed = all_pairs if evidence else all_pairs.sharpened(), evidence or Evidence(())
         weighed.weigh_all_pairs(coding, own.tables, own.sigmas.tolist())
+        learner = Learner(tables, coding, one_way, account, choices, rules, given=known.given)
         learner.remember(weighed, most=choices.cells, rounds=choices.rounds, iterations=choices.iterations[-1])
         return Measured(learner, all_pairs)
     if choices.grids:
