@@ -93,6 +93,7 @@ def measure(
         weighed = evidence or Evidence(())
         for own in (all_pairs, all_pairs.sharpened()):
             weighed.weigh_all_pairs(coding, own.tables, own.sigmas.tolist(), settle=own is all_pairs)
+        learner = Learner(tables, coding, one_way, account, choices, rules, given=known.given)
         learner.remember(weighed, most=choices.cells, rounds=choices.rounds, iterations=choices.iterations[-1])
         return Measured(learner, all_pairs)
     if choices.grids:

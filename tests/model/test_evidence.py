@@ -14,7 +14,7 @@ from dpdist.model import learn as model
 from dpdist.model.account import GaussianAccount, Measurements, NoisyTable
 from dpdist.model.choices import choose, with_evidence
 from dpdist.model.drift import CLASSES, Chain, Drift, differences, drift_of, spread_of
-from dpdist.model.evidence import Earlier, Evidence, Related, RelationKind, _between
+from dpdist.model.evidence import Earlier, Evidence, Related, RelationKind, _between, sums_of
 from dpdist.model.learn import Known, Learned
 from dpdist.model.one_way import OneWay
 from dpdist.privacy.arrays import Codes
@@ -252,6 +252,23 @@ def test_where_all_pairs_are_measured_they_have_what_evidence_makes_needless(tri
     last = Earlier(found.measurements, found.report["records"])
     after = learned(2, (last,))
     assert Evidence((Related("previous", (last,)),)).repeated(after.measurements) == after.report["drift"]
+
+
+def test_where_all_pairs_are_measured_the_model_has_what_changed() -> None:
+    """Attributes that have come apart have the margins that they had, so that one-way tables say nothing of it."""
+    made = replace(choose(CARDS, records=10**7, mu=0.15), pool_parts=1, pool_rows=20_000, iterations=(12,))
+    before = learned(0, ())
+    known = Known(evidence=Evidence((Related("previous", (Earlier(before.measurements, before.report["records"]),)),)))
+    table, other = records(ROWS, 1), np.random.default_rng(2).permutation(ROWS)
+    counts = pair_counts([column[other] if k < 2 else column for k, column in enumerate(table)], CARDS)
+    account, choices = GaussianAccount(0.15, Noise(bytes(32))), with_evidence(made, CARDS, records=10**7)
+    learner = model.measure(counts, account, choices=choices, known=known).learner
+    assert known.evidence is not None
+    assert not known.evidence.is_far
+    a, c = (learner.coding.fine[i] for i in (0, 2))
+    truth = sums_of(counts.pair(0, 2) / ROWS, learner.coding.maps[a], learner.coding.maps[c])
+    found = learner.marginals[a, c] if a < c else learner.marginals[c, a].T
+    assert np.abs(found - truth).sum() < 0.1
 
 
 def test_groups_of_values_of_triples_are_no_codes_of_the_next_model() -> None:
