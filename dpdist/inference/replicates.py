@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from dpdist.errors import SpecError
 from dpdist.inference.perturbation import MOST_ATTRIBUTES, ErrorField
@@ -90,7 +90,7 @@ class Replicates:
 
     def multiple(self, confidence: float = 0.95) -> float:
         """Standard errors to each side of an interval: Student's, as the variance is from this many replicates."""
-        return float(student.ppf(0.5 + confidence / 2, self.number))
+        return float(stdtrit(self.number, 0.5 + confidence / 2))
 
     def totals(self, rows: Counts, values: Floats) -> Floats:
         """Sums of values (values x rows) of some records: with the weights of all records, and of each replicate."""
