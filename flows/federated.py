@@ -6,8 +6,8 @@ on the coordinator. The clients' workers find their own ledgers, keys and files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import Any, Literal
 
 from prefect import flow
 from prefect.artifacts import create_table_artifact
@@ -16,9 +16,6 @@ from dpdist.errors import SpecError
 
 from .release import one_at_a_time, read_spec, run_with_retries, without_private_text
 from .server import artifact_key, described, storage_of_block, told
-
-if TYPE_CHECKING:
-    from dpdist.federated.spec import FederatedSpec
 
 
 @flow(
@@ -54,25 +51,18 @@ def federated(
         clients = getattr(loaded, "federated", None)
         if clients is None:
             raise SpecError("the spec has no clients (section `federated`): use the flow `release`")
-        show_clients(clients, key=artifact_key(loaded.dataset, loaded.name, "clients"))
+        # what the workers of the clients must offer, and which data set of each is charged
+        rows = [{"client": c.name, "resource": c.resource_name, "data set": c.dataset} for c in clients.clients]
+        key = partial(artifact_key, loaded.dataset, loaded.name)
+        create_table_artifact(table=rows, key=key("clients"), description="Clients")
         with told(loaded), one_at_a_time(loaded.dataset):
             outcome = run_with_retries(loaded, attempt)
-        show_round(outcome.parameters, key=artifact_key(loaded.dataset, loaded.name, "round"))
+        rows = [
+            {"class": part["value"], "clients": part["clients"], "records in a mixture": part["records_in_a_mixture"]}
+            for part in outcome.parameters.get("mixed", ())
+        ]
+        took_part = f"{outcome.parameters['clients']} clients took part"
+        create_table_artifact(table=rows, key=key("round"), description=took_part)
         return outcome.uri
 
     return without_private_text(run)
-
-
-def show_clients(federated: FederatedSpec, *, key: str) -> None:
-    """The clients that the spec lists: what their workers must offer, and which data set is charged."""
-    rows = [{"client": c.name, "resource": c.resource_name, "data set": c.dataset} for c in federated.clients]
-    create_table_artifact(table=rows, key=key, description="Clients")
-
-
-def show_round(parameters: Mapping[str, Any], *, key: str) -> None:
-    """Who took part, of mixtures in each class, as the manifest says it."""
-    rows = [
-        {"class": part["value"], "clients": part["clients"], "records in a mixture": part["records_in_a_mixture"]}
-        for part in parameters.get("mixed", ())
-    ]
-    create_table_artifact(table=rows, key=key, description=f"{parameters['clients']} clients took part")

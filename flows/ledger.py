@@ -5,6 +5,7 @@ It reads the ledger alone: no record, no release and no key.
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 from prefect import flow, get_run_logger
@@ -53,11 +54,8 @@ def _write(page: str, budget_below: float, open_for: timedelta) -> str:
     name_run("ledger")
     place = page_address(page)
     with storage_of_block():
-        opened = Books.open(pinned().get("ledger", DEFAULT_LEDGER), create=False)
-        try:
+        with closing(Books.open(pinned().get("ledger", DEFAULT_LEDGER), create=False)) as opened:
             rows, name = ledger_rows(opened), opened.database.name
-        finally:
-            opened.close()
         text = ledger_page(rows, ledger=name, at=datetime.now(UTC).isoformat())
         folder, _, file = place.rpartition("/")
         address = pages_at(folder).write(file, text.encode(), advice="choose another page")

@@ -20,6 +20,7 @@ import functools
 import gc
 import io
 import multiprocessing.forkserver
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -49,7 +50,7 @@ settings.register_profile("dpdist", max_examples=50, derandomize=True, deadline=
 settings.load_profile("dpdist")
 unsynced.apply()
 
-multiprocessing.get_context("forkserver").set_forkserver_preload(list(forkserver.PRELOADED))
+multiprocessing.get_context("forkserver").set_forkserver_preload([*forkserver.PRELOADED, forkserver.LAST])
 distributed.utils._forkserver_preload_set = True
 _nanny = Nanny.__init__
 _environment = {name: value for name, value in os.environ.items() if not name.startswith(("DPDIST_KEK", "AWS_"))}
@@ -58,7 +59,8 @@ _environment = {name: value for name, value in os.environ.items() if not name.st
 @functools.cache
 def _start_forks() -> None:
     """Start the server of worker processes with an environment that no test has changed, and without secrets."""
-    with mock.patch.dict(os.environ, _environment, clear=True):
+    path = os.pathsep.join(filter(None, [str(TESTS), _environment.get("PYTHONPATH")]))
+    with mock.patch.dict(os.environ, {**_environment, "PYTHONPATH": path}, clear=True):
         multiprocessing.forkserver.ensure_running()
 
 
@@ -93,6 +95,15 @@ def _place(nodeid: str) -> str:
 
 SLOW = ("statistical", "faults")
 """Folders whose tests are all marked as slow, as those of a Prefect server are: it is started once."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file without a slow test where slow ones are asked for: half of the imports are for the others."""
+    if config.getoption("markexpr") != "slow" or not collection_path.match("test_*.py"):
+        return None
+    if _room(collection_path) in (*SLOW, "flows") or re.search("mark.slow|prefect_home", collection_path.read_text()):
+        return None
+    return True
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
@@ -163,9 +174,15 @@ def _give_memory_back() -> Iterator[None]:
         _kept = psutil.Process().memory_info().rss
 
 
+def pytest_collection() -> None:
+    """Search for no cycles in what is imported and collected: it stays."""
+    gc.disable()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Keep what was imported out of searches for cycles: each would look through all of it."""
+    gc.enable()
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)

@@ -43,6 +43,7 @@ PRELOADED = (
     "dpdist.families.prediction.private.stages",
     "dpdist.families.synthesis.stages",
 )
+LAST = "frozen"
 
 
 class Python(subprocess.Popen[Any]):
@@ -158,6 +159,7 @@ def serve(address: str) -> None:
         import_module(name)
     unsynced.apply()
     releases.plan()  # what accounting caches is there in all forked processes
+    import_module(LAST)
     signal.signal(signal.SIGCHLD, _reap)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"\0{address}")

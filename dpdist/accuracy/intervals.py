@@ -108,10 +108,6 @@ class _Errors:
         errors = np.log(self.most if most else self.means)
         return np.asarray(np.exp(np.interp(np.log(np.maximum(shares, _LEAST_SHARE)), np.log(self.shares), errors)))
 
-    def relative_deviation(self, shares: Floats) -> Floats:
-        """How far the mean errors may be from what they are estimated at."""
-        return np.interp(np.log(np.maximum(shares, _LEAST_SHARE)), np.log(self.shares), self.deviations)
-
 
 def _errors(order: Order, released: int, prior: _Curve | None) -> tuple[_Errors, _Curve]:
     cells = np.array(order.cells, np.float64)
@@ -242,7 +238,9 @@ class CellErrors:
 
     def surely(self, attributes: Attributes, counts: Counts) -> Floats:
         """Half of the length that each cell's interval has at most: a measurement with a shorter one is preferred."""
-        unsure = self._errors[len(attributes)].relative_deviation(counts / self.accuracy.released)
+        of = self._errors[len(attributes)]
+        shares = np.maximum(counts / self.accuracy.released, _LEAST_SHARE)
+        unsure = np.interp(np.log(shares), np.log(of.shares), of.deviations)  # of the mean errors
         return self.half_width(attributes, counts) * (1 + _SURE * unsure)
 
     def interval(
@@ -263,18 +261,13 @@ class CellErrors:
         accuracy = self.accuracy
         estimate = at_scale(counts, records=accuracy.records, released=accuracy.released).astype(np.float64)
         below, above = self.reaches(attributes, counts, confidence=confidence)
-        low, high = estimate - below, estimate + above
         if measured is not None:
             noisy, sigma = measured
             known = NormalDist().inv_cdf(0.5 + confidence / 2) * sigma
             better = sigma * 1.96 < self.surely(attributes, counts)
-            below, above = at_least(below, known), at_least(above, known)
-            low, high = (
-                np.where(better, noisy - known, estimate - below),
-                np.where(better, noisy + known, estimate + above),
-            )
+            below, above = (np.where(better, known, at_least(side, known)) for side in (below, above))
             estimate = np.where(better, noisy, estimate)
-        return Interval(estimate, np.maximum(low, 0), np.maximum(high, 0))
+        return Interval(estimate, np.maximum(estimate - below, 0), np.maximum(estimate + above, 0))
 
     def within(self, order: int, *, confidence: float = 0.95) -> float:
         """The share of the table within which cells above `SMALL` are, in this many of them; NaN where none is."""

@@ -84,9 +84,6 @@ class Tables:
     triples: Counts  # int64: those of `triples_of`, one after another
     blocks: Counts | None = None  # int64: those of blocks that hold all `small_sets`, where these are wanted
 
-    def __repr__(self) -> str:
-        return "Tables(<counts hidden>)"
-
     def of(self, order: int) -> list[Counts]:
         """All tables of this many attributes, flat."""
         cards = self.pairs.cardinalities

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from dpdist.families.base.attempt import Progress
     from dpdist.inference.series import Series
     from dpdist.lifecycle.run import AttemptMode, Run
-    from dpdist.publish.account import ReleaseAccount
     from dpdist.publish.verify import VerifyReport
     from dpdist.spec.release import ReleaseSpec
 
@@ -249,28 +248,13 @@ def verify(
     VerificationFailed
         It is another release, or something is not what the manifest, the signature or the ledger says.
     """
-    return verified(
-        path, public_key=public_key, ledger=ledger, name=name, attempt=attempt, storage_options=storage_options
-    )[0]
-
-
-def verified(
-    path: str | os.PathLike[str] | Release,
-    *,
-    public_key: Any,
-    ledger: AnyLedger,
-    name: str | None,
-    attempt: str | None,
-    storage_options: Mapping[str, Any] | None,
-) -> tuple[VerifyReport, ReleaseAccount | None]:
-    """What `verify` found, and what the ledger knows of the release, where one is given."""
     from dpdist.publish.account import verify_with_account
     from dpdist.publish.verify import verify as check
 
     url, key = url_of(ledger), key_of(public_key)
     expected: dict[str, Any] = {"name": name, "attempt": attempt, "storage_options": storage_options}
     if url is None:
-        return check(os.fspath(path), key, **expected), None
+        return check(os.fspath(path), key, **expected)
     with Ledger(url).opened() as opened:
         return verify_with_account(opened, os.fspath(path), key, **expected)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from dpdist.api.display import shown
 from dpdist.api.given import as_input, executor_for, is_partitioned, paths_of, specified
@@ -20,14 +21,27 @@ if TYPE_CHECKING:
     from dpdist.evaluation.run import Evaluated
     from dpdist.families.base.attempt import Progress
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)(?: (?=[A-Z]+\b)())?")
 
 
-def _parameter(option: re.Match[str]) -> str:
-    """An option of the command line as a parameter, with its value."""
-    return option[1].replace("-", "_") + ("=" if option[2] is not None else "")
+def _in_parameters(evaluate: Callable[P, R]) -> Callable[P, R]:
+    """A function whose errors have parameters in the place of the options of the command line."""
+
+    @wraps(evaluate)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return evaluate(*args, **kwargs)
+        except SpecError as error:
+            told = _OPTION.sub(lambda found: found[1].replace("-", "_") + "=" * (found[2] is not None), str(error))
+            raise SpecError(told) from None
+
+    return called
 
 
+@_in_parameters
 def evaluate(
     release: str | os.PathLike[str],
     against: Any = None,
@@ -67,33 +81,6 @@ def evaluate(
     DpdistError
         A table cannot be read, or does not fit the schema of the release.
     """
-    try:
-        return evaluated(
-            release,
-            against,
-            holdout=holdout,
-            spec=spec,
-            client=client,
-            progress=progress,
-            storage_options=storage_options,
-            **settings,
-        )
-    except SpecError as error:  # its options are parameters here
-        raise SpecError(_OPTION.sub(_parameter, str(error))) from None
-
-
-def evaluated(
-    release: str | os.PathLike[str],
-    against: Any = None,
-    *,
-    holdout: Any = None,
-    spec: AnySpecification | None = None,
-    client: Client | None = None,
-    progress: bool | Progress = False,
-    storage_options: Mapping[str, Any] | None = None,
-    **settings: Any,
-) -> Evaluated:
-    """As `evaluate`, with errors in the words of the command line."""
     from dpdist.evaluation.request import Request
     from dpdist.evaluation.run import run_evaluation
 

@@ -24,8 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpdist.api.released import Release, write_csv
+from dpdist.api.released import Release
 from dpdist.errors import SpecError
+from dpdist.publish.parts import write_csv
 from dpdist.spec.attribute import Attribute
 from dpdist.spec.groups import Category
 
@@ -184,13 +185,6 @@ def _names(names: list[str]) -> list[str]:
             found, number = f"{plain[:28]}_{number}", number + 1
         made.append(found)
     return made
-
-
-def exported(uri: str, to: str, path: Path | None, **options: Any) -> Path:
-    """As `export`, of the release at an address. Raises VerificationFailed: it is damaged."""
-    from dpdist.api.calls import open_release
-
-    return export(open_release(uri, **options), to, path)
 
 
 def write_rds(path: Path, table: pa.Table, told: Mapping[str, Mapping[str, str]]) -> None:

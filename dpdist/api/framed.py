@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from dpdist.api.given import is_partitioned, paths_of, to_arrow
 from dpdist.api.public import bounds_of, keys_of, kind_said, plain, values_of
-from dpdist.errors import SpecError, meant
+from dpdist.errors import SpecError, UnreadableFile, meant
 from dpdist.spec.attribute import Attribute
 from dpdist.spec.groups import DatedKind
 from dpdist.spec.schema import Schema
@@ -187,7 +187,6 @@ def _types_of_files(paths: Sequence[str]) -> pa.Schema:
     import pyarrow.dataset as ds
 
     from dpdist.data.source import TableSource, find_files, format_of
-    from dpdist.errors import UnreadableFile
     from dpdist.storage.s3 import filesystem
 
     source = TableSource(tuple(paths))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,11 +49,8 @@ class Ledger:
         """The ledger of `dpdist.ledger`, opened for the time of a block."""
         from dpdist.ledger import Books
 
-        ledger = Books.open(self.url, create=create)
-        try:
+        with closing(Books.open(self.url, create=create)) as ledger:
             yield ledger
-        finally:
-            ledger.close()
 
     def create(
         self,

@@ -15,7 +15,7 @@ from dpdist.privacy.formatting import Displayed, Fact
 from dpdist.publish.columns import Column, columns
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.part_format import PartFormat, outside_of
-from dpdist.publish.parts import arrow_schema
+from dpdist.publish.parts import arrow_schema, write_csv
 from dpdist.publish.verify import part_batches, read_manifest, read_release
 from dpdist.spec.attribute import Attribute
 from dpdist.spec.groups import Category
@@ -217,14 +217,6 @@ class Release(Displayed):
     @property
     def _heading(self) -> str:
         return f"Release {self.name} ({self.manifest.kind})"
-
-
-def write_csv(table: pa.Table, path: str | os.PathLike[str]) -> None:
-    """Write records to a file; nulls are empty fields. Raises OSError: it cannot be written."""
-    from pyarrow import csv
-
-    plain = [c.cast(pa.string()) if pa.types.is_dictionary(c.type) else c for c in table.columns]
-    csv.write_csv(pa.table(plain, names=table.column_names), os.fspath(path))
 
 
 def _part(number: int, *, store: Store, manifest: Manifest, labels: bool) -> DataFrame:

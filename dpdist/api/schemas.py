@@ -121,8 +121,9 @@ def draft_of(
     (`dpdist.spec.draft.draft`), or from the folder of a discovery. Raises SpecError: the source says nothing of a
     column, or has no known format, or is a release that says nothing of columns; VerificationFailed: it is damaged.
     """
-    source = str(source)
-    if Path(source).is_dir() and not _holds_files(Path(source)):
+    source, folder = str(source), Path(source)
+    # a folder of Parquet files is a table; a release has them in a folder of their own
+    if folder.is_dir() and ((folder / "_manifest.json").is_file() or not any(folder.rglob("*.parquet"))):
         from dpdist.families.base.registry import FAMILIES
         from dpdist.publish.verify import read_manifest, read_release
 
@@ -144,11 +145,6 @@ def _heading(manifest: Manifest) -> list[str]:
         f"The attempt {manifest.attempt} was charged for it, and whatever is made of this draft costs nothing more.",
         "Policies: `missing` and `out_of_domain` refuse a table unless they say drop, clip or {category: NAME}.",
     ]
-
-
-def _holds_files(folder: Path) -> bool:
-    """Whether a folder is a table of Parquet files, which a release has in a folder of their own."""
-    return not (folder / "_manifest.json").is_file() and any(folder.rglob("*.parquet"))
 
 
 def discovered(

@@ -61,8 +61,9 @@ def evaluate(**given: Any) -> None:
 
     Writes one page with plots, and the figures as JSON.
     """
-    from dpdist.api.evaluation import evaluated as call
+    from dpdist.api.evaluation import evaluate as of_api
 
+    call = inspect.unwrap(of_api)  # whose errors are in the words of the command line
     asked = {name: value for name, value in given.items() if value is not None and name in Request.settings()}
     if "spec" in asked:
         asked["spec"] = loaded(asked["spec"], given["settings"])

@@ -21,7 +21,7 @@ from dpdist.cli.shared import (
     with_options,
 )
 from dpdist.errors import SpecError
-from dpdist.privacy.formatting import folded
+from dpdist.privacy.formatting import folded, lines_of
 
 if TYPE_CHECKING:
     from dpdist.families.base.family import Solution
@@ -78,7 +78,6 @@ def plan(
     """Say what a release would guarantee, cost and need. Reads no record of its table."""
     from dpdist.api.calls import plan as call
     from dpdist.ledger.statement import account_facts
-    from dpdist.privacy.formatting import lines_of
 
     found = _solution(
         spec, settings or [], options, asked=solve or options["accuracy"] is not None or options["risk"] is not None
@@ -133,11 +132,6 @@ def _solution(path: Path, settings: list[str], options: dict[str, Any], *, asked
 account_app = typer.Typer(
     help="Say what a mechanism costs, without a spec.", no_args_is_help=True, rich_markup_mode=None
 )
-
-
-@account_app.callback()
-def _account() -> None:
-    """Keep the names of the commands, even of a single one."""
 
 
 @account_app.command("plausible-deniability")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dpdist.inference.published import Published
     from dpdist.inference.records import Recomputed
     from dpdist.inference.series import Series
-    from dpdist.publish.account import ReleaseAccount, Total
+    from dpdist.publish.account import Total
     from dpdist.publish.verify import VerifyReport
 
 ReleasePlace = Annotated[str, typer.Argument(metavar="RELEASE", help="Folder or s3:// prefix of a release.")]
@@ -120,7 +120,7 @@ def verify(
 
     The files are compared with the manifest, and the guarantee with its events.
     """
-    from dpdist.api.calls import verified
+    from dpdist.api.calls import verify as call
 
     release, options = place.release, place.options
     again = None
@@ -129,18 +129,16 @@ def verify(
 
         again = make_again(release, place.key, storage_options=options)
     found = ledger if ledger is not None or required else known_to_default(release, options)
-    report, account = verified(
-        release, public_key=place.key, ledger=found, name=name, attempt=attempt, storage_options=options
-    )
+    report = call(release, public_key=place.key, ledger=found, name=name, attempt=attempt, storage_options=options)
     together = None if total is None else _total(total, place.key, report)
     if ledger is None and found is not None and not as_json:
         say(f"ledger      {found}, which knows the release")
     if as_json:
         made = {} if again is None else {"recomputed": asdict(again)}
         made |= {} if together is None else {"total": asdict(together)}
-        show_json(report.to_json() | made | ({} if account is None else {"account": account.to_json()}))
+        show_json(report.to_json() | made)
     else:
-        _explain(release, report, account, again)
+        _explain(release, report, again)
         if together is not None:
             say(folded(f"Total       {together.sentence}"))
     if required:
@@ -164,8 +162,8 @@ def _total(path: Path, key: Ed25519PublicKey | None, report: VerifyReport) -> To
     return Total.read(path, key, dataset=report.dataset, manifest_sha256=report.manifest_sha256)
 
 
-def _explain(release: str, report: VerifyReport, account: ReleaseAccount | None, again: Recomputed | None) -> None:
-    parts = number_of(report.parts, "part")
+def _explain(release: str, report: VerifyReport, again: Recomputed | None) -> None:
+    parts, account = number_of(report.parts, "part"), report.account
     verdict = report.verdict if account is None else "verified by the account"
     if report.signature == "foreign":
         verdict += ", but signed by a key that is not the data set's"
@@ -227,9 +225,11 @@ def export(
     out: Annotated[Path | None, typer.Option(help="File to write; default: the name of the release.")] = None,
 ) -> None:
     """Write a release as one file, with its labels."""
-    from dpdist.api.export import exported
+    from dpdist.api.calls import open_release
+    from dpdist.api.export import export as write
 
-    say(str(exported(place.release, to, out, public_key=place.key, storage_options=place.options)))
+    release = open_release(place.release, public_key=place.key, storage_options=place.options)
+    say(str(write(release, to, out)))
 
 
 @reads
@@ -320,9 +320,8 @@ def audit_coverage(plan: Plan, runs: int, as_json: bool) -> None:
 def _write(table: pa.Table, out: Path | None, as_json: bool) -> None:
     if out is not None:
         import pyarrow.parquet as pq
-        from pyarrow import csv
 
-        from dpdist.inference.replicates import plain
+        from dpdist.publish.parts import write_csv
         from dpdist.storage.files import translated
 
         if out.exists():
@@ -330,7 +329,7 @@ def _write(table: pa.Table, out: Path | None, as_json: bool) -> None:
         with translated(str(out), writing=True):
             out.parent.mkdir(parents=True, exist_ok=True)
         if out.suffix == ".csv":
-            csv.write_csv(plain(table), out)
+            write_csv(table, out)
         else:
             pq.write_table(table, out)
         say(f"{out}: {table.num_rows:,} rows")
@@ -338,14 +337,9 @@ def _write(table: pa.Table, out: Path | None, as_json: bool) -> None:
         show_json(table.to_pylist())
     else:
         rows = [table.column_names, *(row.values() for row in table.slice(0, _SHOWN).to_pylist())]
-        lines = [[*map(_cell, row)] for row in rows]
+        lines = [[f"{v:.6g}" if isinstance(v, float) else re.sub(r"[\t\n]", " ", str(v)) for v in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)] if sys.stdout.isatty() else None
         for line in lines:  # in columns for people, between tabs for programs
             say("  ".join(map(str.ljust, line, widths)).rstrip() if widths else "\t".join(line))
         if table.num_rows > _SHOWN:
             say(f"... {table.num_rows - _SHOWN:,} more; --out FILE writes them all")
-
-
-def _cell(value: object) -> str:
-    """A value in a line of its row."""
-    return f"{value:.6g}" if isinstance(value, float) else re.sub(r"[\t\n]", " ", str(value))

@@ -162,10 +162,8 @@ def write_uniform(path: Path, schema: Path, rows: int, *, seed: int = 0) -> None
 
     Raises OutputExists, OutputUnwritable: the file exists, or cannot be written; SpecError: it is no schema.
     """
-    from pyarrow import csv
-
     from dpdist.publish.part_format import PartFormat
-    from dpdist.publish.parts import decode
+    from dpdist.publish.parts import decode, write_csv
 
     if path.exists():
         raise OutputExists(f"{path} exists: choose another file")
@@ -180,8 +178,7 @@ def write_uniform(path: Path, schema: Path, rows: int, *, seed: int = 0) -> None
     table = decode(read, codes, form=PartFormat(), noise=Noise(hashlib.sha256(f"uniform/{seed}".encode()).digest()))
     try:
         if path.suffix == ".csv":
-            plain = [c.cast(pa.string()) if pa.types.is_dictionary(c.type) else c for c in table.columns]
-            csv.write_csv(pa.table(plain, names=table.column_names), path)
+            write_csv(table, path)
         else:
             pq.write_table(table, path)
     except OSError as error:

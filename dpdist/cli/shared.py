@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 import typer
 
 from dpdist.api.display import hush
-from dpdist.errors import printable
-from dpdist.privacy.formatting import cut, folded
+from dpdist.errors import AccountingError, printable
+from dpdist.privacy.formatting import Fact, cut, folded, lines_of
 
 if TYPE_CHECKING:
     from dpdist.spec.release import ReleaseSpec
@@ -152,8 +152,6 @@ def _told(line: str) -> str:
 
 def guarantee_lines(guarantees: Sequence[Mapping[str, Any]]) -> list[str]:
     """The guarantees of a manifest for a terminal; of kinds that this version does not know, their sentences."""
-    from dpdist.errors import AccountingError
-    from dpdist.privacy.formatting import Fact, lines_of
     from dpdist.privacy.guarantee import explained, from_json
 
     try:

@@ -83,14 +83,8 @@ def _with_lists(function: Callable[..., Any], lengths: list[int | None], *each: 
 
 
 def frame_of_parts(read: Callable[..., Any], parts: int, meta: Any, **settings: Any) -> Any:
-    """A Dask DataFrame whose partitions are what `read` makes of the numbers of the parts.
-
-    Parameters
-    ----------
-    read : callable
-        Number of a part, and `settings`, to a pandas DataFrame.
-    meta : pandas.DataFrame
-        A frame without rows, of the types of the parts.
+    """A Dask DataFrame whose partitions are the pandas DataFrames that `read` makes of the numbers of the parts, and
+    of `settings`; `meta` is one without rows, of the same types.
     """
     import dask.dataframe as dd
 

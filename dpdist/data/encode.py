@@ -278,7 +278,7 @@ def check_type(attribute: Attribute, kind: pa.DataType) -> None:
         of_numbers, of_texts = True, False
     else:
         integers = IntegerDomain.of(attribute, np.dtype(np.uint32))
-        of_numbers, of_texts = integers is not None, integers is None or not integers.is_declared
+        of_numbers, of_texts = integers is not None, integers is None or integers.ends[0] < -LIMIT  # or aliases are
     named = pa.types.is_boolean(kind) or pa.types.is_date(kind)
     if not (pa.types.is_integer(kind) or (numeric and of_numbers) or (named and of_texts)):
         raise wrong_type(attribute, found)

@@ -46,11 +46,6 @@ class IntegerDomain:
     size: int  # number of codes
     tables: dict[np.dtype[Any], np.ndarray] = field(default_factory=dict)  # classes of all integers of small types
 
-    @property
-    def is_declared(self) -> bool:
-        """Whether all values are integers; else some aliases are."""
-        return self.ends[0] >= -LIMIT
-
     @cached_property
     def _range(self) -> tuple[int, int]:
         """One below and one above all integers that are distinguished."""

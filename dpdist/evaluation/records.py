@@ -98,7 +98,8 @@ def _axis(attribute: Attribute, largest: int) -> Axis:
     declared = attribute.cardinality - (attribute.missing_code is not None)
     width = -(-declared // min(NUMBER_BINS, largest))
     runs = np.arange(attribute.cardinality) // width
-    texts = tuple(_span(labels[s : min(s + width, declared)]) for s in range(0, declared, width))
+    ranges = (labels[s : min(s + width, declared)] for s in range(0, declared, width))
+    texts = tuple(" to ".join(dict.fromkeys((own[0], own[-1]))) for own in ranges)
     if attribute.missing_code is not None:
         runs[-1] = len(texts)
         texts = (*texts, labels[-1])
@@ -121,10 +122,6 @@ def code_labels(attribute: Attribute) -> tuple[str, ...]:
     if isinstance(attribute.missing, Category):
         names.append(attribute.missing.category)
     return tuple(names)
-
-
-def _span(labels: Sequence[str]) -> str:
-    return labels[0] if len(labels) == 1 else f"{labels[0]} to {labels[-1]}"
 
 
 Keys: TypeAlias = NDArray[np.uint64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -233,11 +233,8 @@ def publishing(request: Request, manifest: Manifest) -> Iterator[FiguresPublicat
 
     plan = FiguresPlan(request.publish, _unit(manifest))
     named = DEFAULT_LEDGER if request.spec is None else request.spec.ledger
-    ledger = Books.open(request.ledger or os.environ.get("DPDIST_LEDGER") or named, create=False)
-    try:
+    with closing(Books.open(request.ledger or os.environ.get("DPDIST_LEDGER") or named, create=False)) as ledger:
         yield FiguresPublication(ledger, manifest, plan, pages_of(request), request.seed)
-    finally:
-        ledger.close()
 
 
 def _statistics(request: Request, released: ReleasedTable, progress: Progress) -> Sections:

@@ -142,10 +142,6 @@ class Masks:
             signs.append(1 if own < peer else -1)
         return cls(tuple(signs), tuple(noises))
 
-    def with_own(self, key: bytes) -> Masks:
-        """Return these masks with one that no other client knows."""
-        return Masks((*self.signs, 1), (*self.noises, Noise(key)))
-
     def draw(self, name: str, count: int, *, sigma: float, start: int = 0) -> Counts:
         """The client's mask ``e_s``, in steps; `sigma` is the deviation of a pair's noise, in steps."""
         total = np.zeros(count, np.int64)

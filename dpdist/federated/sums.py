@@ -96,7 +96,8 @@ def answer(session: SummingSession, question: Question, members: dict[str, Joine
     attempt, spec = _charged(session, question, members), session.spec
     masks = masks_of(session, f"{ALL}/{_address(question)}", members) if spec.is_masked else Masks()
     if spec.hides(members):
-        masks = masks.with_own(_own_mask(session, question, members))
+        mask = Noise(_own_mask(session, question, members))  # that no other client knows
+        masks = Masks((*masks.signs, 1), (*masks.noises, mask))
     else:
         _lock(session, question, members)
     parts = [session.part(attempt, one) for one in question.sums]

@@ -91,7 +91,7 @@ def scores_of(counts: PairCounts, a: int, numbers: Floats | None) -> Floats:
     for b in range(len(share)):
         if b == a:
             continue
-        q = (counts.pair(a, b) if a < b else counts.pair(b, a).T) / total
+        q = counts.pair(a, b) / total
         expected = np.outer(share[a], share[b])
         z = np.divide(q - expected, np.sqrt(expected), out=np.zeros_like(q), where=np.outer(common[a], common[b]))
         dependence += z @ z.T
@@ -283,11 +283,8 @@ class ErrorField:
 
 def _gram(counts: PairCounts) -> Floats:
     """Numbers of records with each two values."""
-    m = len(counts.cardinalities)
-    blocks = [
-        [np.diag(counts.single(i)) if i == j else counts.pair(i, j) if i < j else counts.pair(j, i).T for j in range(m)]
-        for i in range(m)
-    ]
+    m = range(len(counts.cardinalities))
+    blocks = [[np.diag(counts.single(i)) if i == j else counts.pair(i, j) for j in m] for i in m]
     return np.asarray(np.block(blocks), np.float64)
 
 

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import csv
 from scipy import sparse
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from dpdist.errors import SpecError
 from dpdist.inference.perturbation import MOST_ATTRIBUTES, ErrorField
@@ -29,7 +28,7 @@ from dpdist.inference.published import NO_ACCURACY, Published
 from dpdist.limits import REPLICATE_VALUES
 from dpdist.privacy.arrays import AnyFloats, Codes, Counts, Floats
 from dpdist.privacy.noise import Noise
-from dpdist.publish.parts import decode
+from dpdist.publish.parts import decode, write_csv
 from dpdist.spec.attribute import Attribute
 from dpdist.spec.conditions import ends_of
 
@@ -83,7 +82,7 @@ class Replicates:
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """What `to_arrow` gives, as one CSV file."""
-        csv.write_csv(plain(self.to_arrow()), os.fspath(path))
+        write_csv(self.to_arrow(), path)
 
     def variances(self, estimate: Floats, replicates: Floats) -> Floats:
         """Of estimates: from those of the replicates, estimates x replicates."""
@@ -91,7 +90,7 @@ class Replicates:
 
     def multiple(self, confidence: float = 0.95) -> float:
         """Standard errors to each side of an interval: Student's, as the variance is from this many replicates."""
-        return float(student.ppf(0.5 + confidence / 2, self.number))
+        return float(stdtrit(self.number, 0.5 + confidence / 2))
 
     def totals(self, rows: Counts, values: Floats) -> Floats:
         """Sums of values (values x rows) of some records: with the weights of all records, and of each replicate."""
@@ -113,12 +112,6 @@ class Replicates:
         for k in range(0, self.number, _AT_ONCE):
             sums[:, 1 + k : 1 + k + _AT_ONCE] = of_row @ self.ratios[rows, k : k + _AT_ONCE]
         return np.stack([column[first].astype(np.float64) for column in columns], axis=1), sums * self.weight
-
-
-def plain(table: pa.Table) -> pa.Table:
-    """A table without dictionaries, as CSV needs it."""
-    columns = [c.cast(c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in table.columns]
-    return pa.table(columns, names=table.column_names)
 
 
 def make_replicates(release: Published, number: int = NUMBER, *, seed: int = 0) -> Replicates:

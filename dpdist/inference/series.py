@@ -23,7 +23,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dpdist.errors import DataNotFound, SpecError
-from dpdist.inference.answers import NORMAL_95, Answer, Quantity, around, infer, parse_quantity
+from dpdist.inference.answers import ANY, NORMAL_95, Answer, Quantity, around, infer, parse_quantity
 from dpdist.inference.published import Published
 from dpdist.model.drift import Drift, spread_of
 from dpdist.model.earlier import is_pattern, releases_at
@@ -48,6 +48,8 @@ _ROLL_UP = re.compile(r"\d{4}-(q[1-4]|year)(-v\d+)?")
 Sum = tuple[Floats, float, float]
 """Weights of the periods, the noisy sum of their levels, and its variance."""
 
+Found = tuple[Floats, Floats, str]
+"""Estimates of sums of levels, deviations of their errors, and a note."""
 
 RollUp = tuple[str, Published, Floats]
 """A quarter or a year that was made of periods of a series: its name, and the part of its records that each has."""
@@ -134,17 +136,18 @@ class Series(Displayed):
             spans = {name: ends}
         else:
             spans = {f"{name} [{self.periods[t]}]": (t - over + 1, t) for t in range(over - 1, number)}
-        times = times_of(self.periods)
-        weights = np.array([_weights(kind, *ends, times) for ends in spans.values()])
-        found = self._answers(list(spans), asked, weights)
-        if kind in ("change", "trend"):
-            return found
-        inside = [around(float(one.estimate), NORMAL_95 * (one.deviation or 0.0), asked.range) for one in found]
-        gaps = [times[b] - times[a] - (b - a) for a, b in spans.values()]
-        missing = [f"left out as missing: {number_of(gap, 'period')}" if gap else "" for gap in gaps]
-        notes = ["; ".join(filter(None, (one.note, gap))) for one, gap in zip(found, missing, strict=True)]
-        bounded = zip(found, inside, notes, strict=True)
-        return [replace(one, estimate=e, low=a, high=b, note=note) for one, (e, a, b), note in bounded]
+        times, answers = times_of(self.periods), []
+        found = self._found(asked, np.array([_weights(kind, *ends, times) for ends in spans.values()]))
+        for k, (name, (a, b)) in enumerate(spans.items()):
+            estimate, deviation, note = min(((e[k], d[k], of) for e, d, of in found), key=lambda one: float(one[1]))
+            gap, within = times[b] - times[a] - (b - a), asked.range
+            if kind in ("change", "trend"):
+                gap, within = 0, ANY
+            if gap:
+                note = "; ".join(filter(None, (note, f"left out as missing: {number_of(gap, 'period')}")))
+            estimate, low, high = around(float(estimate), NORMAL_95 * float(deviation), within)
+            answers.append(Answer(name, estimate, float(deviation), low, high, note))
+        return answers
 
     def frame(self, quantity: str) -> DataFrame:
         """A count or share of each period, such as ``share where sex = 1``, with standard errors and 95 % intervals."""
@@ -176,35 +179,30 @@ class Series(Displayed):
             raise SpecError(f"there is no period {name!r}: the series has {', '.join(self.periods[:40])}")
         return self.periods.index(name)
 
-    def _answers(self, questions: Sequence[str], asked: Quantity, weights: Floats) -> list[Answer]:
-        """Sums of levels with some weights, a row for each question."""
+    def _found(self, asked: Quantity, weights: Floats) -> list[Found]:
+        """Found of levels with some weights, a row for each question; in several ways where that is possible."""
         if not asked.attributes:
-            return self._of_all(questions, asked, weights)
-        found: list[list[Answer]] = []
+            return [self._of_all(asked, weights)]
         known = [_measured(release, asked) for release in self.releases]
-        if any(known):
-            found.append(self._together(questions, asked, weights, known))
+        found = [self._together(asked, weights, known)] if any(known) else []
         if not all(known):
             answers = [infer(release, asked.text) for release in self.releases]
             deviations = np.array([math.inf if one.deviation is None else one.deviation for one in answers])
             if not found and not np.isfinite(deviations).all():
                 raise SpecError(f"{asked.text!r}: {answers[0].note}")
             estimates = weights @ np.array([float(one.estimate) for one in answers])
-            apart = np.where(weights, np.abs(weights) * deviations, 0).sum(1)
-            found.append(_answers(questions, estimates, apart, _APART))
-        return [min(one, key=lambda answer: answer.deviation or 0.0) for one in zip(*found, strict=True)]
+            found.append((estimates, np.where(weights, np.abs(weights) * deviations, 0).sum(1), _APART))
+        return found
 
-    def _of_all(self, questions: Sequence[str], asked: Quantity, weights: Floats) -> list[Answer]:
-        """Sums of the numbers of records, or of the share of all of them; 0 where no record can meet the condition."""
+    def _of_all(self, asked: Quantity, weights: Floats) -> Found:
+        """Found of the numbers of records, or of the share of all of them; 0 where no record can meet the condition."""
         weights = weights * asked.condition.cells((0,), self.releases[0].schema.cardinalities[:1]).all()
         if asked.kind == "share":
-            return _answers(questions, weights.sum(1), np.zeros(len(weights)), "")
+            return weights.sum(1), np.zeros(len(weights)), ""
         records, variances = np.array([(one.records, _variance_of_records(one)) for one in self.releases]).T
-        return _answers(questions, weights @ records, np.sqrt(weights**2 @ variances), "")
+        return weights @ records, np.sqrt(weights**2 @ variances), ""
 
-    def _together(
-        self, questions: Sequence[str], asked: Quantity, weights: Floats, known: Sequence[tuple[float, float] | None]
-    ) -> list[Answer]:
+    def _together(self, asked: Quantity, weights: Floats, known: Sequence[tuple[float, float] | None]) -> Found:
         """The same, given what was measured in some of the periods and in roll-ups."""
         records = np.array([release.records for release in self.releases], np.float64)
         share = replace(asked, kind="share")
@@ -231,7 +229,7 @@ class Series(Displayed):
             levels = levels * records
         deviations = np.sqrt(np.einsum("ki,ij,kj->k", weights, covariance, weights))
         note = f"with what {', '.join(longer)} measured" if longer else ""
-        return _answers(questions, weights @ levels, deviations, note)
+        return weights @ levels, deviations, note
 
     def _faster(self, attributes: tuple[int, ...]) -> float:
         """How many times as far as all tables that of a question moves in a step."""
@@ -271,13 +269,6 @@ def _mean(sums: Sequence[Sum]) -> float:
     seen = np.array([weights.sum() for weights, _, _ in sums])
     noisy, variances = np.array([(y, v) for _, y, v in sums]).T
     return float((seen * noisy / variances).sum() / (seen**2 / variances).sum())
-
-
-def _answers(questions: Sequence[str], estimates: Floats, deviations: Floats, note: str) -> list[Answer]:
-    """Answers with normal intervals."""
-    halves = NORMAL_95 * deviations
-    columns = (column.tolist() for column in (estimates, deviations, estimates - halves, estimates + halves))
-    return [Answer(q, e, d, low, high, note) for q, e, d, low, high in zip(questions, *columns, strict=True)]
 
 
 def _weights(kind: str, first: int, last: int, times: Sequence[int]) -> Floats:

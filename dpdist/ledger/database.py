@@ -109,14 +109,13 @@ class Database:
             except IntegrityError:
                 raise
             except DBAPIError as error:
-                if not _is_lost(error) or time.monotonic() + pause > deadline:
-                    raise self._explained(error) from None
+                # a new connection may help where PostgreSQL went away, restarts, or starts
+                lost = error.connection_invalidated or _postgres_state(error).startswith(_LOST_STATES)
+                if not lost or time.monotonic() + pause > deadline:
+                    kind, reason, advice = _reason(error)
+                    raise kind(f"ledger {self.name}: {reason}; {advice}") from None
             time.sleep(pause)
             pause = min(2 * pause, 2.0)
-
-    def _explained(self, error: DBAPIError) -> DpdistError:
-        kind, reason, advice = _reason(error)
-        return kind(f"ledger {self.name}: {reason}; {advice}")
 
 
 _POSTGRES_SETTINGS: Final = sa.select(
@@ -197,11 +196,6 @@ def _revision(connection: sa.Connection) -> str | None:
 
 _LOST_STATES: Final = ("08", "57P01", "57P02", "57P03", "40001", "40P01")
 _BUSY: Final = "another process held the lock for too long"
-
-
-def _is_lost(error: DBAPIError) -> bool:
-    """Whether a new connection may help: PostgreSQL went away, restarts, or starts."""
-    return error.connection_invalidated or _postgres_state(error).startswith(_LOST_STATES)
 
 
 def _postgres_state(error: DBAPIError) -> str:

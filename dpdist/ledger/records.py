@@ -112,11 +112,6 @@ class Account:
         taken = tuple(before + cost.times(count) for before, cost in more)
         return Account(taken, self.charges + count, self.alone if costs.alone is None else costs.alone)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is taken from any filter."""
-        return all(cost == NOTHING_TAKEN for cost in self.taken)
-
     def is_kept(self, portfolio: Portfolio) -> bool:
         """Whether a filter holds, or the only release is within the caps by itself."""
         return portfolio.holds(self.taken) or (self.alone is not None and self.alone <= portfolio.epsilon)
@@ -136,7 +131,8 @@ class Account:
         costs = Costs(price.costs)
         if portfolio.holds(self.charged(costs).taken):
             return costs
-        if self.is_empty and price.epsilon is not None and price.epsilon <= portfolio.epsilon:
+        first = all(cost == NOTHING_TAKEN for cost in self.taken)
+        if first and price.epsilon is not None and price.epsilon <= portfolio.epsilon:
             return Costs(price.costs, price.epsilon)
         return None
 

@@ -19,10 +19,8 @@ from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
     from dpdist.families.base.attempt import Attempt
-    from dpdist.ledger import Books, Charge
+    from dpdist.ledger import Charge
     from dpdist.spec.release import ReleaseSpec
-    from dpdist.storage.store import Store
-
 
 RUN_RECORD = "run-record.json"
 ERROR_FILE = "error.txt"
@@ -45,9 +43,6 @@ class RunSummary:
 @contextmanager
 def opened(ledger: str, work: str, storage_options: Mapping[str, Any]) -> Iterator[tuple[Books, Store]]:
     """The ledger and the work folder at these addresses; the ledger exists already."""
-    from dpdist.ledger import Books
-    from dpdist.storage.store import Store
-
     with closing(Books.open(ledger, create=False)) as found:
         yield found, Store(work, storage_options)
 
@@ -116,8 +111,6 @@ def write_record(attempt: Attempt[Any, Any], reserved: Charge, *, refused: str |
 
 def live_attempt(spec: ReleaseSpec) -> Charge | None:
     """The open or committed attempt of the release, which a run continues or finishes."""
-    from dpdist.ledger import Books
-
     with closing(Books.open(spec.ledger, create=False)) as ledger:
         return ledger.find(spec.dataset, spec.name)
 

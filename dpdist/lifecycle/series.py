@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from dpdist.data.inputs import table_source
 from dpdist.data.source import find_files
-from dpdist.errors import DataNotFound, DpdistError, SpecError
+from dpdist.errors import DataNotFound, DpdistError
 from dpdist.ledger.tables import OPEN
 from dpdist.lifecycle.history import live_attempt
 from dpdist.publish.manifest import MANIFEST
@@ -36,17 +36,15 @@ def run_due(
     run: Callable[[ReleaseSpec], T],
     announce: Callable[[str], None],
 ) -> list[T]:
-    """Release the periods of a series that ended before a day, and return what was made of each. Raises SpecError: the
-    spec has no series.
+    """Release the periods of a series that ended before a day, and return what was made of each.
 
     `read` gives the spec with some settings more. What was interrupted goes on first, with the evidence that it began
     with; then all others follow in order. What is published is passed over. A month waits until its files are there,
     and a longer period until its months are published; nothing else of the table decides. What `run` raises ends it:
     the next call goes on from there.
     """
-    series: SeriesSpec | None = getattr(read({}), "series", None)
-    if series is None:
-        raise SpecError("series: the spec has no such section")
+    whole: Any = read({})
+    series: SeriesSpec = whole.series
     specs = {period: read({"series.period": period}) for period in series.ended(day)}
     charges = {period: charge for period, spec in specs.items() if (charge := live_attempt(spec)) is not None}
     made = [run(specs[period]) for period, charge in charges.items() if charge.state in OPEN]

@@ -122,9 +122,6 @@ class PairTables:
     pairs: tuple[Pair, ...]  # ascending in each
     cells: NDArray[np.int64]  # the tables of the pairs, one after another, in C order
 
-    def __repr__(self) -> str:
-        return f"PairTables(cardinalities={self.cardinalities}, <counts hidden>)"
-
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """Number of cells of each pair's table."""

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any
 
-from dpdist.errors import DataNotFound, SpecError, VerificationFailed
+from dpdist.errors import SpecError, VerificationFailed
 from dpdist.model.account import Measurements
 from dpdist.model.evidence import RELATIONS, Earlier, Evidence, Related
 from dpdist.model.files import read_model
@@ -108,21 +108,16 @@ def repeat_evidence(
     if named is None:
         return 0, ()
     paths = {kind: tuple(str(name["path"]) for name in found) for kind, found in named.items()}
-    number, missing = sum(map(len, paths.values())), list[str]()
-    for path in chain.from_iterable(paths.values()):
-        try:
-            open_release(path, storage_options=options)
-        except DataNotFound:
-            missing.append(path)
-    if missing:
-        return number - len(missing), tuple(missing)
+    every = tuple(chain.from_iterable(paths.values()))
+    if missing := tuple(path for path in every if not Store(path, options).exists(MANIFEST)):
+        return len(every) - len(missing), missing
     found = read_earlier(paths, manifest.table, options)
     if found.named != named:
         raise VerificationFailed("model.evidence: the releases at its paths are not those that the manifest names")
     drifts = Evidence(found.related).repeated(published)
     if not _close(drifts, manifest.learned["drift"]):
         raise VerificationFailed("learned.drift: the named releases and the noisy tables give other numbers")
-    return number, ()
+    return len(every), ()
 
 
 def _close(found: Any, stated: Any) -> bool:

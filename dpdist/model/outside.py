@@ -13,6 +13,7 @@ import numpy as np
 from dpdist.model.coding import Coding, Pair
 from dpdist.model.drift import Estimate
 from dpdist.model.evidence import Evidence, sums_of
+from dpdist.model.grids import group_of_codes
 from dpdist.model.rake import shrink
 from dpdist.privacy.arrays import Counts, Floats
 
@@ -30,21 +31,27 @@ def with_outside(
         of_fine.setdefault((own[0], own[1]), []).append((a, b))
     for fine, pairs in of_fine.items():
         table = marginals[fine]
-        margins = [table.sum(1, keepdims=True), table.sum(0, keepdims=True)]
+        margins = table.sum(1, keepdims=True), table.sum(0, keepdims=True)
         first, second = (coding.source[a] for a in fine)
         for pair in pairs:
             rows, columns, noisy = _placed(pair, first, outside[pair], coding)
             table = _moved(table, _of_fine(rows, coding), _of_fine(columns, coding), noisy, records)
-        for _ in range(_SWEEPS):
-            for axis, margin in ((1, margins[0]), (0, margins[1])):
-                sums = table.sum(axis, keepdims=True)
-                table = table * np.divide(margin, sums, out=np.zeros_like(sums), where=sums > 0)
+        table = brought(table, *margins)
         for a, b in marginals:
             if {coding.source[a], coding.source[b]} == {first, second}:
                 rows, columns = (a, b) if coding.source[a] == first else (b, a)
                 sums = sums_of(table, _of_fine(rows, coding), _of_fine(columns, coding))
                 found[a, b] = sums if rows == a else sums.T
     return found
+
+
+def brought(table: Floats, rows: Floats, columns: Floats) -> Floats:
+    """A table with these sums of its rows and columns, both of its shape but for the axis of the sum; about."""
+    for _ in range(_SWEEPS):
+        for axis, margin in ((1, rows), (0, columns)):
+            sums = table.sum(axis, keepdims=True)
+            table = table * np.divide(margin, sums, out=np.zeros_like(sums), where=sums > 0)
+    return table
 
 
 def told_by(evidence: Evidence, coding: Coding, pair: Pair, table: Floats) -> Floats:
@@ -65,10 +72,7 @@ def _placed(pair: Pair, first: int, noisy: Estimate, coding: Coding) -> tuple[in
 
 def _of_fine(copy: int, coding: Coding) -> Counts:
     """The code that a copy has of each of the codes of the finest one."""
-    fine = coding.fine[coding.source[copy]]
-    found = np.zeros(coding.cardinalities[fine], np.int64)
-    found[coding.maps[fine]] = coding.maps[copy]
-    return found
+    return group_of_codes(coding.maps[coding.fine[coding.source[copy]]], coding.maps[copy])
 
 
 def _moved(table: Floats, rows: Counts, columns: Counts, noisy: Estimate, records: float) -> Floats:

@@ -53,13 +53,9 @@ class CountCheck:
     @property
     def event(self) -> Composed:
         """What the check costs, false passes included."""
-        return Composed(
-            (
-                DiscreteLaplace(self.scale, self.unit, label="noisy count"),
-                ApproximateDP(0.0, self.delta, label="false pass"),
-            ),
-            label="check of the number of records",
-        )
+        noise = DiscreteLaplace(self.scale, self.unit, label="noisy count")
+        failure = ApproximateDP(0.0, self.delta, label="false pass")
+        return Composed((noise, failure), label="check of the number of records")
 
 
 def count_check(
@@ -150,13 +146,9 @@ class PassCheck:
     @property
     def event(self) -> Composed:
         """What the check costs, its failures included."""
-        return Composed(
-            (
-                DiscreteLaplace(self.scale, self.sensitivity, label="noisy number of passes"),
-                ApproximateDP(0.0, self.delta, label="false pass or large difference"),
-            ),
-            label="check of the passing mass",
-        )
+        noise = DiscreteLaplace(self.scale, self.sensitivity, label="noisy number of passes")
+        failure = ApproximateDP(0.0, self.delta, label="false pass or large difference")
+        return Composed((noise, failure), label="check of the passing mass")
 
 
 def pass_check(

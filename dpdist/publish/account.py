@@ -23,32 +23,11 @@ from dpdist.privacy.event import covers
 from dpdist.privacy.events import ApproximateDP
 from dpdist.privacy.formatting import risk_sentence, upwards
 from dpdist.publish.manifest import Manifest
-from dpdist.publish.verify import VerifyReport, read_manifest, verify
+from dpdist.publish.verify import ReleaseAccount, VerifyReport, read_manifest, verify
 from dpdist.spec.contract import adjacency_of, protected_by
 
 _MEANT: Final = b"dpdist total\n"  # before what is signed, so that a total is no manifest
 _LARGEST: Final = 1 << 22  # bytes of a file
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReleaseAccount:
-    """What a ledger knows of a release: what it charged, by itself and at the delta of the data set."""
-
-    dataset: str
-    attempt: str
-    epsilon: float | None
-    delta: float
-
-    def to_json(self) -> dict[str, Any]:
-        """The account as a JSON object."""
-        return asdict(self)
-
-    def explain(self) -> str:
-        """The account for people."""
-        charged = "nothing composes with it"
-        if self.epsilon is not None:
-            charged = f"charged epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)}"
-        return f"the release that data set {self.dataset} committed (attempt {self.attempt[:8]}); {charged}"
 
 
 def verify_with_account(
@@ -59,20 +38,21 @@ def verify_with_account(
     name: str | None = None,
     attempt: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> tuple[VerifyReport, ReleaseAccount]:
+) -> VerifyReport:
     """Verify a release and compare it with the account of its data set. Raises VerificationFailed, DataNotFound,
     StorageUnavailable: as `verify` and `check_account`; LedgerError: as `check_account`.
     """
     report = verify(uri, public_key, name=name, attempt=attempt, storage_options=storage_options)
     manifest = read_manifest(uri, storage_options=storage_options)
     account = check_account(ledger, manifest, report.manifest_sha256)
+    report = replace(report, account=account)
     if report.signature != "not checked":
-        return report, account
+        return report
     for key in ledger.public_keys(account.dataset):
         with suppress(VerificationFailed):  # another of its keys, or one that the spec named
             read_manifest(uri, key, storage_options=storage_options)
-            return replace(report, signature="valid", signer=key_fingerprint(key)), account
-    return replace(report, signature="foreign"), account
+            return replace(report, signature="valid", signer=key_fingerprint(key))
+    return replace(report, signature="foreign")
 
 
 def check_account(ledger: Books, manifest: Manifest, sha256: str) -> ReleaseAccount:

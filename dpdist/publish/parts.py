@@ -8,6 +8,7 @@ pyarrow only, so that a resumed run writes the same file again.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -108,6 +109,14 @@ def decode(schema: Schema, codes: Codes, *, form: PartFormat, noise: Noise | Non
             words = noise.words(f"decode/{index}", len(array), start=start)
         arrays.append(column.decode(array, words))
     return pa.Table.from_arrays(arrays, schema=pa.schema([column.field for column in released]))
+
+
+def write_csv(table: pa.Table, path: str | os.PathLike[str]) -> None:
+    """Write records to a file; nulls are empty fields. Raises OSError: it cannot be written."""
+    from pyarrow import csv
+
+    plain = [c.cast(pa.string()) if pa.types.is_dictionary(c.type) else c for c in table.columns]
+    csv.write_csv(pa.table(plain, names=table.column_names), os.fspath(path))
 
 
 def part_name(attempt: str, index: int) -> str:

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from dpdist.errors import DataNotFound, SpecError, VerificationFailed
 from dpdist.ledger.signing import SIGNATURE_BYTES, check_signature, key_fingerprint
 from dpdist.limits import MANIFEST_BYTES
-from dpdist.privacy.formatting import Displayed, Fact
+from dpdist.privacy.formatting import Displayed, Fact, upwards
 from dpdist.publish.manifest import MANIFEST, SIGNATURE, Manifest
 from dpdist.publish.pages import refuse_expanding
 from dpdist.publish.part_format import PartRecord, cautions_of, read_file
@@ -32,6 +32,23 @@ BATCH_ROWS = 1 << 16
 """Rows of a batch, unless another number is asked for."""
 
 _AGAIN = "copy the release again from its publisher"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseAccount:
+    """What a ledger knows of a release: what it charged, by itself and at the delta of the data set."""
+
+    dataset: str
+    attempt: str
+    epsilon: float | None
+    delta: float
+
+    def explain(self) -> str:
+        """The account for people."""
+        charged = "nothing composes with it"
+        if self.epsilon is not None:
+            charged = f"charged epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)}"
+        return f"the release that data set {self.dataset} committed (attempt {self.attempt[:8]}); {charged}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -61,12 +78,13 @@ class VerifyReport(Displayed):
     # files beside it that the manifest does not name, hidden ones too, such as parts of an interrupted attempt; never
     # read
     unlisted: tuple[str, ...]
+    account: ReleaseAccount | None = None  # what the ledger knows of it, where one was given
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object; it has ``records`` or ``cells``."""
         report = asdict(self)
         del report["guarantees"], report["records" if self.cells is not None else "cells"]
-        return report
+        return report if self.account is not None else {n: v for n, v in report.items() if n != "account"}
 
     @property
     def _heading(self) -> str:

@@ -208,7 +208,8 @@ def _looked_at(column: Described, kind: pa.DataType, held: pa.ChunkedArray) -> D
     elif not column.texts and not column.integers:
         return _ranged(column, present)
     found = sorted(present.unique().to_pylist())
-    if not column.texts and not _are_codes(found, len(held)):
+    gaps = len(found) < 0.9 * (found[-1] - found[0] + 1) if found and not column.texts else False
+    if not column.texts and not (gaps and len(found) <= min(MOST_CODES, len(held) / 10)):  # few, with gaps: codes
         column = _ranged(column, present)
     elif pa.types.is_dictionary(held.type) and held.type.ordered:
         found = held.unify_dictionaries().chunk(0).dictionary.to_pylist() if held.num_chunks else []
@@ -228,11 +229,6 @@ def _ranged(column: Described, present: pa.ChunkedArray) -> Described:
     found = pc.min_max(present)
     low, high = (end.cast(pa.string()).as_py() if column.dated else text_of(end.as_py()) for end in found.values())
     return replace(column, low=low or "", high=high or "", others="" if column.integers else "clip")
-
-
-def _are_codes(found: list[Any], rows: int) -> bool:
-    """Whether the distinct integers of a column are codes rather than a range: a few hundred of them, with gaps."""
-    return len(found) <= min(MOST_CODES, rows / 10) and len(found) < 0.9 * (found[-1] - found[0] + 1 if found else 0)
 
 
 MOST_INVALID = 1_000

@@ -45,7 +45,7 @@ class SeriesSpec(Section):
     """The first month, such as 2026-01."""
     roll_up: tuple[Literal["quarter", "year"], ...] = ()
     """Longer periods that are released, too, with their months as evidence."""
-    shares: dict[Step, Exact]
+    shares: dict[Step, Annotated[Exact, Field(gt=0)]]
     """Share of the budget (of mu^2) of the month, the quarter and the year; they sum to 1."""
     skip: tuple[Month, ...] = ()
     """Months that never come: their quarter and their year are made without them."""
@@ -62,8 +62,6 @@ class SeriesSpec(Section):
     def _consistent(self) -> SeriesSpec:
         if set(self.shares) != {"month", *self.roll_up} or sum(self.shares.values()) != 1:
             raise ValueError(f"shares: one for {', '.join(self.steps)}, with the sum 1")
-        if min(self.shares.values()) <= 0:
-            raise ValueError("shares: each is above 0")
         corrected = [p for p in self.versions if step_of(p) not in self.steps or not self.parts(p)]
         if wrong := [*corrected, *(month for month in self.skip if month < self.first)]:
             raise ValueError(f"versions, skip: {wrong[0]} is no period of the series: see `first` and `roll_up`")

@@ -289,13 +289,16 @@ def test_the_size_of_triples_errors_is_that_of_their_sums(far: float) -> None:
     assert sum(errors.mean_error(*item).sum() for item in triples) == pytest.approx(sum(found.orders[2].sums), rel=0.1)
 
 
-def test_intervals_cover_triples_that_no_model_was_fitted_to() -> None:
-    """Of 16 attributes whose triples tell more than their pairs: errors of those that are not measured are larger."""
-    rng, rows, cards = np.random.default_rng(1), 60_000, (2,) * 16
-    law, kind = rng.random((16, 16)), rng.integers(0, 16, rows)
-    table = [(rng.random(rows) < law[kind, i]).astype(np.uint8) for i in range(16)]
-    for _ in range(60):
-        a, b, c = rng.choice(16, 3, replace=False)
+@pytest.mark.parametrize(("attributes", "parities", "least"), [(16, 60, 0.9), (14, 40, 0.85)])
+def test_intervals_cover_triples_that_no_model_was_fitted_to(attributes: int, parities: int, least: float) -> None:
+    """Triples tell more than their pairs: errors of those that are not measured are larger. Of 14 attributes 64 triples
+    are neither measured nor compared, and a few parities among them decide.
+    """
+    rng, rows, cards = np.random.default_rng(1), 60_000, (2,) * attributes
+    law, kind = rng.random((16, attributes)), rng.integers(0, 16, rows)
+    table = [(rng.random(rows) < law[kind, i]).astype(np.uint8) for i in range(attributes)]
+    for _ in range(parities):
+        a, b, c = rng.choice(attributes, 3, replace=False)
         table[c] = np.where(rng.random(rows) < 0.25, table[a] ^ table[b], table[c])
     chosen = replace(choose(cards, records=rows, mu=2.0), balance=0, pool_rows=20_000, pool_parts=1, iterations=(6,))
     assert chosen.triple_tables == len(halves_of(cards)[0])
@@ -304,13 +307,13 @@ def test_intervals_cover_triples_that_no_model_was_fitted_to() -> None:
     drawn = draw_records(fitted, drawing, 0, rows, rounds=0)
     published = Tables.counted(drawn, cards)
     found = measure_accuracy(exact, published, records=rows, mu=0.4, noise=Noise(bytes([3]) * 32))
-    errors = CellErrors(found, {pair: published.pairs.pair(*pair).ravel() for pair in combinations(range(16), 2)})
-    hit = []
-    for which in set(combinations(range(16), 3)) - set(triples_of(cards)):
+    pairs = {pair: published.pairs.pair(*pair).ravel() for pair in combinations(range(attributes), 2)}
+    errors, hit = CellErrors(found, pairs), []
+    for which in set(combinations(range(attributes), 3)) - set(triples_of(cards)):
         true, counts = (table_counts(codes, cards, (which,)) for codes in (table, drawn))
         interval = errors.interval(which, counts)
         hit.append(((interval.low <= true) & (true <= interval.high))[counts > 0.001 * rows])
-    assert np.concatenate(hit).mean() > 0.9
+    assert np.concatenate(hit).mean() > least
 
 
 def test_a_measured_cell_has_the_interval_of_its_noise() -> None:

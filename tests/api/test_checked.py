@@ -5,9 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dask.dataframe as dd
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -35,12 +33,24 @@ def parquet(folder: Path, columns: dict[str, Any]) -> Path:
     return folder / "t.parquet"
 
 
+def polars(_: Path, columns: dict[str, Any]) -> Any:
+    import polars
+
+    return polars.DataFrame(columns)
+
+
+def dask(_: Path, columns: dict[str, Any]) -> Any:
+    import dask.dataframe
+
+    return dask.dataframe.from_pandas(pd.DataFrame(columns), npartitions=2)
+
+
 GIVEN: list[Callable[[Path, dict[str, Any]], Any]] = [
     parquet,
     lambda _, columns: pa.table(columns),
     lambda _, columns: pd.DataFrame(columns),
-    lambda _, columns: pl.DataFrame(columns),
-    lambda _, columns: dd.from_pandas(pd.DataFrame(columns), npartitions=2),
+    polars,
+    dask,
 ]
 tables = pytest.mark.parametrize("given", GIVEN, ids=["parquet", "arrow", "pandas", "polars", "dask"])
 

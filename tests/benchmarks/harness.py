@@ -88,12 +88,12 @@ def write(options: argparse.Namespace, rows: Any) -> None:
 
 
 def write_rows(options: argparse.Namespace, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print each row as it is made, then write all of them to the file of ``--json``."""
+    """Print each row as it is made, and write all so far to the file of ``--json``."""
     made = []
     for row in rows:
         print(json.dumps(row), flush=True)
         made.append(row)
-    write(options, made)
+        write(options, made)
 
 
 def keep(file: str, key: str, about: Mapping[str, str], columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

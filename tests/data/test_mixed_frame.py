@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dask.dataframe as dd
 import duckdb
 import numpy as np
 import pandas as pd
@@ -37,12 +36,18 @@ def mixed() -> pd.DataFrame:
     )
 
 
+def dask(frame: pd.DataFrame) -> Any:
+    import dask.dataframe
+
+    return dask.dataframe.from_pandas(frame.assign(born=pd.to_datetime(frame["born"])), npartitions=2)
+
+
 FORMS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "pandas": lambda frame: frame,
     "Arrow": lambda frame: pa.Table.from_pandas(frame, preserve_index=False),
     "Polars": pl.from_pandas,
     "DuckDB": lambda frame: duckdb.connect().from_arrow(pa.Table.from_pandas(frame, preserve_index=False)),
-    "Dask": lambda frame: dd.from_pandas(frame.assign(born=pd.to_datetime(frame["born"])), npartitions=2),
+    "Dask": dask,
 }
 
 
@@ -51,7 +56,7 @@ def types_of(table: Any) -> dict[str, Any]:
         return {name: str(kind) for name, kind in table.dtypes.items()}
     if isinstance(table, pl.DataFrame):
         return dict(table.schema)
-    if isinstance(table, dd.DataFrame):
+    if hasattr(table, "_meta"):  # of Dask
         table = pa.Table.from_pandas(table._meta, preserve_index=False)
     if isinstance(table, duckdb.DuckDBPyRelation):
         table = table.to_arrow_table()

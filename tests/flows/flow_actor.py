@@ -5,6 +5,7 @@ release flow for each entry, all at once, and answers with their exit statuses. 
 killed with SIGKILL there. Importing takes seconds, so it is done once; no thread is started before the forks.
 """
 
+import gc
 import json
 import os
 import signal
@@ -37,6 +38,8 @@ def run(spec: dict[str, Any], moment: str | None) -> None:
 
 def main() -> None:
     """Answer until the input ends."""
+    gc.collect()
+    gc.freeze()  # no run looks for cycles in what was imported
     for line in sys.stdin:
         asked = json.loads(line)
         children = []

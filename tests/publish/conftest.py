@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from buckets import moto, s3_server, serving
 from manifests import manifest_of
-from moto.s3.responses import S3Response
 from werkzeug import Request, Response
 
 from dpdist.privacy.events import ApproximateDP
@@ -73,6 +72,8 @@ def s3() -> Iterator[str]:
             patch.setenv("AWS_ENDPOINT_URL", real)
             yield real
             return
+        from moto.s3.responses import S3Response
+
         deciding, plain = threading.Lock(), S3Response.put_object
 
         def put_object(response: S3Response) -> Any:

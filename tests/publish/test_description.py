@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import dask.dataframe as dd
 import duckdb
 import pandas as pd
 import polars as pl
@@ -77,6 +76,8 @@ def test_the_descriptions_are_files_of_the_manifest(release: Any) -> None:
 
 
 def test_folders_open_where_tools_look(release: Any) -> None:
+    import dask.dataframe
+
     rows, every = len(release), f"{release.path}/**/*.parquet"
     frame = pd.read_parquet(release.path)
     assert len(frame) == rows
@@ -93,7 +94,7 @@ def test_folders_open_where_tools_look(release: Any) -> None:
     assert duckdb.sql(f"SELECT count(*) FROM '{every}' WHERE employed IN ('yes', 'no', 'other')").fetchall() == [
         (rows,)
     ]
-    assert len(dd.read_parquet(release.path)) == rows
+    assert len(dask.dataframe.read_parquet(release.path)) == rows
 
 
 def test_the_readme_opens_it(release: Any, monkeypatch: pytest.MonkeyPatch) -> None:

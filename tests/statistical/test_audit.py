@@ -223,10 +223,15 @@ def small_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_noise")
 @pytest.mark.parametrize(
-    "claim", [lambda: tables(3), lambda: tables(3, 3, epsilon=2.0), lambda: structure(score="cfs", delta=0.05)]
+    ("claim", "runs"),
+    [
+        (lambda: tables(3), 4000),
+        (lambda: tables(3, 3, epsilon=2.0), 4000),
+        (lambda: structure(score="cfs", delta=0.05), 6000),
+    ],
 )
-def test_a_noise_scale_30_percent_too_small_is_rejected(claim: Callable[[], Claim]) -> None:
-    assert run(claim(), runs=8000).rejected
+def test_a_noise_scale_30_percent_too_small_is_rejected(claim: Callable[[], Claim], runs: int) -> None:
+    assert run(claim(), runs=runs).rejected
 
 
 @pytest.mark.usefixtures("small_noise")
@@ -241,13 +246,13 @@ def test_noise_reused_across_two_tables_is_rejected(
     draw = getattr(Noise, sampler)
     monkeypatch.setattr(Noise, sampler, lambda self, name, *args, **keywords: draw(self, "noise", *args, **keywords))
     claim = tables(3, 3) if delta < 1e-3 else tables(3, 3, 3, 3, 3, delta=delta)
-    assert run(claim, confidence=1 - 1e-9).rejected
+    assert run(claim, runs=1000, confidence=1 - 1e-9).rejected
 
 
 def test_a_table_that_is_not_charged_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of two tables spends the budget of both."""
     monkeypatch.setattr(ParameterPlan, "scales", lambda self, cells: (1 / self.total,) * len(cells))
-    assert run(tables(3, 3)).rejected
+    assert run(tables(3, 3), runs=2000).rejected
 
 
 @pytest.mark.parametrize("delta", [0.0, 0.05])

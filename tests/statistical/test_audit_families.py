@@ -178,17 +178,17 @@ def test_a_noise_scale_30_percent_too_small_is_rejected_in_one_run() -> None:
 
 @pytest.mark.usefixtures("small_noise")
 @pytest.mark.parametrize(
-    "claim",
+    ("claim", "runs"),
     [
-        lambda: one(histogram(privacy=PURE)),
-        lambda: one(histogram(privacy=GAUSSIAN | {"delta": 0.1})),
-        lambda: one(histogram(privacy=SMALL_DELTA, entropies=ENTROPIES), 1),
-        lambda: one(curves("add/remove", delta=0.1)),
-        lambda: mixtures_claim(ClassMixtures(minimum=5, order=4, records=1), 0.5, delta=0.1),
+        (lambda: one(histogram(privacy=PURE)), 3000),
+        (lambda: one(histogram(privacy=GAUSSIAN | {"delta": 0.1})), 3000),
+        (lambda: one(histogram(privacy=SMALL_DELTA, entropies=ENTROPIES), 1), 1000),
+        (lambda: one(curves("add/remove", delta=0.1)), 3000),
+        (lambda: mixtures_claim(ClassMixtures(minimum=5, order=4, records=1), 0.5, delta=0.1), 1200),
     ],
 )
-def test_a_noise_scale_30_percent_too_small_is_rejected(claim: Callable[[], Claim]) -> None:
-    assert run(claim(), runs=3000, confidence=0.99).rejected
+def test_a_noise_scale_30_percent_too_small_is_rejected(claim: Callable[[], Claim], runs: int) -> None:
+    assert run(claim(), runs=runs, confidence=0.99).rejected
 
 
 def test_noise_reused_across_two_histograms_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ def test_noise_reused_across_mixtures_is_rejected(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Noise, "grid_gaussian", again)
     claim = mixtures_claim(ClassMixtures(minimum=8, order=4, records=4), 1.0)
-    assert run(claim, confidence=1 - 1e-6).rejected
+    assert run(claim, runs=600, confidence=1 - 1e-6).rejected
 
 
 def test_a_histogram_that_is_not_charged_is_rejected() -> None:
@@ -242,4 +242,6 @@ def test_mixtures_without_noise_on_one_coordinate_are_rejected(monkeypatch: pyte
         return made
 
     monkeypatch.setattr(Mixer, "finish", bare)
-    assert run(mixtures_claim(ClassMixtures(minimum=8, order=4, records=1), 1.0), confidence=1 - 1e-9).rejected
+    assert run(
+        mixtures_claim(ClassMixtures(minimum=8, order=4, records=1), 1.0), runs=700, confidence=1 - 1e-9
+    ).rejected

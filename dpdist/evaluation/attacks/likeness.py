@@ -85,14 +85,9 @@ def game(tables: AttackTables) -> PageSection:
         f"guessing: 50 %, independent marginals: {worst:.1%})."
     )
     figures = {f"{rival}, {kind}": {"accuracy": a, "auc": b} for (rival, kind), (a, b) in games.items()}
-    state = _game_state(best.value, worst)
+    way = (best.value - 0.5) / max(worst - 0.5, 0.01)  # from guessing to independent marginals
+    state: State = "good" if way < 1 / 3 else "fair" if way < 1 else "bad"
     return PageSection(name, title, verdict, state, (table,), figures={"records": count, **figures})
-
-
-def _game_state(accuracy: float, marginals: float) -> State:
-    """Good within a third of the way from guessing to independent marginals, bad beyond them."""
-    way = (accuracy - 0.5) / max(marginals - 0.5, 0.01)
-    return "good" if way < 1 / 3 else "fair" if way < 1 else "bad"
 
 
 _EQUAL = "released records that equal one of them"

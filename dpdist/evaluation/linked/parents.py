@@ -152,9 +152,3 @@ def _every(codes: Codes, *, step: int) -> Codes:
     """The members of each `step`-th parent: their numbers and what follows the places."""
     chosen = codes[0].astype(np.int64) % step == 0
     return [column[chosen] for column in codes]
-
-
-def by_numbers(linked: LinkedRows, codes: Codes) -> ParentRecords:
-    """Released parents, whose rows have a number of the parent first."""
-    starts = np.flatnonzero(np.diff(codes[0], prepend=-1.0))
-    return ParentRecords.of(linked, codes[linked.ids :], np.diff(starts, append=len(codes[0])))

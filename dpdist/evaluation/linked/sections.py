@@ -18,7 +18,7 @@ from dpdist.errors import DataError
 from dpdist.evaluation.inputs import EvaluatedTables, require_records
 from dpdist.evaluation.linked import attacks
 from dpdist.evaluation.linked.attacks import wide
-from dpdist.evaluation.linked.parents import ParentRecords, by_numbers, real_parents, released_parents
+from dpdist.evaluation.linked.parents import ParentRecords, real_parents, released_parents
 from dpdist.evaluation.page.page import PageSection, PageTable, State, does_not_apply
 from dpdist.evaluation.records import View, code_labels, view_of
 from dpdist.evaluation.request import Request
@@ -148,9 +148,8 @@ def _scaled(attribute: Attribute, column: NDArray[Any]) -> Floats:
     if attribute.bounds is None:
         numbers = np.arange(attribute.cardinality - (attribute.missing_code is not None), dtype=np.float64)
     else:
-        lows = np.asarray(attribute.bin_edges, np.float64)
-        end = attribute.bounds[1] + attribute.is_whole
-        numbers = (lows + np.append(lows[1:], end)) / 2
+        lows, highs = attribute.bin_ends()
+        numbers = (lows.astype(np.float64) + highs) / 2
     width = max(float(numbers[-1] - numbers[0]), 2.0**-40)
     numbers = (numbers - numbers[0]) / width
     if attribute.missing_code is not None:
@@ -254,9 +253,9 @@ def open_linked(
         check(report, linked.read, rules=False)  # they are counted
         require_records(report)
         reports[name], parents[name] = report, ParentRecords.of(linked, codes, sizes)
-    return LinkedInputs(
-        by_numbers(linked, made), parents["real"], parents.get("holdout"), broken, released.rows, reports
-    )
+    starts = np.flatnonzero(np.diff(made[0], prepend=-1.0))  # released rows have the number of their parent first
+    of_release = ParentRecords.of(linked, made[linked.ids :], np.diff(starts, append=len(made[0])))
+    return LinkedInputs(of_release, parents["real"], parents.get("holdout"), broken, released.rows, reports)
 
 
 def linked_sections(inputs: LinkedInputs, request: Request) -> list[PageSection]:

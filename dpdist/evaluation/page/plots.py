@@ -201,25 +201,33 @@ def _heat_map(key: str, names: Sequence[str], matrix: NDArray[Any]) -> str:
     labels = [wrapped(text) for text in names] if len(names) <= _NAMED else []
     values = np.clip(np.nan_to_num(matrix), -1, 1)
     limit = float(np.abs(values).max(initial=0)) or 1.0
-    _levels(axis, np.round(values / limit * 25) / 25)
+    places = np.arange(len(names) + 1) - 0.5
+    _levels(axis, np.round(values / limit * 25).T / 25, (places, places), REAL)
     axis.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5), aspect="equal")
     axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=8)
     axis.set_yticks(range(len(labels)), labels, fontsize=8)
     steps = np.arange(-25 if (values < 0).any() else 0, 26)
-    _levels(scale, steps[None] / 25)
+    _levels(scale, steps[:, None] / 25, (np.arange(len(steps) + 1) - 0.5, places), REAL)
     ends = [0, len(steps) - 1] if steps[0] == 0 else [0, 25, len(steps) - 1]
     scale.set_xticks(ends, [f"{limit * steps[place] / 25:.3g}" for place in ends], fontsize=8)
     scale.set(yticks=[], xlim=(-0.5, len(steps) - 0.5), ylim=(0.5, -0.5))
     return svg_of(figure, key)
 
 
-def _levels(axis: Any, strength: NDArray[Any]) -> None:
-    """Squares of a matrix from -1 to 1, one path for each level."""
-    for level in np.unique(strength[strength != 0]):
-        squares = [
-            _square(column - 0.5, row - 0.5, 1, 1) for row, column in zip(*np.nonzero(strength == level), strict=True)
-        ]
-        _polygons(axis, squares, REAL if level > 0 else OTHER, float(abs(level)))
+_CORNERS = ((0, 0), (1, 0), (1, 1), (0, 1), (0, 0))
+
+
+def _levels(axis: Any, strength: NDArray[Any], ends: Sequence[NDArray[Any]], above: str, below: str = OTHER) -> None:
+    """Squares of a matrix from -1 to 1, between the ends of its rows (along x) and columns, one path for each level."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    for level in np.unique(strength[strength != 0]).tolist():
+        x, y = np.nonzero(strength == level)
+        corners = np.array([(ends[0][x + right], ends[1][y + up]) for right, up in _CORNERS])
+        codes = np.tile([Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY], len(x))
+        squares = Path(corners.transpose(2, 0, 1).reshape(-1, 2), codes)
+        axis.add_patch(PathPatch(squares, facecolor=above if level > 0 else below, alpha=abs(level), linewidth=0))
 
 
 def density_plot(
@@ -235,13 +243,7 @@ def density_plot(
     counts = [np.histogram2d(points[:, 0], points[:, 1], bins=bins)[0] / max(len(points), 1) for _, points, _ in clouds]
     top = max(float(count.max()) for count in counts) or 1.0
     for axis, (name, _, colour), count in zip(np.atleast_1d(axes), clouds, counts, strict=True):
-        strength = np.ceil(np.sqrt(count / top) * 8) / 8  # a few strengths, one path each
-        for level in np.unique(strength[strength > 0]):
-            squares = [
-                _square(bins[0][i], bins[1][j], bins[0][1] - bins[0][0], bins[1][1] - bins[1][0])
-                for i, j in zip(*np.nonzero(strength == level), strict=True)
-            ]
-            _polygons(axis, squares, colour, float(level))
+        _levels(axis, np.ceil(np.sqrt(count / top) * 8) / 8, bins, colour)  # a few strengths
         axis.set_title(name, fontsize=10)
         axis.set_xlim(bins[0][0], bins[0][-1])
         axis.set_ylim(bins[1][0], bins[1][-1])
@@ -249,21 +251,6 @@ def density_plot(
         axis.grid(True)
     np.atleast_1d(axes)[0].set_ylabel(labels[1])
     return Plot(title, svg_of(figure, title), alt)
-
-
-def _square(x: float, y: float, width: float, height: float) -> list[tuple[float, float]]:
-    return [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
-
-
-def _polygons(axis: Any, squares: list[list[tuple[float, float]]], colour: str, alpha: float) -> None:
-    """Many squares as one path."""
-    from matplotlib.patches import PathPatch
-    from matplotlib.path import Path
-
-    corners = np.array(squares)
-    vertices = np.concatenate([corners, corners[:, :1]], axis=1).reshape(-1, 2)
-    codes = np.tile([Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY], len(squares))
-    axis.add_patch(PathPatch(Path(vertices, codes), facecolor=colour, alpha=alpha, linewidth=0))
 
 
 def wrapped(text: str, width: int = 30) -> str:

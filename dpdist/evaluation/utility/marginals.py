@@ -203,9 +203,7 @@ def dependences(counts: Mapping[str, Marginals], view: View) -> list[Dependence]
     found = []
     tables = {name: counts[name].pairs for name in ("real", "released")}
     for i, j in permutations(range(len(view.axes)), 2):
-        real, released = (
-            pairs.pair(i, j) if i < j else pairs.pair(j, i).T for pairs in (tables["real"], tables["released"])
-        )
+        real, released = (tables[name].pair(i, j) for name in ("real", "released"))
         total, seen = max(int(real.sum()), 1), real.sum(axis=1) > 0
         holds, most = real.max(axis=1).sum() / total, real.sum(axis=0).max() / total
         if holds < _SURE or most > _CONSTANT or total < _LEAST * seen.sum():

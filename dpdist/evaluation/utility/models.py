@@ -107,11 +107,6 @@ class Encoder:
             yield (axis.codes(column) if axis.edges is None else column / scale), axis
 
 
-def labels_of(records: Codes, view: View, target: int) -> Labels:
-    """Codes of the attribute to predict, int64[records]."""
-    return np.asarray(view.axes[target].codes(records[target]), np.int64)
-
-
 @dataclass(frozen=True, eq=False)
 class ModelPredictions:
     """What a model says about the test records."""
@@ -240,7 +235,7 @@ class Prediction:
 
     def labels(self, records: Codes) -> Labels:
         """Codes of the attribute."""
-        return labels_of(records, self.view, self.target)
+        return np.asarray(self.view.axes[self.target].codes(records[self.target]), np.int64)
 
     @cached_property
     def truth(self) -> Labels:

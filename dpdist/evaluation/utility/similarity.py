@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import comb
 
 import numpy as np
@@ -29,7 +31,7 @@ from dpdist.evaluation.utility.marginals import (
     subsample_scores_by_halves,
     wide_counts,
 )
-from dpdist.privacy.arrays import Codes, Floats
+from dpdist.privacy.arrays import Codes, Counts, Floats
 
 GOOD, FAIR = 0.35, 0.75  # largest parts of the way from two real halves to independence that are called so
 
@@ -234,33 +236,33 @@ _DRAWN = 150  # attributes, at most, whose matrices are drawn and go into the fi
 
 def pearson(counts: PairCounts) -> Floats:
     """Pearson correlations of the codes, float64[m, m]; NaN where an attribute is constant."""
-    m = len(counts.cardinalities)
-    result = np.eye(m)
-    total = max(counts.total, 1)
-    values = [np.arange(size, dtype=np.float64) for size in counts.cardinalities]
-    means = [float(counts.single(i) @ values[i]) / total for i in range(m)]
-    spreads = [float(np.sqrt(counts.single(i) @ (values[i] - means[i]) ** 2 / total)) for i in range(m)]
-    for i in range(m):
-        for j in range(i + 1, m):
-            product = (values[i] - means[i]) @ counts.pair(i, j) @ (values[j] - means[j]) / total
-            spread = spreads[i] * spreads[j]
-            result[i, j] = result[j, i] = product / spread if spread > 0 else np.nan
-    return result
+    return _of_pairs(counts, _correlation)
+
+
+def _correlation(table: Counts) -> float:
+    total = max(int(table.sum()), 1)
+    away = [np.arange(size) - table.sum(1 - k) @ np.arange(size) / total for k, size in enumerate(table.shape)]
+    spread = np.sqrt(np.prod([table.sum(1 - k) @ own**2 for k, own in enumerate(away)]))
+    return float(away[0] @ table @ away[1] / spread) if spread > 0 else math.nan
 
 
 def cramers_v(counts: PairCounts) -> Floats:
     """Cramér's V of all pairs, float64[m, m], from 0 (independent) to 1; NaN where an attribute is constant."""
-    m = len(counts.cardinalities)
-    result = np.eye(m)
-    total = max(counts.total, 1)
-    for i in range(m):
-        for j in range(i + 1, m):
-            table = counts.pair(i, j) / total
-            expected = np.outer(table.sum(axis=1), table.sum(axis=0))
-            inside = expected > 0
-            chi = float(((table - expected)[inside] ** 2 / expected[inside]).sum())
-            levels = min(np.count_nonzero(table.any(axis=1)), np.count_nonzero(table.any(axis=0))) - 1
-            result[i, j] = result[j, i] = np.sqrt(chi / levels) if levels > 0 else np.nan
+    return _of_pairs(counts, _association)
+
+
+def _association(table: Counts) -> float:
+    seen = table[table.any(axis=1)][:, table.any(axis=0)] / max(int(table.sum()), 1)
+    expected = np.outer(seen.sum(axis=1), seen.sum(axis=0))
+    levels = min(seen.shape) - 1
+    return math.sqrt(float(((seen - expected) ** 2 / expected).sum()) / levels) if levels > 0 else math.nan
+
+
+def _of_pairs(counts: PairCounts, measure: Callable[[Counts], float]) -> Floats:
+    """A measure of the tables of all pairs as a symmetric matrix, with ones on the diagonal."""
+    result = np.eye(len(counts.cardinalities))
+    for i, j in combinations(range(len(result)), 2):
+        result[i, j] = result[j, i] = measure(counts.pair(i, j))
     return result
 
 

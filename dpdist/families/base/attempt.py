@@ -46,10 +46,6 @@ def silent(stage: str, done: int, total: int) -> None:
     """Report no progress."""
 
 
-def silent_commit(digest: str) -> None:
-    """Ask nobody."""
-
-
 @dataclass
 class Attempt(Generic[SpecT, PlanT]):
     """What the stages of one attempt share."""
@@ -71,7 +67,7 @@ class Attempt(Generic[SpecT, PlanT]):
     parts: tuple[PartRecord, ...] = ()  # the written parts of the release, once they are
     files: tuple[FileRecord, ...] = ()  # what is released beside them
     # called with the manifest's SHA-256 before the ledger commits: where others must agree to it
-    before_commit: Callable[[str], None] = silent_commit
+    before_commit: Callable[[str], None] = lambda digest: None
     # digests of the contract of the data set, which the spec is a part of, and of the public tables that are read
     contract: str | None = None
     public_tables: str | None = None

@@ -16,14 +16,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpdist.data.arrow import ArrowRecords
+from dpdist.data.operators import table_counts_operator
 from dpdist.data.records import Records
+from dpdist.data.report import RowReport
 from dpdist.data.table import Table
 from dpdist.data.texts import VALUES, added, bucket_of, count_values, weigh_values
 from dpdist.families.base.attempt import Attempt
 from dpdist.families.base.bounding import sizes_for
 from dpdist.families.base.calibration import Mechanism, add_noise, deviation
+from dpdist.families.base.graph import table_pass
 from dpdist.ledger.keys import KeyRef, load_noise
-from dpdist.privacy.arrays import Floats, weight_of
+from dpdist.privacy.arrays import Counts, Floats, weight_of
 from dpdist.privacy.noise import Noise
 
 BUCKETS = 1024
@@ -60,6 +63,18 @@ def named_values(
         missing = task.tree("sum", sum, [task("missing", operator.itemgetter(shards), part) for part in parts])
         *found, total = executor.compute([*tasks, missing], progress=progress)
     return [one for shard in found for one in shard], total
+
+
+def bin_counts(attempt: Attempt[Any, Any], table: Records, names: Sequence[str]) -> tuple[list[Counts], RowReport]:
+    """The one-way tables of some attributes, and what the policies met, which refuses no table: that would be an
+    answer.
+    """
+    sizes, places = table.schema.cardinalities, [table.schema.names.index(name) for name in names]
+    counting = table_counts_operator(sizes, [(place,) for place in places])
+    with attempt.stage("counting bins") as progress:
+        graph = table_pass(attempt.executor, table, counting, name="counting-bins")
+        counts, report = attempt.executor.compute([graph], progress=progress)[0]
+    return np.split(counts, np.cumsum([sizes[place] for place in places])[:-1]), report
 
 
 def split_values(

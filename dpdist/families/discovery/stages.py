@@ -11,12 +11,10 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pyarrow as pa
 
-from dpdist.data.operators import table_counts_operator
 from dpdist.families.base.attempt import Attempt, write_tables
 from dpdist.families.base.family import Stage
-from dpdist.families.base.graph import table_pass
 from dpdist.families.base.passes import Passes
-from dpdist.families.base.values import canary_counts, named_values, noisy_counts
+from dpdist.families.base.values import bin_counts, canary_counts, named_values, noisy_counts
 from dpdist.families.discovery.plan import DiscoveryPlan
 from dpdist.families.discovery.spec import MOST_VALUES, DiscoverySpec
 from dpdist.privacy.arrays import Floats
@@ -87,21 +85,15 @@ def _bins(attempt: DiscoveryAttempt, passes: Passes) -> Iterator[Cell]:
     spec, plan = attempt.spec, attempt.plan
     if not spec.binned:
         return
-    places = [spec.table.names.index(name) for name in spec.binned]
-    sizes = [attribute.cardinality for attribute in spec.table.attributes]
-    counting = table_counts_operator(sizes, [(place,) for place in places])
-    with attempt.stage("counting bins") as progress:  # what the policies met refuses no table: that would be an answer
-        graph = table_pass(attempt.executor, passes.table, counting, name="counting-bins")
-        counts, report = attempt.executor.compute([graph], progress=progress)[0]
+    counts, report = bin_counts(attempt, passes.table, spec.binned)
     attempt.operator["table"] = report.confidential(spec.table)
-    noisy = noisy_counts(counts, how=(plan.mechanism, plan.scale), noise=attempt.noise, name="bins")
-    start = 0
-    for name, place in zip(spec.binned, places, strict=True):
-        edges = spec.table.attributes[place].bin_edges.tolist()
-        own = noisy[start : start + sizes[place]].tolist()
-        yield Cell(name, MISSING, "", own[-1])
-        yield from (Cell(name, "bin", repr(edge), count) for edge, count in zip(edges, own[:-1], strict=True))
-        start += sizes[place]
+    whole = np.concatenate(counts)
+    noisy = noisy_counts(whole, how=(plan.mechanism, plan.scale), noise=attempt.noise, name="bins")
+    for name, cells in zip(spec.binned, np.split(noisy, np.cumsum([*map(len, counts)])[:-1]), strict=True):
+        edges = spec.table.attributes[spec.table.names.index(name)].bin_edges.tolist()
+        *own, missing = cells.tolist()
+        yield Cell(name, MISSING, "", missing)
+        yield from (Cell(name, "bin", repr(edge), count) for edge, count in zip(edges, own, strict=True))
 
 
 def write(attempt: DiscoveryAttempt) -> None:

@@ -6,18 +6,17 @@ and each query's table is a marginal of its block's table. Counts are exact int6
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.data.count import BLOCK_CELLS, CHUNK_ROWS, coarsen, configuration_index
-from dpdist.data.operators import Operator
+from dpdist.data.count import BLOCK_CELLS, CHUNK_ROWS, coarsen, cover, split_tables, sum_to, table_counts
+from dpdist.data.operators import Operator, table_counts_operator
 from dpdist.errors import SpecError
 from dpdist.privacy.arrays import Codes, Counts
 
@@ -56,7 +55,8 @@ class CountPlan:
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
         """Sets of attributes counted jointly, each ascending."""
-        return _cover(tuple(query.attributes for query in self.queries), self.cardinalities)
+        sets = {tuple(sorted(query.attributes)) for query in self.queries}
+        return cover(tuple(sorted(sets)), self.cardinalities, BLOCK_CELLS)
 
     @property
     def cells(self) -> int:
@@ -84,45 +84,24 @@ class CountPlan:
         return prod(self.cardinalities[i] for i in block)
 
 
-def block_counts(codes: Codes, plan: CountPlan) -> Counts:
-    """Count the blocks of a plan over some rows: int64[plan.cells], the tables of the blocks one after another."""
-    blocks, sizes = plan.blocks, plan.cardinalities
-    total = np.zeros(plan.cells, np.int64)
-    tables, stop = [], 0
-    for block in blocks:
-        start, stop = stop, stop + prod(sizes[i] for i in block)
-        tables.append(total[start:stop])
-    for start in range(0, len(codes[0]), CHUNK_ROWS):
-        for block, table in zip(blocks, tables, strict=True):
-            chunk = [codes[i][start : start + CHUNK_ROWS] for i in block]
-            np.add.at(table, configuration_index(chunk, [sizes[i] for i in block]), 1)
-    return total
-
-
 def tables_of_blocks(blocks: Counts, plan: CountPlan) -> list[Counts]:
     """The table of each query, int64 of shape ``plan.shape(query)``: marginals of the summed blocks (a linear map)."""
-    parts: dict[tuple[int, ...], Counts] = {}
-    stop = 0
-    for block in plan.blocks:
-        shape = tuple(plan.cardinalities[i] for i in block)
-        start, stop = stop, stop + prod(shape)
-        parts[block] = blocks[start:stop].reshape(shape)
+    parts = dict(zip(plan.blocks, split_tables(blocks, plan.cardinalities, plan.blocks), strict=True))
     tables = []
     for query in plan.queries:
         block = min((b for b in parts if set(query.attributes) <= set(b)), key=plan._block_cells)
-        table = parts[block].sum(axis=tuple(axis for axis, i in enumerate(block) if i not in query.attributes))
         kept = sorted(query.attributes)
-        table = table.transpose([kept.index(i) for i in query.attributes])
+        table = sum_to(parts[block], block, tuple(kept)).transpose([kept.index(i) for i in query.attributes])
         if query.coarse:
             for axis, size in enumerate(plan.shape(query)):
                 bucket_map = np.array(plan.bucket_maps[query.attributes[axis]])
                 table = coarsen(table, bucket_map, buckets=size, axis=axis)
-        tables.append(np.ascontiguousarray(table))
+        tables.append(np.array(table, order="C"))
     return tables
 
 
 def histograms(codes: Codes, plan: CountPlan) -> list[Counts]:
-    """Count all queries over some rows: `block_counts`, then `tables_of_blocks`.
+    """Count all queries over some rows.
 
     Examples
     --------
@@ -130,18 +109,14 @@ def histograms(codes: Codes, plan: CountPlan) -> list[Counts]:
     >>> [table.tolist() for table in histograms([np.array([0, 1, 1]), np.array([2, 0, 0])], plan)]
     [[1, 2], [[0, 2], [0, 0], [1, 0]]]
     """
-    return tables_of_blocks(block_counts(codes, plan), plan)
+    return tables_of_blocks(table_counts(codes, plan.cardinalities, plan.blocks), plan)
 
 
 def histogram_operator(plan: CountPlan) -> Operator:
     """All tables of a plan; the summary is the list of them."""
-    return Operator(
-        name="histograms",
-        chunk=partial(block_counts, plan=plan),
-        combine=operator.add,
-        finish=partial(tables_of_blocks, plan=plan),
-        fan_in=8 if plan.cells <= _LARGE else 2,
-    )
+    fan_in, finish = 8 if plan.cells <= _LARGE else 2, partial(tables_of_blocks, plan=plan)
+    counted = table_counts_operator(plan.cardinalities, plan.blocks)
+    return replace(counted, name="histograms", finish=finish, fan_in=fan_in)
 
 
 def parent_cells(plan: CountPlan, fine: int, coarse: int) -> NDArray[np.intp]:
@@ -168,25 +143,3 @@ def fewest_cells(plan: CountPlan, chain: Sequence[int]) -> tuple[tuple[int, int]
         fewest = int(np.bincount(places, minlength=plan.table_cells[coarse]).min())
         out.append((coarse, max(fewest, 1)))  # every bin has the assumed probability, also one without finer cells
     return tuple(out)
-
-
-@lru_cache(maxsize=64)
-def _cover(queries: tuple[tuple[int, ...], ...], cardinalities: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Greedy and deterministic: largest queries first, each into the block that grows least and stays in the cache."""
-
-    def cells(attributes: frozenset[int]) -> int:
-        return prod(cardinalities[i] for i in attributes)
-
-    blocks: list[frozenset[int]] = []
-    wanted = sorted({frozenset(q) for q in queries}, key=lambda q: (-cells(q), sorted(q)))
-    for query in wanted:
-        if any(query <= block for block in blocks):
-            continue
-        joined = [(cells(block | query) / cells(block), at) for at, block in enumerate(blocks)]
-        fitting = [(growth, at) for growth, at in joined if growth * cells(blocks[at]) <= BLOCK_CELLS]
-        if fitting:
-            at = min(fitting)[1]
-            blocks[at] |= query
-        else:
-            blocks.append(query)
-    return tuple(tuple(sorted(block)) for block in blocks)

@@ -58,9 +58,6 @@ class CurveSums:
     count: int  # number of curves
     totals: NDArray[np.int64]  # ndarray of int64, shape (times,): in units of `value_unit`
 
-    def __repr__(self) -> str:
-        return "CurveSums(<sums hidden>)"
-
     def __add__(self, other: CurveSums) -> CurveSums:
         return CurveSums(self.count + other.count, self.totals + other.totals)
 

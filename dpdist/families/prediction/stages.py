@@ -160,9 +160,9 @@ def synthesise(attempt: LidAttempt) -> SyntheticInputs:
 def _distribution(attempt: LidAttempt, table: TableBlocks) -> stage1.InputDistribution:
     method, starts = attempt.plan.method, zip(table.blocks, table.layout.starts, strict=True)
     counting = (attempt, "estimating densities", stage1.fold_counts, (method, attempt.key))
-    marginals = stage1.fit_marginals(method, _summed(*counting, starts, stage1.add_counts))
+    marginals = stage1.fit_marginals(method, _summed(*counting, starts, stage1.added))
     scoring = (attempt, "estimating correlations", stage1.block_scores, (method, marginals))
-    scores = _summed(*scoring, zip(table.blocks, strict=True), stage1.add_scores)
+    scores = _summed(*scoring, zip(table.blocks, strict=True), stage1.added)
     parties = zip(table.records, marginals, map(correlation, scores), strict=True)
     return stage1.InputDistribution(tuple(stage1.Distribution(*party) for party in parties))
 
@@ -276,7 +276,9 @@ def predict(attempt: LidAttempt) -> ReleasedRecords:
 def _responses(
     attempt: LidAttempt, table: TableBlocks, synthetic: SyntheticInputs, model: Deferred
 ) -> stage1.ResponsesDisclosed:
-    method, alphas = attempt.plan.method, stage1.lower_alphas(attempt.plan.method, synthetic.alpha)
+    method, most = attempt.plan.method, synthetic.alpha
+    # tenths below the one that the inputs allow, and that one
+    alphas = (*(i / 10 for i in range(10) if i / 10 < most and method.alpha is None), most)
     known = (method, synthetic.features, attempt.spec.response, alphas)
     drawn = zip(table.blocks, synthetic.rows, repeat(model))
     near = _summed(attempt, "measuring responses", _near_responses, known, drawn)

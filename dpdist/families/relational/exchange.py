@@ -21,6 +21,7 @@ from dpdist.model.account import GaussianAccount
 from dpdist.model.balance import CELL_BITS, CellCosts, PairIndex, TableRows, balance
 from dpdist.model.coding import Pair
 from dpdist.model.fitted import UNIT, Fitted
+from dpdist.model.outside import brought
 from dpdist.model.rake import shrink
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.noise import Noise
@@ -28,7 +29,6 @@ from dpdist.spec.conditions import Mask
 from dpdist.storage.stored import Stored
 
 ONE_WAY = 0.2  # share of the tables of one attribute
-SWEEPS = 5  # of bringing a table to both of its margins
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ def expected_tables(
         singles[at] = singles[at] * (_ratio(shares, (masks * singles[at]).sum(1))[:, None] * masks).sum(0)
     for pair, noisy, sigma in zip(combinations(own, 2), margins.pairs, margins.of_pairs, strict=True):
         tables[pair] = _estimate(noisy, tables[pair], sigma, records)
-    return {pair: _brought(table, singles[pair[0]], singles[pair[1]]) for pair, table in tables.items()}
+    return {(i, j): brought(table, singles[i][:, None], singles[j][None]) for (i, j), table in tables.items()}
 
 
 def _estimate(noisy: Counts, share: Floats, sigma: float, records: float) -> Floats:
@@ -103,15 +103,6 @@ def _estimate(noisy: Counts, share: Floats, sigma: float, records: float) -> Flo
 def one_way_of(tables: dict[Pair, Floats], number: int) -> list[Floats]:
     """The tables of one attribute that those of two have; of an attribute with the next one, and of the last."""
     return [np.asarray(tables[i, i + 1].sum(1) if i + 1 < number else tables[i - 1, i].sum(0)) for i in range(number)]
-
-
-def _brought(table: Floats, rows: Floats, columns: Floats) -> Floats:
-    """A table with these sums of its rows and columns, about."""
-    found = table
-    for _ in range(SWEEPS):
-        found = found * _ratio(rows, found.sum(1))[:, None]
-        found = found * _ratio(columns, found.sum(0))
-    return found
 
 
 def _ratio(wanted: Floats, found: Floats) -> Floats:

@@ -44,7 +44,10 @@ def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
     require_one_curator(plan)
     if plan.discovery is not None:
         spec = change(plan.spec, {"schema": plan.spec.presumed.model_dump(mode="json"), "discover": None})
-        return (_found_claim(plan), *claims(replace(plan, spec=spec, discovery=None)))
+        # the counts from which values and bounds are found: of columns of numbers two histograms and their steps
+        name = f"values and bounds of {len(plan.spec.undeclared)} columns"
+        found = Claim.of(name, partial(_found, plan), (0, 1), epsilon=plan.epsilon, delta=plan.delta)
+        return (found, *claims(replace(plan, spec=spec, discovery=None)))
     copies, schema = plan.spec.records_of_a_unit, plan.spec.table
     claim = model_claim(
         schema, plan.choices, accuracy_mu=plan.accuracy_mu, epsilon=plan.epsilon, delta=plan.delta, copies=copies
@@ -54,12 +57,6 @@ def claims(plan: SynthesisPlan) -> tuple[Claim, ...]:
         absent = partial(_with_regressions, plan, claim.absent, table)
         claim = replace(claim, absent=absent, present=partial(_with_regressions, plan, claim.present, joined))
     return (claim, _folder_claim(plan)) if plan.spec.output.measurements else (claim,)
-
-
-def _found_claim(plan: SynthesisPlan) -> Claim:
-    """The counts from which values and bounds are found: of columns of numbers two histograms and their steps."""
-    name = f"values and bounds of {len(plan.spec.undeclared)} columns"
-    return Claim.of(name, partial(_found, plan), (0, 1), epsilon=plan.epsilon, delta=plan.delta)
 
 
 def _found(plan: SynthesisPlan, record: int, noise: Noise) -> Floats:

@@ -17,11 +17,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 from dpdist.data.arrow import ArrowRecords
-from dpdist.data.operators import table_counts_operator
 from dpdist.data.table import Table
 from dpdist.families.base.attempt import Attempt
-from dpdist.families.base.graph import table_pass
-from dpdist.families.base.values import named_values, noisy_counts
+from dpdist.families.base.values import bin_counts, named_values, noisy_counts
 from dpdist.families.synthesis.discovery import SHARES, Discovery
 from dpdist.families.synthesis.ranges import CLEAR, GAPS, LEAST_CELLS, STEPS, Range
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
@@ -95,7 +93,7 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
     wide: list[Range] = []
     outside = dict[str, tuple[float, float]]()
     if numbers:
-        exact = _split(spec.table, numbers, _counts(attempt, spec.table, numbers))
+        exact, _ = bin_counts(attempt, table, numbers)
         groups = [_groups(spec.attribute(name), rows / noise.cells) for name in numbers]
         has_missing = [spec.attribute(name).missing_code is not None for name in numbers]
         exact = [own if has else np.append(own, 0) for own, has in zip(exact, has_missing, strict=True)]
@@ -116,8 +114,9 @@ def _found(attempt: DiscoveringAttempt) -> Discovered:
         deviation = noise.fine(len(wide), len(numbers))
         wide = [replace(one, deviation=deviation) for one in wide]
         fine = Schema(attributes=tuple(one.refined() for one in wide))
-        cells = noisy("fine", _counts(attempt, fine, fine.names), deviation)
-        for one, own in zip(wide, _split(fine, fine.names, cells), strict=True):
+        parts, _ = bin_counts(attempt, attempt.read_by(fine), fine.names)
+        split = np.split(noisy("fine", np.concatenate(parts), deviation), np.cumsum([*map(len, parts)])[:-1])
+        for one, own in zip(wide, split, strict=True):
             made[one.name] = one.attribute(own[:-1])
             outside |= one.outside(rows, own)
     schema = _known(spec.table, made)
@@ -155,22 +154,6 @@ def _again(attempt: DiscoveringAttempt, found: Schema, records: int, others: int
         return plan.error_at(found, math.sqrt(left - again**2), records) + in_pairs * lost
 
     return min((noise.again * math.sqrt(step / SHARES) for step in range(SHARES + 1)), key=error)
-
-
-def _counts(attempt: DiscoveringAttempt, schema: Schema, names: Sequence[str]) -> Counts:
-    """The one-way tables of some attributes, one after another; no policy refuses a record."""
-    places = [schema.names.index(name) for name in names]
-    counting = table_counts_operator(schema.cardinalities, [(place,) for place in places])
-    table = attempt.records if schema == attempt.spec.table else attempt.read_by(schema)
-    with attempt.stage("counting bins") as progress:
-        graph = table_pass(attempt.executor, table, counting, name="counting-bins")
-        counts: Counts = attempt.executor.compute([graph], progress=progress)[0][0]
-    return counts
-
-
-def _split(schema: Schema, names: Sequence[str], counts: Counts) -> list[Counts]:
-    sizes = [schema.attributes[schema.names.index(name)].cardinality for name in names]
-    return np.split(counts, np.cumsum(sizes)[:-1])
 
 
 def _groups(given: Attribute, records: float) -> Counts:

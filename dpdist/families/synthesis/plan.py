@@ -18,7 +18,7 @@ from dpdist.errors import SpecError
 from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.plan import EventPlan, Needs, core_seconds
 from dpdist.families.synthesis.discovery import Discovery, lost_by
-from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of, regression_deviation
+from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of, sensitivity
 from dpdist.families.synthesis.series import facts_of
 from dpdist.families.synthesis.spec import PRESUMED_VALUES, WholeSynthesisSpec
 from dpdist.federated.plan import SummedPlan
@@ -321,7 +321,8 @@ def _planned(spec: WholeSynthesisSpec, event: Event, mu: float) -> SynthesisPlan
     forecast.refuse_undrawable(choices, sizes)
     if regressions := spec.parsed_regressions:
         largest = max(len(regression.names) for regression in regressions)
-        deviation = regression_deviation(len(regressions), largest, mu=regression_mu)
+        of_step = regression_mu / math.sqrt(forecast.ROUNDED * len(regressions) / min(STEPS))
+        deviation = sensitivity(largest) / of_step
         forecast.check_deviation("privacy.regression_share", deviation)
     if accuracy_mu:
         forecast.check_deviation("privacy.accuracy_share", max(deviations(sizes, mu=accuracy_mu).values()))
@@ -355,12 +356,12 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
         found = replace(found, coarse=(*found.coarse, model_choices.SECOND_COPY))
     if spec.federated is not None:
         found = model_choices.with_sums(replace(found, mu=mu))
-    if not draws_at_most(found, sizes) * SAMPLER_DELTA <= _LOST * spec.privacy.delta:
-        found = model_choices.without_triples(found)
     if spec.model.prior:
         found = model_choices.with_prior(found, m)
     elif _earlier(spec):
-        found = model_choices.with_evidence(found, m)
+        found = model_choices.with_evidence(found, sizes, records=spec.expected_records)
+    if not draws_at_most(found, sizes) * SAMPLER_DELTA <= _LOST * spec.privacy.delta:
+        found = model_choices.without_triples(found)
     own = spec.model.model_dump(exclude_none=True, include={"rounds", "balance"})
     found = replace(found, priorities=priorities_of(spec), **own)
     return found if spec.federated is not None else model_choices.with_high(found, sizes)

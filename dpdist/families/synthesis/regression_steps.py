@@ -31,7 +31,6 @@ import numpy as np
 from dpdist.accuracy.measured import DEPENDENT, check_rank, newton
 from dpdist.data.operators import Operator
 from dpdist.errors import SpecError
-from dpdist.model.forecast import ROUNDED
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.privacy.portable import exp
 from dpdist.spec.conditions import Condition
@@ -85,7 +84,7 @@ class Score:
     def contributions(self, codes: Codes) -> Counts:
         """The vectors, clipped and rounded to integers."""
         found = self.vectors(codes)
-        found *= shortened(norms(found))
+        found *= np.minimum(1.0, GRID / np.maximum(norms(found), 1.0))  # none is longer than `GRID`
         return np.rint(found, out=found).astype(np.int64)
 
     def total(self, codes: Codes) -> Counts:
@@ -102,11 +101,6 @@ def norms(vectors: Floats) -> Floats:
     for row in vectors:
         squares += row * row
     return np.sqrt(squares)
-
-
-def shortened(norms: Floats) -> Floats:
-    """What vectors of these norms are multiplied by, so that none is longer than `GRID`."""
-    return np.minimum(1.0, GRID / np.maximum(norms, 1.0))
 
 
 def scores_operator(scores: Sequence[Score]) -> Operator:
@@ -325,8 +319,3 @@ def _rounded(numbers: Floats) -> Floats:
 def draws_of(regressions: Sequence[Regression]) -> int:
     """Keyed draws of the measurement."""
     return len(STEPS) * sum(len(regression.names) for regression in regressions)
-
-
-def regression_deviation(regressions: int, coefficients: int, *, mu: float) -> float:
-    """The largest deviation of the steps of this many declared regressions, which are mu-GDP together."""
-    return sensitivity(coefficients) * math.sqrt(ROUNDED * regressions / min(STEPS)) / mu

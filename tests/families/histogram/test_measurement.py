@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from functools import reduce
 from itertools import combinations, pairwise
 from math import prod
 from typing import Any
@@ -17,7 +18,7 @@ from dpdist.errors import AccountingError, SpecError
 from dpdist.families.base.calibration import Mechanism, add_noise, deviation
 from dpdist.families.histogram import counts as counts_module
 from dpdist.families.histogram import measurement
-from dpdist.families.histogram.counts import CountPlan, Query, block_counts, histograms, tables_of_blocks
+from dpdist.families.histogram.counts import CountPlan, Query, histogram_operator, histograms
 from dpdist.families.histogram.measurement import Measurement, plan_measurement, resolve_shares, sampler_delta
 from dpdist.privacy import accountant
 from dpdist.privacy.events import Composed
@@ -202,11 +203,10 @@ def test_any_chunking_gives_the_same_bits(
     edges = [0, *sorted(cuts), len(codes[0])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counts_module, "BLOCK_CELLS", block_cells)
-        patch.setattr(counts_module, "CHUNK_ROWS", chunk)
-        counts_module._cover.cache_clear()
-        parts = [block_counts([c[a:b] for c in codes], plan) for a, b in pairwise(edges)]
-        pieces = tables_of_blocks(sum(parts[1:], start=parts[0]), plan)
-    counts_module._cover.cache_clear()
+        patch.setattr(data_count, "CHUNK_ROWS", chunk)
+        operator = histogram_operator(plan)
+        parts = [operator.chunk([c[a:b] for c in codes]) for a, b in pairwise(edges)]
+        pieces = operator.finish(reduce(operator.combine, parts))
     for one, other in zip(whole, pieces, strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -16,7 +16,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,11 +145,11 @@ def fold_counts(method: Method, key: KeyRef, block: Block, start: int) -> CellCo
     )
 
 
-def add_counts(parts: Sequence[CellCounts]) -> CellCounts:
-    """Counts of several blocks together."""
-    return tuple(
-        tuple(reduce(operator.add, column) for column in zip(*party, strict=True)) for party in zip(*parts, strict=True)
-    )
+def added(parts: Sequence[Any]) -> Any:
+    """Arrays of several blocks together, in tuples of any depth."""
+    if isinstance(parts[0], tuple):
+        return tuple(map(added, zip(*parts, strict=True)))
+    return reduce(operator.add, parts)
 
 
 def fit_marginals(method: Method, counts: CellCounts) -> tuple[tuple[Marginal, ...], ...]:
@@ -170,11 +170,6 @@ def block_scores(method: Method, marginals: Sequence[Sequence[Marginal]], block:
         first_stage.score_sums(block[0][rows][:, made], [known[i] for i in made])
         for rows, known in zip(parties, marginals, strict=True)
     )
-
-
-def add_scores(parts: Sequence[tuple[Counts, ...]]) -> tuple[Counts, ...]:
-    """Sums of several blocks together."""
-    return tuple(reduce(operator.add, party) for party in zip(*parts, strict=True))
 
 
 def synthetic_rows(method: Method, inputs: InputDistribution, key: KeyRef, block: Block, number: int) -> Floats:
@@ -270,11 +265,6 @@ class ResponsesDisclosed(Disclosed):
     """The same of the response: `near` are rows whose response is near the original one."""
 
     FILE: ClassVar[str] = "response.json"
-
-
-def lower_alphas(method: Method, most: float) -> tuple[float, ...]:
-    """The alphas for which the responses are looked at: tenths below the one that the inputs allow, and that one."""
-    return (*(i / 10 for i in range(10) if i / 10 < most and method.alpha is None), most)
 
 
 def responses_disclosed(
