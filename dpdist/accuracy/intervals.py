@@ -261,18 +261,13 @@ class CellErrors:
         accuracy = self.accuracy
         estimate = at_scale(counts, records=accuracy.records, released=accuracy.released).astype(np.float64)
         below, above = self.reaches(attributes, counts, confidence=confidence)
-        low, high = estimate - below, estimate + above
         if measured is not None:
             noisy, sigma = measured
             known = NormalDist().inv_cdf(0.5 + confidence / 2) * sigma
             better = sigma * 1.96 < self.surely(attributes, counts)
-            below, above = at_least(below, known), at_least(above, known)
-            low, high = (
-                np.where(better, noisy - known, estimate - below),
-                np.where(better, noisy + known, estimate + above),
-            )
+            below, above = (np.where(better, known, at_least(side, known)) for side in (below, above))
             estimate = np.where(better, noisy, estimate)
-        return Interval(estimate, np.maximum(low, 0), np.maximum(high, 0))
+        return Interval(estimate, np.maximum(estimate - below, 0), np.maximum(estimate + above, 0))
 
     def within(self, order: int, *, confidence: float = 0.95) -> float:
         """The share of the table within which cells above `SMALL` are, in this many of them; NaN where none is."""

@@ -187,13 +187,6 @@ def _names(names: list[str]) -> list[str]:
     return made
 
 
-def exported(uri: str, to: str, path: Path | None, **options: Any) -> Path:
-    """As `export`, of the release at an address. Raises VerificationFailed: it is damaged."""
-    from dpdist.api.calls import open_release
-
-    return export(open_release(uri, **options), to, path)
-
-
 def write_rds(path: Path, table: pa.Table, told: Mapping[str, Mapping[str, str]]) -> None:
     """Write a table as a data frame. `told` has texts of columns, such as ``label``. Raises OSError: it cannot."""
     with path.open("xb") as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -48,20 +49,31 @@ def ledger_create(
     ledger: LedgerUrl = DEFAULT_LEDGER,
 ) -> None:
     """Enter a data set with its budget or contract."""
+    from dpdist.ledger import Books
+    from dpdist.spec.contract import Contract
+    from dpdist.spec.unit import adjacency_words
+
     if contract is not None:
         if epsilon or delta or allow or pml:
             raise SpecError("--contract: the contract says the caps and the guarantees; leave the other options out")
-        _create_from_contract(dataset, contract, ledger)
-        return
-    if epsilon is None or delta is None:
+        read = Contract.from_yaml(contract)
+        create = partial(Books.create_from_contract, name=dataset, contract=read)
+        terms = (
+            f"epsilon at most {upwards(read.epsilon)}, delta at most {upwards(read.delta)}, "
+            f"{adjacency_words(read.protected)}; its contract admits an input once it is checked: "
+            f"dpdist contract check --dataset {dataset}"
+        )
+    elif epsilon is None or delta is None:
         raise SpecError("give --epsilon and --delta, or --contract")
-    kinds = tuple(allow or ("dp",))
+    else:
+        kinds = tuple(allow or ("dp",))
+        create = partial(Books.create_dataset, name=dataset, epsilon=epsilon, delta=delta, guarantees=kinds, pml=pml)
+        leakage = f"; pointwise maximal leakage at most {pml} nats" if pml else ""
+        terms = f"epsilon at most {epsilon}, delta at most {delta}, add/remove adjacency{leakage}"
     with open_ledger(ledger, create=True) as opened:
-        opened.create_dataset(dataset, epsilon=epsilon, delta=delta, guarantees=kinds, pml=pml)
+        create(opened)
         signed = _identity_lines(opened, dataset)
-    leakage = f"; pointwise maximal leakage at most {pml} nats" if pml else ""
-    line = f"data set {dataset}: epsilon at most {epsilon}, delta at most {delta}, add/remove adjacency{leakage}"
-    say(folded("\n".join([line, *signed])))
+    say(folded("\n".join([f"data set {dataset}: {terms}", *signed])))
 
 
 @ledger_app.command("identity")
@@ -112,22 +124,6 @@ def _identity_lines(opened: Books, dataset: str) -> list[str]:
             raise LedgerError(f"the public key cannot be written to {path} ({error.strerror})") from None
         lines.append(f"public key for readers: {path}")
     return lines
-
-
-def _create_from_contract(dataset: str, path: Path, ledger: str) -> None:
-    from dpdist.spec.contract import Contract
-    from dpdist.spec.unit import adjacency_words
-
-    read = Contract.from_yaml(path)
-    with open_ledger(ledger, create=True) as opened:
-        opened.create_from_contract(dataset, read)
-        signed = _identity_lines(opened, dataset)
-    line = (
-        f"data set {dataset}: epsilon at most {upwards(read.epsilon)}, delta at most {upwards(read.delta)}, "
-        f"{adjacency_words(read.protected)}; its contract admits an input once it is checked: "
-        f"dpdist contract check --dataset {dataset}"
-    )
-    say(folded("\n".join([line, *signed])))
 
 
 @ledger_app.command("show")

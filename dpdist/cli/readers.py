@@ -225,9 +225,11 @@ def export(
     out: Annotated[Path | None, typer.Option(help="File to write; default: the name of the release.")] = None,
 ) -> None:
     """Write a release as one file, with its labels."""
-    from dpdist.api.export import exported
+    from dpdist.api.calls import open_release
+    from dpdist.api.export import export as write
 
-    say(str(exported(place.release, to, out, public_key=place.key, storage_options=place.options)))
+    release = open_release(place.release, public_key=place.key, storage_options=place.options)
+    say(str(write(release, to, out)))
 
 
 @reads

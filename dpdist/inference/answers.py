@@ -253,17 +253,10 @@ class _Table:
         ])  # fmt: skip
         return np.where(counts > rest, found[[1, 0, 2]], found)
 
-    def cells(self) -> tuple[Floats, tuple[Floats, Floats] | None]:
+    def cells(self) -> tuple[Floats, Floats | None]:
         """The estimate of each cell, and how far its interval reaches below and above it."""
-        if self.errors is None:
-            return self.counts, None
-        below, above, most = self._halves
-        if self.measured is None:
-            return self.counts, (below, above)
-        noisy, known = self.measured[0], self.measured[1] * NORMAL_95
-        better = known < most
-        reaches = tuple(np.where(better, known, at_least(reach, known)) for reach in (below, above))
-        return np.where(better, noisy, self.counts), (reaches[0], reaches[1])
+        every = np.arange(len(self.counts))
+        return self.totals(self.sums(np.ones(len(every), bool), every, len(every)))
 
     def total(self, mask: Mask) -> tuple[float, tuple[float, float] | None]:
         """The estimate of the sum of some cells, and how far its interval reaches below and above it."""

@@ -194,8 +194,5 @@ def against_law(plan: Plan, *, records: int, runs: int) -> dict[str, list[Covere
 def _mean(same: Sequence[Covered]) -> Covered:
     """The mean of the same figures of several releases, by their numbers of estimates."""
     weights = [one.number for one in same]
-    coverage, naive, width = (
-        float(np.average([getattr(one, name) for one in same], weights=weights))
-        for name in ("coverage", "naive", "width")
-    )
-    return Covered(same[0].of, sum(weights), coverage, naive, width)
+    figures = np.average([(one.coverage, one.naive, one.width) for one in same], axis=0, weights=weights)
+    return Covered(same[0].of, sum(weights), *figures.tolist())

@@ -283,11 +283,8 @@ class ErrorField:
 
 def _gram(counts: PairCounts) -> Floats:
     """Numbers of records with each two values."""
-    m = len(counts.cardinalities)
-    blocks = [
-        [np.diag(counts.single(i)) if i == j else counts.pair(i, j) if i < j else counts.pair(j, i).T for j in range(m)]
-        for i in range(m)
-    ]
+    m = range(len(counts.cardinalities))
+    blocks = [[np.diag(counts.single(i)) if i == j else counts.pair(i, j) for j in m] for i in m]
     return np.asarray(np.block(blocks), np.float64)
 
 

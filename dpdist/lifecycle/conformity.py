@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dpdist.cluster.executor import Executor, InProcess
 from dpdist.data.inputs import Files, Input, source_of
-from dpdist.data.operators import Operator
+from dpdist.data.operators import table_counts_operator
 from dpdist.data.records import Opened
 from dpdist.data.report import RowReport, check, check_weights
 from dpdist.data.source import FoundFile, TableSource, beginnings, find_files, fingerprint_of, would_find
@@ -42,7 +38,7 @@ from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
     from dpdist.families.base.plan import Plan
-    from dpdist.privacy.arrays import Codes
+    from dpdist.privacy.arrays import Counts
     from dpdist.spec.release import ReleaseSpec
 
 
@@ -102,9 +98,9 @@ def check_input(
         table = WeightedRecords(table, contract.weight, once=True)
     if unit is not None:  # how many are kept does not depend on the key; minima by value are of one choice
         table = bounded(executor, located, at_most=unit.at_most, key=KeyRef.fixed(secrets.token_hex(32)))
-    names = contract.table.names
-    counted = {names.index(name): contract.table.attributes[names.index(name)].cardinality for name in contract.minima}
-    operator = Operator(name="classes", chunk=partial(_counts, sizes=counted), combine=_added)
+    places = [contract.table.names.index(name) for name in contract.minima]
+    sizes = [a.cardinality if a.name in contract.minima else 1 for a in contract.table.attributes]
+    operator = table_counts_operator(sizes, [(place,) for place in places])
     counts, report = executor.compute([table_pass(executor, table, operator, name="check")])[0]
     if source.fingerprint != located.fingerprint:
         raise ReleaseConflict("the files changed while they were read: leave them alone, and check them again")
@@ -140,20 +136,11 @@ def admit(
             ledger.admit_input(dataset, fingerprint=together, months=months, **how)
 
 
-def _counts(codes: Codes, sizes: Mapping[int, int]) -> dict[int, NDArray[np.int64]]:
-    return {column: np.bincount(codes[column], minlength=size).astype(np.int64) for column, size in sizes.items()}
-
-
-def _added(a: dict[int, NDArray[np.int64]], b: dict[int, NDArray[np.int64]]) -> dict[int, NDArray[np.int64]]:
-    return {column: a[column] + b[column] for column in a}
-
-
 def check_records(schema: Schema, given: Input, executor: Executor) -> Conformity:
     """Read an input once and compare its records with a schema. Raises DataError: it cannot be read."""
     opened = given.open(schema)
     (table,) = opened.on(executor).sides
-    operator = Operator(name="rows", chunk=partial(_counts, sizes={}), combine=_added)
-    _, report = executor.compute([table_pass(executor, table, operator, name="check")])[0]
+    _, report = executor.compute([table_pass(executor, table, table_counts_operator((), ()), name="check")])[0]
     return Conformity(table.fingerprint, tuple(_of_policies(report, schema, None)), report.confidential(schema))
 
 
@@ -198,14 +185,15 @@ def _of_numbers(report: RowReport, contract: Contract, months: int) -> list[str]
     return problems
 
 
-def _of_classes(counts: Mapping[int, NDArray[np.int64]], contract: Contract) -> list[str]:
-    problems = []
+def _of_classes(counts: Counts, contract: Contract) -> list[str]:
+    problems, start = [], 0
     for name, minima in contract.minima.items():
-        place = contract.table.names.index(name)
-        values = list(map(str, contract.table.attributes[place].values or ()))
+        attribute = contract.table.attributes[contract.table.names.index(name)]
+        values = list(map(str, attribute.values or ()))
         for value, least in minima.items():
-            if counts[place][values.index(value)] < least:
+            if counts[start + values.index(value)] < least:
                 problems.append(f"minima.{name}: fewer records have the value {value!r} than declared")
+        start += attribute.cardinality
     return problems
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpdist.data.inputs import Input
-from dpdist.errors import DpdistError, LedgerError, OutputExists, ReleaseConflict
+from dpdist.errors import DpdistError, OutputExists, ReleaseConflict
 from dpdist.families.base.attempt import Attempt
 from dpdist.ledger import Books, Charge
 from dpdist.ledger.keys import PUBLIC_INPUT
@@ -169,7 +169,7 @@ class Publication:
         """
         output, mine = self.output, reserved.id.encode()
         claimed = output.write_exclusive(CLAIM, mine)
-        if claimed != mine and self._has_ended(claimed.decode(errors="replace")):
+        if claimed != mine and self.ledger.ended(claimed.decode(errors="replace")):
             output.delete(CLAIM)
             claimed = output.write_exclusive(CLAIM, mine)
         if claimed != mine:
@@ -177,12 +177,6 @@ class Publication:
                 f"{output.uri} is claimed by another release (file {CLAIM}): choose another output.path, or "
                 "delete that file if the other release was given up"
             )
-
-    def _has_ended(self, attempt: str) -> bool:
-        """Whether this ledger knows the attempt and will never let it publish."""
-        with suppress(LedgerError):
-            return self.ledger.attempt(attempt).state in ("void", "abandoned")
-        return False
 
     def _log(self, message: str, reserved: Charge) -> None:
         log.info(message, extra={"release": self.spec.name, "dataset": self.spec.dataset, "attempt": reserved.id})

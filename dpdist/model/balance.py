@@ -164,6 +164,8 @@ def balance(
         pays = cost_a[worst[:pairs]] > cost_b[best[:pairs]]
         worst, best = worst[:pairs][pays], best[:pairs][pays]
         if not len(worst):
+            if len(a) == len(inside) and len(b) == len(outside):
+                break  # of all exchanges none pays
             continue
         leaving, entering = inside[a[worst]], outside[b[best]]
         excess += (pool.counts(entering) - pool.counts(leaving)) << CELL_BITS

@@ -28,8 +28,9 @@ MOST_ROUNDS = 5000  # rounds of balancing at most
 _ROUNDS = 4  # of them: each is a message of every client
 GRIDS = 0.12  # share of the small tables of all pairs that pairs are picked from, where no distance may be seen
 
-# share of the tables of all triples; those of pairs, which these make more precise, have so much less
-_TRIPLES = 0.3
+# share of the tables of all triples, alone and with earlier releases; those of pairs, which these make more precise,
+# have so much less. A third of the share tells most of what triples tell, and earlier releases are asked for pairs
+_TRIPLES, _TRIPLES_BESIDE = 0.3, 0.1
 _POOLS = 2  # parts of the pool where triples are measured: one has more noise of sampling than they have
 # parts of the share of a round that tables of small sets and their picks may take, how many are measured at most in a
 # round, and in which of the last rounds
@@ -47,8 +48,9 @@ _ONE_WAY_ONLY |= {"one_way": 0.3, "one_way_again": 0.7}
 
 _AGAIN = 0.01  # with earlier releases: share of the second one-way tables
 _MANY = 300  # pairs of attributes beyond which the fits take most of the time: fewer rounds, and no raking
-# triples are measured where there are ten, and the records are 100,000 deviations of the noise of a single count
-_FEWEST_TRIPLES, _RESOLVED = 10, 100_000
+# triples are measured where there are ten, and the records are this many times their share in deviations of the noise
+# of a single count: what they cost pairs is in proportion to both
+_FEWEST_TRIPLES, _RESOLVED = 10, 1_000_000 / 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,16 +145,16 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, raking: boo
     return found
 
 
-def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:
+def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: int, share: float = _TRIPLES) -> Choices:
     """With triples on groups of values, as many that a mean cell of the merged tables holds as many records as the
     deviation of its noise: finer ones lose less than their noise adds. None where records are few.
     """
     number = len(halves_of(cardinalities)[0])
-    if number < _FEWEST_TRIPLES or records * choices.mu < _RESOLVED:
+    if number < _FEWEST_TRIPLES or records * choices.mu < _RESOLVED * share:
         return choices
-    groups = round((records * choices.mu * math.sqrt(_TRIPLES / number)) ** (1 / 3))
-    choices = replace(with_sums(choices), pool_parts=_POOLS, iterations=(45,), sweeps=5, triples=_TRIPLES)
-    return replace(choices, rake=choices.rake - _TRIPLES, triple_tables=number, triple_groups=groups)
+    groups = round((records * choices.mu * math.sqrt(share / number)) ** (1 / 3))
+    choices = replace(with_sums(choices), pool_parts=_POOLS, iterations=(45,), sweeps=5, triples=share)
+    return replace(choices, rake=choices.rake - share, triple_tables=number, triple_groups=groups)
 
 
 def with_high(choices: Choices, cardinalities: Sequence[int]) -> Choices:
@@ -169,18 +171,20 @@ def without_triples(choices: Choices) -> Choices:
     return replace(choices, triples=0.0, triple_tables=0, triple_groups=0, rake=rake)
 
 
-def with_evidence(choices: Choices, attributes: int) -> Choices:
+def with_evidence(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:
     """The choices with earlier releases: a tree needs no share, and their pairs may have half of the cells. Where all
-    pairs are measured, these have nearly everything, as the model is known, and any number of records is balanced.
+    pairs are measured, these and triples have nearly everything, as the model is known, and any number of records is
+    balanced.
     """
     if choices.rake:
-        choices = without_triples(choices)  # they would make pairs more precise, which earlier releases do already
+        choices = replace(without_triples(choices), iterations=(45,))
+        choices = _with_triples(choices, cardinalities, records=records, share=_TRIPLES_BESIDE)
         freed = choices.tree + choices.pairs + choices.picks + choices.misfit + choices.one_way_again - _AGAIN
         changes: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks", "misfit"), 0.0) | {"one_way_again": _AGAIN}
-        changes |= {"rounds": 0, "sweeps": 2 * choices.sweeps, "prior_cells": choices.cells // 2}
+        changes |= {"sweeps": 2 * choices.sweeps, "prior_cells": choices.cells // 2}
         rake, balance = choices.rake + freed, Choices.balance  # for its speed a large release alone is not balanced
         return replace(choices, rake=rake, balance=balance, **changes)
-    of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1)) * bool(choices.tree)
+    of_tree = math.ceil((len(cardinalities) - 1) / max(choices.rounds, 1)) * bool(choices.tree)
     return replace(
         choices,
         tree=0.0,

@@ -23,8 +23,9 @@ from dpdist.privacy.noise import Noise
 from dpdist.spec.conditions import Mask
 
 _CELLS = 1 << 24  # cells of the largest factor that is held for the rows of a batch, about
-_AT_ONCE = 1 << 16  # cells that are multiplied and summed at a time: they stay in the cache
+_AT_ONCE = 1 << 15  # cells that are multiplied and summed at a time: they stay in the cache
 _LOOKED_AT = 1 << 12  # rows whose groups choose the order
+_FEW = 1 << 8  # rows that admit the same codes are drawn with others where they are fewer
 _MIXED = np.uint64(0x9E3779B97F4A7C15)  # groups of several factors are one number, for nearly all different
 
 
@@ -49,6 +50,13 @@ class _Factor:
         sizes = dict(zip(self.scope, self.table.shape[1:], strict=True))
         table = np.ascontiguousarray(self.table[groups].transpose([0, *(1 + k for k in order)]))
         return group, table.reshape(len(groups), *(sizes.get(a, 1) for a in axes))
+
+    def within(self, kept: dict[int, Counts]) -> _Factor:
+        """The factor with some codes of some attributes."""
+        table = self.table
+        for axis, a in enumerate(self.scope, 1):
+            table = table.take(kept[a], axis=axis) if a in kept else table
+        return _Factor(self.scope, table, self.group)
 
     def line(self, a: int, found: dict[int, Counts]) -> Floats:
         """For each row the factor of each value of an attribute, given those of the others."""
@@ -101,15 +109,19 @@ class Conditional:
         for i, mask in admitted.items():
             patterns, group = np.unique(mask, axis=0, return_inverse=True)
             factors.append(_Factor((self.fitted.fine[i],), self._shares(i, patterns), group.ravel()))
+        alike = _alike(factors, rows)
         factors += [_Factor(*added, group) for added, group in zip(self._factors, known.groups, strict=True)]
         factors += [_Factor(drawn, table, _index(own, codes, cards, rows)) for own, drawn, table in self._tables]
-        order, largest, alike = _elimination(factors, cards)
-        uniforms = {a: _uniforms(noise, f"{name}/{a}", rows) for a in order}
-        drawn, batch = {a: np.zeros(rows, np.int64) for a in order}, max(_CELLS // largest, 1)
-        for start in range(0, rows, batch):
-            part = alike[start : start + batch]
-            for a, column in self._drawn(order, [factor[part] for factor in factors], uniforms, part).items():
-                drawn[a][part] = column
+        drawn = {a: np.zeros(rows, np.int64) for a in {a for factor in factors for a in factor.scope}}
+        uniforms = {a: _uniforms(noise, f"{name}/{a}", rows) for a in drawn}
+        for some, kept in alike:
+            of_some = [factor.within(kept)[some] for factor in factors]
+            order, largest, near = _elimination(of_some)
+            for start in range(0, len(some), batch := max(_CELLS // largest, 1)):
+                part = near[start : start + batch]
+                found = self._drawn(order, [factor[part] for factor in of_some], uniforms, some[part])
+                for a, codes_of in found.items():
+                    drawn[a][some[part]] = kept[a][codes_of] if a in kept else codes_of
         return [
             self._values(i, drawn[self.fitted.fine[i]], admitted.get(i), noise, name)
             for i in range(self.given, len(self.fitted.fine))
@@ -127,9 +139,9 @@ class Conditional:
             if any(len(factor.scope) > 1 for factor in bucket):
                 factors.append(_summed(a, bucket))
         for a, bucket in zip(reversed(order), reversed(buckets), strict=True):
-            line = np.ones((len(rows), self.fitted.cardinalities[a]))
+            line = np.ones((len(rows), 1))
             for factor in bucket:
-                line *= factor.line(a, found)
+                line = line * factor.line(a, found)
                 top = line.max(1, keepdims=True)  # of many small factors, nothing would be left
                 line /= np.where(top > 0, top, 1)
             if (none := line.sum(1) <= 0).any():  # where the model has nothing, what is admitted
@@ -162,11 +174,25 @@ class Conditional:
         return values
 
 
-def _elimination(factors: Sequence[_Factor], cards: Sequence[int]) -> tuple[list[int], int, Counts]:
+def _alike(admitted: Sequence[_Factor], rows: int) -> list[tuple[Counts, dict[int, Counts]]]:
+    """Rows that admit the same codes, and these codes of each attribute; few rows are with those that admit all."""
+    if not admitted:
+        return [(np.arange(rows), {})]
+    key, groups = _paired([factor.group for factor in admitted])
+    many = np.bincount(key) >= _FEW
+    found: list[tuple[Counts, dict[int, Counts]]] = [(np.flatnonzero(~many[key]), {})]
+    for k in np.flatnonzero(many):
+        kept = {f.scope[0]: np.flatnonzero(f.table[g[k]] > 0) for f, g in zip(admitted, groups, strict=True)}
+        found.append((np.flatnonzero(key == k), kept))
+    return [(some, kept) for some, kept in found if len(some)]
+
+
+def _elimination(factors: Sequence[_Factor]) -> tuple[list[int], int, Counts]:
     """An order of the attributes that are drawn in which they are summed out with few operations: the one that takes
     the fewest, for all groups of some of the rows, comes first. And the most cells of a sum, and an order of the rows
     in which those that are in one group of the dearest sum follow each other.
     """
+    cards = {a: size for f in factors for a, size in zip(f.scope, f.table.shape[1:], strict=True)}
     left, largest = [({*f.scope}, f.group.astype(np.uint64)) for f in factors], 1
     found, done = dict[int, tuple[int, set[int], NDArray[np.uint64]]](), list[tuple[int, int, NDArray[np.uint64]]]()
     step = max(len(factors[0].group) // _LOOKED_AT, 1)
@@ -196,13 +222,16 @@ def _summed(a: int, bucket: Sequence[_Factor]) -> _Factor:
     group, pairs = _paired([group for group, _ in parts])
     sizes = np.broadcast_shapes(*(table.shape[1:] for table in tables))
     found, step = np.empty((len(pairs[0]), *sizes[1:])), max(_AT_ONCE // prod(sizes), 1)
+    product = np.empty((step, *sizes))
     for start in range(0, len(found), step):
-        product, *others = (
-            table.take(which[start : start + step], axis=0) for which, table in zip(pairs, tables, strict=True)
+        some = slice(start, start + step)
+        one, *others = (
+            table.take(which[some], axis=0) if step > 1 else table[which[start], None]
+            for which, table in zip(pairs, tables, strict=True)
         )
         for other in others:
-            product = product * other
-        product.sum(1, out=found[start : start + step])
+            one = np.multiply(one, other, out=product[: len(found[some])])
+        one.sum(1, out=found[some])
     top = found.reshape(len(found), -1).max(1)
     found[top <= 0] = top[top <= 0] = 1
     found /= top.reshape(-1, *[1] * len(rest))

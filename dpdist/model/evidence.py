@@ -161,24 +161,13 @@ class Evidence:
         return [(now + np.sqrt(variance)) / (np.maximum(one, 0.0) + np.sqrt(variance)) for one in told]
 
     def weigh_all_pairs(self, coding: Coding, tables: Sequence[Counts], sigmas: Sequence[float]) -> None:
-        """Take the tables of pairs, and weigh them against this release's of all pairs of the table's attributes, with
-        their deviations.
+        """Take the tables of pairs, where that is to be done, and weigh them against this release's of all pairs of the
+        table's attributes, with their deviations.
         """
-        self.weigh_pairs(coding)
-        self._add_all(coding, self.pairs, tables, sigmas)
-
-    @classmethod
-    def of_pairs(cls, coding: Coding, tables: Sequence[Counts], sigmas: Sequence[float]) -> Evidence:
-        """Tables of all pairs of this release's attributes, and nothing of others."""
-        found = cls(())
-        found._add_all(coding, list(combinations(sorted(coding.fine), 2)), tables, sigmas)
-        return found
-
-    def _add_all(
-        self, coding: Coding, pairs: Sequence[Pair], tables: Sequence[Counts], sigmas: Sequence[float]
-    ) -> None:
+        if self.related and not self.pairs:
+            self.weigh_pairs(coding)
         noisy = dict(zip(combinations(range(len(coding.fine)), 2), zip(tables, sigmas, strict=True), strict=True))
-        for a, b in pairs:
+        for a, b in sorted({*self.pairs, *combinations(sorted(coding.fine), 2)}):
             i, j = coding.source[a], coding.source[b]
             counts, sigma = noisy[min(i, j), max(i, j)]
             self.add((a, b), *grouped(counts if i < j else counts.T, sigma, coding.maps[a], coding.maps[b]))
@@ -228,7 +217,7 @@ class Evidence:
         whole = [t for t in published.tables if t.step == "all pairs"]
         if whole:
             tables = [table.counts.reshape(table.shape) for table in whole]
-            self.weigh_all_pairs(self.coding(one_way), tables, [table.deviation for table in whole])
+            self.weigh_all_pairs(coding_from(published, one_way), tables, [table.deviation for table in whole])
         elif not self.is_far:
             self.weigh_pairs(coding_from(published, one_way))
             for table in published.tables:

@@ -86,11 +86,13 @@ def measure(
         choices = known.apart or choices
     coding, tables = _coded(counts, one_way, choices, known, in_rounds)
     learner = Learner(tables, coding, one_way, account, choices, rules, given=known.given)
-    if choices.pairs_first and choices.rounds and in_rounds is None and not isinstance(tables_of, SingleCounts):
+    if choices.pairs_first and choices.rounds and not isinstance(tables_of, SingleCounts):
+        if in_rounds is not None:
+            _begin(learner, None, in_rounds)
         all_pairs = _all_pairs(tables_of, choices, account, one_way, _weights(learner))
-        sharp = all_pairs.sharpened()
-        own = Evidence.of_pairs(coding, sharp.tables, sharp.sigmas.tolist())
-        learner.remember(own, most=choices.cells, rounds=choices.rounds, iterations=choices.iterations[-1])
+        own, weighed = all_pairs if evidence else all_pairs.sharpened(), evidence or Evidence(())
+        weighed.weigh_all_pairs(coding, own.tables, own.sigmas.tolist())
+        learner.remember(weighed, most=choices.cells, rounds=choices.rounds, iterations=choices.iterations[-1])
         return Measured(learner, all_pairs)
     if choices.grids:
         learner.grids = pair_grids(coding, one_way, account, choices.grids)
@@ -326,9 +328,10 @@ def learn(
         if known.evidence is None:
             pool.rake_to_pairs(learner.one_way, measured.all_pairs)
         else:
-            coding = known.evidence.coding(learner.one_way)
-            known.evidence.weigh_all_pairs(coding, measured.all_pairs.tables, measured.all_pairs.sigmas.tolist())
-            told = partial(told_by, known.evidence, coding)
+            if learner.evidence is None or not choices.rounds:
+                own_pairs = measured.all_pairs.tables, measured.all_pairs.sigmas.tolist()
+                known.evidence.weigh_all_pairs(learner.coding, *own_pairs)
+            told = partial(told_by, known.evidence, learner.coding)
             pool.rake_to_pairs(learner.one_way, measured.all_pairs, told)
         if own is not None and choices.triple_tables and isinstance(counts, Tables):
             own.rake_to_pairs(learner.one_way, measured.all_pairs)

@@ -326,7 +326,8 @@ class Learner:
         the most first; in the tree as far as it then has `most` cells. Nothing private is read.
         """
         self.evidence, self.cells = evidence, max(most, self.least_cells)
-        left = evidence.pairs
+        known = {m.attributes for m in self.measurements}
+        left = [pair for pair in evidence.pairs if pair not in known and pair not in self.outside]
         for r in range(rounds):
             scores = {pair: self._missed(pair, evidence.estimate(pair)) for pair in left}
             missed = sorted((pair for pair in left if scores[pair] > 0), key=lambda pair: (-scores[pair], pair))

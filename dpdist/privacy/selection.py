@@ -111,7 +111,7 @@ class Candidates:
 
     `top` is the largest score when the weights were last computed. They are computed again where those that are left
     sum to less than 2**124, so that a weight is right to 2**-124 of the sum, and where a larger score comes back. So
-    many picks from the same scores compute them a few times only. The scores are confidential; ``repr`` hides them.
+    many picks from the same scores compute them a few times only. The scores are confidential.
     `scores` (int64[candidates]): at least one and at most 2**26; `scale`: in units of the scores, above 0, at most
     `LARGEST_SCALE`. A float is taken as the number it is. Raises ValueError: there is no score or there are too many,
     they are not integers, or `scale` is out of range.
@@ -125,9 +125,6 @@ class Candidates:
         self._left = [True] * len(self._scores)
         self._weights_of: dict[int, list[int]] = {}  # by top: candidates that are put back bring earlier ones back
         self._weigh()
-
-    def __repr__(self) -> str:
-        return f"Candidates(<{len(self._scores)} scores hidden>)"
 
     def __len__(self) -> int:
         return len(self._scores)

@@ -144,7 +144,7 @@ def learned(
     made = replace(made, iterations=(12,), rounds=2)
     known: dict[str, Any] = {}
     if earlier:
-        made = with_evidence(made, len(CARDS))
+        made = with_evidence(made, CARDS, records=ROWS)
         known["evidence"] = Evidence((Related(kind, earlier),))
     noise = Noise(bytes([key, *bytes(30), month]))
     return learn(pair_counts(records(ROWS, month, **how), CARDS), choices=made, noise=noise, drawing=KEY, **known)
@@ -192,7 +192,7 @@ def test_a_release_begins_without_evidence_that_drifts_too_far(is_far: bool) -> 
     apart = replace(choose(CARDS, records=ROWS, mu=0.06, raking=False), iterations=(12,), rounds=2)
     known = {"evidence": Evidence((Related("part", (released,)),)), "apart": apart}
     noise = Noise(bytes(31) + bytes([9]))
-    choices = with_evidence(apart, len(CARDS))
+    choices = with_evidence(apart, CARDS, records=ROWS)
     found = learn(pair_counts(table, CARDS), choices=choices, noise=noise, drawing=KEY, **known)  # type: ignore[arg-type]
     assert known["evidence"].is_far == is_far  # type: ignore[attr-defined]
     assert any(step == "tree/tables" for step, _ in found.report["account"]) == is_far
@@ -217,7 +217,7 @@ def test_earlier_tables_of_pairs_have_the_margins_of_now() -> None:
 def test_pairs_outside_of_the_tree_come_back_when_it_may_have_more_cells() -> None:
     releases = tuple(Earlier(one.measurements, one.report["records"]) for one in (learned(0, ()), learned(1, ())))
     known = Known(evidence=Evidence((Related("previous", releases),)))
-    choices = with_evidence(choose(CARDS, records=ROWS, mu=0.06, raking=False), len(CARDS))
+    choices = with_evidence(choose(CARDS, records=ROWS, mu=0.06, raking=False), CARDS, records=ROWS)
     left = []
     for most in (600, 150_000):
         choices = replace(choices, iterations=(12,), rounds=2, cells=most, prior_cells=600)
@@ -227,18 +227,24 @@ def test_pairs_outside_of_the_tree_come_back_when_it_may_have_more_cells() -> No
     assert left[0] > left[1] == 0
 
 
-def test_where_all_pairs_are_measured_they_have_what_evidence_makes_needless() -> None:
+@pytest.mark.parametrize("triples", [0, 4])
+def test_where_all_pairs_are_measured_they_have_what_evidence_makes_needless(triples: int) -> None:
     """Pairs have weights by the model of earlier releases, and verification finds the same drift."""
     made = replace(choose(CARDS, records=10**7, mu=0.06), pool_parts=1, pool_rows=20_000, balance=0)
-    choices = with_evidence(replace(made, iterations=(12,)), len(CARDS))
-    assert (made.rake > 0.4, choices.rake > 0.8, choices.rounds, choices.balance) == (True, True, 0, 150)
+    choices = replace(with_evidence(made, CARDS, records=10**7), iterations=(12,))
+    assert (made.rake > 0.4, choices.rake > 0.8, choices.balance, choices.triple_tables) == (True, True, 150, 0)
     assert choices.spends == pytest.approx(made.spends)
+    if triples:
+        choices = replace(choices, rake=choices.rake - 0.1, triples=0.1, triple_tables=triples, triple_groups=3)
     releases = tuple(Earlier(one.measurements, one.report["records"]) for one in (learned(0, ()), learned(1, ())))
     related = (Related("sum", releases),)
     table = [np.concatenate(columns) for columns in zip(records(ROWS, 0), records(ROWS, 1), strict=True)]
     known, noise = Evidence(related), Noise(bytes(31) + bytes([8]))
-    found = learn(pair_counts(table, CARDS), choices=choices, noise=noise, drawing=KEY, evidence=known)
-    assert {step for step, _ in found.report["account"]} == {"one-way", "one-way/again", "all pairs"}
+    counts = Tables.counted(table, CARDS) if triples else pair_counts(table, CARDS)
+    found = learn(counts, choices=choices, noise=noise, drawing=KEY, evidence=known)
+    assert {step for step, _ in found.report["account"]} == {
+        "one-way", "one-way/again", "all pairs", *["triples"] * bool(triples),
+    }  # fmt: skip
     cells = {t.attributes: t.deviation for t in found.measurements.tables if t.step == "all pairs"}
     assert cells[2, 3] < cells[0, 1]
     assert Evidence(related).repeated(found.measurements) == found.report["drift"]
@@ -357,7 +363,7 @@ def test_no_neighbour_of_a_series_loses_more_than_is_charged() -> None:
         related = Related("previous", (made[0],)) if period == 1 else Related("sum", tuple(made[:2]))
         known = Known(evidence=Evidence((related,))) if period else Known()
         account = Replayed(mu, Noise(bytes(31) + bytes([period])), before)
-        choices = with_evidence(choices, 3) if period else choices
+        choices = with_evidence(choices, cards, records=len(table[0])) if period else choices
         found = model.learn(pair_counts(table, cards), account, choices=choices, drawing=KEY, known=known)
         return account, Earlier(found.measurements, found.report["records"])
 

@@ -284,6 +284,21 @@ def test_draws_are_those_of_the_joint_table(fitted: Fitted, given: int) -> None:
     assert np.abs(counts / ROWS - expected).max() < 6 * 0.5 / np.sqrt(ROWS)
 
 
+def test_rows_that_admit_other_values_are_drawn_from_these(fitted: Fitted) -> None:
+    joint = fitted.conditionals()[1, 2, 3]
+    masks = np.array([[1, 1, 0, 1, 0, 0], [1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 1, 0, 1, 0, 0]], bool)
+    group = np.repeat(np.arange(4), [ROWS, ROWS, ROWS, 9])  # nine rows are too few to be drawn apart
+    given = [np.zeros(len(group), np.int64)] * 3
+    drawn = Conditional(fitted, 3).draw(KnownRows(given, {3: masks[group]}), Noise(bytes(32)), "rows")[0]
+    assert masks[group, drawn].all()
+    for k in range(3):
+        wide = np.zeros(6)
+        wide[[0, 1, 3]], wide[[2, 4, 5]] = joint[0, 0, [0, 1, 3]], joint[0, 0, 2] * np.array([1, 2, 3]) / 6
+        expected = wide * masks[k] / (wide * masks[k]).sum()
+        found = np.bincount(drawn[group == k], minlength=6) / ROWS
+        assert np.abs(found - expected).max() < 6 * 0.5 / np.sqrt(ROWS)
+
+
 def test_what_the_model_excludes_follows_what_is_admitted(fitted: Fitted) -> None:
     mask = np.zeros((7, 6), bool)
     mask[:, 4] = True
@@ -318,6 +333,6 @@ def test_the_attribute_whose_factors_have_few_groups_is_summed_out_first() -> No
     groups = np.zeros(3000, np.int64), rows // 100, rows % 7
     tables = np.ones((1, 5, 15)), np.ones((30, 5)), np.ones((7, 15))
     factors = map(conditional._Factor, ((0, 1), (0,), (1,)), tables, groups)
-    order, largest, alike = conditional._elimination(list(factors), (5, 15))
+    order, largest, alike = conditional._elimination(list(factors))
     assert (order, largest) == ([1, 0], 5)
     assert (np.diff((groups[1] * 7 + groups[2])[alike]) != 0).sum() == 30 * 7 - 1  # those of the dearer sum's groups

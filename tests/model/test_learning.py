@@ -20,7 +20,7 @@ from dpdist.model import rake as raking
 from dpdist.model import rounds as learning_rounds
 from dpdist.model.account import GaussianAccount
 from dpdist.model.balance import CELL_BITS, PairIndex, TableRows, balance
-from dpdist.model.choices import HIGH_ROUNDS, Choices, choose, with_high
+from dpdist.model.choices import HIGH_ROUNDS, Choices, choose, with_evidence, with_high
 from dpdist.model.coding import coding_of, recode
 from dpdist.model.draw import WeightedPool, _lexicographic, draw_part, draw_records, pool_part, rounded_groups
 from dpdist.model.evidence import sums_of
@@ -512,6 +512,10 @@ def test_many_records_have_triples_and_few_have_none() -> None:
     assert choose(cards, records=1_200_000, mu=0.02).triple_tables == 0
     assert choose(cards, records=100_000, mu=0.18).triple_tables == 0
     assert choose(CARDS, records=10**8, mu=2.0).triple_tables == 0  # there are four triples
+    for mu, number in ((0.07, 165), (0.02, 0)):  # with earlier releases a third of the share, of fewer records
+        beside = with_evidence(alone := choose(cards, records=1_200_000, mu=mu), cards, records=1_200_000)
+        assert (alone.triple_tables, beside.triple_tables, beside.triples) == (0, number, 0.1 * bool(number))
+        assert beside.spends == pytest.approx(alone.spends)
 
 
 # --- small sets -------------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def _scores(
     return {
         "closest parent": usual.least * _TIE - found.least,
         "density": np.log(found.density / usual.density),
-        "pairs": pair_ratio(targets, WithinPairTables.of(released), WithinPairTables.of(reference)),
+        "pairs": pair_ratio(targets, released, reference),
         COPY: np.log(copied.density / usual.density),
         CONTROL: np.log(both[0].density / both[1].density),
     }
@@ -232,24 +232,14 @@ class Near:
         return cls(least, density, len(others))
 
 
-@dataclass(frozen=True, eq=False)
-class WithinPairTables:
-    """Counts of all pairs of attributes of parents with their first members, and of members with those before them."""
-
-    parents: PairCounts
-    members: PairCounts
-
-    @classmethod
-    def of(cls, parents: ParentRecords) -> WithinPairTables:
-        """Those of some parents."""
-        return cls(*(pair_counts(codes, sizes) for codes, sizes in _rows(parents)[:2]))
-
-
-def pair_ratio(targets: ParentRecords, released: WithinPairTables, reference: WithinPairTables) -> Floats:
-    """For each target the sum over its pairs of values of the log of the released over the reference's share."""
+def pair_ratio(targets: ParentRecords, released: ParentRecords, reference: ParentRecords) -> Floats:
+    """For each target the sum over its pairs of values of the log of the released over the reference's share: pairs of
+    parents with their first members, and of members with those before them.
+    """
     (top, _), (rest, _), owner = _rows(targets)
-    score = _row_scores(top, released.parents, reference.parents)
-    return score + np.bincount(owner, _row_scores(rest, released.members, reference.members), len(targets))
+    counts = ([pair_counts(codes, sizes) for codes, sizes in _rows(of)[:2]] for of in (released, reference))
+    of_parents, of_members = zip(*counts, strict=True)
+    return _row_scores(top, *of_parents) + np.bincount(owner, _row_scores(rest, *of_members), len(targets))
 
 
 def _row_scores(rows: Codes, released: PairCounts, reference: PairCounts) -> Floats:

@@ -148,9 +148,8 @@ def _scaled(attribute: Attribute, column: NDArray[Any]) -> Floats:
     if attribute.bounds is None:
         numbers = np.arange(attribute.cardinality - (attribute.missing_code is not None), dtype=np.float64)
     else:
-        lows = np.asarray(attribute.bin_edges, np.float64)
-        end = attribute.bounds[1] + attribute.is_whole
-        numbers = (lows + np.append(lows[1:], end)) / 2
+        lows, highs = attribute.bin_ends()
+        numbers = (lows.astype(np.float64) + highs) / 2
     width = max(float(numbers[-1] - numbers[0]), 2.0**-40)
     numbers = (numbers - numbers[0]) / width
     if attribute.missing_code is not None:

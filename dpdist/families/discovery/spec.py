@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError, model_validator
 
-from dpdist.spec.attribute import Attribute
 from dpdist.spec.release import Epsilon, PrivacyLimit, ReleaseSpec
 from dpdist.spec.schema import Schema
 from dpdist.spec.undeclared import undeclared
@@ -19,6 +19,7 @@ MOST_VALUES = 1_000
 
 Bound = Annotated[int | FiniteFloat, Field(union_mode="smart")]
 Kind = Literal["text", "integer", "number"] | tuple[Bound, Bound]
+Columns = Annotated[dict[str, Kind], Field(min_length=1, max_length=500)]
 
 
 class DiscoveryPrivacy(PrivacyLimit):
@@ -33,7 +34,7 @@ class DiscoverySpec(ReleaseSpec):
     """Frequent values of columns of texts, bounds of columns of numbers, and how many values are missing."""
 
     kind: Literal["discovery"]
-    columns: dict[str, Kind] = Field(min_length=1, max_length=500)
+    columns: Columns
     """By column: text (its frequent values are named, whatever the file holds them as), integer or number (bounds are
     found among powers of two), or public bounds such as [0, 99], which cost nothing."""
     table: Schema = Field(default_factory=lambda: schema_of({"column": "text"}), alias="schema")
@@ -43,14 +44,16 @@ class DiscoverySpec(ReleaseSpec):
     @model_validator(mode="before")
     @classmethod
     def _of_columns(cls, tree: Any) -> Any:
-        columns = tree.get("columns") if isinstance(tree, Mapping) else None
-        if not isinstance(columns, Mapping) or not columns or not all(map(_is_kind, columns.values())):
+        try:
+            columns = TypeAdapter(Columns).validate_python(tree.get("columns") if isinstance(tree, Mapping) else None)
+        except ValidationError:
             return tree  # the fields say what is wrong
         schema = schema_of(columns)
         if tree.get("schema") is None:
             return {**tree, "schema": schema}
         given = Schema.model_validate(tree["schema"])
-        if sorted(given.attributes, key=_name) != sorted(schema.attributes, key=_name) or given.rules:
+        by_name = attrgetter("name")
+        if sorted(given.attributes, key=by_name) != sorted(schema.attributes, key=by_name) or given.rules:
             raise ValueError("schema: a discovery has `columns` instead, leave it out")
         return {**tree, "schema": given}  # a manifest keeps the order of the columns here
 
@@ -71,16 +74,6 @@ class DiscoverySpec(ReleaseSpec):
     def binned(self) -> tuple[str, ...]:
         """The other columns, in order."""
         return tuple(name for name in self.table.names if self.columns[name] != "text")
-
-
-def _name(attribute: Attribute) -> str:
-    return attribute.name
-
-
-def _is_kind(kind: Any) -> bool:
-    if isinstance(kind, list | tuple):
-        return len(kind) == 2 and all(isinstance(end, int | float) and not isinstance(end, bool) for end in kind)
-    return kind in ("text", "integer", "number")
 
 
 def schema_of(columns: Mapping[str, Any]) -> Schema:

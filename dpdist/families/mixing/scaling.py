@@ -118,11 +118,8 @@ def _positions(attribute: Attribute) -> Floats:
     """Where the codes of an ordered attribute lie: values, centres of bins, or places in the declared order."""
     if attribute.bounds is None:
         return np.arange(len(attribute.values or ()), dtype=np.float64)
-    edges = attribute.bin_edges.astype(np.float64)
-    if not attribute.is_binned:
-        return edges
-    step = int(attribute.is_whole)  # a bin of integers ends before the next one begins
-    return np.asarray((edges + np.append(edges[1:] - step, attribute.bounds[1])) / 2)
+    lows, highs = attribute.bin_ends()
+    return np.asarray((lows.astype(np.float64) + highs) / 2)
 
 
 def _texts(attribute: Attribute) -> list[str]:

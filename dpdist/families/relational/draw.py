@@ -8,6 +8,7 @@ a copy of another one of the part.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from dpdist.families.relational.exchange import Targets, exchanged
 from dpdist.families.relational.layout import Layout
 from dpdist.model.coding import admitted
 from dpdist.model.conditional import Conditional, KnownRows
-from dpdist.model.draw import MOST_REDRAWS, draw_records
+from dpdist.model.draw import MOST_REDRAWS, WeightedPool, draw_records, weighted_pool
 from dpdist.model.fitted import Fitted
 from dpdist.model.junction import Set
 from dpdist.privacy.arrays import Codes, Counts, Floats
@@ -25,26 +26,51 @@ from dpdist.spec.rules import Forbidden, Rule, a_record, broken_by
 
 MOST_RULE_CELLS = 1 << 16  # of a rule that enters the members' law; others are kept by drawing again alone
 SPARE = 1  # this many times the released parents are drawn in addition, for exchanges
-# each of the tilts of the members' law draws members of 16,000 parents at most, all tilts together those of half of the
-# parents; 20 members of each value are added to all counts
+# each of the tilts of the members' law draws members of 16,000 parents at most, all tilts together those of as many
+# parents as are released at most; 20 members of each value are added to all counts
 _TRIED, _TILTS, _SMOOTHED = 16_000, 3, 20.0
+_REDRAWS = 4, MOST_REDRAWS - 4  # members that break a rule are drawn again this many times at once; the first that fits
+
+
+@dataclass(frozen=True, eq=False)
+class LinkedLaw:
+    """What linked tables are drawn from."""
+
+    layout: Layout
+    models: tuple[Fitted, Fitted]
+    targets: Targets
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What all parts have in common, drawn once."""
+
+    pool: WeightedPool | None  # of the parents, where their model has one
+    tilts: list[Floats]
+
+
+def prepare(law: LinkedLaw, noise: Noise, parts: int, rows: int) -> Prepared:
+    """The pool and the tilts of a release of this many parts and parents. The parents of the tilts are drawn as those
+    of one part more.
+    """
+    parents, rules = law.models[0], law.layout.first_rules
+    pool = None if parents.adjustment is None else weighted_pool(parents, noise, rules)
+    first = _parents(law, pool, noise, parts, min(_TRIED, -(-rows // _TILTS)))
+    return Prepared(pool, _tilts(law.layout, law.models[1], law.targets, first, noise, "members/tilts"))
 
 
 def draw_linked(
-    layout: Layout, models: tuple[Fitted, Fitted], targets: Targets, noise: Noise, part: int, rows: int
+    law: LinkedLaw, prepared: Prepared, noise: Noise, part: int, rows: int
 ) -> tuple[list[Counts], tuple[Counts, Counts], Codes]:
     """The parents of one part and their members: the rows of the first table of the layout, exchanged towards the
     targets; for each member the number of its parent in the part, ascending, and its place from 0; and the codes of
     each attribute of the joined schema but the order.
     """
-    first = [
-        column.astype(np.int64)
-        for column in draw_records(models[0], noise, part, rows * (1 + SPARE), rounds=0, rules=layout.first_rules)
-    ]
-    tilts = _tilts(layout, models[1], targets, first, noise, f"members/{part}/tilts")
-    members, bad = _members(layout, models[1], tilts, first, noise, f"members/{part}")
+    layout = law.layout
+    first = _parents(law, prepared.pool, noise, part, rows * (1 + SPARE))
+    members, bad = _members(layout, law.models[1], prepared.tilts, first, noise, f"members/{part}")
     first, members = _replaced(layout, first, members, bad, noise, f"members/{part}/copied")
-    kept = exchanged(layout, targets, first, members, rows, noise, f"members/{part}/exchanged")
+    kept = exchanged(layout, law.targets, first, members, rows, noise, f"members/{part}/exchanged")
     first, members = ([column[kept] for column in table] for table in (first, members))
     sizes = first[len(layout.parent)] + 1
     parent = np.repeat(np.arange(rows), sizes)
@@ -61,15 +87,21 @@ def draw_linked(
     return first, (parent, place), columns
 
 
+def _parents(law: LinkedLaw, pool: WeightedPool | None, noise: Noise, part: int, rows: int) -> list[Counts]:
+    """Rows of the first table of the layout."""
+    rules = law.layout.first_rules
+    columns = draw_records(law.models[0], noise, part, rows, rounds=0, rules=rules, pool=pool)
+    return [column.astype(np.int64) for column in columns]
+
+
 def _tilts(
-    layout: Layout, model: Fitted, targets: Targets, first: list[Counts], noise: Noise, name: str
+    layout: Layout, model: Fitted, targets: Targets, parents: list[Counts], noise: Noise, name: str
 ) -> list[Floats]:
     """A factor of the law for each attribute of the members, by their place, with which they have the targets' tables.
     What is given depends on itself in the parents that are drawn, and in the model only as far as pairs of it were
     measured: what is told twice would count twice.
     """
-    start, step, last = len(layout.given), max(-(-len(first[0]) // _TRIED), 2 * _TILTS), layout.at_most - 1
-    parents = [column[::step] for column in first]
+    start, last = len(layout.given), layout.at_most - 1
     there = np.arange(last) < parents[len(layout.parent)][:, None]
     place = np.nonzero(there)[1]
     coded = [model.coded(start + k)[0] for k in range(len(layout.members))]
@@ -150,13 +182,17 @@ def _redrawn(
     """The members at one place of some parents, drawn again where they break a rule, and which of them still do."""
     found = law.draw(known, noise, name)
     broken = _broken(layout, first, found)
-    for again in range(MOST_REDRAWS):
+    for again, copies in enumerate(_REDRAWS):
         if not len(broken):
             break
-        drawn = law.draw(known[broken], noise, f"{name}/again/{again}")
+        rows = np.repeat(broken, copies)
+        drawn = law.draw(known[rows], noise, f"{name}/again/{again}")
+        kept = np.ones((len(broken), copies), bool)
+        kept.flat[_broken(layout, [column[rows] for column in first], drawn)] = False
+        taken = np.arange(len(broken)) * copies + kept.argmax(1)
         for column, values in zip(found, drawn, strict=True):
-            column[broken] = values
-        broken = broken[_broken(layout, [column[broken] for column in first], drawn)]
+            column[broken] = values[taken]
+        broken = broken[~kept.any(1)]
     return found, broken
 
 

@@ -149,7 +149,7 @@ class RelationalPlan(EventPlan):
             found,
             driver_bytes=8 * (12 * (self.first.cells + self.others.cells) + 6 * cells),
             task_bytes=max(found.task_bytes, 24 * width * rows + (1 << 28)),
-            tasks=found.tasks + 2 * len(self.parts),
+            tasks=found.tasks + 2 * len(self.parts) + 1,
             seconds=core_seconds(read=2 * self.values, drawn=drawn),
         )
 

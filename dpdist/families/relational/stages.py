@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial, reduce
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -25,14 +26,13 @@ from dpdist.families.base.attempt import Attempt, ReleasedRecords, write_records
 from dpdist.families.base.bounding import ShardPiece, blocks_of, sharded
 from dpdist.families.base.family import Stage
 from dpdist.families.base.graph import no_codes, table_pass
-from dpdist.families.relational.draw import draw_linked
+from dpdist.families.relational.draw import LinkedLaw, Prepared, draw_linked, prepare
 from dpdist.families.relational.exchange import MeasuredMargins, Targets, measure_margins, own_attributes
 from dpdist.families.relational.layout import Layout
 from dpdist.families.relational.plan import RelationalPlan
 from dpdist.families.relational.spec import RelationalSpec
 from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.model.account import GaussianAccount
-from dpdist.model.fitted import Fitted
 from dpdist.model.forecast import pair_deviation
 from dpdist.model.learn import Known, Learned, learn
 from dpdist.privacy.arrays import Codes, joined
@@ -129,16 +129,6 @@ def learn_models(attempt: RelationalAttempt) -> None:
     }
 
 
-@dataclass(frozen=True, eq=False)
-class _Source:
-    """What parts are drawn from."""
-
-    layout: Layout
-    models: tuple[Fitted, Fitted]
-    targets: Targets
-    key: KeyRef
-
-
 def draw(attempt: RelationalAttempt) -> ReleasedRecords:
     """The members of the parents of each part, a function of the models, the public drawing key and its number."""
     attempt.before_noise()
@@ -153,9 +143,10 @@ def draw(attempt: RelationalAttempt) -> ReleasedRecords:
         pair_deviation(plan.first, len(layout.first.attributes)),
     )
     task = attempt.executor.tasks("records")
-    source = task.constant("models", _Source(layout, models, targets, attempt.drawing_key))
-    starts = np.cumsum([0, *attempt.plan.parts]).tolist()
-    parts = [task("part", _part, source, part, rows, starts[part]) for part, rows in enumerate(attempt.plan.parts)]
+    law, key = task.constant("models", LinkedLaw(layout, models, targets)), attempt.drawing_key
+    starts = np.cumsum([0, *plan.parts]).tolist()
+    prepared = task("prepared", _prepared, law, key, len(plan.parts), starts[-1])
+    parts = [task("part", _part, law, prepared, key, part, ends) for part, ends in enumerate(pairwise(starts))]
     binned = [a.name for a in (layout.schema.attributes[i] for i in layout.parent) if a.is_binned]
     finish = partial(_alike, binned, attempt.plan.released.names[0]) if binned else None
     return ReleasedRecords(parts, key=attempt.drawing_key, finish=finish)
@@ -170,8 +161,11 @@ def _alike(names: list[str], parent: str, table: pa.Table) -> pa.Table:
     return table
 
 
-def _part(source: _Source, part: int, rows: int, start: int) -> Codes:
-    noise = load_noise(source.key)
-    layout = source.layout
-    _, (parent, place), columns = draw_linked(layout, source.models, source.targets, noise, part, rows)
-    return [(parent + start + 1).astype(np.float64), place.astype(np.min_scalar_type(layout.at_most)), *columns]
+def _prepared(law: LinkedLaw, key: KeyRef, parts: int, rows: int) -> Prepared:
+    return prepare(law, load_noise(key), parts, rows)
+
+
+def _part(law: LinkedLaw, prepared: Prepared, key: KeyRef, part: int, ends: tuple[int, int]) -> Codes:
+    start, end = ends
+    _, (parent, place), columns = draw_linked(law, prepared, load_noise(key), part, end - start)
+    return [(parent + start + 1).astype(np.float64), place.astype(np.min_scalar_type(law.layout.at_most)), *columns]

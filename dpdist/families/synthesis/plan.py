@@ -356,12 +356,12 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
         found = replace(found, coarse=(*found.coarse, model_choices.SECOND_COPY))
     if spec.federated is not None:
         found = model_choices.with_sums(replace(found, mu=mu))
-    if not draws_at_most(found, sizes) * SAMPLER_DELTA <= _LOST * spec.privacy.delta:
-        found = model_choices.without_triples(found)
     if spec.model.prior:
         found = model_choices.with_prior(found, m)
     elif _earlier(spec):
-        found = model_choices.with_evidence(found, m)
+        found = model_choices.with_evidence(found, sizes, records=spec.expected_records)
+    if not draws_at_most(found, sizes) * SAMPLER_DELTA <= _LOST * spec.privacy.delta:
+        found = model_choices.without_triples(found)
     own = spec.model.model_dump(exclude_none=True, include={"rounds", "balance"})
     found = replace(found, priorities=priorities_of(spec), **own)
     return found if spec.federated is not None else model_choices.with_high(found, sizes)

@@ -19,7 +19,7 @@ from dpdist.data.count import pair_counts
 from dpdist.data.keyed_ids import UnitHashes
 from dpdist.errors import ContractBroken, DataNotFound, SpecError
 from dpdist.families.base.registry import make_plan
-from dpdist.families.relational.draw import _members, _tilts, draw_linked
+from dpdist.families.relational.draw import LinkedLaw, _members, _tilts, draw_linked, prepare
 from dpdist.families.relational.exchange import MeasuredMargins, Parents, Targets, measure_margins, own_attributes
 from dpdist.families.relational.layout import Layout
 from dpdist.ledger import Books
@@ -140,7 +140,8 @@ def test_composition_and_members_agree_in_every_parent(layout: Layout, tmp_path:
     ages = drawn[0][first[1] > 0, 1]
     assert (ages == 2).mean() == pytest.approx(older[0, 2], abs=0.06)
     assert targets.places[0][0, 2] < older[0, 2] - 0.1
-    first, members, columns = draw_linked(layout, both_models, targets, NOISE, 0, 2_000)
+    law = LinkedLaw(layout, both_models, targets)
+    first, members, columns = draw_linked(law, prepare(law, NOISE, 1, 2_000), NOISE, 0, 2_000)
     assert len(first[0]) == 2_000
     parent, place = members
     sizes = first[1] + 1
