@@ -25,6 +25,7 @@ from dpdist.spec.reader import load
 from dpdist.spec.schema import Schema
 from tests.evaluate.conftest import Made
 
+pytestmark = pytest.mark.usefixtures("few_trees")
 SMALL: dict[str, Any] = {"train": 100, "test": 100}
 
 

@@ -134,6 +134,7 @@ def test_samples_are_random_bounded_and_repeatable(made: Made, monkeypatch: pyte
     assert abs(np.mean(first["real"][0] == 0) - share) < 6 * np.sqrt(share * (1 - share) / 1_000)
 
 
+@pytest.mark.usefixtures("few_trees")
 def test_csv_is_read_as_the_spec_says(made: Made, tmp_path: Path) -> None:
     columns = pq.read_table(made.table).slice(0, 3_000)
     text = tmp_path / "table.csv"
@@ -166,6 +167,7 @@ def bucket(made: Made, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield client
 
 
+@pytest.mark.usefixtures("few_trees")
 def test_from_object_storage_to_a_confidential_bucket(made: Made, tmp_path: Path, bucket: Any) -> None:
     bucket.create_bucket(Bucket="secret")
     remote = request(
@@ -260,6 +262,7 @@ def test_a_folder_that_is_a_file(made: Made, tmp_path: Path) -> None:
 EVIL = "<script>alert(1)</script>"
 
 
+@pytest.mark.usefixtures("few_trees")
 def test_labels_of_a_schema_do_not_run_in_the_page(made: Made, tmp_path: Path) -> None:
     """The schema is the publisher's: its names and values meet the page of who evaluates the release."""
     names = {"region": "region</td><img src=x onerror=alert(1)>", "employed": "$\\frac{"}
