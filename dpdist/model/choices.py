@@ -48,9 +48,9 @@ _ONE_WAY_ONLY |= {"one_way": 0.3, "one_way_again": 0.7}
 
 _AGAIN = 0.01  # with earlier releases: share of the second one-way tables
 _MANY = 300  # pairs of attributes beyond which the fits take most of the time: fewer rounds, and no raking
-# triples are measured where there are ten, and the records are this many times their share in deviations of the noise
-# of a single count: what they cost pairs is in proportion to both
-_FEWEST_TRIPLES, _RESOLVED = 10, 1_000_000 / 3
+# triples are measured where there are ten, and the records are so many deviations of the noise of a single count, alone
+# and with earlier releases, where they cost pairs less
+_FEWEST_TRIPLES, _RESOLVED, _RESOLVED_BESIDE = 10, 100_000, 66_667
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,16 +141,16 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, raking: boo
         # the weights of the pool make up for what the model misses; further fits, without a pool, take longer
         cells = min(found.cells, int(max(6 * records, 150_000)))
         found = replace(found, rounds=4, iterations=(12, 24, 30, 45, 45, 90), cells=cells)
-        found = _with_triples(found, cardinalities, records=records)
+        found = _with_triples(found, cardinalities, records, _TRIPLES, _RESOLVED)
     return found
 
 
-def _with_triples(choices: Choices, cardinalities: Sequence[int], *, records: int, share: float = _TRIPLES) -> Choices:
+def _with_triples(choices: Choices, cardinalities: Sequence[int], records: int, share: float, least: int) -> Choices:
     """With triples on groups of values, as many that a mean cell of the merged tables holds as many records as the
     deviation of its noise: finer ones lose less than their noise adds. None where records are few.
     """
     number = len(halves_of(cardinalities)[0])
-    if number < _FEWEST_TRIPLES or records * choices.mu < _RESOLVED * share:
+    if number < _FEWEST_TRIPLES or records * choices.mu < least:
         return choices
     groups = round((records * choices.mu * math.sqrt(share / number)) ** (1 / 3))
     choices = replace(with_sums(choices), pool_parts=_POOLS, iterations=(45,), sweeps=5, triples=share)
@@ -173,12 +173,12 @@ def without_triples(choices: Choices) -> Choices:
 
 def with_evidence(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:
     """The choices with earlier releases: a tree needs no share, and their pairs may have half of the cells. Where all
-    pairs are measured, these and triples have nearly everything, as the model is known, and any number of records is
-    balanced.
+    pairs are measured, these and triples have nearly everything, as the model is learned from them, and any number of
+    records is balanced.
     """
     if choices.rake:
         choices = replace(without_triples(choices), iterations=(45,))
-        choices = _with_triples(choices, cardinalities, records=records, share=_TRIPLES_BESIDE)
+        choices = _with_triples(choices, cardinalities, records, _TRIPLES_BESIDE, _RESOLVED_BESIDE)
         freed = choices.tree + choices.pairs + choices.picks + choices.misfit + choices.one_way_again - _AGAIN
         changes: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks", "misfit"), 0.0) | {"one_way_again": _AGAIN}
         changes |= {"sweeps": 2 * choices.sweeps, "prior_cells": choices.cells // 2}

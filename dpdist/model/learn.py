@@ -87,13 +87,10 @@ def measure(
     coding, tables = _coded(counts, one_way, choices, known, in_rounds)
     learner = Learner(tables, coding, one_way, account, choices, rules, given=known.given)
     if choices.pairs_first and choices.rounds and not isinstance(tables_of, SingleCounts):
-        if in_rounds is not None:
-            _begin(learner, None, in_rounds)
         all_pairs = _all_pairs(tables_of, choices, account, one_way, _weights(learner))
         weighed = evidence or Evidence(())
         for own in (all_pairs, all_pairs.sharpened()):
             weighed.weigh_all_pairs(coding, own.tables, own.sigmas.tolist(), settle=own is all_pairs)
-        learner = Learner(tables, coding, one_way, account, choices, rules, given=known.given)
         learner.remember(weighed, most=choices.cells, rounds=choices.rounds, iterations=choices.iterations[-1])
         return Measured(learner, all_pairs)
     if choices.grids:

@@ -229,7 +229,7 @@ def test_pairs_outside_of_the_tree_come_back_when_it_may_have_more_cells() -> No
 
 @pytest.mark.parametrize("triples", [0, 4])
 def test_where_all_pairs_are_measured_they_have_what_evidence_makes_needless(triples: int) -> None:
-    """Pairs have weights by the model of earlier releases, and verification finds the same drift."""
+    """Pairs have weights by what their cells hold, and verification finds the same drift."""
     made = replace(choose(CARDS, records=10**7, mu=0.06), pool_parts=1, pool_rows=20_000, balance=0)
     choices = replace(with_evidence(made, CARDS, records=10**7), iterations=(12,))
     assert (made.rake > 0.4, choices.rake > 0.8, choices.balance, choices.triple_tables) == (True, True, 150, 0)
