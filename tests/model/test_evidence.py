@@ -360,7 +360,8 @@ def loss(one: Replayed, other: Replayed) -> float:
     return total
 
 
-def test_no_neighbour_of_a_series_loses_more_than_is_charged() -> None:
+@pytest.mark.parametrize("raked", [False, True])
+def test_no_neighbour_of_a_series_loses_more_than_is_charged(raked: bool) -> None:
     """Two months and what they make up, of a tiny universe; a record more in one month, and so in their sum, or in
     both, with each of all values. What a release costs is charged whatever those before it said, which is public; the
     charge is attained, and over all it is that of the series.
@@ -380,15 +381,21 @@ def test_no_neighbour_of_a_series_loses_more_than_is_charged() -> None:
         related = Related("previous", (made[0],)) if period == 1 else Related("sum", tuple(made[:2]))
         known = Known(evidence=Evidence((related,))) if period else Known()
         account = Replayed(mu, Noise(bytes(31) + bytes([period])), before)
+        if raked:
+            freed = choices.tree + choices.pairs + choices.picks
+            choices = replace(choices, tree=0.0, pairs=0.0, picks=0.0, rake=freed, rounds=1, pool_rows=2_000)
         choices = with_evidence(choices, cards, records=len(table[0])) if period else choices
-        found = model.learn(pair_counts(table, cards), account, choices=choices, drawing=KEY, known=known)
+        if raked:
+            choices = replace(choices, rake=choices.rake - 0.1, triples=0.1, triple_tables=1, triple_groups=2)
+        counts = Tables.counted(table, cards) if raked else pair_counts(table, cards)
+        found = model.learn(counts, account, choices=choices, drawing=KEY, known=known)
         return account, Earlier(found.measurements, found.report["records"])
 
-    bases, losses = [], []
+    losses = []
     for period, share in enumerate((0.7, 0.7, 0.3)):
         base, found = run(period, share, None, None)
         made.append(found)
-        bases.append(base)
+        assert ("triples" in [name for name, *_ in base.steps]) == raked
         losses.append([loss(base, run(period, share, person, base)[0]) for person in universe])
         charged = sum(line.spent for line in base.lines)
         assert charged <= share

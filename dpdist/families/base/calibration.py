@@ -87,6 +87,13 @@ class GaussianPlan:
         return self.mu * math.sqrt(share) / ABOVE
 
 
+def with_draws(calibrated: Callable[[int], GaussianPlan], draws: int, draws_of: Callable[[float], int]) -> GaussianPlan:
+    """The plan of as many draws as its own mu needs, and `draws` at least: with less noise there may be fewer."""
+    while draws < (needed := draws_of((found := calibrated(draws)).mu)):
+        draws = needed
+    return found
+
+
 def deviation(mechanism: Mechanism, scale: float) -> float:
     """Standard deviation of one draw of noise on integers: discrete Laplace noise of this scale, or Gaussian noise of
     this deviation before rounding.

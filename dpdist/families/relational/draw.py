@@ -29,7 +29,7 @@ SPARE = 1  # this many times the released parents are drawn in addition, for exc
 # each of the tilts of the members' law draws members of 16,000 parents at most, all tilts together those of as many
 # parents as are released at most; 20 members of each value are added to all counts
 _TRIED, _TILTS, _SMOOTHED = 16_000, 3, 20.0
-_REDRAWS = 4, MOST_REDRAWS - 4  # members that break a rule are drawn again this many times at once; the first that fits
+_AT_FIRST = 4  # times that a member that breaks a rule is drawn again at once, and then as often as there is room for
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,12 +179,14 @@ def _rules(layout: Layout, model: Fitted, first: list[Counts]) -> Iterator[tuple
 def _redrawn(
     layout: Layout, law: Conditional, first: list[Counts], known: KnownRows, noise: Noise, name: str
 ) -> tuple[list[Counts], Counts]:
-    """The members at one place of some parents, drawn again where they break a rule, and which of them still do."""
+    """The members at one place of some parents, drawn again where they break a rule, and which of them still do. The
+    first that fits is taken; at once there are as many as parents.
+    """
     found = law.draw(known, noise, name)
     broken = _broken(layout, first, found)
-    for again, copies in enumerate(_REDRAWS):
-        if not len(broken):
-            break
+    most, again, left = len(found[0]), 0, MOST_REDRAWS
+    while len(broken) and left:
+        copies = min(left if again else _AT_FIRST, max(most // len(broken), 1))
         rows = np.repeat(broken, copies)
         drawn = law.draw(known[rows], noise, f"{name}/again/{again}")
         kept = np.ones((len(broken), copies), bool)
@@ -192,7 +194,7 @@ def _redrawn(
         taken = np.arange(len(broken)) * copies + kept.argmax(1)
         for column, values in zip(found, drawn, strict=True):
             column[broken] = values[taken]
-        broken = broken[~kept.any(1)]
+        broken, left, again = broken[~kept.any(1)], left - copies, again + 1
     return found, broken
 
 

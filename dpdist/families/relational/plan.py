@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 from typing import Any, ClassVar
 
 from dpdist.data.count import pair_cells
-from dpdist.families.base.calibration import GaussianPlan
+from dpdist.families.base.calibration import GaussianPlan, with_draws
 from dpdist.families.base.plan import EventPlan, Needs, core_seconds
 from dpdist.families.relational.draw import SPARE
 from dpdist.families.relational.exchange import ROUNDS
@@ -19,6 +19,7 @@ from dpdist.families.relational.spec import MOST_MEMBERS, RelationalSpec
 from dpdist.model.choices import Choices, choose, without_triples
 from dpdist.model.draw import LARGEST_PART, parts_of
 from dpdist.model.forecast import draws_at_most, one_way_deviation, refuse_undrawable
+from dpdist.privacy.calibrate import ABOVE
 from dpdist.privacy.event import Event
 from dpdist.privacy.formatting import Fact, number_of
 from dpdist.spec.attribute import Attribute
@@ -172,19 +173,27 @@ def plan(spec: RelationalSpec) -> RelationalPlan:
     tables = (layout.first.cardinalities, layout.others.cardinalities)
     for cards in tables:
         pair_cells(cards)  # refuses domains whose pairs do not fit a worker
-    most = sum(
-        draws_at_most(choices, cards) + pair_cells(cards) + sum(cards)
-        for choices, cards in zip(_choices(spec, 1.0, 1.0), tables, strict=True)
-    )
-    whole = GaussianPlan.of(
+    rest, last = 1 - MARGIN_SHARE, layout.at_most - 1
+    shares = rest * PARENT_SHARE, rest * (1 - PARENT_SHARE)
+
+    def chosen(mu: float) -> tuple[Choices, Choices]:
+        return _choices(spec, mu * math.sqrt(shares[0]), mu * math.sqrt(shares[1]) / last)
+
+    def draws(choices: tuple[Choices, Choices]) -> int:
+        both = zip(choices, tables, strict=True)
+        return sum(draws_at_most(one, cards) + pair_cells(cards) + sum(cards) for one, cards in both)
+
+    calibrated = partial(
+        GaussianPlan.of,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
-        draws=most,
         label="all noisy tables, distances and picks of both tables",
     )
-    mu, rest, last = whole.part(1), 1 - MARGIN_SHARE, layout.at_most - 1
-    shares = rest * PARENT_SHARE, rest * (1 - PARENT_SHARE)
-    first, others = _choices(spec, mu * math.sqrt(shares[0]), mu * math.sqrt(shares[1]) / last)
+    whole = with_draws(
+        lambda most: calibrated(draws=most), draws(_choices(spec, 1.0, 1.0)), lambda mu: draws(chosen(mu / ABOVE))
+    )
+    mu = whole.part(1)
+    first, others = chosen(mu)
     refuse_undrawable(first, layout.first.cardinalities)
     refuse_undrawable(others, layout.others.cardinalities)
     margin = mu * math.sqrt(MARGIN_SHARE / 2)

@@ -15,7 +15,7 @@ from dpdist.accuracy.sketched import draws as sketch_draws
 from dpdist.accuracy.tables import triples_of
 from dpdist.data.count import MAX_PAIR_CELLS, cells_of_pairs
 from dpdist.errors import SpecError
-from dpdist.families.base.calibration import GaussianPlan
+from dpdist.families.base.calibration import GaussianPlan, with_draws
 from dpdist.families.base.plan import EventPlan, Needs, core_seconds
 from dpdist.families.synthesis.discovery import Discovery, lost_by
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of, sensitivity
@@ -107,7 +107,7 @@ class SynthesisPlan(EventPlan):
         left = math.sqrt(self.mu**2 - spent) / ABOVE
         found = _planned(spec, self.event, left)
         before = self.discovery.draws(self.spec) if self.discovery else 0
-        if (before + _draws(spec, left)) * SAMPLER_DELTA > _DRAWN * self.delta:
+        if (before + _draws(spec, _own(spec, left))) * SAMPLER_DELTA > _DRAWN * self.delta:
             raise SpecError("the columns have too many values for this delta: raise delta, or drop columns")
         return replace(found, discovery_mu=math.sqrt(spent))
 
@@ -287,7 +287,11 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
         )
     calibrated = partial(GaussianPlan.of, epsilon=epsilon, label="all noisy tables, distances and picks")
     if spec.discover is None:
-        whole = calibrated(delta=delta, draws=_draws(spec, 1.0))
+        whole = with_draws(
+            lambda draws: calibrated(delta=delta, draws=draws),
+            _draws(spec, 1.0),
+            lambda mu: _draws(spec, _own(spec, mu)),
+        )
         if spec.series is not None and whole.lost.delta > float(KEPT / 3) * delta:  # of what the series keeps for draws
             raise SpecError(f"privacy.delta: of a series, draws take at most {float(KEPT / 3):.2g} of it: raise it")
         return _planned(spec, whole.event, whole.mu)
@@ -298,8 +302,15 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     return replace(planned, discovery=Discovery.of(spec, own), discovery_mu=own)
 
 
+def _own(spec: WholeSynthesisSpec, mu: float) -> float:
+    """The part of a unit's mu that the tables of a model have for one record."""
+    rest = 1 - spec.regression_share - (0.0 if is_wide(spec.presumed.cardinalities) else spec.privacy.accuracy_share)
+    own = mu / spec.records_of_a_unit
+    return own if rest == 1 else own * math.sqrt(rest) / ABOVE
+
+
 def _draws(spec: WholeSynthesisSpec, mu: float) -> int:
-    """A bound of the draws of noise."""
+    """A bound of the draws of noise, where the tables of the model have this mu."""
     sizes = spec.presumed.cardinalities
     measured = draws(sizes) if spec.federated is None else sketch_draws(sizes)
     accuracy = measured if spec.privacy.accuracy_share and not is_wide(sizes) else 0
@@ -315,9 +326,9 @@ def _planned(spec: WholeSynthesisSpec, event: Event, mu: float) -> SynthesisPlan
     sizes = spec.presumed.cardinalities
     share = 0.0 if is_wide(sizes) else spec.privacy.accuracy_share
     # what is mu-GDP for one record is (c mu)-GDP for c of them, so a record may have a c-th of the unit's mu
-    own, rest = mu / spec.records_of_a_unit, 1 - share - spec.regression_share
+    own = mu / spec.records_of_a_unit
     accuracy_mu, regression_mu = (own * math.sqrt(part) / ABOVE for part in (share, spec.regression_share))
-    choices = _choices(spec, own if rest == 1 else own * math.sqrt(rest) / ABOVE)
+    choices = _choices(spec, _own(spec, mu))
     forecast.refuse_undrawable(choices, sizes)
     if regressions := spec.parsed_regressions:
         largest = max(len(regression.names) for regression in regressions)

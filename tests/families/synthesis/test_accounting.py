@@ -21,8 +21,10 @@ from dpdist.families.synthesis.plan import plan
 from dpdist.families.synthesis.spec import WholeSynthesisSpec
 from dpdist.model.account import GaussianAccount
 from dpdist.model.coding import PairTables, coding_of, recode
+from dpdist.model.forecast import draws_at_most
 from dpdist.model.one_way import OneWay
-from dpdist.privacy.noise import Noise
+from dpdist.privacy.events import ApproximateDP
+from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 from dpdist.privacy.selection import pick_cost
 from dpdist.spec.reader import load
 
@@ -168,8 +170,15 @@ def test_a_pick_on_a_tiny_table_attains_its_charge() -> None:
 SIZES = (51, 79, 8, 24, 5, 25, 5, 2, 99, 2, 2)
 
 
-def spec_of(records: int = 1_200_000, released: int = 1_000_000, epsilon: float = 1.0) -> WholeSynthesisSpec:
-    attributes = [{"name": f"a{i}", "kind": "categorical", "values": [*range(size)]} for i, size in enumerate(SIZES)]
+def spec_of(
+    records: int = 1_200_000,
+    released: int = 1_000_000,
+    epsilon: float = 1.0,
+    *,
+    sizes: tuple[int, ...] = SIZES,
+    delta: float = 1e-9,
+) -> WholeSynthesisSpec:
+    attributes = [{"name": f"a{i}", "kind": "categorical", "values": [*range(size)]} for i, size in enumerate(sizes)]
     tree = {
         "kind": "synthesis",
         "name": "s",
@@ -177,12 +186,25 @@ def spec_of(records: int = 1_200_000, released: int = 1_000_000, epsilon: float 
         "schema": {"attributes": attributes},
         "data": {"path": "x.csv", "minimum_records": records},
         "output": {"path": "out"},
-        "privacy": {"epsilon": epsilon, "delta": 1e-9},
+        "privacy": {"epsilon": epsilon, "delta": delta},
         "synthesis": {"records": released},
     }
     spec = load(tree)
     assert isinstance(spec, WholeSynthesisSpec)
     return spec
+
+
+def test_the_charge_holds_all_draws_of_what_is_done() -> None:
+    """With more noise triples may be measured that are not with less: these draws are charged, too."""
+    rng = np.random.default_rng(4)
+    domains = [((24,) * 12, 706_563, 1e-10)]
+    for _ in range(40):
+        sizes = tuple(rng.choice([2, 5, 9, 24, 60], int(rng.integers(5, 14))).tolist())
+        domains.append((sizes, int(10 ** rng.uniform(3.5, 7)), float(10 ** rng.uniform(-12, -9))))
+    for sizes, records, delta in domains:
+        found = plan(spec_of(records, sizes=sizes, delta=delta))
+        (lost,) = (event for event in found.event.events if isinstance(event, ApproximateDP))
+        assert draws_at_most(found.choices, sizes) * SAMPLER_DELTA <= lost.delta
 
 
 def test_more_records_and_more_epsilon_are_expected_to_be_closer() -> None:
