@@ -82,8 +82,7 @@ def measure(
     if evidence is not None:
         one_way = evidence.weigh_values(one_way)
     in_rounds = None if evidence is not None and evidence.is_far else evidence
-    if evidence is not in_rounds:
-        choices = known.apart or choices
+    choices = choices if evidence is in_rounds else known.apart or choices
     coding, tables = _coded(counts, one_way, choices, known, in_rounds)
     learner = Learner(tables, coding, one_way, account, choices, rules, given=known.given)
     if choices.pairs_first and choices.rounds and not isinstance(tables_of, SingleCounts):
