@@ -10,10 +10,12 @@ from federations import NAMES, released, states, summing_federation
 
 from dpdist.cluster.worker_groups import Lost
 from dpdist.errors import RoundFailed, SpecError
+from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.family import SolveRequest
 from dpdist.families.base.registry import make_plan
 from dpdist.families.synthesis.accuracy import solve_clients
 from dpdist.federated import rounds
+from dpdist.privacy.noise import SAMPLER_DELTA
 from dpdist.publish.manifest import Manifest
 from dpdist.publish.verify import verify
 
@@ -106,9 +108,14 @@ def test_the_noise_of_colluding_clients_is_not_counted(tmp_path: Path) -> None:
     facts = {k: {f.title: f.numbers for f in plan.details()}["Noise of the sums"] for k, plan in plans.items()}
     assert facts[0]["times"] == 1
     assert facts[2]["times"] == pytest.approx((8 / 6) ** 0.5)
-    noise, draws = zip(*(plan.event.events for plan in plans.values()), strict=True)
-    assert noise[1].noise_multiplier == pytest.approx(noise[0].noise_multiplier, rel=1e-5)
-    assert {one.label for one in draws} == {"draws"}  # as many as what is done needs
+    for plan in plans.values():  # the same but for the draws, which are those of what each does
+        noise, drawn = plan.event.events
+        budget = plan.spec.privacy
+        draws = round(drawn.delta / SAMPLER_DELTA)
+        assert (
+            plan.event
+            == GaussianPlan.of(epsilon=budget.epsilon, delta=budget.delta, draws=draws, label=noise.label).event
+        )
     local = make_plan(summing_federation(tmp_path, names, federated__trust="local"))
     assert {f.title: f.numbers for f in local.details()}["Noise of the sums"]["times"] == pytest.approx(8**0.5)
     chosen = {}
