@@ -38,6 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any, Final, get_args
 
 import numpy as np
@@ -207,6 +208,7 @@ class Bounds:
     published_bound: float  # of the papers: about twice the exact value for order 1, and false for any other
 
 
+@lru_cache(maxsize=256)
 def bounds(*, records: int, order: float, adjacency: Adjacency) -> Bounds:
     """Exact sensitivity and published bound of the entropy of the given order (1: Shannon).
 
