@@ -14,6 +14,8 @@ import importlib.machinery
 import json
 import math
 import os
+import re
+import struct
 import sys
 import tempfile
 from collections.abc import Callable
@@ -39,6 +41,8 @@ def away(value: Any) -> Any:
     """The value, a few units in the last place away: by how many depends on its bits alone."""
     if isinstance(value, tuple):
         return type(value)(*map(away, value)) if hasattr(value, "_fields") else tuple(map(away, value))
+    if isinstance(value, float):
+        return _number_away(float(value))
     array = np.asarray(value)
     if array.dtype.kind == "c":
         return away(array.real) + 1j * away(array.imag)
@@ -49,7 +53,15 @@ def away(value: Any) -> Any:
     steps = (mixed % np.uint64(2 * ULPS + 1)).astype(np.float64) - ULPS
     with np.errstate(all="ignore"):
         moved = np.where(np.isfinite(array) & (array != 0), array * (1 + steps * 2.0**-53), array)
-    return float(moved) if isinstance(value, float) else moved.reshape(array.shape)[()]
+    return moved.reshape(array.shape)[()]
+
+
+def _number_away(value: float) -> float:
+    """As `away`, in a tenth of the time."""
+    if value == 0 or not math.isfinite(value):
+        return value
+    (bits,) = struct.unpack("Q", struct.pack("d", value))
+    return float(value * (1 + ((bits * 0x9E3779B97F4A7C15 >> 32) % 2**32 % (2 * ULPS + 1) - ULPS) * 2.0**-53))
 
 
 def _whole(*arrays: Any) -> bool:
@@ -86,10 +98,17 @@ class _Operators(ast.NodeTransformer):
         return ast.copy_location(call, node)
 
 
+_OPERATOR = re.compile(rb"@ |[\w)\]]\s*\*\*")
+"""What every ``a @ b`` and ``a ** b`` holds as the formatter writes it; parsing all modules takes seconds."""
+
+
 class _Loader(importlib.machinery.SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        tree = _Operators().visit(ast.parse(self.get_data(path), path))
+        content = self.get_data(path)
+        if not _OPERATOR.search(content):
+            return super().get_code(fullname)
+        tree = _Operators().visit(ast.parse(content, path))
         return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
 
     def exec_module(self, module: ModuleType) -> None:

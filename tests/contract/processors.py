@@ -51,13 +51,18 @@ def run(setting: Setting, *words: str) -> str:
     return done.stdout
 
 
-def differing(setting: Setting | None, part: int) -> list[str]:
-    """The cases of a half whose digests differ under a setting, or, without one, where functions and costs err."""
+def differing(setting: Setting) -> list[str]:
+    """The cases whose digests differ under a setting."""
     import test_digests
 
-    if setting is not None:
-        names = [name for name in test_digests.CASES if name not in test_digests.ALIKE][part::2]
-        return others(json.loads(run(setting, __file__, "digests", *names)))
+    names = [name for name in test_digests.CASES if name not in test_digests.ALIKE]
+    return others(json.loads(run(setting, __file__, "digests", *names)))
+
+
+def moved(part: int) -> list[str]:
+    """The cases of a half whose digests differ where functions and costs err."""
+    import test_digests
+
     names = list(test_digests.CASES)[part::2]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "digests.json"
@@ -87,12 +92,12 @@ def resumed(name: str, stage: int, order: list[Setting]) -> bool:
 def main() -> None:
     """Run all of it; exit with 1 where anything differs."""
     every, failed = settings(), list[str]()
-    told = {f"{setting}": setting for setting in every} | {"functions and costs err": None}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # a half each, so that no core waits for another
-        halves = {how: [pool.submit(differing, setting, part) for part in range(2)] for how, setting in told.items()}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # what takes longest first, so that no core waits for another
+        found = {"functions and costs err": [pool.submit(moved, part) for part in range(2)]}
+        found |= {f"{setting}": [pool.submit(differing, setting)] for setting in every}
         orders = [[every[(place + step) % len(every)] for step in range(3)] for place in range(len(RESUMED))]
         ends = {name: pool.submit(resumed, name, RESUMED[name], o) for name, o in zip(RESUMED, orders, strict=True)}
-        for how, parts in halves.items():
+        for how, parts in found.items():
             names = [name for part in parts for name in part.result()]
             print(f"{how}: {f'other digests of {names}' if names else 'the recorded digests'}", flush=True)
             failed += names
