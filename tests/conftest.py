@@ -20,6 +20,8 @@ import functools
 import gc
 import io
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import multiprocessing.util
 import re
 import subprocess
 import sys
@@ -61,7 +63,16 @@ def _start_forks() -> None:
     """Start the server of worker processes with an environment that no test has changed, and without secrets."""
     path = os.pathsep.join(filter(None, [str(TESTS), _environment.get("PYTHONPATH")]))
     with mock.patch.dict(os.environ, {**_environment, "PYTHONPATH": path}, clear=True):
-        multiprocessing.forkserver.ensure_running()
+        multiprocessing.resource_tracker.ensure_running()
+        with mock.patch.object(multiprocessing.util, "spawnv_passfds", _forked):
+            multiprocessing.forkserver.ensure_running()
+    # it would ask for an exit status, which is for the parent alone
+    mock.patch.object(multiprocessing.forkserver._forkserver, "ensure_running", return_value=None).start()
+
+
+def _forked(_: object, args: list[str], files: Any) -> int:
+    """Stands for `multiprocessing.util.spawnv_passfds`: a fork, which has imported everything."""
+    return forkserver.Python([sys.executable, *args[args.index("-c") :]], pass_fds=files).pid
 
 
 def _with_environment(self: Nanny, *args: Any, env: dict[str, str] | None = None, **settings: Any) -> None:
@@ -77,6 +88,12 @@ TOGETHER = ("flows", "faults", "evaluate")
 """Folders whose files share servers or imports that take seconds: one process runs them all, and begins with them."""
 LONG = ("contract", "deploy", "statistical", "families")
 """Folders with the longest files: they come next, so that at the end no process waits for another."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let all processes that run tests have one server of forks."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        forkserver.share()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

@@ -6,9 +6,11 @@ imported.
 """
 
 import atexit
+import fcntl
 import json
 import os
 import runpy
+import select
 import shutil
 import signal
 import socket
@@ -44,6 +46,8 @@ PRELOADED = (
     "dpdist.families.synthesis.stages",
 )
 LAST = "frozen"
+_SHARED = os.environ.get("PYTEST_FORK_SERVER", "")
+"""Of the process that deals out the tests: the server of all processes that run them."""
 
 
 class Python(subprocess.Popen[Any]):
@@ -57,19 +61,20 @@ class Python(subprocess.Popen[Any]):
         _, pass_fds, cwd, env = rest[:4]
         files = rest[7:13]  # reading and writing ends of stdin, stdout, stderr; -1 where they are inherited
         p2cread, _, _, c2pwrite, _, errwrite = files
-        if args[0] != sys.executable or pass_fds or preexec_fn is not None:
-            raise ValueError("the fork server runs Python, without other files and without a function before it")
+        if args[0] != sys.executable or preexec_fn is not None:
+            raise ValueError("the fork server runs Python, without a function before it")
         request = {
             "args": [os.fspath(item) for item in args[1:]],
             "cwd": os.fspath(cwd or Path.cwd()),
             "env": dict(os.environ if env is None else env),
             "session": bool(rest[-2]),
+            "files": [0, 1, 2, *pass_fds],
         }
         ours = [given if given != -1 else standard for standard, given in enumerate((p2cread, c2pwrite, errwrite))]
         self._answers = socket.socket(socket.AF_UNIX)
         self._answers.connect(_server())
         body = json.dumps(request).encode()
-        socket.send_fds(self._answers, [struct.pack("I", len(body))], ours)
+        socket.send_fds(self._answers, [struct.pack("I", len(body))], [*ours, *pass_fds])
         self._answers.sendall(body)
         (self.pid,) = struct.unpack("i", _exactly(self._answers, 4))
         self._child_created = True
@@ -119,9 +124,16 @@ def command(words: Sequence[str], **settings: Any) -> subprocess.Popen[Any]:
     return subprocess.Popen(words, executable=program, **settings)
 
 
+def share() -> None:
+    """Start the server of all processes that this one starts from now on."""
+    os.environ["PYTEST_FORK_SERVER"] = _server()[1:]
+
+
 @cache
 def _server() -> str:
-    """The address of the server of this process; it ends with this process."""
+    """The address of the server; it ends with the process that has started it."""
+    if _SHARED:
+        return f"\0{_SHARED}"
     address = f"\0dpdist-forkserver-{os.getpid()}-{os.urandom(4).hex()}"
     path = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(__file__).parent)])
     command = [sys.executable, __file__, address[1:]]
@@ -149,29 +161,34 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 def serve(address: str) -> None:
     """Fork a keeper for each request; it forks the process, waits for it and tells its exit status."""
-    from importlib import import_module
-
-    import releases
-    import unsynced
-
     _end_with_parent()
-    for name in PRELOADED:
-        import_module(name)
-    unsynced.apply()
-    releases.plan()  # what accounting caches is there in all forked processes
-    import_module(LAST)
-    signal.signal(signal.SIGCHLD, _reap)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"\0{address}")
         listening.listen(64)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
+        select.select([listening], [], [])  # imports nothing before it is needed
+        _import()
+        signal.signal(signal.SIGCHLD, _reap)
         while True:
             connection, _ = listening.accept()
             if os.fork() == 0:
                 listening.close()
                 _keep(connection)
             connection.close()
+
+
+def _import() -> None:
+    from importlib import import_module
+
+    import releases
+    import unsynced
+
+    for name in PRELOADED:
+        import_module(name)
+    unsynced.apply()
+    releases.plan()  # what accounting caches is there in all forked processes
+    import_module(LAST)
 
 
 def _reap(*_: object) -> None:
@@ -185,7 +202,7 @@ def _keep(connection: socket.socket) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _end_with_parent()
     with suppress(EOFError, OSError):
-        size, files, _, _ = socket.recv_fds(connection, 4, 3)
+        size, files, _, _ = socket.recv_fds(connection, 4, 8)
         request = json.loads(_exactly(connection, struct.unpack("I", size)[0]))
         pid = os.fork()
         if pid == 0:
@@ -204,11 +221,13 @@ def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
     """Run what was asked for in this process, and end it."""
     if request["session"]:
         os.setsid()
-    for standard, file in enumerate(files):
-        os.dup2(file, standard)
+    wanted = request["files"]
+    above = [fcntl.fcntl(file, fcntl.F_DUPFD, max(wanted) + 1) for file in files]  # none is where another goes
     for file in files:
-        if file > 2:
-            os.close(file)
+        os.close(file)
+    for number, file in zip(wanted, above, strict=True):
+        os.dup2(file, number)
+        os.close(file)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.chdir(request["cwd"])
