@@ -57,9 +57,7 @@ class DaskProcesses:
             "DPDIST_FAULTS": str(self.folder),
             "PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parents[1], Path(__file__).parent))),
             "DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH": "0",
-            "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "spawn"
-            if self.prefix
-            else "fork",  # imports nothing anew
+            "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "fork",  # imports nothing anew
             **variables,
         }
         loopback = LOOPBACK[2:] if "--listen-address" in command else LOOPBACK
