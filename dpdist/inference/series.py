@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from dpdist.model.evidence import Earlier, Evidence, Related, combined
 from dpdist.privacy.arrays import Floats
 from dpdist.privacy.formatting import Displayed, Fact, folded, lines_of, number_of
 from dpdist.spec.conditions import Mask
-from dpdist.spec.series import times_of
+from dpdist.spec.series import kind_of, times_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -43,10 +43,9 @@ _ASKED = re.compile(
 )
 _UNKNOWN = 1e3  # deviation of the level of the first period, before anything is known, in those of what is measured
 _APART = "a period did not measure this table: errors of the periods are taken to add up"
-_ROLL_UP = re.compile(r"\d{4}-(q[1-4]|year)(-v\d+)?")
 
-Sum = tuple[Floats, float, float]
-"""Weights of the periods, the noisy sum of their levels, and its variance."""
+Sum = tuple[Floats, float | Floats, float]
+"""Weights of the periods, the noisy sum of their levels (or several), and its variance."""
 
 Found = tuple[Floats, Floats, str]
 """Estimates of sums of levels, deviations of their errors, and a note."""
@@ -97,7 +96,7 @@ class Series(Displayed):
             path.rpartition("/")[2]: Published.open(path, public_key, storage_options=options)
             for path in releases_at(place if is_pattern(place) else f"{place}/*", options)
         }
-        rolled = {name for name in opened if not is_pattern(place) and _ROLL_UP.fullmatch(name)}
+        rolled = {name for name in opened if not is_pattern(place) and kind_of(name) in ("quarter", "year")}
         periods = {name: one for name, one in opened.items() if name not in rolled}
         if len(periods) < 2:
             raise DataNotFound(f"{uri}: expected the folders of two releases or more, of one period each")
@@ -212,12 +211,11 @@ class Series(Displayed):
         sums = [*measured, *longer.values()]
         spread = spread_of(np.array([_mean(sums) * records[-1]]), records[-1])
         persons, step = (float(variance[0]) / records[-1] ** 2 for variance in self._drift.at_most(spread))
-        law = partial(joint_levels, persons=persons, step=step * self._faster(asked.attributes))
-        levels, covariance = law(sums)
+        of_each = [(of, one, variance) for (of, _, variance), one in zip(sums, np.eye(len(sums)), strict=True)]
+        moves, covariance = joint_levels(of_each, persons=persons, step=step * self._faster(asked.attributes))
+        levels = moves @ np.array([noisy for _, noisy, _ in sums])
         if asked.kind == "count":
-            gains = np.zeros_like(covariance)  # what each period's table moves the levels by
-            for j, (of, _, _) in enumerate(measured):
-                gains += np.outer(law([(w, float(k == j), v) for k, (w, _, v) in enumerate(sums)])[0], of)
+            gains = moves[:, : len(measured)] @ np.array([of for of, _, _ in measured])
             # errors of the noisy numbers of records: a level that was measured by itself has none of them
             moved = np.diag(levels) - gains * levels
             errors = np.array([_variance_of_records(one) for one in self.releases]) / records**2
@@ -255,20 +253,20 @@ def joint_levels(sums: Sequence[Sum], *, persons: float, step: float) -> tuple[F
     of a variance, about which each period has another variance of its persons.
     """
     seen = np.stack([weights for weights, _, _ in sums])
-    noisy, variances = np.array([(y, v) for _, y, v in sums]).T
+    noisy, variances = np.array([y for _, y, _ in sums]), np.array([v for _, _, v in sums])
     number, mean = seen.shape[1], _mean(sums)
     times = np.arange(number)
     prior = step * np.minimum.outer(times, times) + persons * np.eye(number)
     prior += _UNKNOWN**2 * (variances.max() + prior.max())
     gain = np.linalg.solve(seen @ prior @ seen.T + np.diag(variances), seen @ prior).T
-    return mean + gain @ (noisy - mean * seen.sum(1)), prior - gain @ seen @ prior
+    return mean + gain @ (noisy - np.multiply.outer(seen.sum(1), mean)), prior - gain @ seen @ prior
 
 
-def _mean(sums: Sequence[Sum]) -> float:
+def _mean(sums: Sequence[Sum]) -> Floats:
     """The mean level by precision."""
-    seen = np.array([weights.sum() for weights, _, _ in sums])
-    noisy, variances = np.array([(y, v) for _, y, v in sums]).T
-    return float((seen * noisy / variances).sum() / (seen**2 / variances).sum())
+    seen = np.array([(of.sum(), variance) for of, _, variance in sums])
+    weights = seen[:, 0] / seen[:, 1]
+    return np.asarray(weights @ np.array([noisy for _, noisy, _ in sums]) / (weights @ seen[:, 0]))
 
 
 def _weights(kind: str, first: int, last: int, times: Sequence[int]) -> Floats:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,17 @@ class Coding:
     links: dict[tuple[int, int], NDArray[np.bool_]]  # of a copy and its original: which combinations are possible
     merging: tuple[Merging, ...]  # of each of the table's attributes
 
+    @classmethod
+    def of(cls, source: tuple[int, ...], maps: tuple[Counts, ...], merging: tuple[Merging, ...]) -> Coding:
+        """A coding, from its maps in ascending order of the number of codes."""
+        sizes = tuple(int(codes.max()) + 1 for codes in maps)
+        copies = [[a for a, of in enumerate(source) if of == i] for i in range(len(merging))]  # from coarse to fine
+        links: dict[tuple[int, int], Any] = {}
+        for fine, coarse in (pair for own in copies for pair in pairwise(reversed(own))):
+            links[coarse, fine] = np.zeros((sizes[coarse], sizes[fine]), np.bool_)
+            links[coarse, fine][maps[coarse], maps[fine]] = True
+        return cls(source, maps, sizes, tuple(own[-1] for own in copies), links, merging)
+
 
 def coding_of(
     one_way: OneWay, *, merge_below: float, coarse: Sequence[tuple[int, int]], rules: Rules = (), levels: Levels = ()
@@ -58,11 +69,9 @@ def coding_of(
         for table, sigma in zip(one_way.counts, one_way.sigmas.tolist(), strict=True)
     )
     found: list[tuple[int, int, int, Counts]] = []  # cardinality, level, attribute, map
-    groupings: list[tuple[int, int, Counts]] = []  # attribute, level of the copy, group of each code one level up
     classes = code_classes(rules, [m.codes for m in merging])
     for i, m in enumerate(merging):
-        kinds = classes[i]
-        codes, cardinality, level = m.codes, m.cardinality, 0
+        kinds, codes, cardinality, level = classes[i], m.codes, m.cardinality, 0
         found.append((cardinality, level, i, codes))
         for least, groups in coarse:
             if cardinality >= least:
@@ -73,15 +82,9 @@ def coding_of(
                     group, kinds = _split(group, kinds, most=2 * groups)
                 codes, cardinality, level = group[codes], int(group.max()) + 1, level + 1
                 found.append((cardinality, level, i, codes))
-                groupings.append((i, level, group))
     found.sort(key=lambda item: (item[0], -item[1], item[2]))
-    place = {(i, level): k for k, (_, level, i, _) in enumerate(found)}
-    links = {
-        (place[i, level], place[i, level - 1]): np.arange(group.max() + 1)[:, None] == group
-        for i, level, group in groupings
-    }
-    sizes, _, source, maps = zip(*found, strict=True)
-    return Coding(source, maps, sizes, tuple(place[i, 0] for i in range(len(merging))), links, merging)
+    _, _, source, maps = zip(*found, strict=True)
+    return Coding.of(source, maps, merging)
 
 
 def _of_level(merging: Merging, codes: Counts, levels: Sequence[NDArray[np.integer]], groups: int) -> Counts | None:

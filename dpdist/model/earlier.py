@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -18,6 +17,7 @@ from dpdist.model.files import read_model
 from dpdist.publish.manifest import MANIFEST, Manifest
 from dpdist.publish.verify import open_release
 from dpdist.spec.schema import Schema
+from dpdist.spec.series import version_of
 from dpdist.storage.store import Store
 
 _FOR_PEOPLE = {"label", "unit", "description", "labels"}
@@ -54,15 +54,9 @@ def releases_at(path: str, options: Mapping[str, Any], *, before: str | None = N
     place = parent or "."
     names = (name.split("/") for name in Store(place, options).names())
     folders = [parts[0] for parts in names if len(parts) == 2 and parts[1] == MANIFEST]
-    found = sorted((*_version(name), name) for name in folders if fnmatchcase(name, pattern))
-    newest = {period: name for period, _, name in found if before is None or period < _version(before)[0]}
+    found = sorted((*version_of(name), name) for name in folders if fnmatchcase(name, pattern))
+    newest = {period: name for period, _, name in found if before is None or period < version_of(before)[0]}
     return tuple(f"{place}/{name}" for name in newest.values())
-
-
-def _version(name: str) -> tuple[str, int]:
-    """A name without the number of a correction, and the number."""
-    match = re.fullmatch(r"(.+)-v(\d{1,2})", name)
-    return (name, 1) if match is None else (match[1], int(match[2]))
 
 
 def read_earlier(paths: Mapping[str, Sequence[str]], schema: Schema, options: Mapping[str, Any]) -> EarlierReleases:

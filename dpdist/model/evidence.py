@@ -263,16 +263,10 @@ def coding_from(measured: Measurements, one_way: OneWay) -> Coding:
     source, maps = measured.source, measured.maps
     if any(table.step == "triples" for table in measured.tables):  # the last copies are groups of values, of triples
         source, maps = source[: -len(one_way.counts)], maps[: -len(one_way.counts)]
-    sizes = tuple(int(codes.max()) + 1 for codes in maps)
-    copies = [[a for a, of in enumerate(source) if of == i] for i in range(len(one_way.counts))]  # from coarse to fine
-    links: dict[Pair, Any] = {}
-    for coarse, fine in (pair for own in copies for pair in pairwise(own)):
-        links[coarse, fine] = np.zeros((sizes[coarse], sizes[fine]), np.bool_)
-        links[coarse, fine][maps[coarse], maps[fine]] = True
-    fine_of = tuple(own[-1] for own in copies)
-    noisy = zip(fine_of, one_way.counts, one_way.sigmas.tolist(), strict=True)
-    merging = tuple(merging_of(maps[a], counts, sigma, one_way.records) for a, counts, sigma in noisy)
-    return Coding(source, maps, sizes, fine_of, links, merging)
+    fine = dict(zip(source, maps, strict=True))  # the last copy of each is the finest
+    noisy = zip(one_way.counts, one_way.sigmas.tolist(), strict=True)
+    merging = tuple(merging_of(fine[i], counts, sigma, one_way.records) for i, (counts, sigma) in enumerate(noisy))
+    return Coding.of(source, maps, merging)
 
 
 def _recoded(measured: Measurements, coding: Coding) -> dict[Pair, Estimate]:

@@ -108,14 +108,25 @@ def periods_of(month: str) -> tuple[str, str]:
     return f"{year}-q{(number + 2) // 3}", f"{year}-year"
 
 
+def version_of(label: str) -> tuple[str, int]:
+    """A label without the number of a correction, and the number."""
+    match = re.fullmatch(r"(.+)-v(\d{1,2})", label)
+    return (label, 1) if match is None else (match[1], int(match[2]))
+
+
+def kind_of(label: str) -> Step | None:
+    """The kind of period that has this label, in any version; None where none has."""
+    period, _ = version_of(label)
+    return step_of(period) if re.fullmatch(_LABEL, period) else None
+
+
 def times_of(labels: Sequence[str]) -> list[int]:
     """When releases are of: periods of one kind by the calendar, which may miss some; others one after another."""
-    periods = [re.sub(r"-v\d+\Z", "", label) for label in labels]
-    kinds = {step_of(period) if re.fullmatch(_LABEL, period) else None for period in periods}
+    kinds = set(map(kind_of, labels))
     kind = kinds.pop() if len(kinds) == 1 else None
     if kind is None:
         return list(range(len(labels)))
-    ends = [months_of(period)[-1] for period in periods]
+    ends = [months_of(version_of(label)[0])[-1] for label in labels]
     return [(12 * int(end[:4]) + int(end[5:])) // Steps[kind] for end in ends]
 
 

@@ -8,7 +8,8 @@ good, from a population in which half of the attributes are independent of the o
 as `previous`; the last one is also released *alone*. *Own sample* is as many records drawn from the month itself.
 *Roll-ups*: each quarter has its months as a `sum` and the quarters before as `previous`, the year has its months as a
 `sum` and its quarters as `larger`. *States*: some of the smallest and largest ones, alone and with the release of the
-country as a table that they are a `part` of; and the country with its states as a `sum`. Distances are those of
+country as a table that they are a `part` of; and the country, with the share of a quarter or a year together, with its
+states as a `sum`. Distances are those of
 `bench_synthesis.py`; *cells* are how many of the nominal 95 % intervals of one- and two-way cells above 1 % (and,
 *below*, of 0.1 to 1 %) cover. *By question*: levels of the last month, changes from the one before and from the first,
 averages and sums of all, of one and two attributes, over all keys and (*keys*) of the worst and the best one; *length*:
@@ -382,7 +383,7 @@ def main() -> None:
     parser.add_argument("--redrawn", type=int, default=10)
     parser.add_argument("--table", default="acs2024")
     parser.add_argument("--states", type=int, default=3)
-    parser.add_argument("--country", nargs="*", type=int, default=[], choices=(70, 80), help="shares of the states")
+    parser.add_argument("--country", nargs="*", type=int, default=[70], choices=(70, 80), help="shares of the states")
     parser.add_argument("--distances", action="store_true", help="without coverage, which takes most of the time")
     parser.add_argument("--cases", nargs="+", default=["months", "roll_ups", "states", "panel"])
     options = parser.parse_args()

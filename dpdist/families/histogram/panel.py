@@ -35,6 +35,7 @@ from dpdist.privacy.formatting import Fact
 from dpdist.privacy.portable import eigh, matmul
 
 ABSENT = -1
+_CELLS = ((0,), (0, 1), (0, 1, 0), (0, 1, 2))  # of a history with two changes at most, one after another
 _CHANGES = 0.6  # weight of a change beside a level: over a year, with one change, 2.41 and 2.10 deviations
 _STEPS = 200  # of the search: within a part in 1,000 of the optimum
 _UNIT = 1 << 12  # the strategy's entries are integers in units of its inverse
@@ -154,15 +155,10 @@ class Panel:
 def histories(periods: int, changes: int) -> list[tuple[int, ...]]:
     """All histories that may differ in their cost: a stay, the periods of changes, and which cells are the same."""
     found = []
-    for blocks in range(1, changes + 2):
-        cells: list[tuple[int, ...]] = [(0,)]
-        for _ in range(1, blocks):
-            cells = [(*own, cell) for own in cells for cell in range(max(own) + 2) if cell != own[-1]]
-        for ends in combinations(range(periods + 1), blocks + 1):
-            sizes = np.diff(ends)
-            for own in cells:
-                stay = np.repeat(own, sizes).tolist()
-                found.append((*[ABSENT] * ends[0], *stay, *[ABSENT] * (periods - ends[-1])))
+    for own in (cells for cells in _CELLS if len(cells) <= changes + 1):
+        for ends in combinations(range(periods + 1), len(own) + 1):
+            stay = np.repeat(own, np.diff(ends)).tolist()
+            found.append((*[ABSENT] * ends[0], *stay, *[ABSENT] * (periods - ends[-1])))
     return found
 
 

@@ -192,8 +192,7 @@ class HistogramSpec(SummedRelease):
         wanted = {name for query in self.queries for name in query.columns}
         if self.curves is not None:
             wanted = set(self.curves.columns)
-            if self.privacy.mechanism not in ("auto", "gaussian") or not self.privacy.delta:
-                raise ValueError("curves take Gaussian noise: privacy.delta above 0, mechanism auto or gaussian")
+            self._check_gaussian("curves take Gaussian noise")
             if self.entropies is not None:
                 raise ValueError("`entropies` go with `histograms`")
         if wanted - names:
