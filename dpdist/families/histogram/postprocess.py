@@ -44,13 +44,6 @@ def non_negative_integers(noisy: ArrayLike, *, total: int | None = None) -> NDAr
     return largest_remainder(project(table, total=total), total=total)
 
 
-def common_total(tables: Sequence[NDArray[np.int64]], *, variances: Sequence[float]) -> float:
-    """Estimate of the number of records: the tables' totals, by the inverse of their cells' variance, above 0."""
-    weights = np.array([1 / (v * table.size) for table, v in zip(tables, variances, strict=True)])
-    totals = np.array([float(table.sum()) for table in tables])
-    return max(float(weights @ totals / weights.sum()), 0.0)
-
-
 def fit_hierarchy(
     levels: Sequence[ArrayLike], *, parents: Sequence[ArrayLike], variances: Sequence[float]
 ) -> tuple[list[Floats], list[Floats]]:

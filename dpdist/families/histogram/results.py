@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dpdist.families.base.calibration import common_total
 from dpdist.families.histogram.binning import Bins, Chosen
 from dpdist.families.histogram.counts import CountPlan, parent_cells
 from dpdist.families.histogram.entropy import renyi
-from dpdist.families.histogram.postprocess import common_total, fit_hierarchy, non_negative_integers
+from dpdist.families.histogram.postprocess import fit_hierarchy, non_negative_integers
 from dpdist.families.histogram.spec import CountsSpec
 from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import log2
@@ -52,7 +53,7 @@ def fit(
         return tables, errors
     shared: int | None = None
     if settings.total != "own":
-        shared = round(common_total(noisy, variances=spreads)) if settings.total == "common" else settings.total
+        shared = round(common_total(noisy, spreads)) if settings.total == "common" else settings.total
     done: dict[int, NDArray[np.int64]] = {}
 
     def integers(number: int) -> NDArray[np.int64]:

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdist.errors import SpecError
-from dpdist.families.base.calibration import project
+from dpdist.families.base.calibration import common_total, project
 from dpdist.families.histogram.postprocess import (
-    common_total,
     fit_hierarchy,
     largest_remainder,
     non_negative_integers,
@@ -103,5 +102,5 @@ class TestConsistency:
 
     def test_common_total(self) -> None:
         tables = [np.array([10, 20]), np.array([20, 20, 20, 20])]
-        assert common_total(tables, variances=[1.0, 1.0]) == pytest.approx((30 / 2 + 80 / 4) / (1 / 2 + 1 / 4))
-        assert common_total([np.array([-5])], variances=[1.0]) == 0
+        assert common_total(tables, [1.0, 1.0]) == pytest.approx((30 / 2 + 80 / 4) / (1 / 2 + 1 / 4))
+        assert common_total([np.array([-5])], [1.0]) == 0
