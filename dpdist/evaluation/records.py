@@ -72,8 +72,9 @@ class View:
         return [axis.codes(column) for axis, column in zip(self.axes, columns, strict=True)]
 
 
-def view_of(schema: Schema, *, largest: int = LARGEST) -> View:
+def view_of(schema: Schema) -> View:
     """How the attributes of a schema are looked at; in fewer codes while there are too many pairwise cells."""
+    largest = LARGEST
     while True:
         view = View(tuple(_axis(attribute, largest) for attribute in schema.attributes))
         total = sum(view.sizes)

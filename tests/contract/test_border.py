@@ -83,7 +83,7 @@ PRIVACY: list[dict[str, Any]] = [
     {"epsilon": 2, "delta": 1e-7},
     {"epsilon": 1, "adjacency": "replacement"},
 ]
-COUNTS: list[dict[str, Any]] = [{}, {"synthetic_records": 3, "entropies": [1]}]
+COUNTS: list[dict[str, Any]] = [{}, {"entropies": [1]}]
 ENTROPIES: list[dict[str, Any] | None] = [None, {"orders": [1, 2], "share": "1/2"}]
 DATA: list[dict[str, Any]] = [
     {"minimum_records": 1},

@@ -158,7 +158,6 @@ def histogram(rng: random.Random) -> Tree:
     maybe(rng, tree, "shares", "equal")
     maybe(rng, tree["counts"], "non_negative", False)
     maybe(rng, tree["counts"], "total", "common", 0, 1, 10**9)
-    maybe(rng, tree["counts"], "synthetic_records", 1, 500)
     maybe(rng, tree["counts"], "entropies", [1.0], [0.5, 1e-6, 1e6], chance=0.3)
     if rng.random() < 0.3:
         tree["entropies"] = {"orders": some(rng, [1.0], [0.5], [2.0, 10.0], [1e6])}

@@ -10,6 +10,7 @@ from dp_accounting.pld.pld_pmf import DensePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_gaussian_mechanism
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from privacy.test_gdp import pair_of
 from scipy.special import logsumexp, ndtr
 from scipy.stats import binom
 
@@ -361,13 +362,6 @@ def test_bad_budgets_are_refused(call) -> None:
 # --- pairs -----------------------------------------------------------------------------------------------------------
 
 masses = st.lists(st.floats(0.01, 1), min_size=5, max_size=5).map(lambda m: np.array(m) / sum(m))
-
-
-def pair_of(p: np.ndarray, q: np.ndarray) -> DominatingPair:
-    both = (p > 0) & (q > 0)
-    return DominatingPair(
-        np.log(p[both] / q[both]), p[both], q[both], float(p[q == 0].sum()), float(q[p == 0].sum())
-    ).ascending()
 
 
 @settings(max_examples=40, deadline=None)

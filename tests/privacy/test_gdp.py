@@ -24,6 +24,14 @@ def gaussian_profile(mu: float, epsilons: np.ndarray) -> np.ndarray:
     return ndtr(mu / 2 - epsilons / mu) - np.exp(epsilons) * ndtr(-mu / 2 - epsilons / mu)
 
 
+def pair_of(p: np.ndarray, q: np.ndarray) -> DominatingPair:
+    """The pair of two distributions by their masses."""
+    both = (p > 0) & (q > 0)
+    return DominatingPair(
+        np.log(p[both] / q[both]), p[both], q[both], float(p[q == 0].sum()), float(q[p == 0].sum())
+    ).ascending()
+
+
 def random_pair(rng: np.random.Generator) -> DominatingPair:
     """Any two distributions on a few points, some of them on one side only."""
     size = int(rng.integers(2, 7))
@@ -32,10 +40,7 @@ def random_pair(rng: np.random.Generator) -> DominatingPair:
         p[0], q[-1] = 0.0, 0.0
         p[-1], q[0] = p[-1] * 1e-3, q[0] * 1e-3
         p, q = p / p.sum(), q / q.sum()
-    both = (p > 0) & (q > 0)
-    return DominatingPair(
-        np.log(p[both] / q[both]), p[both], q[both], float(p[q == 0].sum()), float(q[p == 0].sum())
-    ).ascending()
+    return pair_of(p, q)
 
 
 def exceeds(pair: DominatingPair, mu: float, failure: float) -> float:

@@ -6,12 +6,13 @@ import time
 
 import numpy as np
 import pytest
+from privacy.test_gdp import pair_of
 
 from dpdist.privacy import accountant
 from dpdist.privacy.deniability import SeedRecords
 from dpdist.privacy.event import Event
 from dpdist.privacy.events import ApproximateDP, Composed, DiscreteLaplace, Gaussian, RandomSplit, SubsampledGaussian
-from dpdist.privacy.pair import NOTHING, DominatingPair, parallel_pair, split_pair
+from dpdist.privacy.pair import NOTHING, parallel_pair, split_pair
 from dpdist.privacy.pieces import dominating_pair
 
 EPSILONS = np.linspace(0, 3, 61)
@@ -20,13 +21,6 @@ EPSILONS = np.linspace(0, 3, 61)
 def divergences(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """H_{e^eps} at all epsilons."""
     return np.maximum(p[None] - np.exp(EPSILONS)[:, None] * q[None], 0).sum(axis=1)
-
-
-def pair_of(p: np.ndarray, q: np.ndarray) -> DominatingPair:
-    both = (p > 0) & (q > 0)
-    return DominatingPair(
-        np.log(p[both] / q[both]), p[both], q[both], float(p[q == 0].sum()), float(q[p == 0].sum())
-    ).ascending()
 
 
 def noisy_count(count: int, scale: float, top: int = 40) -> np.ndarray:

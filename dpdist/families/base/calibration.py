@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from dpdist.errors import CheckFailed, SpecError
 from dpdist.privacy import accountant
@@ -22,6 +22,7 @@ from dpdist.privacy.noise import SAMPLER_DELTA, Noise
 BY_CHANCE = 1e-6
 """Probability that an empty bin counts as one with records."""
 
+_EXACT = 1e-9  # variance of a total without noise
 _ERROR = 1 + 1e-9  # of `math.erfc` and `math.exp`, and more
 
 Mechanism = Literal["laplace", "gaussian"]
@@ -152,6 +153,13 @@ def project(noisy: ArrayLike, *, total: float | None = None) -> Floats:
     if total == 0 or table.size == 0:
         return np.zeros_like(table)
     return project_rows(table.reshape(1, -1), np.array([total])).reshape(table.shape)
+
+
+def common_total(tables: Sequence[NDArray[Any]], variances: Sequence[float]) -> float:
+    """Estimate of the number of records: the tables' totals, by the inverse of their variance, not below 0."""
+    weights = np.array([1 / max(v * table.size, _EXACT) for table, v in zip(tables, variances, strict=True)])
+    totals = np.array([float(table.sum()) for table in tables])
+    return max(float(weights @ totals / weights.sum()), 0.0)
 
 
 def project_rows(values: AnyFloats, totals: AnyFloats) -> Floats:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.data.count import configuration_index
-from dpdist.families.base.calibration import project, project_rows
+from dpdist.families.base.calibration import common_total, project, project_rows
 from dpdist.families.base.network import Network, draw, thresholds_from_weights
 from dpdist.families.deniability.parameters import NoisyTables
 from dpdist.families.deniability.regression import regression_table
@@ -55,7 +55,7 @@ def estimate_network(
     """
     maps = tuple(a.bucket_map for a in schema.attributes)
     tables = pool([table.astype(np.float64) for table in noisy.tables], noisy.variances, structure, maps)
-    total = _total(tables, noisy.variances)
+    total = max(common_total(tables, noisy.variances), 1.0)
     thresholds: list[NDArray[np.uint64]] = [np.empty((0, 0), np.uint64)] * len(tables)
     buckets: dict[int, NDArray[np.uint32]] = {}
     for i in structure.order:
@@ -181,13 +181,6 @@ def _normalised(counts: AnyFloats, marginal: AnyFloats) -> AnyFloats:
     """Rows that sum to one; the marginal where a row is empty."""
     sums = counts.sum(axis=-1, keepdims=True)
     return np.asarray(np.where(sums > _TINY**2, counts / np.maximum(sums, _TINY**2), marginal / marginal.sum()))
-
-
-def _total(tables: Sequence[AnyFloats], variances: Sequence[float]) -> float:
-    """Number of records, from the totals of all tables weighted by precision; at least one."""
-    weights = np.array([1 / max(v * t.size, _TINY) for v, t in zip(variances, tables, strict=True)])
-    totals = np.array([table.sum() for table in tables])
-    return max(float(weights @ totals / weights.sum()), 1.0)
 
 
 def _gamma(shape: AnyFloats, words: NDArray[np.uint64]) -> AnyFloats:

@@ -112,7 +112,7 @@ class HistogramPlan(Plan):
     @cached_property
     def form(self) -> PartFormat:
         """A table of statistics."""
-        return PartFormat(layout="statistics", non_negative=self.curves is None and self.spec.counts.is_non_negative)
+        return PartFormat(layout="statistics", non_negative=self.curves is None and self.spec.counts.non_negative)
 
     @property
     def cells(self) -> tuple[int, ...]:

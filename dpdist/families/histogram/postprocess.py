@@ -1,6 +1,6 @@
-"""What may be done to noisy counts for free: non-negative integers, consistency, and synthetic counts.
+"""What may be done to noisy counts for free: non-negative integers and consistency.
 
-All of it is a function of noisy counts, public numbers and keyed randomness, so it costs no privacy.
+All of it is a function of noisy counts and public numbers, so it costs no privacy.
 """
 
 from __future__ import annotations
@@ -10,12 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpdist.errors import SpecError
 from dpdist.families.base.calibration import project
 from dpdist.privacy.arrays import Floats
-from dpdist.privacy.noise import Noise
-
-_DRAWS = 1 << 20  # records sampled at a time
 
 
 def largest_remainder(values: ArrayLike, *, total: int) -> NDArray[np.int64]:
@@ -48,13 +44,6 @@ def non_negative_integers(noisy: ArrayLike, *, total: int | None = None) -> NDAr
     return largest_remainder(project(table, total=total), total=total)
 
 
-def common_total(tables: Sequence[NDArray[np.int64]], *, variances: Sequence[float]) -> float:
-    """Estimate of the number of records: the tables' totals, by the inverse of their cells' variance, above 0."""
-    weights = np.array([1 / (v * table.size) for table, v in zip(tables, variances, strict=True)])
-    totals = np.array([float(table.sum()) for table in tables])
-    return max(float(weights @ totals / weights.sum()), 0.0)
-
-
 def fit_hierarchy(
     levels: Sequence[ArrayLike], *, parents: Sequence[ArrayLike], variances: Sequence[float]
 ) -> tuple[list[Floats], list[Floats]]:
@@ -85,20 +74,3 @@ def fit_hierarchy(
         # the parent's own count and the rest of the tree move the sum of its children from variance total to spreads
         spreads[level] = spreads[level] - share**2 * (total - spreads[level + 1])[link]
     return estimates, spreads
-
-
-def synthetic_counts(counts: NDArray[np.int64], *, records: int, noise: Noise, name: str) -> NDArray[np.int64]:
-    """Counts of synthetic records drawn from a released histogram, multinomial exactly (REAEDP's baselines).
-
-    They are drawn in proportion to the counts, evenly if all are zero; record i takes draw i of the stream `name`.
-    Raises SpecError: a count or the number of records is negative.
-    """
-    if records < 0 or not counts.size or (counts < 0).any():
-        raise SpecError("synthetic records are drawn from non-negative counts, and their number is not negative")
-    weights = counts.ravel() if counts.any() else np.ones(counts.size, np.int64)
-    edges = np.cumsum(weights)
-    result = np.zeros(counts.size, np.int64)
-    for start in range(0, records, _DRAWS):
-        draws = noise.integers(name, min(_DRAWS, records - start), high=int(edges[-1]), start=start)
-        result += np.bincount(np.searchsorted(edges, draws, side="right"), minlength=counts.size)
-    return np.asarray(result.reshape(counts.shape))

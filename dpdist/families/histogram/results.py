@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dpdist.families.base.calibration import common_total
 from dpdist.families.histogram.binning import Bins, Chosen
 from dpdist.families.histogram.counts import CountPlan, parent_cells
 from dpdist.families.histogram.entropy import renyi
-from dpdist.families.histogram.postprocess import common_total, fit_hierarchy, non_negative_integers, synthetic_counts
+from dpdist.families.histogram.postprocess import fit_hierarchy, non_negative_integers
 from dpdist.families.histogram.spec import CountsSpec
 from dpdist.privacy.arrays import Counts, Floats
-from dpdist.privacy.noise import Noise
 from dpdist.privacy.portable import log2
 from dpdist.publish.parts import STATISTICS
 from dpdist.spec.attribute import Attribute
@@ -32,15 +32,15 @@ NO_AXES = (("",),)  # of a statistic that has one cell
 
 
 def fit(
-    noisy: Sequence[Counts], settings: CountsSpec, plan: CountPlan, *, variances: Sequence[float], noise: Noise
-) -> tuple[list[NDArray[Any]], list[Floats | None]]:
-    """Post-process the noisy tables of a release as its spec says: int64 if non-negative or synthetic, else float64.
+    noisy: Sequence[Counts], settings: CountsSpec, plan: CountPlan, *, variances: Sequence[float]
+) -> tuple[list[NDArray[Any]], list[Floats]]:
+    """Post-process the noisy tables of a release as its spec says: int64 if non-negative, else float64.
 
-    Also the standard error of each cell before counts are made non-negative; None of synthetic records.
+    Also the standard error of each cell before counts are made non-negative.
     """
     tables: list[NDArray[Any]] = [table.astype(np.float64) for table in noisy]
     spreads = [max(variance, 1e-12) for variance in variances]
-    errors: list[Floats | None] = [np.full(t.size, math.sqrt(v)) for t, v in zip(tables, variances, strict=True)]
+    errors = [np.full(t.size, math.sqrt(v)) for t, v in zip(tables, variances, strict=True)]
     links: dict[int, tuple[int, NDArray[np.intp]]] = {}
     for chain in settings.hierarchies:
         parents = [parent_cells(plan, fine, coarse) for fine, coarse in pairwise(chain)]
@@ -49,11 +49,11 @@ def fit(
         for number, table, variance in zip(chain, fitted, spread, strict=True):
             tables[number], errors[number] = table.reshape(tables[number].shape), np.sqrt(variance)
         links |= {fine: (coarse, link) for (fine, coarse), link in zip(pairwise(chain), parents, strict=True)}
-    if not settings.non_negative and settings.synthetic_records is None:
+    if not settings.non_negative:
         return tables, errors
     shared: int | None = None
     if settings.total != "own":
-        shared = round(common_total(noisy, variances=spreads)) if settings.total == "common" else settings.total
+        shared = round(common_total(noisy, spreads)) if settings.total == "common" else settings.total
     done: dict[int, NDArray[np.int64]] = {}
 
     def integers(number: int) -> NDArray[np.int64]:
@@ -66,13 +66,6 @@ def fit(
         return done[number]
 
     result = [integers(number) for number in range(len(tables))]
-    if settings.synthetic_records is not None:
-        records = settings.synthetic_records
-        result = [
-            synthetic_counts(table, records=records, noise=noise, name=f"histogram/synthetic/{i}")
-            for i, table in enumerate(result)
-        ]
-        errors = [None] * len(result)
     return list(result), errors
 
 

@@ -13,7 +13,6 @@ from dpdist.spec.release import PrivacyLimit
 from dpdist.spec.strict import Exact, Section
 from dpdist.spec.unit import Following
 
-MAX_SYNTHETIC = 1_000_000_000  # most synthetic records: each takes a draw
 MOST_PERIODS = 12  # of a panel: the histories of its units are enumerated
 CHECK_SHARE = Fraction(1, 50)  # share of the budget of the check of the declared minimum, where entropies need one
 
@@ -70,23 +69,16 @@ class CountsSpec(Section):
     hierarchies: tuple[tuple[int, ...], ...] = ()
     """Histograms that are made to agree, by number, each list from fine to coarse: each is a sum of cells of the one
     before."""
-    synthetic_records: int | None = Field(default=None, ge=1, le=MAX_SYNTHETIC)
-    """Release counts of this many records drawn from the noisy histograms instead."""
     entropies: tuple[float, ...] = ()
     """Orders of entropies of the released counts, to release beside them."""
 
     @model_validator(mode="after")
     def _countable(self) -> CountsSpec:
-        if self.entropies and not self.is_non_negative:
+        if self.entropies and not self.non_negative:
             raise ValueError("counts.entropies are those of non-negative counts: set counts.non_negative")
         if not all(0 < order < math.inf for order in self.entropies):
             raise ValueError("counts.entropies: orders are finite and above 0; 1 is Shannon's")
         return self
-
-    @property
-    def is_non_negative(self) -> bool:
-        """Whether the released counts are non-negative integers."""
-        return self.non_negative or self.synthetic_records is not None
 
 
 class EntropiesSpec(Section):

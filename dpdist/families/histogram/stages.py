@@ -194,8 +194,8 @@ def _statistics(attempt: HistogramAttempt, arrays: dict[str, NDArray[Any]]) -> l
         nearer, parts = [counts for counts, _ in shrunk], [part.ravel() for _, part in shrunk]
         noisy = [plan.panel.solved(table) for table in noisy]
     variances = [sd**2 for sd in plan.deviations]
-    fitted, errors = results.fit(nearer, spec.counts, plan.counts, variances=variances, noise=attempt.noise)
-    errors = [None if error is None else error * part for error, part in zip(errors, parts, strict=True)]
+    fitted, errors = results.fit(nearer, spec.counts, plan.counts, variances=variances)
+    errors = [error * part for error, part in zip(errors, parts, strict=True)]
     axes = () if plan.binning is None else plan.binning.axes
     chosen = {(a.histogram, a.axis): arrays[f"bins_{a.histogram}_{a.axis}"] for a in axes}
     if chosen:

@@ -6,21 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from dpdist.errors import SpecError
-from dpdist.families.base.calibration import project
+from dpdist.families.base.calibration import common_total, project
 from dpdist.families.histogram.postprocess import (
-    common_total,
     fit_hierarchy,
     largest_remainder,
     non_negative_integers,
-    synthetic_counts,
 )
 from dpdist.privacy.noise import Noise
 
 NOISE = Noise(bytes(range(32)))
-IMPOSSIBLE = 1e-20
 
 noisy_tables = st.lists(st.integers(-50, 200), min_size=1, max_size=12)
 
@@ -106,30 +102,5 @@ class TestConsistency:
 
     def test_common_total(self) -> None:
         tables = [np.array([10, 20]), np.array([20, 20, 20, 20])]
-        assert common_total(tables, variances=[1.0, 1.0]) == pytest.approx((30 / 2 + 80 / 4) / (1 / 2 + 1 / 4))
-        assert common_total([np.array([-5])], variances=[1.0]) == 0
-
-
-class TestSyntheticCounts:
-    def test_multinomial_with_power(self) -> None:
-        counts = np.array([[500, 300], [0, 200]])
-        drawn = synthetic_counts(counts, records=1_000_000, noise=NOISE, name="s")
-        assert drawn.shape == counts.shape
-        assert drawn.sum() == 1_000_000
-        assert drawn[1, 0] == 0
-        seen = drawn.ravel()[counts.ravel() > 0]
-        assert stats.chisquare(seen, np.array([0.5, 0.3, 0.2]) * 1e6).pvalue > IMPOSSIBLE
-        assert stats.chisquare(seen, np.array([0.49, 0.31, 0.2]) * 1e6).pvalue < IMPOSSIBLE
-
-    def test_any_chunk_and_empty_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        counts = np.array([5, 0, 3])
-        whole = synthetic_counts(counts, records=1000, noise=NOISE, name="s")
-        monkeypatch.setattr("dpdist.families.histogram.postprocess._DRAWS", 7)
-        np.testing.assert_array_equal(synthetic_counts(counts, records=1000, noise=NOISE, name="s"), whole)
-        even = synthetic_counts(np.zeros(4, np.int64), records=400, noise=NOISE, name="s")
-        assert even.min() > 50
-
-    @pytest.mark.parametrize(("counts", "records"), [([-1, 2], 3), ([1], -1), ([], 3)])
-    def test_refused(self, counts: list[int], records: int) -> None:
-        with pytest.raises(SpecError, match="synthetic records"):
-            synthetic_counts(np.array(counts, np.int64), records=records, noise=NOISE, name="s")
+        assert common_total(tables, [1.0, 1.0]) == pytest.approx((30 / 2 + 80 / 4) / (1 / 2 + 1 / 4))
+        assert common_total([np.array([-5])], [1.0]) == 0

@@ -260,7 +260,7 @@ def test_building_graphs_computes_nothing():
     assert all(key.startswith("spread-") for key in keys)
 
 
-@pytest.mark.parametrize("changes", [{}, {"scaling": "standardised", "release": "vectors"}, {"scaling": "centred"}])
+@pytest.mark.parametrize("changes", [{"scaling": "standardised", "release": "vectors"}, {"scaling": "centred"}])
 def test_a_release_depends_neither_on_partitions_nor_on_the_executor(people, tmp_path, changes):
     where = ((1, InProcess()), (16, Cluster()))
     one, other = (released(attempt(people, tmp_path / str(n), partitions=n, executor=on, **changes)) for n, on in where)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from attempts import attempt_of, run_stages
+from families.synthesis.test_release import tree as people
 from published import published
 from releases import KEY, SCHEMA, table
 
@@ -256,22 +257,7 @@ def test_noise_beyond_measure_is_said() -> None:
 
 
 def tree(folder: Path, **changes: Any) -> dict[str, Any]:
-    data = folder / "table.parquet"
-    if not data.exists():
-        pq.write_table(table(12_000), data, row_group_size=2_000)
-    spec: dict[str, Any] = {
-        "kind": "synthesis",
-        "name": "first",
-        "dataset": "people",
-        "schema": SCHEMA,
-        "data": {"path": str(data), "minimum_records": 10_000},
-        "output": {"path": str(folder / "release"), "rows_per_part": 2_000},
-        "privacy": {"epsilon": 4, "delta": 1e-7},
-        "model": {"rounds": 1, "balance": 10},
-        "synthesis": {"records": 5_000},
-        "regressions": [LINEAR, LOGISTIC],
-    }
-    return spec | changes
+    return people(folder, model={"rounds": 1, "balance": 10}, regressions=[LINEAR, LOGISTIC]) | changes
 
 
 def planned(folder: Path, **changes: Any) -> SynthesisPlan:
@@ -406,8 +392,6 @@ def test_units_are_bounded_before_they_are_measured(tmp_path: Path) -> None:
         data={"path": str(tmp_path / "table.parquet"), "minimum_records": 5_000},
         privacy={"epsilon": 20, "delta": 1e-7},
         regressions=["regression score on sex = 1"],
-        ledger=f"sqlite:///{tmp_path}/ledger.db",
-        work=str(tmp_path / "work"),
     )
     run_release(load(spec), fixed_key=KEY)
     of_sex = answer(Published.open(tmp_path / "release"), "regression score on sex = 1")[1]

@@ -96,9 +96,9 @@ def joined(blocks: Sequence[Block]) -> Block:
     return np.concatenate(inputs), np.concatenate(responses)
 
 
-def shuffled(noise: Noise, name: str, rows: int, *, start: int = 0) -> NDArray[np.int64]:
-    """A keyed permutation of `rows` rows; ``name`` and ``start`` are its address."""
-    return stable_order(noise.words(name, rows, start=start))
+def shuffled(noise: Noise, name: str, rows: int) -> NDArray[np.int64]:
+    """A keyed permutation of `rows` rows; ``name`` is its address."""
+    return stable_order(noise.words(name, rows))
 
 
 MATCHED_ROWS = 2048

@@ -95,7 +95,6 @@ def feature_map(
     frequencies: int,
     width: float,
     rng: np.random.Generator,
-    weights: tuple[float, float, float] = WEIGHTS,
 ) -> FeatureMap:
     """The features of records, from public cells and the released ranks of the inputs (int64[total] each,
     `rank_table`).
@@ -105,7 +104,7 @@ def feature_map(
     """
     d = len(columns)
     directions = standard_normal(rng, (d, frequencies)) / (width * math.sqrt(d) * 2 * math.pi)
-    part = math.sqrt(weights[1] / d)
+    part = math.sqrt(WEIGHTS[1] / d)
     linear: list[Counts] = []
     phases: list[Counts] = []
     for i, (column, ranks) in enumerate(zip(columns, tables, strict=True)):
@@ -117,8 +116,8 @@ def feature_map(
             values, position = 2 * part * ranks[:, None] * RANK_STEP, ranks * RANK_STEP
         linear.append(_towards_zero(values))
         phases.append(np.rint(np.outer(position, directions[i]) * _PHASE).astype(np.int64))
-    wave = _wave(math.sqrt(weights[2] / frequencies))
-    return FeatureMap(tuple(linear), tuple(phases), int(math.sqrt(weights[0]) / FEATURE_STEP), wave)
+    wave = _wave(math.sqrt(WEIGHTS[2] / frequencies))
+    return FeatureMap(tuple(linear), tuple(phases), int(math.sqrt(WEIGHTS[0]) / FEATURE_STEP), wave)
 
 
 @lru_cache(maxsize=8)
@@ -143,9 +142,9 @@ class Window:
         return _towards_zero(np.clip((middles - self.centre) / self.half, -1.0, 1.0))
 
 
-def response_window(marginal: Marginal, *, tail: float = 0.005) -> Window:
-    """The window around the mean of the released marginal that leaves `tail` out at most at each end."""
-    low, high = marginal.inverse(np.array([tail, 1 - tail])).tolist()
+def response_window(marginal: Marginal) -> Window:
+    """The window around the mean of the released marginal that leaves half a percent out at most at each end."""
+    low, high = marginal.inverse(np.array([0.005, 0.995])).tolist()
     centre = inner(marginal.masses, marginal.middles)
     return Window(centre, max(high - centre, centre - low) + 0.5 / marginal.cells)
 
