@@ -159,7 +159,7 @@ def draw(attempt: RelationalAttempt) -> ReleasedRecords:
 def _tilts(layout: Layout, first: Learned, others: Learned) -> dict[str, tuple[int, ...]]:
     """How numbers lie within bins, from the noisy one-way tables of the parents and of all members."""
     known, schema = [], layout.schema
-    start, given = len(layout.first.attributes) - len(layout.members), len(layout.given)
+    start, given = len(layout.parent) + 1 + layout.counts, len(layout.given)
     for i in (*layout.parent, *layout.members):
         shape = (schema.attributes[i].cardinality,)
         if i in layout.parent:
