@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from dpdist.errors import OutputUnwritable
 from dpdist.limits import MODEL_VALUES, PART_BYTES
@@ -80,7 +82,19 @@ def arrow_schema(schema: Schema, form: PartFormat) -> pa.Schema:
     return pa.schema([column.field for column in released_columns(schema, form)])
 
 
-def decode(schema: Schema, codes: Codes, *, form: PartFormat, noise: Noise | None = None, start: int = 0) -> pa.Table:
+Moved = Callable[[Codes, int, NDArray[np.uint64]], NDArray[np.uint64]]
+"""Words by which an attribute's numbers are drawn in their bins, from the codes, its index and independent words."""
+
+
+def decode(
+    schema: Schema,
+    codes: Codes,
+    *,
+    form: PartFormat,
+    noise: Noise | None = None,
+    start: int = 0,
+    moved: Moved | None = None,
+) -> pa.Table:
     """Turn codes into the values of a release.
 
     A code becomes its declared value, its label or stays as it is (`PartFormat.values`). The missing category becomes
@@ -99,6 +113,8 @@ def decode(schema: Schema, codes: Codes, *, form: PartFormat, noise: Noise | Non
         Needed if bins are drawn from.
     start : int
         Index of the first record in the release.
+    moved : Moved, optional
+        Moves the words of each attribute.
     """
     if len(codes) != len(schema.attributes) or len({len(array) for array in codes}) != 1:
         raise ValueError(f"expected {len(schema.attributes)} arrays of codes of the same length, one per attribute")
@@ -107,6 +123,7 @@ def decode(schema: Schema, codes: Codes, *, form: PartFormat, noise: Noise | Non
         words = None
         if column.is_drawn and noise is not None:
             words = noise.words(f"decode/{index}", len(array), start=start)
+            words = words if moved is None else moved(codes, index, words)
         arrays.append(column.decode(array, words))
     return pa.Table.from_arrays(arrays, schema=pa.schema([column.field for column in released]))
 

@@ -7,18 +7,25 @@ of those at a bin's ends. The first and the last bin go on as they come from the
 A last bin that is wider than the one before is an open end: a Pareto tail with the index that the counts of both give.
 Bins of one value are points, which have no density. The more of the counts is noise, the nearer is a tilt to 1.
 
+Numbers of records that follow each other, such as the members of a household, are drawn together: their density over
+that of independent ones is smooth, with the mean in each pair of bins that the released records have [2]_. The shares w
+of either are uniform as before.
+
 .. [1] Fritsch, F. N., and Butland, J. (1984). A method for constructing local monotone piecewise cubic interpolants.
    SIAM Journal on Scientific and Statistical Computing 5, 300-304.
+.. [2] Tobler, W. (1979). Smooth pycnophylactic interpolation for geographical regions. Journal of the American
+   Statistical Association 74, 519-530.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dpdist.privacy.arrays import Floats
+from dpdist.privacy.arrays import Counts, Floats
 from dpdist.privacy.portable import exp, log
 from dpdist.spec.attribute import Attribute
 
@@ -30,6 +37,7 @@ _STEEPEST = 8.0  # of a bin that is no open end
 _OPEN = 1.2  # how much wider than the one before a last bin is that has an open end
 _FAR = 10_000.0  # times the lower end of a bin to which a Pareto tail goes at most
 _NOISE = 4.0
+_STEPS, _GRID, _ROUNDS = 5, 512, 30  # of a bin at most, of all bins at most; in which a density is made smooth
 
 
 def can_be_tilted(attribute: Attribute) -> bool:
@@ -49,6 +57,15 @@ def _mean(logs: Floats) -> Floats:
     g = np.where(near, 1.0, logs)
     c = exp(g)
     return np.asarray(np.where(near, 0.5 - logs / 6, (c * g / (c - 1) - 1) / (c - 1)))
+
+
+def tilts_in(known: Iterable[tuple[Attribute, tuple[Floats, Floats] | None]]) -> dict[str, tuple[int, ...]]:
+    """The tilts of the attributes that can have some, from noisy counts of their codes and the deviations of these."""
+    found = {}
+    for attribute, estimate in known:
+        if can_be_tilted(attribute) and estimate is not None:
+            found[attribute.name] = tilts_of(attribute, *(column[: len(attribute.bin_edges)] for column in estimate))
+    return found
 
 
 def tilts_of(attribute: Attribute, counts: Floats, deviations: Floats) -> tuple[int, ...]:
@@ -97,3 +114,58 @@ def _pareto(index: Floats, ratio: Floats) -> Floats:
         middle = (low + high) / 2
         low, high = np.where(_mean(middle) > mean, middle, low), np.where(_mean(middle) > mean, high, middle)
     return (low + high) / 2
+
+
+def together(
+    codes: NDArray[Any], bins: int, follows: NDArray[np.bool_], words: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """The words by which numbers are drawn in their bins, uniform ones moved so that those of rows that follow the row
+    before are drawn together with its. Codes of no bin are on their own.
+    """
+    steps, codes = min(_STEPS, _GRID // bins), codes.astype(np.int64)
+    linked = follows & (codes < bins) & (np.roll(codes, 1) < bins)
+    linked[:1] = False
+    rows = np.flatnonzero(linked)
+    if steps < 2 or not len(rows):
+        return words
+    before = codes[rows - 1]
+    density = _density(np.bincount(before * bins + codes[rows], minlength=bins**2).reshape(bins, bins), steps)
+    number = np.arange(len(codes))
+    depth = number - np.maximum.accumulate(np.where(linked, 0, number))  # rows that each one follows
+    weights = np.ones((len(codes), steps))  # of the steps of each row, by the rows that follow it
+    levels = [np.flatnonzero(depth == level) for level in range(int(depth.max()) + 1)]
+    for some in levels[:0:-1]:
+        found = np.einsum("rij,rj->ri", density[codes[some - 1], codes[some]], weights[some])
+        weights[some - 1] = found / found.sum(1, keepdims=True)
+    shares = (words >> np.uint64(11)) * 2.0**-53
+    step = np.zeros(len(codes), np.int64)
+    for level, some in enumerate(levels):
+        line = weights[some]
+        if level:
+            line = line * density[codes[some - 1], codes[some], step[some - 1]]
+        ends = np.cumsum(line, axis=1)
+        at = shares[some] * ends[:, -1]
+        step[some] = np.minimum((ends <= at[:, None]).sum(1), steps - 1)
+        end, width = (table[np.arange(len(some)), step[some]] for table in (ends, line))
+        shares[some] = (step[some] + 1 - (end - at) / width) / steps
+    moved = np.clip(shares, 0, 1 - 2.0**-53) * 2.0**53
+    return np.asarray(moved.astype(np.uint64) << np.uint64(11))
+
+
+def _density(pairs: Counts, steps: int) -> Floats:
+    """How many times the density of independent numbers that of pairs is, in each step of two bins; shape (bins, bins,
+    steps, steps). The fewer the pairs, the nearer is it to 1.
+    """
+    bins, total = len(pairs), pairs.sum()
+    rows, columns = pairs.sum(1) / total, pairs.sum(0) / total
+    ratio = (pairs + 1) / (np.outer(rows, columns) * total + 1)
+    found = np.repeat(np.repeat(ratio, steps, axis=0), steps, axis=1)
+    for _ in range(_ROUNDS):
+        for _ in range(2):
+            padded = np.pad(found, ((1, 1), (0, 0)), mode="edge")
+            found = ((padded[:-2] + padded[2:]) / 4 + found / 2).T
+        means = found.reshape(bins, steps, bins, steps).mean((1, 3))
+        found = found * np.repeat(np.repeat(ratio / means, steps, axis=0), steps, axis=1)
+        found /= (found @ np.repeat(columns, steps))[:, None] / steps
+        found /= (np.repeat(rows, steps) @ found) / steps
+    return found.reshape(bins, steps, bins, steps).transpose(0, 2, 1, 3)

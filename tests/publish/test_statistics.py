@@ -18,7 +18,7 @@ from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import MANIFEST, Manifest, publish
 from dpdist.publish.part_format import PartFormat
 from dpdist.publish.parts import STATISTICS, arrow_schema, decode, part_name, write_part
-from dpdist.publish.tilts import UNIT, means_of, tilts_of
+from dpdist.publish.tilts import UNIT, means_of, tilts_of, together
 from dpdist.publish.verify import read_release, verify
 from dpdist.spec.attribute import Attribute
 from dpdist.spec.schema import Schema
@@ -170,3 +170,41 @@ def test_noise_tilts_nothing() -> None:
         assert np.abs(np.log(np.array(tilts) / UNIT)).max() < 0.6
     assert set(tilts) == {UNIT}
     assert set(tilts_of(attribute(bins={"edges": [0, 1]}), np.array([5.0, 500.0]), np.ones(2))) == {UNIT}
+
+
+def test_numbers_that_follow_each_other_are_drawn_together() -> None:
+    """Couples, and then a child that is at random: gaps come near to those before binning, shares stay uniform."""
+    random, households, bins, width = np.random.default_rng(0), 40_000, 12, 5
+    first = random.uniform(0, bins * width, households)
+    second = np.abs(first + random.normal(0, 4, households))
+    second = np.minimum(second, 2 * bins * width - second)
+    ages = np.stack([first, second, random.uniform(0, bins * width, households)], axis=1)
+    codes = (ages / width).astype(np.uint8)
+    codes[::10, 1] = bins  # missing: neither drawn with the first nor the third with it
+    follows = np.tile([False, True, True], households)
+    words = random.integers(0, 2**64, 3 * households, dtype=np.uint64)
+    moved = together(codes.ravel(), bins, follows, words).reshape(-1, 3)
+    shares = [(w >> np.uint64(11)) * 2.0**-53 for w in (words.reshape(-1, 3), moved)]
+    alone, gaps = shares
+    known = codes[:, 1] < bins
+    for share in gaps.T:
+        counts = np.histogram(share, 20, (0, 1))[0]
+        assert np.abs(counts - households / 20).max() < 6 * (households / 20) ** 0.5
+    real, uniform, drawn = (
+        np.abs(np.diff(numbers[known, :2])).mean()
+        for numbers in (ages, width * (codes + alone), width * (codes + gaps))
+    )
+    assert uniform > 1.15 * real
+    assert drawn - real < 0.5 * (uniform - real)
+    assert np.abs(alone - gaps)[~known].max() < 1e-12
+    assert np.corrcoef((codes + gaps)[known, 1:].T)[0, 1] == pytest.approx(0, abs=0.03)
+    assert np.corrcoef(gaps[known, 1:].T)[0, 1] == pytest.approx(0, abs=0.03)
+
+
+@pytest.mark.parametrize("bins", [1, 300])
+def test_few_or_many_bins_are_drawn_alone(bins: int) -> None:
+    words = np.arange(8, dtype=np.uint64) << np.uint64(60)
+    codes = np.zeros(8, np.uint16)
+    moved = together(codes, bins, np.arange(8) % 2 == 1, words)
+    assert np.abs((moved >> np.uint64(11)) - (words >> np.uint64(11)).astype(np.float64)).max() <= 2
+    assert together(codes[:0], bins, codes[:0] == 1, words[:0]).size == 0

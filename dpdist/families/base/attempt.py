@@ -22,7 +22,7 @@ from dpdist.ledger.keys import KeyRef, load_noise
 from dpdist.privacy.arrays import Codes
 from dpdist.privacy.noise import Noise
 from dpdist.publish.part_format import FileRecord, PartFormat, PartRecord
-from dpdist.publish.parts import decode, part_name, write_part
+from dpdist.publish.parts import Moved, decode, part_name, write_part
 from dpdist.spec.schema import Schema
 from dpdist.storage.store import Store
 from dpdist.storage.stored import Stored
@@ -169,7 +169,7 @@ class Attempt(Generic[SpecT, PlanT]):
         log.info("stage finished", extra={"stage": name, "attempt": self.id, "seconds": seconds})
 
 
-_How = tuple[Schema, PartFormat, Store, str, KeyRef, Callable[[pa.Table], pa.Table] | None]
+_How = tuple[Schema, PartFormat, Store, str, KeyRef, Moved | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +179,7 @@ class ReleasedRecords:
     parts: Sequence[Deferred]  # of Codes: part p holds the released records from ``p * output.rows_per_part`` on
     executor: Executor | None = None  # where the parts are, if not with the executor of the attempt
     key: KeyRef | None = None  # of the values in their bins, if not that of the attempt
-    finish: Callable[[pa.Table], pa.Table] | None = None  # the last step of each decoded part, if there is one
+    moved: Moved | None = None  # of values in bins that are not drawn each by itself
 
 
 def write_records(attempt: Attempt[Any, Any]) -> None:
@@ -188,8 +188,8 @@ def write_records(attempt: Attempt[Any, Any]) -> None:
     executor = released.executor or attempt.executor
     with attempt.stage("writing") as progress:
         task = executor.tasks("write")
-        key, finish = released.key or attempt.key, released.finish
-        how = task.constant("how", (plan.released, attempt.form or plan.form, attempt.output, attempt.id, key, finish))
+        key, moved = released.key or attempt.key, released.moved
+        how = task.constant("how", (plan.released, attempt.form or plan.form, attempt.output, attempt.id, key, moved))
         parts = [task("part", _write, how, part, index, index * rows) for index, part in enumerate(released.parts)]
         attempt.parts = tuple(executor.compute(parts, progress=progress))
 
@@ -202,6 +202,6 @@ def write_tables(attempt: Attempt[Any, Any], tables: Iterable[pa.Table]) -> None
 
 
 def _write(how: _How, codes: Codes, index: int, start: int) -> PartRecord:
-    schema, form, store, attempt, key, finish = how
-    table = decode(schema, codes, form=form, noise=load_noise(key), start=start)
-    return write_part(store, part_name(attempt, index), finish(table) if finish else table)
+    schema, form, store, attempt, key, moved = how
+    table = decode(schema, codes, form=form, noise=load_noise(key), start=start, moved=moved)
+    return write_part(store, part_name(attempt, index), table)

@@ -127,7 +127,7 @@ def _members(
     sizes = first[len(layout.parent)] + 1
     start = len(layout.parent) + 1
     members = [np.zeros((parents, c), np.int64) for _ in layout.members]
-    for column, values in zip(members, first[start + layout.counts :], strict=True):
+    for column, values in zip(members, first[start + layout.counts :], strict=False):
         column[:, 0] = values
     counts = first[start : start + layout.counts]  # of each kind; of none in the last column
     left = np.stack([*counts, sizes - np.sum(counts, axis=0) if counts else sizes], axis=1)
@@ -229,6 +229,6 @@ def _replaced(
     record = a_record((*layout.first_rules, alone), len(first))
     for column, value in zip(first, record, strict=True):
         column[:] = value
-    for column, value in zip(members, record[size + 1 + layout.counts :], strict=True):
+    for column, value in zip(members, record[size + 1 + layout.counts :], strict=False):
         column[:, 0] = value
     return first, members

@@ -1,9 +1,9 @@
 """The two tables that are counted: parents with their first members, and every other member with what it depends on.
 
-A row of the first has the parent's attributes, its number of members, how many of each kind, and the attributes of the
-first member. A row of the second has what is known when a member is drawn (the parent, the member's place, how many
-members of each kind are left, the first and the previous member) and then the member's own attributes. A parent is
-one row of the first table and at most ``at_most - 1`` of the second.
+A row of the first has the parent's attributes, its number of members, how many of each kind, the attributes of the
+first member, and number and kinds as one column. A row of the second has what is known when a member is drawn (the
+parent, the member's place, how many members of each kind are left, the first and the previous member) and then the
+member's own attributes. A parent is one row of the first table and at most ``at_most - 1`` of the second.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from dpdist.spec.conditions import Mask
 from dpdist.spec.rules import Forbidden, Rule, Rules
 from dpdist.spec.schema import Schema
 from dpdist.spec.strict import OwnFields
+
+MOST_CELLS, MOST_COMPOSITIONS = 1 << 16, 128  # of sizes and kinds that may be a column: that are tried, that there are
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +73,22 @@ class Layout(OwnFields):
         own = self.schema.attributes
         names = () if self.kinds is None else self.kinds.names
         composition = [_integer("size", 1, self.at_most), *(_integer(f"of {n}", 0, self.at_most) for n in names)]
-        return Schema(attributes=(*(own[i] for i in self.parent), *composition, *(own[i] for i in self.members)))
+        whole = [_codes("(composition)", len(self.compositions))] if len(self.compositions) else []
+        members = (own[i] for i in self.members)
+        return Schema(attributes=(*(own[i] for i in self.parent), *composition, *members, *whole))
+
+    @cached_property
+    def compositions(self) -> Counts:
+        """The sizes with numbers of each kind that there can be, each a row, where they are few: a column has their
+        places. Tables of two columns do not tell which sizes and kinds go with a value of a third.
+        """
+        if self.kinds is None or self.at_most * (self.at_most + 1) ** self.counts > MOST_CELLS:
+            return np.zeros((0, 1), np.int64)
+        numbers = product(range(1, self.at_most + 1), *[range(self.at_most + 1)] * self.counts)
+        found: Counts = np.array([*numbers], np.int64)
+        rest = found[:, 0] - found[:, 1:].sum(1)
+        found = found[rest >= 0 if self.kinds.masks[-1].any() else rest == 0]
+        return found if len(found) <= MOST_COMPOSITIONS else found[:0]
 
     @cached_property
     def given(self) -> tuple[Attribute, ...]:
@@ -125,6 +142,10 @@ class Layout(OwnFields):
         if rest.any():
             full = [{**box, size: sizes == sum(box[k].argmax() for k in counts), at: rest} for box in boxes]
             rules.append(_forbidden((size, *counts, at), cards, [box for box in full if box[size].any()]))
+        for k, numbers in enumerate(self.compositions.T):
+            whole, codes = len(cards) - 1, np.arange(cards[size + k]) + (k == 0)
+            unlike = [{size + k: codes == n, whole: numbers != n} for n in np.unique(codes)]
+            rules.append(_forbidden((size + k, whole), cards, unlike))
         return tuple(rules)
 
     def flattened(self, codes: Codes, rows: NDArray[np.intp], places: NDArray[np.intp]) -> tuple[Codes, Codes]:
@@ -138,6 +159,9 @@ class Layout(OwnFields):
         top = [codes[i][rows[firsts]] for i in self.parent]
         reference = [codes[i][rows[firsts]] for i in self.members]
         first = [*top, sizes - 1, *counts, *reference]
+        if len(self.compositions):
+            scale = (self.at_most + 1) ** np.arange(self.counts, -1, -1)
+            first.append(np.searchsorted(self.compositions @ scale, np.stack([sizes, *counts], axis=1) @ scale))
         after = np.flatnonzero(places > 0)
         own, left = parent[after], []
         for mask, count in zip(of_kind, counts, strict=True):

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
-import pyarrow as pa
+from numpy.typing import NDArray
 
 from dpdist.cluster.executor import Deferred, Executor
 from dpdist.data.count import PairCounts
@@ -36,6 +36,7 @@ from dpdist.model.account import GaussianAccount
 from dpdist.model.forecast import pair_deviation
 from dpdist.model.learn import Known, Learned, learn
 from dpdist.privacy.arrays import Codes, joined
+from dpdist.publish.tilts import tilts_in, together
 from dpdist.spec.schema import Schema
 
 _FAN_IN = 16
@@ -147,18 +148,43 @@ def draw(attempt: RelationalAttempt) -> ReleasedRecords:
     starts = np.cumsum([0, *plan.parts]).tolist()
     prepared = task("prepared", _prepared, law, key, len(plan.parts), starts[-1])
     parts = [task("part", _part, law, prepared, key, part, ends) for part, ends in enumerate(pairwise(starts))]
-    binned = [a.name for a in (layout.schema.attributes[i] for i in layout.parent) if a.is_binned]
-    finish = partial(_alike, binned, attempt.plan.released.names[0]) if binned else None
-    return ReleasedRecords(parts, key=attempt.drawing_key, finish=finish)
+    attempt.form = plan.form.model_copy(update={"tilts": _tilts(layout, first, others)})
+    kept = [i for i in range(len(layout.schema.attributes)) if i != layout.order]
+    above = tuple(2 + place for place, i in enumerate(kept) if i in layout.parent)
+    bins = {a.name: len(a.bin_edges) for a in layout.schema.attributes if a.name in attempt.form.tilts}
+    own = {2 + k: bins[name] for k, i in enumerate(kept) if (name := layout.schema.names[i]) in bins}
+    return ReleasedRecords(parts, key=attempt.drawing_key, moved=partial(_moved, above, own))
 
 
-def _alike(names: list[str], parent: str, table: pa.Table) -> pa.Table:
-    """A part in which a number that was drawn in its bin is the same for all members of a parent."""
-    numbers = table[parent].to_numpy()
-    first = np.searchsorted(numbers, numbers)
-    for name in names:
-        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), table[name].take(first))
-    return table
+def _tilts(layout: Layout, first: Learned, others: Learned) -> dict[str, tuple[int, ...]]:
+    """How numbers lie within bins, from the noisy one-way tables of the parents and of all members."""
+    known, schema = [], layout.schema
+    start, given = len(layout.parent) + 1 + layout.counts, len(layout.given)
+    for i in (*layout.parent, *layout.members):
+        shape = (schema.attributes[i].cardinality,)
+        if i in layout.parent:
+            known.append((schema.attributes[i], first.measurements.combined((layout.parent.index(i),), shape)))
+            continue
+        k = layout.members.index(i)
+        both = first.measurements.combined((start + k,), shape), others.measurements.combined((given + k,), shape)
+        found = [estimate for estimate in both if estimate is not None]
+        counts, deviations = (np.array(columns) for columns in zip(*found, strict=True))
+        known.append((schema.attributes[i], (counts.sum(0), np.sqrt((deviations**2).sum(0)))))
+    return tilts_in(known)
+
+
+def _moved(
+    above: tuple[int, ...], bins: dict[int, int], codes: Codes, index: int, words: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """Words by which numbers are drawn in their bins: of a parent's attribute (`above`) the same for all members, of a
+    member's with this many bins together with that of the member before.
+    """
+    parents = codes[0]
+    if index in above:
+        return words[np.searchsorted(parents, parents)]
+    if index not in bins:
+        return words
+    return together(codes[index], bins[index], np.diff(parents, prepend=0) == 0, words)
 
 
 def _prepared(law: LinkedLaw, key: KeyRef, parts: int, rows: int) -> Prepared:

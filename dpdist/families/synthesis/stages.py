@@ -45,7 +45,7 @@ from dpdist.model.learn import Known, Learned, learn
 from dpdist.model.sums import AskedCounts
 from dpdist.privacy.arrays import Codes, Counts, Floats
 from dpdist.publish.part_format import write_file
-from dpdist.publish.tilts import UNIT, can_be_tilted, tilts_of
+from dpdist.publish.tilts import UNIT, tilts_in
 from dpdist.spec.regression import Regression
 from dpdist.spec.schema import Schema
 
@@ -198,13 +198,9 @@ def draw(attempt: SynthesisAttempt) -> ReleasedRecords:
 
 def _tilts(schema: Schema, measurements: Measurements) -> dict[str, tuple[int, ...]]:
     """How numbers lie within bins, from the noisy one-way tables."""
-    found: dict[str, tuple[int, ...]] = {}
-    for place, attribute in enumerate(schema.attributes):
-        known = measurements.combined((place,), (attribute.cardinality,)) if can_be_tilted(attribute) else None
-        if known is not None:
-            tilts = tilts_of(attribute, *(column[: len(attribute.bin_edges)] for column in known))
-            found |= {attribute.name: tilts} if set(tilts) != {UNIT} else {}
-    return found
+    attributes = enumerate(schema.attributes)
+    found = tilts_in((a, measurements.combined((place,), (a.cardinality,))) for place, a in attributes)
+    return {name: tilts for name, tilts in found.items() if set(tilts) != {UNIT}}
 
 
 def _held_pool(attempt: SynthesisAttempt) -> WeightedPool | None:

@@ -33,6 +33,7 @@ from dpdist.privacy.events import Gaussian
 from dpdist.privacy.noise import Noise
 from dpdist.publish.verify import read_release, verify
 from dpdist.spec.contract import Contract
+from dpdist.spec.rules import broken_by
 
 NOISE = Noise(bytes(32))
 
@@ -58,10 +59,19 @@ def test_members_are_laid_out_with_what_they_depend_on(layout: Layout) -> None:
     # region, age (5 years), sex, score, employed, order
     household = [(2, 1, 1, 4, 1, 5), (2, 8, 0, 3, 0, 1), (2, 2, 0, 5, 1, 4), (2, 7, 1, 6, 0, 2), (2, 0, 0, 0, 1, 6)]
     first, others = laid_out(layout, [household, [(0, 1, 1, 1, 1, 1)]])
-    assert layout.first.names == ("region", "(size)", "(of children)", "age", "sex", "score", "employed")
+    assert layout.first.names == (
+        "region",
+        "(size)",
+        "(of children)",
+        "age",
+        "sex",
+        "score",
+        "employed",
+        "(composition)",
+    )
     assert sorted(tuple(row) for row in zip(*map(np.ndarray.tolist, first), strict=True)) == [
-        (0, 0, 1, 1, 1, 1, 1),
-        (2, 3, 2, 8, 0, 3, 0),  # the fifth member is not used
+        (0, 0, 1, 1, 1, 1, 1, 1),
+        (2, 3, 2, 8, 0, 3, 0, 11),  # the fifth member is not used
     ]
     found = [tuple(row) for row in zip(*map(np.ndarray.tolist, others), strict=True)]
     assert [name for name in layout.others.names if name.startswith("(")] == ["(place)", "(left)", "(left of children)"]
@@ -72,6 +82,22 @@ def test_members_are_laid_out_with_what_they_depend_on(layout: Layout) -> None:
         (2, 1, 1, 2, 2, 0, 3, 0, 1, 2, 2, 0, 5, 1),
         (2, 2, 0, 1, 2, 0, 3, 0, 0, 4, 1, 1, 4, 1),
     ]
+
+
+def test_composition_is_one_column_that_sizes_and_kinds_agree_with(layout: Layout) -> None:
+    """Of all rows exactly those of one composition keep the rules, where the first member is of either kind."""
+    size, whole = len(layout.parent), len(layout.first.attributes) - 1
+    grid = np.stack(np.meshgrid(*map(np.arange, (4, 5, len(layout.compositions))), indexing="ij")).reshape(3, -1)
+    row = [np.zeros(grid.shape[1], np.int64) for _ in layout.first.attributes]
+    row[size], row[size + 1], row[whole] = grid
+    row[whole - 1] += 1  # a child is not employed
+    broken = [
+        broken_by(layout.first_rules, [*row[: size + 2], row[size + 2] + age, *row[size + 3 :]]) for age in (0, 9)
+    ]
+    kept = grid[:, ~(broken[0] & broken[1])].T
+    expected = [(s, k) for s in range(4) for k in range(s + 2)]
+    assert [tuple(found) for found in kept.tolist()] == [(s, k, code) for code, (s, k) in enumerate(expected)]
+    assert (layout.compositions - [1, 0]).tolist() == [list(found) for found in expected]
 
 
 def test_kinds_of_all_members_sum_to_the_size(tmp_path: Path) -> None:
