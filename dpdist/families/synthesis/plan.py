@@ -215,7 +215,7 @@ class SynthesisPlan(EventPlan):
             facts.append(Fact("Wide", text))
         if spec.model.prior:
             start = "pairs" if self.choices.prior_cells else "a tree of pairs"
-            start = "one-way tables" if self.choices.pairs_first else start  # the table's own pairs give the model
+            start = "one-way tables" if self.choices.rake else start  # the table's own pairs give the model
             paths = ", ".join(spec.model.prior.paths)
             text = f"the model starts from {start} of the public table {paths} ({spec.model.prior.public})"
             if spec.model.prior.records:
@@ -248,7 +248,7 @@ class FederatedSynthesisPlan(SummedPlan, SynthesisPlan):
     def details(self) -> list[Fact]:
         """Those of sums, and what clients send."""
         choices, cards = self.choices, self.spec.presumed.cardinalities
-        rounds = 1 if choices.pairs_first else bool(choices.grids) + bool(choices.tree) + choices.rounds
+        rounds = 1 if choices.rake else bool(choices.grids) + bool(choices.tree) + choices.rounds
         number = 1 + bool(choices.one_way_again) + rounds + bool(choices.triple_tables) + bool(self.accuracy_mu)
         size = 8e-6 * (draws_at_most(choices, cards) + sketch_draws(cards))
         text = f"up to {number} with tables from each client, {size:.2g} MB at most"
