@@ -29,14 +29,13 @@ _ROUNDS = 4  # of them: each is a message of every client
 _FITS = 16  # rounds in which the model learns from noisy tables of all pairs, which costs nothing
 GRIDS = 0.12  # share of the small tables of all pairs that pairs are picked from, where no distance may be seen
 
-# share of the tables of all triples, alone and with earlier releases; those of pairs, which these make more precise,
-# have so much less. A third of the share tells most of what triples tell, and earlier releases are asked for pairs
-_TRIPLES, _TRIPLES_BESIDE = 0.3, 0.1
+# share of the tables of all triples; those of pairs, which these make more precise, have so much less
+_TRIPLES = 0.2
 _POOLS = 2  # parts of the pool where triples are measured: one has more noise of sampling than they have
 # parts of the share of a round that tables of small sets and their picks may take, how many are measured at most in a
 # round, and in which of the last rounds
 _HIGH, _HIGH_PICKS, MOST_HIGH, HIGH_ROUNDS = 0.7, 0.1, 8, 2
-_OF_RAKE = 0.05  # part of the share of all pairs that they may take in a round, where records are raked
+_OF_RAKE = 0.03  # part of the share of all pairs that they may take in a round, where records are raked
 # where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured
 _NOTHING = 1e-5
 # raked records are balanced where the pool has this many rows a record: a larger sample of it is balanced by itself
@@ -50,9 +49,9 @@ _ONE_WAY_ONLY |= {"one_way": 0.3, "one_way_again": 0.7}
 
 _AGAIN = 0.01  # with earlier releases: share of the second one-way tables
 _MANY = 300  # pairs of attributes beyond which the fits take most of the time: fewer rounds, and no raking
-# triples are measured where there are ten, and the records are so many deviations of the noise of a single count, alone
-# and with earlier releases, where they cost pairs less
-_FEWEST_TRIPLES, _RESOLVED, _RESOLVED_BESIDE = 10, 100_000, 66_667
+# triples are measured where there are ten, and noise leaves so many groups of an attribute's values in them: fewer tell
+# less than their share costs pairs
+_FEWEST_TRIPLES, _FEWEST_GROUPS = 10, 13
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,27 +140,29 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, raking: boo
         # the weights of the pool make up for what the model misses
         cells = min(found.cells, int(max(6 * records, 150_000)))
         found = replace(found, tree=0.0, pairs=0.0, picks=0.0, cells=cells)
-        found = _with_triples(found, cardinalities, records, _TRIPLES, _RESOLVED)
+        found = _with_triples(found, cardinalities, records)
     return found
 
 
-def _with_triples(choices: Choices, cardinalities: Sequence[int], records: int, share: float, least: int) -> Choices:
+def _with_triples(choices: Choices, cardinalities: Sequence[int], records: int) -> Choices:
     """With triples on groups of values, as many that a mean cell of the merged tables holds as many records as the
     deviation of its noise: finer ones lose less than their noise adds. None where records are few.
     """
     number = len(halves_of(cardinalities)[0])
-    if number < _FEWEST_TRIPLES or records * choices.mu < least:
+    if number < _FEWEST_TRIPLES:
         return choices
-    groups = round((records * choices.mu * math.sqrt(share / number)) ** (1 / 3))
-    choices = replace(choices, pool_parts=_POOLS, sweeps=5, triples=share)
-    return replace(choices, rake=choices.rake - share, triple_tables=number, triple_groups=groups)
+    groups = int((records * choices.mu * math.sqrt(_TRIPLES / number)) ** (1 / 3))
+    if groups < _FEWEST_GROUPS:
+        return choices
+    choices = replace(choices, pool_parts=_POOLS, sweeps=5, triples=_TRIPLES)
+    return replace(choices, rake=choices.rake - _TRIPLES, triple_tables=number, triple_groups=groups)
 
 
 def with_high(choices: Choices, cardinalities: Sequence[int]) -> Choices:
     """With a test of sets of three and four attributes of few cells, where there are any."""
     if not choices.rounds or is_wide(cardinalities) or not small_sets(tuple(cardinalities)):
         return choices
-    if choices.rake and (choices.triples or choices.prior_cells):
+    if choices.rake and choices.prior_cells:
         return choices
     share = _OF_RAKE * choices.rake if choices.rake else choices.pairs / choices.rounds
     return replace(choices, high=_HIGH * share, high_picks=_HIGH_PICKS * share)
@@ -174,16 +175,15 @@ def without_triples(choices: Choices) -> Choices:
     return replace(without, pool_parts=Choices.pool_parts, sweeps=Choices.sweeps)
 
 
-def with_evidence(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:
+def with_evidence(choices: Choices, cardinalities: Sequence[int]) -> Choices:
     """The choices with earlier releases: a tree needs no share, and their pairs may have half of the cells. Where all
-    pairs are measured, these and triples have nearly everything, as the model is learned from them, and any number of
-    records is balanced.
+    pairs are measured, these and triples have nearly everything, and any number of records is balanced: without earlier
+    releases it would be, but for its speed.
     """
     if choices.rake:
-        beside = _with_triples(without_triples(choices), cardinalities, records, _TRIPLES_BESIDE, _RESOLVED_BESIDE)
-        rake, balance = beside.rake + beside.one_way_again - _AGAIN, Choices.balance  # for its speed not balanced alone
-        more, cells = 2 * beside.sweeps, beside.cells // 2
-        return replace(beside, rake=rake, balance=balance, one_way_again=_AGAIN, sweeps=more, prior_cells=cells)
+        rake, cells = choices.rake + choices.one_way_again - _AGAIN, choices.cells // 2
+        choices = replace(choices, balance=Choices.balance, sweeps=2 * choices.sweeps)
+        return replace(choices, rake=rake, one_way_again=_AGAIN, prior_cells=cells)
     of_tree = math.ceil((len(cardinalities) - 1) / max(choices.rounds, 1)) * bool(choices.tree)
     return replace(
         choices,
@@ -210,6 +210,8 @@ def with_prior(choices: Choices, attributes: int) -> Choices:
     """The choices with a model of a public table to start from: its tree needs no share of its own. Where a round has
     the fewest pairs, the public model may have half of the cells.
     """
+    if choices.rake:
+        return replace(choices, one_way_again=choices.one_way_again - PUBLIC_MISFIT)
     few = choices.per_round <= FEWEST
     of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1))
     pairs, again = choices.tree + choices.pairs, choices.one_way_again
@@ -270,8 +272,9 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
         )
     if c.high:
         found["Small sets"] = (
-            f"up to {MOST_HIGH} tables of three and four attributes of few cells in each of the last {HIGH_ROUNDS} rounds, "
-            f"of the share of pairs ({_percent(c.high + c.high_picks)} at most), where the model misses more than noise"
+            f"up to {MOST_HIGH} tables of three and four attributes of few cells in each of the last {HIGH_ROUNDS} "
+            f"rounds, of the share of pairs ({_percent(c.high + c.high_picks)} at most), where the model misses more "
+            "than noise"
         )
     if c.priorities:
         found["Priorities"] = (

@@ -370,7 +370,7 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     if spec.model.prior:
         found = model_choices.with_prior(found, m)
     elif _earlier(spec):
-        found = model_choices.with_evidence(found, sizes, records=spec.expected_records)
+        found = model_choices.with_evidence(found, sizes)
     if not draws_at_most(found, sizes) * SAMPLER_DELTA <= _LOST * spec.privacy.delta:
         found = model_choices.without_triples(found)
     own = spec.model.model_dump(exclude_none=True, include={"rounds", "balance"})
