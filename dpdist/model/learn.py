@@ -36,6 +36,7 @@ from dpdist.privacy.selection import LARGEST_COST
 from dpdist.spec.rules import Rules
 from dpdist.storage.stored import Stored
 
+_TO_SETS = 8  # small sets are picked where the model has this part of its cells, so that there is room for them
 REST = 0.02  # a smaller share of the account is not spent
 _REMEMBERED = 4  # rounds in which tables of earlier releases enter the model
 
@@ -91,10 +92,14 @@ def measure(
         weighed = evidence or Evidence(())
         for own in (all_pairs, all_pairs.sharpened()):
             weighed.weigh_all_pairs(coding, own.tables, own.sigmas.tolist(), settle=own is all_pairs)
-        learner.remember(weighed, most=choices.cells, rounds=choices.rounds, iterations=choices.iterations[-1])
-        share = choices.of_high
-        for r in range(max(choices.rounds - HIGH_ROUNDS, 0), choices.rounds):
-            small, share = measure_small_sets(learner, r, small, share)
+        rounds, share = choices.rounds, choices.of_high
+        if small:
+            rounds -= (before := rounds // 2)
+            learner.remember(weighed, most=choices.cells // _TO_SETS, rounds=before, iterations=choices.iterations[-1])
+            learner.cells = choices.cells
+            for r in range(max(choices.rounds - HIGH_ROUNDS, 0), choices.rounds):
+                small, share = measure_small_sets(learner, r, small, share)
+        learner.remember(weighed, most=choices.cells, rounds=rounds, iterations=choices.iterations[-1])
         if share > REST:
             learner.measure_again(counts, share)
         return Measured(learner, all_pairs)

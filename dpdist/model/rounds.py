@@ -327,7 +327,7 @@ class Learner:
         """
         self.evidence, self.cells = evidence, max(most, self.least_cells)
         known = {m.attributes for m in self.measurements}
-        left = [pair for pair in evidence.pairs if pair not in known and pair not in self.outside]
+        left, self.outside = [pair for pair in evidence.pairs if pair not in known], []
         source = {pair: frozenset(self.coding.source[a] for a in pair) for pair in left}
         number = -(-len(set(source.values())) // max(rounds, 1))
         for _ in range(rounds):
