@@ -16,7 +16,7 @@ from dpdist.model.learn import Known, Learned
 from dpdist.privacy.noise import Noise
 
 SHARES = (
-    "one_way", "one_way_again", "tree", "pairs", "picks", "misfit", "rake", "triples",
+    "one_way", "one_way_again", "tree", "pairs", "picks", "rake", "triples",
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import chain, combinations
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -199,15 +199,15 @@ def measurements_of(
     the attributes of the table that it measured. Those of `triples` are over further codes, of groups of values.
     """
     groups, m = () if triples is None else triples.groups, len(coding.fine)
-    own = [tuple(len(coding.source) + i for i in triple) for triple in triples.sets] if triples else []
-    picked = chain(coded, own)  # triples are measured last
+    own = iter([tuple(len(coding.source) + i for i in triple) for triple in triples.sets] if triples else [])
+    picked = iter(coded)
     pairs = list(combinations(range(m), 2))
     tables = []
     for name, number, noisy, sigma in account.noisy:
         attributes: tuple[int, ...]
         in_model = name.endswith("/tables") or name == "triples"
         if in_model:
-            attributes = next(picked)
+            attributes = next(own if name == "triples" else picked)
         elif name.startswith("one-way"):
             attributes = (number,)
         elif name in picked_by:

@@ -26,15 +26,16 @@ FEWEST = 4  # fewest pairs of a round
 MOST_ROUNDS = 5000  # rounds of balancing at most
 
 _ROUNDS = 4  # of them: each is a message of every client
+_FITS = 16  # rounds in which the model learns from noisy tables of all pairs, which costs nothing
 GRIDS = 0.12  # share of the small tables of all pairs that pairs are picked from, where no distance may be seen
 
-# share of the tables of all triples, alone and with earlier releases; those of pairs, which these make more precise,
-# have so much less. A third of the share tells most of what triples tell, and earlier releases are asked for pairs
-_TRIPLES, _TRIPLES_BESIDE = 0.3, 0.1
+# share of the tables of all triples; those of pairs, which these make more precise, have so much less
+_TRIPLES = 0.2
 _POOLS = 2  # parts of the pool where triples are measured: one has more noise of sampling than they have
 # parts of the share of a round that tables of small sets and their picks may take, how many are measured at most in a
 # round, and in which of the last rounds
 _HIGH, _HIGH_PICKS, MOST_HIGH, HIGH_ROUNDS = 0.7, 0.1, 8, 2
+_OF_RAKE = 0.03  # part of the share of all pairs that they may take in a round, where records are raked
 # where fewer pairs than this could be told from their noise, even one-way tables are noise: no pair is measured
 _NOTHING = 1e-5
 # raked records are balanced where the pool has this many rows a record: a larger sample of it is balanced by itself
@@ -48,9 +49,9 @@ _ONE_WAY_ONLY |= {"one_way": 0.3, "one_way_again": 0.7}
 
 _AGAIN = 0.01  # with earlier releases: share of the second one-way tables
 _MANY = 300  # pairs of attributes beyond which the fits take most of the time: fewer rounds, and no raking
-# triples are measured where there are ten, and the records are so many deviations of the noise of a single count, alone
-# and with earlier releases, where they cost pairs less
-_FEWEST_TRIPLES, _RESOLVED, _RESOLVED_BESIDE = 10, 100_000, 66_667
+# triples are measured where there are ten, and noise leaves so many groups of an attribute's values in them: fewer tell
+# less than their share costs pairs
+_FEWEST_TRIPLES, _FEWEST_GROUPS = 10, 13
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +66,13 @@ class Choices:
     pairs: float = 0.41
     picks: float = 0.04
     grids: float = 0.0  # share of small tables of all pairs, from which pairs are picked where no distance may be seen
-    # misfit, rake: shares of the noisy misfit that decides about raking, and of all pair tables; 0 without raking
-    misfit: float = 0.0
-    rake: float = 0.0
+    rake: float = 0.0  # share of the tables of all pairs, of which the model is learned; 0 without raking
     triples: float = 0.0  # share of the tables of triples that records are raked to as well
     # triple_tables, triple_groups: these triples, and groups that an attribute's values are merged to in them
     triple_tables: int = 0
     triple_groups: int = 0
-    # high, high_picks: what tables of three and four attributes of few cells, and their picks, may take of the share of
-    # each of the last rounds; it is not counted again
+    # high, high_picks: what tables of three and four attributes of few cells, and their picks, may take in each of the
+    # last rounds of the share of pairs; it is not counted again
     high: float = 0.0
     high_picks: float = 0.0
     rounds: int = 8  # rounds, per_round: further rounds, and pairs measured in each at most
@@ -95,13 +94,13 @@ class Choices:
     @property
     def spends(self) -> float:
         """The sum of all shares."""
-        single = (self.one_way, self.one_way_again, self.tree, self.pairs, self.picks, self.misfit, self.rake)
+        single = (self.one_way, self.one_way_again, self.tree, self.pairs, self.picks, self.rake)
         return math.fsum((*single, self.triples, self.grids))
 
     @property
-    def pairs_first(self) -> bool:
-        """Whether the model is learned from the tables of all pairs that records are raked to."""
-        return bool(self.rake) and not (self.tree or self.pairs)
+    def of_high(self) -> float:
+        """What small sets and their picks may take of the share of all pairs."""
+        return HIGH_ROUNDS * (self.high + self.high_picks) if self.rake else 0.0
 
 
 def is_wide(cardinalities: Sequence[int]) -> bool:
@@ -135,55 +134,56 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, raking: boo
     found = _with_shares(found, cardinalities, records=records)
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
     if raking and found.rounds and noise < 0.06 and number <= _MANY:
-        found = replace(found, one_way=0.03, one_way_again=0.05, tree=0.12, pairs=0.21, misfit=0.004, rake=0.546)
+        found = replace(found, one_way=0.03, one_way_again=0.05, rake=0.92, rounds=_FITS, iterations=(45,))
         if rows < _BALANCED_PART * records:
             found = replace(found, balance=0)
-        # the weights of the pool make up for what the model misses; further fits, without a pool, take longer
+        # the weights of the pool make up for what the model misses
         cells = min(found.cells, int(max(6 * records, 150_000)))
-        found = replace(found, rounds=4, iterations=(12, 24, 30, 45, 45, 90), cells=cells)
-        found = _with_triples(found, cardinalities, records, _TRIPLES, _RESOLVED)
+        found = replace(found, tree=0.0, pairs=0.0, picks=0.0, cells=cells)
+        found = _with_triples(found, cardinalities, records)
     return found
 
 
-def _with_triples(choices: Choices, cardinalities: Sequence[int], records: int, share: float, least: int) -> Choices:
+def _with_triples(choices: Choices, cardinalities: Sequence[int], records: int) -> Choices:
     """With triples on groups of values, as many that a mean cell of the merged tables holds as many records as the
     deviation of its noise: finer ones lose less than their noise adds. None where records are few.
     """
     number = len(halves_of(cardinalities)[0])
-    if number < _FEWEST_TRIPLES or records * choices.mu < least:
+    if number < _FEWEST_TRIPLES:
         return choices
-    groups = round((records * choices.mu * math.sqrt(share / number)) ** (1 / 3))
-    choices = replace(with_sums(choices), pool_parts=_POOLS, iterations=(45,), sweeps=5, triples=share)
-    return replace(choices, rake=choices.rake - share, triple_tables=number, triple_groups=groups)
+    groups = int((records * choices.mu * math.sqrt(_TRIPLES / number)) ** (1 / 3))
+    if groups < _FEWEST_GROUPS:
+        return choices
+    choices = replace(choices, pool_parts=_POOLS, sweeps=5, triples=_TRIPLES)
+    return replace(choices, rake=choices.rake - _TRIPLES, triple_tables=number, triple_groups=groups)
 
 
 def with_high(choices: Choices, cardinalities: Sequence[int]) -> Choices:
     """With a test of sets of three and four attributes of few cells, where there are any."""
     if not choices.rounds or is_wide(cardinalities) or not small_sets(tuple(cardinalities)):
         return choices
-    share = choices.pairs / choices.rounds
+    if choices.rake and choices.prior_cells:
+        return choices
+    share = _OF_RAKE * choices.rake if choices.rake else choices.pairs / choices.rounds
     return replace(choices, high=_HIGH * share, high_picks=_HIGH_PICKS * share)
 
 
 def without_triples(choices: Choices) -> Choices:
     """Their shares go to the tables of all pairs."""
     rake = choices.rake + choices.triples
-    return replace(choices, triples=0.0, triple_tables=0, triple_groups=0, rake=rake)
+    without = replace(choices, triples=0.0, triple_tables=0, triple_groups=0, rake=rake)
+    return replace(without, pool_parts=Choices.pool_parts, sweeps=Choices.sweeps)
 
 
-def with_evidence(choices: Choices, cardinalities: Sequence[int], *, records: int) -> Choices:
+def with_evidence(choices: Choices, cardinalities: Sequence[int]) -> Choices:
     """The choices with earlier releases: a tree needs no share, and their pairs may have half of the cells. Where all
-    pairs are measured, these and triples have nearly everything, as the model is learned from them, and any number of
-    records is balanced.
+    pairs are measured, these and triples have nearly everything, and any number of records is balanced: without earlier
+    releases it would be, but for its speed.
     """
     if choices.rake:
-        choices = replace(without_triples(choices), iterations=(45,))
-        choices = _with_triples(choices, cardinalities, records, _TRIPLES_BESIDE, _RESOLVED_BESIDE)
-        freed = choices.tree + choices.pairs + choices.picks + choices.misfit + choices.one_way_again - _AGAIN
-        changes: dict[str, Any] = dict.fromkeys(("tree", "pairs", "picks", "misfit"), 0.0) | {"one_way_again": _AGAIN}
-        changes |= {"sweeps": 2 * choices.sweeps, "prior_cells": choices.cells // 2}
-        rake, balance = choices.rake + freed, Choices.balance  # for its speed a large release alone is not balanced
-        return replace(choices, rake=rake, balance=balance, **changes)
+        rake, cells = choices.rake + choices.one_way_again - _AGAIN, choices.cells // 2
+        choices = replace(choices, balance=Choices.balance, sweeps=2 * choices.sweeps)
+        return replace(choices, rake=rake, one_way_again=_AGAIN, prior_cells=cells)
     of_tree = math.ceil((len(cardinalities) - 1) / max(choices.rounds, 1)) * bool(choices.tree)
     return replace(
         choices,
@@ -195,14 +195,9 @@ def with_evidence(choices: Choices, cardinalities: Sequence[int], *, records: in
 
 
 def with_sums(choices: Choices) -> Choices:
-    """The choices where no distance may be seen: pairs are picked by noisy grids, which have a share of their own.
-    Where all pairs are measured, that comes first, and the model is learned from their tables.
-    """
+    """The choices where no distance may be seen: pairs are picked by noisy grids, which have a share of their own."""
     if not (choices.tree or choices.pairs):
         return choices
-    if choices.rake:
-        rake = choices.rake + choices.tree + choices.pairs + choices.picks + choices.misfit
-        return replace(choices, rake=rake, tree=0.0, pairs=0.0, picks=0.0, misfit=0.0)
     kept = (1 - GRIDS) / (1 - choices.picks)
     shares = ("one_way", "one_way_again", "tree", "pairs")
     scaled: dict[str, Any] = {name: getattr(choices, name) * kept for name in shares}
@@ -215,6 +210,8 @@ def with_prior(choices: Choices, attributes: int) -> Choices:
     """The choices with a model of a public table to start from: its tree needs no share of its own. Where a round has
     the fewest pairs, the public model may have half of the cells.
     """
+    if choices.rake:
+        return replace(choices, one_way_again=choices.one_way_again - PUBLIC_MISFIT)
     few = choices.per_round <= FEWEST
     of_tree = math.ceil((attributes - 1) / max(choices.rounds, 1))
     pairs, again = choices.tree + choices.pairs, choices.one_way_again
@@ -275,8 +272,9 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
         )
     if c.high:
         found["Small sets"] = (
-            f"up to {MOST_HIGH} tables of three and four attributes of few cells before each of the last {HIGH_ROUNDS} "
-            f"rounds, of its share ({_percent(c.high + c.high_picks)} at most), where the model misses more than noise"
+            f"up to {MOST_HIGH} tables of three and four attributes of few cells in each of the last {HIGH_ROUNDS} "
+            f"rounds, of the share of pairs ({_percent(c.high + c.high_picks)} at most), where the model misses more "
+            "than noise"
         )
     if c.priorities:
         found["Priorities"] = (
@@ -284,13 +282,10 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
             "when pairs are picked, and their precision when they are measured"
         )
     if c.rake:
-        misfit = (
-            f", unless a noisy misfit ({_percent(c.misfit)}) says that the model is as good; the share then buys rounds"
-        )
         found["Raking"] = (
             f"the declared records are many for the noise: all {d * (d - 1) // 2} pairs are measured "
-            f"({_percent(c.rake)}) and a pool of {c.pool_parts * c.pool_rows:,} model records is weighted to them"
-            + ("; the model is learned from them too" if c.pairs_first else misfit)
+            f"({_percent(c.rake)}), the model is learned from them in {c.rounds} rounds, and a pool of "
+            f"{c.pool_parts * c.pool_rows:,} of its records is weighted to them"
         )
         if c.triple_tables:
             found["Triples"] = (

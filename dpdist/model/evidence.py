@@ -169,8 +169,10 @@ class Evidence:
         if self.related and not self.pairs:
             self.weigh_pairs(coding)
         noisy = dict(zip(combinations(range(len(coding.fine)), 2), zip(tables, sigmas, strict=True), strict=True))
-        for a, b in sorted({*self.pairs, *combinations(sorted(coding.fine), 2)}):
+        for a, b in combinations(range(len(coding.source)), 2):
             i, j = coding.source[a], coding.source[b]
+            if i == j:
+                continue
             counts, sigma = noisy[min(i, j), max(i, j)]
             self._own.pop((a, b), None)
             self.add((a, b), *grouped(counts if i < j else counts.T, sigma, coding.maps[a], coding.maps[b]))
@@ -187,6 +189,10 @@ class Evidence:
         table = counts.astype(np.float64), np.broadcast_to(np.asarray(variance, np.float64), counts.shape)
         self._own[pair] = combined(self._own.get(pair), table)
         self._chains.setdefault(pair, [[None]] * len(self.drifts))
+
+    def is_told(self, attributes: Set) -> bool:
+        """Whether earlier releases say something of a table."""
+        return any(one is not None for chain in self._chains[attributes] for one in chain)
 
     def estimate(self, attributes: Set) -> Estimate:
         """The counts of a table by all that is known, and their variances. Raises KeyError: nothing is."""

@@ -64,8 +64,7 @@ def refuse_undrawable(choices: Choices, cardinalities: Sequence[int]) -> None:
         ("one_way_again", c.one_way_again, m, _OF_RARE * (values + 1), 1),
         ("tree", c.tree, m - 1, of_pairs, 1),
         ("pairs", c.pairs / rounds, c.per_round, of_pairs, 1),
-        ("misfit", c.misfit, 1, 1.0, pairs),
-        ("rake", c.rake / rounds, max(c.per_round, pairs), of_pairs, 1),
+        ("rake", c.rake, pairs, of_pairs, 1),
         ("triples", c.triples, c.triple_tables, 1.0, 1),
         ("high", c.high, MOST_HIGH, 1.0, 1),
     ):
@@ -75,7 +74,6 @@ def refuse_undrawable(choices: Choices, cardinalities: Sequence[int]) -> None:
     for name, share, picks in (
         ("picks", of_round * bool(c.tree), m - 1),
         ("picks", of_round * bool(c.rounds), c.per_round),
-        ("rake", 0.05 * c.rake / rounds, c.per_round),
         ("high_picks", c.high_picks, MOST_HIGH),
     ):
         if share and picks:

@@ -18,7 +18,7 @@ import numpy as np
 from dpdist.accuracy.tables import Tables
 from dpdist.data.count import PairCounts
 from dpdist.model.account import GaussianAccount, Measurements, measurements_of
-from dpdist.model.choices import EMPTY, L1_OF_NOISE, OF_ERROR, Choices
+from dpdist.model.choices import EMPTY, HIGH_ROUNDS, L1_OF_NOISE, OF_ERROR, Choices
 from dpdist.model.coding import Coding, Levels, Pair, PairTables, SingleCounts, coding_of, is_kept, recode
 from dpdist.model.evidence import Evidence
 from dpdist.model.fitted import Fitted, fitted_of
@@ -36,6 +36,7 @@ from dpdist.privacy.selection import LARGEST_COST
 from dpdist.spec.rules import Rules
 from dpdist.storage.stored import Stored
 
+_TO_SETS = 8  # small sets are picked where the model has this part of its cells, so that there is room for them
 REST = 0.02  # a smaller share of the account is not spent
 _REMEMBERED = 4  # rounds in which tables of earlier releases enter the model
 
@@ -85,12 +86,22 @@ def measure(
     choices = choices if evidence is in_rounds else known.apart or choices
     coding, tables = _coded(counts, one_way, choices, known, in_rounds)
     learner = Learner(tables, coding, one_way, account, choices, rules, given=known.given)
-    if choices.pairs_first and choices.rounds and not isinstance(tables_of, SingleCounts):
+    if choices.rake and not isinstance(tables_of, SingleCounts) and not isinstance(counts, SingleCounts):
         all_pairs = _all_pairs(tables_of, choices, account, one_way, _weights(learner))
+        progress(1, 2)
         weighed = evidence or Evidence(())
         for own in (all_pairs, all_pairs.sharpened()):
             weighed.weigh_all_pairs(coding, own.tables, own.sigmas.tolist(), settle=own is all_pairs)
-        learner.remember(weighed, most=choices.cells, rounds=choices.rounds, iterations=choices.iterations[-1])
+        rounds, share = choices.rounds, choices.of_high
+        if small:
+            rounds -= (before := rounds // 4)
+            learner.remember(weighed, most=choices.cells // _TO_SETS, rounds=before, iterations=choices.iterations[-1])
+            learner.cells = choices.cells
+            for r in range(max(choices.rounds - HIGH_ROUNDS, 0), choices.rounds):
+                small, share = measure_small_sets(learner, r, small, share)
+        learner.remember(weighed, most=choices.cells, rounds=rounds, iterations=choices.iterations[-1])
+        if share > REST:
+            learner.measure_again(counts, share)
         return Measured(learner, all_pairs)
     if choices.grids:
         learner.grids = pair_grids(coding, one_way, account, choices.grids)
@@ -109,14 +120,10 @@ def measure(
         carried += choices.pairs / choices.rounds
         learner.cells = least + (choices.cells - least) * (r + 1) // choices.rounds  # more than in the round before
         small, carried = measure_small_sets(learner, r, small, carried)
-        learner.any_pair = r >= choices.rounds - _OUTSIDE and choices.balance > 0 and not choices.rake
+        learner.any_pair = r >= choices.rounds - _OUTSIDE and choices.balance > 0
         carried = _round(learner, r, carried, picks)
     if learner.model is None:
         learner.refit(choices.iterations[-1])
-    if choices.rake and not isinstance(tables_of, SingleCounts) and not isinstance(counts, SingleCounts):
-        if not (choices.misfit or choices.grids) or _worth_raking(learner, counts, choices):
-            return Measured(learner, _all_pairs(tables_of, choices, account, one_way, _weights(learner)))
-        _more_rounds(learner, choices, carried)
     if (share := _left(account, choices)) > REST:  # for which no pair was picked
         learner.measure_again(counts, share)
         learner.refit(choices.iterations[-1])
@@ -170,11 +177,11 @@ def _all_pairs(
     one_way: OneWay,
     weights: Sequence[float] | None = None,
 ) -> AllPairs:
-    """The tables of all pairs, with what the account has left but for triples, and those of triples."""
+    """The tables of all pairs, and those of triples where these are counted."""
     exact = counts.pairs if isinstance(counts, Tables) else counts
     tables = [exact.pair(*pair) for pair in combinations(range(len(exact.cardinalities)), 2)]
     counted = choices.triple_tables and not isinstance(counts, PairCounts)
-    share = max(_left(account, choices) - (choices.triples if counted else 0.0), choices.rake)
+    share = choices.rake - choices.of_high + (0.0 if counted else choices.triples)
     noisy, sigmas = account.measure("all pairs", tables, share=share, weights=weights)
     triples = None
     if counted:
@@ -196,30 +203,6 @@ def _weights(learner: Learner) -> list[float]:
 def _left(account: GaussianAccount, choices: Choices) -> float:
     """What is left of the shares that the choices have, but for rounding."""
     return (account.left - max(1 - choices.spends, 0.0)) * (1 - 2.0**-30)
-
-
-_MISSED = 0.2  # part of the noise of a table of all pairs, from which on these are measured
-
-
-def _worth_raking(learner: Learner, counts: PairCounts | AskedCounts, choices: Choices) -> bool:
-    """Whether the model misses more than a part of the noise of a table of all pairs, by a noisy mean distance."""
-    fine = set(learner.coding.fine)
-    own = np.array([k for k, pair in enumerate(learner.tables.pairs) if set(pair) <= fine], np.int64)
-    number, expected = len(own), learner.expected()
-    # the sum of P distances has sensitivity P; divided by P afterwards
-    total = np.array([int(learner.tables.distances(expected)[own].sum())], np.int64)
-    (noisy,), _ = learner.account.measure("misfit", [total], share=choices.misfit, sensitivity=number)
-    missed = int(noisy[0])
-    cells = np.mean([a * b for a, b in combinations(counts.cardinalities, 2)])
-    sigma = learner.account.deviations(choices.rake, [1.0] * number)[0]
-    return bool(missed / number >= _MISSED * L1_OF_NOISE * sigma * cells)
-
-
-def _more_rounds(learner: Learner, choices: Choices, carried: float) -> None:
-    """Spend the share of raking, and of triples, on further rounds."""
-    for r in range(choices.rounds, 2 * choices.rounds):
-        share = (choices.rake + choices.triples) / choices.rounds
-        carried = _round(learner, r, carried + 0.95 * share, 0.05 * share)
 
 
 _SMOOTHING = 0.05
@@ -326,9 +309,6 @@ def learn(
         if known.evidence is None:
             pool.rake_to_pairs(learner.one_way, measured.all_pairs)
         else:
-            if learner.evidence is None or not choices.rounds:
-                own_pairs = measured.all_pairs.tables, measured.all_pairs.sigmas.tolist()
-                known.evidence.weigh_all_pairs(learner.coding, *own_pairs)
             told = partial(told_by, known.evidence, learner.coding)
             pool.rake_to_pairs(learner.one_way, measured.all_pairs, told)
         if own is not None and choices.triple_tables and isinstance(counts, Tables):

@@ -322,26 +322,34 @@ class Learner:
         self.edges += [pair for pair in inside if pair not in self.edges]
 
     def remember(self, evidence: Evidence, *, most: int, rounds: int, iterations: int) -> None:
-        """Learn from tables of earlier releases: in each round those that the model misses by more than their errors,
-        the most first; in the tree as far as it then has `most` cells. Nothing private is read.
+        """Learn from noisy tables: in each round those that the model misses by more than their errors, the most first,
+        each on the codes that show the most; in the tree as far as it then has `most` cells. Nothing private is read.
         """
         self.evidence, self.cells = evidence, max(most, self.least_cells)
         known = {m.attributes for m in self.measurements}
-        left = [pair for pair in evidence.pairs if pair not in known and pair not in self.outside]
-        for r in range(rounds):
+        left, self.outside = [pair for pair in evidence.pairs if pair not in known], []
+        source = {pair: frozenset(self.coding.source[a] for a in pair) for pair in left}
+        number = -(-len(set(source.values())) // max(rounds, 1))
+        for _ in range(rounds):
             scores = {pair: self._missed(pair, evidence.estimate(pair)) for pair in left}
-            missed = sorted((pair for pair in left if scores[pair] > 0), key=lambda pair: (-scores[pair], pair))
-            taken = missed[: -(-len(left) // (rounds - r))]
+            best: dict[frozenset[int], Pair] = {}
+            for pair in sorted(left, key=lambda pair: (-scores[pair], pair)):
+                if scores[pair] > 0:
+                    best.setdefault(source[pair], pair)
+            taken = list(best.values())[:number]
+            if not taken:
+                break
             left = [pair for pair in left if pair not in taken]
             self._take(evidence, taken)
-            if taken or self.model is None:
-                self.refit(iterations)
+            self.refit(iterations)
+        if self.model is None:
+            self.refit(iterations)
 
     def _missed(self, pair: Pair, known: Estimate) -> float:
         """What the model misses of a table, beyond a part of the table's own error."""
-        expected, deviation = self.one_way.records * self.marginals[pair], np.sqrt(known[1])
-        error = np.minimum(L1_OF_NOISE * deviation, expected + EMPTY * deviation)
-        return float(np.abs(known[0] - expected).sum()) - self.choices.penalty * float(error.sum())
+        expected, noise = self.one_way.records * self.marginals[pair], np.sqrt(known[1])
+        error = np.minimum(L1_OF_NOISE * noise, expected + EMPTY * noise)
+        return float((np.abs(known[0] - expected) - L1_OF_NOISE * noise - self.choices.penalty * error).sum())
 
     def begin(self, prior: FactorModel, edges: list[Pair], iterations: int) -> None:
         """Start from a public model on the same coding; potentials of pairs that are not measured stay as they are."""

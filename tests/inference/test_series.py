@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (top / "made").mkdir()
     for k, name in enumerate(PERIODS):
         own = tmp_path_factory.mktemp(name)
-        published(own, fixed_key=f"{k}{KEY[1:]}").rename(top / "made" / name)
+        published(own, fixed_key=f"{k + 3}{KEY[1:]}").rename(top / "made" / name)
     return top / "made"
 
 

@@ -144,7 +144,7 @@ def learned(
     made = replace(made, iterations=(12,), rounds=2)
     known: dict[str, Any] = {}
     if earlier:
-        made = with_evidence(made, CARDS, records=ROWS)
+        made = with_evidence(made, CARDS)
         known["evidence"] = Evidence((Related(kind, earlier),))
     noise = Noise(bytes([key, *bytes(30), month]))
     return learn(pair_counts(records(ROWS, month, **how), CARDS), choices=made, noise=noise, drawing=KEY, **known)
@@ -192,7 +192,7 @@ def test_a_release_begins_without_evidence_that_drifts_too_far(is_far: bool) -> 
     apart = replace(choose(CARDS, records=ROWS, mu=0.06, raking=False), iterations=(12,), rounds=2)
     known = {"evidence": Evidence((Related("part", (released,)),)), "apart": apart}
     noise = Noise(bytes(31) + bytes([9]))
-    choices = with_evidence(apart, CARDS, records=ROWS)
+    choices = with_evidence(apart, CARDS)
     found = learn(pair_counts(table, CARDS), choices=choices, noise=noise, drawing=KEY, **known)  # type: ignore[arg-type]
     assert known["evidence"].is_far == is_far  # type: ignore[attr-defined]
     assert any(step == "tree/tables" for step, _ in found.report["account"]) == is_far
@@ -217,10 +217,10 @@ def test_earlier_tables_of_pairs_have_the_margins_of_now() -> None:
 def test_pairs_outside_of_the_tree_come_back_when_it_may_have_more_cells() -> None:
     releases = tuple(Earlier(one.measurements, one.report["records"]) for one in (learned(0, ()), learned(1, ())))
     known = Known(evidence=Evidence((Related("previous", releases),)))
-    choices = with_evidence(choose(CARDS, records=ROWS, mu=0.06, raking=False), CARDS, records=ROWS)
+    choices = with_evidence(choose(CARDS, records=ROWS, mu=0.06, raking=False), CARDS)
     left = []
-    for most in (600, 150_000):
-        choices = replace(choices, iterations=(12,), rounds=2, cells=most, prior_cells=600)
+    for most in (300, 150_000):
+        choices = replace(choices, iterations=(12,), rounds=2, cells=most, prior_cells=300)
         account = GaussianAccount(0.06, Noise(bytes(32)))
         made = model.measure(pair_counts(records(ROWS, 2), CARDS), account, choices=choices, known=known)
         left.append(len(made.learner.outside))
@@ -231,7 +231,7 @@ def test_pairs_outside_of_the_tree_come_back_when_it_may_have_more_cells() -> No
 def test_where_all_pairs_are_measured_they_have_what_evidence_makes_needless(triples: int) -> None:
     """Pairs have weights by what their cells hold, and verification finds the same drift."""
     made = replace(choose(CARDS, records=10**7, mu=0.06), pool_parts=1, pool_rows=20_000, balance=0)
-    choices = replace(with_evidence(made, CARDS, records=10**7), iterations=(12,))
+    choices = replace(with_evidence(made, CARDS), iterations=(12,))
     assert (made.rake > 0.4, choices.rake > 0.8, choices.balance, choices.triple_tables) == (True, True, 150, 0)
     assert choices.spends == pytest.approx(made.spends)
     if triples:
@@ -261,7 +261,7 @@ def test_where_all_pairs_are_measured_the_model_has_what_changed() -> None:
     known = Known(evidence=Evidence((Related("previous", (Earlier(before.measurements, before.report["records"]),)),)))
     table, other = records(ROWS, 1), np.random.default_rng(2).permutation(ROWS)
     counts = pair_counts([column[other] if k < 2 else column for k, column in enumerate(table)], CARDS)
-    account, choices = GaussianAccount(0.15, Noise(bytes(32))), with_evidence(made, CARDS, records=10**7)
+    account, choices = GaussianAccount(0.15, Noise(bytes(32))), with_evidence(made, CARDS)
     learner = model.measure(counts, account, choices=choices, known=known).learner
     assert known.evidence is not None
     assert not known.evidence.is_far
@@ -384,7 +384,7 @@ def test_no_neighbour_of_a_series_loses_more_than_is_charged(raked: bool) -> Non
         if raked:
             freed = choices.tree + choices.pairs + choices.picks
             choices = replace(choices, tree=0.0, pairs=0.0, picks=0.0, rake=freed, rounds=1, pool_rows=2_000)
-        choices = with_evidence(choices, cards, records=len(table[0])) if period else choices
+        choices = with_evidence(choices, cards) if period else choices
         if raked:
             choices = replace(choices, rake=choices.rake - 0.1, triples=0.1, triple_tables=1, triple_groups=2)
         counts = Tables.counted(table, cards) if raked else pair_counts(table, cards)

@@ -216,7 +216,7 @@ class SynthesisPlan(EventPlan):
             facts.append(Fact("Wide", text))
         if spec.model.prior:
             start = "pairs" if self.choices.prior_cells else "a tree of pairs"
-            start = "one-way tables" if self.choices.pairs_first else start  # the table's own pairs give the model
+            start = "one-way tables" if self.choices.rake else start  # the table's own pairs give the model
             paths = ", ".join(spec.model.prior.paths)
             text = f"the model starts from {start} of the public table {paths} ({spec.model.prior.public})"
             if spec.model.prior.records:
@@ -249,7 +249,7 @@ class FederatedSynthesisPlan(SummedPlan, SynthesisPlan):
     def details(self) -> list[Fact]:
         """Those of sums, and what clients send."""
         choices, cards = self.choices, self.spec.presumed.cardinalities
-        rounds = 1 if choices.pairs_first else bool(choices.grids) + bool(choices.tree) + choices.rounds
+        rounds = 1 if choices.rake else bool(choices.grids) + bool(choices.tree) + choices.rounds
         number = 1 + bool(choices.one_way_again) + rounds + bool(choices.triple_tables) + bool(self.accuracy_mu)
         size = 8e-6 * (draws_at_most(choices, cards) + sketch_draws(cards))
         text = f"up to {number} with tables from each client, {size:.2g} MB at most"
@@ -359,7 +359,7 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     if spec.model.prior:
         found = model_choices.with_prior(found, m)
     elif evidence_paths(spec):
-        found = model_choices.with_evidence(found, sizes, records=spec.expected_records)
+        found = model_choices.with_evidence(found, sizes)
     if not draws_at_most(found, sizes) * SAMPLER_DELTA <= _LOST * spec.privacy.delta:
         found = model_choices.without_triples(found)
     own = spec.model.model_dump(exclude_none=True, include={"rounds", "balance"})

@@ -43,10 +43,8 @@ def records(rows: int, seed: int) -> list[np.ndarray]:
 def error(prior: list[np.ndarray] | None) -> float:
     """Mean distance of a model's pairs to a table of 3,000 records of which one-way tables alone are measured."""
     counts, mu = pair_counts(records(3000, 1), CARDS), 0.5
-    choices = with_prior(choose(CARDS, records=3000, mu=mu), 4)
-    choices = replace(
-        choices, one_way=0.9, one_way_again=0.0, pairs=0.0, rounds=0, picks=0.0, rake=0.0, misfit=0.0, balance=1
-    )
+    choices = with_prior(choose(CARDS, records=3000, mu=mu, raking=False), 4)
+    choices = replace(choices, one_way=0.9, one_way_again=0.0, pairs=0.0, rounds=0, picks=0.0, balance=1)
     public = pair_counts(prior, CARDS) if prior is not None else None
     learned = learn(counts, choices=choices, noise=KEY, drawing=KEY, prior=public)
     shares = learned.fitted.expected / 2.0**40
@@ -69,9 +67,9 @@ def test_pairs_that_differ_from_the_prior_are_measured() -> None:
     other = records(20_000, 2)
     other[2] = (other[2] + 3) % 8
     counts = pair_counts(records(20_000, 1), CARDS)
-    choices = with_prior(choose(CARDS, records=20_000, mu=0.5), 4)
+    choices = with_prior(choose(CARDS, records=20_000, mu=0.5, raking=False), 4)
     prior = pair_counts(other, CARDS)
-    choices = replace(choices, rake=0.0, misfit=0.0, balance=1)
+    choices = replace(choices, balance=1)
     learned = learn(counts, choices=choices, noise=KEY, drawing=KEY, prior=prior)
     truth = np.concatenate([counts.pair(i, j).ravel() for i in range(4) for j in range(i + 1, 4)]) / 20_000
     assert np.abs(learned.fitted.expected / 2.0**40 - truth).sum() / 2 / 6 < 0.02
@@ -110,9 +108,9 @@ def test_the_table_itself_is_no_prior(tmp_path: Path) -> None:
 def test_the_plan_says_what_the_model_starts_from(tmp_path: Path) -> None:
     """Where triples are measured, the table's own pairs give the model."""
     spec = spec_with(tmp_path, "prior.parquet")
-    for records, start in ((2_000, "pairs"), (5_000_000, "one-way tables")):
+    for records, start in ((200, "pairs"), (5_000_000, "one-way tables")):
         made = make_plan(load(spec, {"data.minimum_records": records, "synthesis.records": records}))
-        assert made.choices.pairs_first is (start == "one-way tables")  # type: ignore[attr-defined]
+        assert bool(made.choices.rake) is (start == "one-way tables")  # type: ignore[attr-defined]
         assert f"starts from {start} of" in " ".join(made.explain().split())
 
 
