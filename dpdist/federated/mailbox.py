@@ -15,11 +15,11 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from dpdist.cluster.cluster import Cluster
 from dpdist.cluster.worker_groups import Lost, WorkerGroups
-from dpdist.errors import DataNotFound, DpdistError, RoundFailed, SpecError
+from dpdist.errors import DataNotFound, DpdistError, RoundFailed, SpecError, StorageUnavailable
 from dpdist.federated import client
 from dpdist.federated import session as own
 from dpdist.federated.client import ClientAnswer, Joined
@@ -39,6 +39,8 @@ from dpdist.privacy.arrays import Counts
 from dpdist.storage.store import Store
 from dpdist.storage.stored import Stored
 
+T = TypeVar("T")
+
 TASKS: dict[str, Callable[..., ClientAnswer]] = {
     task.__name__: task for task in (client.join, client.ready, client.commit, client.void)
 }
@@ -47,6 +49,7 @@ TASKS: dict[str, Callable[..., ClientAnswer]] = {
 _AT_ONCE = ("join", "void")  # what whoever is there answers at once
 _LAST = ("commit", "void")  # after these a client has nothing more to answer
 _POLL = 0.2  # seconds between two looks
+_AWAY = 600.0  # seconds for which the storage may not answer
 _MOST = 1 << 28  # bytes of a file, at most
 _SIGNATURE = 64  # bytes that a file begins with
 
@@ -125,6 +128,20 @@ def _coordinator(spec: FederatedRelease) -> tuple[str, str]:
     return federated.identity, federated.public_key
 
 
+def _patiently(act: Callable[[], T]) -> T:
+    """What `act` returns, which is repeated where the storage does not answer. Raises StorageUnavailable: it did not
+    for `_AWAY` seconds.
+    """
+    end = time.monotonic() + _AWAY
+    while True:
+        try:
+            return act()
+        except StorageUnavailable:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(_POLL)
+
+
 def _call_file(number: int) -> str:
     return f"{number:04}.call"
 
@@ -167,21 +184,23 @@ class Mailbox:
         statement = call_statement(body, attempt=self.attempt, spec=self.spec.fingerprint)
         content = self._key.sign(statement) + body
         self._number += 1
-        if self._store.write_exclusive(_call_file(number), content) != content:
+        end = time.monotonic() + (self.spec.cluster.timeout if task in _AT_ONCE else self.patience)
+        if _patiently(lambda: self._store.write_exclusive(_call_file(number), content)) != content:
             raise RoundFailed("another coordinator runs this attempt: end one of them, and resume")
-        seconds = self.spec.cluster.timeout if task in _AT_ONCE else self.patience
-        waiting, end = set(arguments), time.monotonic() + seconds
+        waiting = set(arguments)
         while waiting and time.monotonic() < end:
-            waiting = {name for name in waiting if not self._store.exists(_reply_file(number, name))}
+            waiting = {
+                name for name in waiting if not _patiently(partial(self._store.exists, _reply_file(number, name)))
+            }
             time.sleep(_POLL if waiting else 0)
         for name in waiting if task != "commit" else ():  # from here on an answer is too late: its place is taken
-            self._store.write_exclusive(_reply_file(number, name), b"")
+            _patiently(partial(self._store.write_exclusive, _reply_file(number, name), b""))
         return {name: self._read(number, name, content) for name in arguments}
 
     def _read(self, number: int, name: str, call: bytes) -> ClientAnswer | Lost:
         """A client's answer to a call; Lost where it is not its own."""
         try:
-            content = self._store.read_bytes(_reply_file(number, name), most=_MOST)
+            content = _patiently(lambda: self._store.read_bytes(_reply_file(number, name), most=_MOST))
         except DataNotFound:
             content = b""
         if not content:
@@ -217,10 +236,12 @@ class MailboxClient:
         """
         end = time.monotonic() + patience
         while time.monotonic() < end:
-            for place in self._waiting():
+            for place in _patiently(self._waiting):
                 attempt, _, file = place.partition("/")
                 try:
-                    call, content = self._call(attempt, file)
+                    call, content = _patiently(partial(self._call, attempt, file))
+                except StorageUnavailable:
+                    raise
                 except (DpdistError, zipfile.BadZipFile) as error:
                     self._refused.add(place)
                     told(f"refused     {error}")
@@ -263,7 +284,7 @@ class MailboxClient:
         body = (Reply.of(self._tasks[call.task](session, *call.arguments)) if asked else Reply("not asked")).to_bytes()
         signed = own.identity_of(session).sign(reply_statement(content, body, client=self._name, attempt=attempt))
         folder, file = self._store / attempt, _reply_file(call.number, self._name)
-        if folder.write_exclusive(file, signed + body) != signed + body:
+        if _patiently(lambda: folder.write_exclusive(file, signed + body)) != signed + body:
             raise RoundFailed("the answer comes too late: the coordinator has gone on; join again")
         return asked
 

@@ -5,7 +5,8 @@ The mailbox is a folder, or in a bucket ``shared`` of the server that DPDIST_TES
 
 import os
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
+from clusters import FlakyS3, flaky_bucket
 from federations import NAMES, attended, posted_federation, released, states
 
 from dpdist.cluster.worker_groups import Lost
@@ -23,6 +25,7 @@ from dpdist.federated import client, mailbox
 from dpdist.federated.mailbox import Mailbox, MailboxClient, mailbox_of
 from dpdist.federated.messages import Message
 from dpdist.ledger.signing import load_signing_key
+from dpdist.storage import s3 as objects
 
 Spoil = Callable[[bytes], bytes]
 
@@ -31,6 +34,7 @@ Spoil = Callable[[bytes], bytes]
 def posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WholeSynthesisSpec:
     """A federation by mailbox, whose clients are looked for often."""
     monkeypatch.setattr(mailbox, "_POLL", 0.01)
+    monkeypatch.setattr(mailbox, "PATIENCE", 60)
     real = os.environ.get("DPDIST_TEST_S3")
     return posted_federation(tmp_path, **({"federated__mailbox": f"s3://shared/{uuid4()}"} if real else {}))
 
@@ -47,6 +51,37 @@ def test_by_mailbox_as_in_one_process(posted: WholeSynthesisSpec, tmp_path: Path
     asked = next((tmp_path / "north" / "work").iterdir()).glob("asked-*.json")
     assert len(own) == 3 + len(list(asked))  # it joins, is ready, and commits
     assert sum(own.values()) < 30_000
+
+
+@pytest.fixture
+def flaky_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyS3]:
+    monkeypatch.setitem(objects.CONFIG, "retries", {"total_max_attempts": 1})
+    with flaky_bucket(monkeypatch) as server:
+        yield server
+
+
+def test_a_storage_that_is_away_delays_a_round(
+    tmp_path: Path, flaky_s3: FlakyS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "_POLL", 0.01)
+    monkeypatch.setattr(mailbox, "PATIENCE", 60)
+    spec = posted_federation(tmp_path, federated__mailbox=f"s3://{flaky_s3.bucket}/box")
+    met = Counter[tuple[str, str]]()
+
+    def first(request: str) -> bool:
+        method, place = request.split(" ", 1)
+        met[kind := (method, place.rpartition(".")[2] if "." in place else "")] += 1
+        return met[kind] <= 6
+
+    flaky_s3.fail("SlowDown", "hang up", "InternalError", forever=True, where=first)
+    outcomes: dict[str, Any] = {}
+    threads = [attended(spec, name, outcomes) for name in NAMES]
+    released(spec, key=None)
+    for thread in threads:
+        thread.join()
+    assert outcomes == dict.fromkeys(NAMES, True)
+    assert states(spec) == {name: ["committed"] for name in ("", *NAMES)}
+    assert {("GET", ""), ("PUT", "call"), ("GET", "call"), ("PUT", "north"), ("HEAD", "north")} <= set(met)
 
 
 def test_answers_that_are_not_a_clients_own_are_refused(
