@@ -157,7 +157,8 @@ def _of_pandas(data: Any, what: str) -> pa.Table:
     import pyarrow as pa
 
     if not data.columns.is_unique:
-        raise ColumnMismatch(f"{what}: two columns have the same name")
+        twice = data.columns[data.columns.duplicated()][0]
+        raise ColumnMismatch(f"{what}: two columns have the same name, {twice!r}: rename one")
     try:
         return pa.Table.from_pandas(data, preserve_index=False).replace_schema_metadata(None)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):  # their text quotes a value

@@ -15,7 +15,6 @@ from dpdist.cli.shared import (
     Settings,
     SpecPath,
     loaded,
-    moment,
     say,
     show_json,
     storage_options,
@@ -46,7 +45,7 @@ def runs_list(
     names = ("data set", "release", "attempt", "state", "since", "stored")
     table = Table(*(Column(name, overflow="fold") for name in names))
     for run in runs:
-        table.add_row(run.dataset, run.release, run.attempt[:8], run.state, moment(run.created), ", ".join(run.stored))
+        table.add_row(run.dataset, run.release, run.attempt[:8], run.state, run.created[:10], "\n".join(run.stored))
     Console().print(table)
 
 

@@ -294,7 +294,10 @@ def _names(text: bytes, options: CsvSpec, path: str) -> tuple[str, ...]:
     except (UnicodeDecodeError, csv.Error):
         names = []
     if not names or b"\0" in text or text.count(b'"') % 2:
-        raise UnreadableFile(f"the header of {path} is not a line of {options.encoding.upper()} text with column names")
+        raise UnreadableFile(
+            f"the header of {path} is not a line of {options.encoding.upper()} text with column names: set "
+            "data.csv.encoding, or repair the file"
+        )
     names = [name.strip() for name in names] if options.strip else names
     return tuple(names)
 

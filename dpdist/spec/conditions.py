@@ -168,6 +168,8 @@ class _Reader:
 
     def _mask(self, attribute: Attribute, kind: type[ast.cmpop], value: int | float | str) -> Mask:
         self.names_missing |= isinstance(value, str) and value == missing_text(attribute)
+        if kind in (ast.Eq, ast.NotEq) and not _mask(attribute, ast.Eq, value).any():
+            raise SpecError(f"attribute {attribute.name!r} has no value {value!r}: correct it")
         return _mask(attribute, kind, value)
 
     def _attribute(self, node: ast.expr) -> tuple[int, Attribute]:

@@ -245,7 +245,7 @@ def test_other_columns_of_a_frame_do_not_matter_whatever_their_type() -> None:
     assert as_input(twice, executor=None, extra_columns="ignore", wanted=wanted).fingerprint == same.fingerprint
     other = as_input(frame.assign(note="d"), executor=None, wanted=wanted, extra_columns="ignore")
     assert other.fingerprint != same.fingerprint
-    with pytest.raises(ColumnMismatch, match="two columns have the same name"):
+    with pytest.raises(ColumnMismatch, match="two columns have the same name, 'mixed': rename one"):
         as_input(strange, executor=None)
     lists = as_input(frame.assign(age=[[1], [2], [3]]), executor=None, wanted=wanted, extra_columns="ignore")
     with pytest.raises(ColumnMismatch, match=r"'age'.* list"):

@@ -420,7 +420,7 @@ def test_where_records_start() -> None:
 @pytest.mark.parametrize(
     ("content", "options", "error", "message"),
     [
-        (b"\xff\xfea\x00,\x00\n", {}, UnreadableFile, "header of f is not a line of UTF-8"),
+        (b"\xff\xfea\x00,\x00\n", {}, UnreadableFile, "header of f is not a line of UTF-8.*set data.csv.encoding"),
         (b"a\x00b\n", {}, UnreadableFile, "header of f is not a line of UTF-8"),
         (b'"a\nb",c\n', {}, UnreadableFile, "header of f is not a line of UTF-8"),
         (b"x" * 3000, {"whole": False}, UnreadableFile, "first 2 KiB hold no complete header"),

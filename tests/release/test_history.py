@@ -49,6 +49,8 @@ def test_runs_are_listed_with_what_they_stored(two_runs: tuple[list[str], str]) 
     table = CliRunner(env={"COLUMNS": "60"}).invoke(runs_app, ["list", *options]).output
     assert "drawing" in table
     assert "…" not in table  # a name in full, on several lines
+    table = CliRunner(env={"COLUMNS": "80"}).invoke(runs_app, ["list", *options]).output
+    assert {"run-record.json", "_datapackage.json", "network.bin"} <= set(table.split())  # files on lines of their own
 
 
 def test_a_run_record_is_shown_as_confidential(two_runs: tuple[list[str], str]) -> None:

@@ -68,6 +68,7 @@ def test_each_kind_forbids_what_it_says(rule: dict[str, Any], predicate: Any) ->
         ([{"impossible": "wage > 4"}], r"rules.0: no attribute is called 'wage'"),
         ([{"impossible": "age < 3"}, {"missing": "wedat", "where": "age < 2"}], r"rules.1: .*did you mean 'wed at'"),
         ([{"impossible": "school = 'most'"}], r"rules.0: attribute 'school' has no value 'most'"),
+        ([{"impossible": "age in [3, 1000]"}], r"rules.0: attribute 'age' has no value 1000: correct it"),
         ([{"impossible": "age < "}], r"rules.0: the condition 'age < ' cannot be read"),
         ([{"impossible": "age < 4 and age > 7"}], r"rules.0: it forbids nothing"),
         ([{"missing": "age", "where": "years = 0"}], r"rules.0: attribute 'age' has no category for missing values"),
