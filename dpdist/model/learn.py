@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpdist.accuracy.tables import Tables
+from dpdist.accuracy.tables import Attributes, Tables
 from dpdist.data.count import PairCounts
 from dpdist.model.account import GaussianAccount, Measurements, measurements_of
 from dpdist.model.choices import EMPTY, HIGH_ROUNDS, L1_OF_NOISE, OF_ERROR, Choices
@@ -30,7 +30,7 @@ from dpdist.model.public_rows import MOST_ONE_WAY, PublicPool, pool_of, with_mor
 from dpdist.model.rake import shrink
 from dpdist.model.rounds import Learner
 from dpdist.model.sums import AskedCounts
-from dpdist.privacy.arrays import Codes
+from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.noise import Noise
 from dpdist.privacy.selection import LARGEST_COST
 from dpdist.spec.rules import Rules
@@ -89,18 +89,8 @@ def measure(
     if choices.rake and not isinstance(tables_of, SingleCounts) and not isinstance(counts, SingleCounts):
         all_pairs = _all_pairs(tables_of, choices, account, one_way, _weights(learner))
         progress(1, 2)
-        weighed = evidence or Evidence(())
-        for own in (all_pairs, all_pairs.sharpened()):
-            weighed.weigh_all_pairs(coding, own.tables, own.sigmas.tolist(), settle=own is all_pairs)
-        rounds, share = choices.rounds, choices.of_high
-        if small:
-            rounds -= (before := rounds // 4)
-            learner.remember(weighed, most=choices.cells // _TO_SETS, rounds=before, iterations=choices.iterations[-1])
-            learner.cells = choices.cells
-            for r in range(max(choices.rounds - HIGH_ROUNDS, 0), choices.rounds):
-                small, share = measure_small_sets(learner, r, small, share)
-        learner.remember(weighed, most=choices.cells, rounds=rounds, iterations=choices.iterations[-1])
-        if share > REST:
+        share = _learn_from(learner, all_pairs, evidence or Evidence(()), small)
+        if share > REST:  # for which no small set was picked
             learner.measure_again(counts, share)
         return Measured(learner, all_pairs)
     if choices.grids:
@@ -128,6 +118,23 @@ def measure(
         learner.measure_again(counts, share)
         learner.refit(choices.iterations[-1])
     return Measured(learner, None)
+
+
+def _learn_from(learner: Learner, all_pairs: AllPairs, evidence: Evidence, small: dict[Attributes, Counts]) -> float:
+    """Learn from noisy tables of all pairs, and of those of `small` sets (exact, confidential) that are picked; return
+    what is left of their share.
+    """
+    for own in (all_pairs, all_pairs.sharpened()):
+        evidence.weigh_all_pairs(learner.coding, own.tables, own.sigmas.tolist(), settle=own is all_pairs)
+    choices = learner.choices
+    remember, share = partial(learner.remember, evidence, iterations=choices.iterations[-1]), choices.of_high
+    if small:
+        remember(most=choices.cells // _TO_SETS, rounds=choices.rounds // 2)
+        learner.cells = choices.cells
+        for r in range(max(choices.rounds - HIGH_ROUNDS, 0), choices.rounds):
+            small, share = measure_small_sets(learner, r, small, share)
+    remember(most=choices.cells, rounds=choices.rounds)
+    return share
 
 
 def _coded(
