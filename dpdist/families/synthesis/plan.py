@@ -18,7 +18,6 @@ from dpdist.errors import SpecError
 from dpdist.families.base.calibration import GaussianPlan, with_draws
 from dpdist.families.base.plan import EventPlan, Needs, core_seconds
 from dpdist.families.synthesis.discovery import Discovery, lost_by
-from dpdist.families.synthesis.prior import evidence_paths, refuse_own_table
 from dpdist.families.synthesis.regression_steps import MOST_VALUES, STEPS, draws_of, sensitivity
 from dpdist.families.synthesis.series import facts_of
 from dpdist.families.synthesis.spec import PRESUMED_VALUES, WholeSynthesisSpec
@@ -222,7 +221,7 @@ class SynthesisPlan(EventPlan):
             if spec.model.prior.records:
                 text = f"unless a noisy misfit says that its rows are too far, they are released, weighted; else {text}"
             facts.append(Fact("Prior", f"{text}; that table is not protected"))
-        if earlier := evidence_paths(spec):
+        if earlier := _earlier(spec):
             made = "which make up this table"
             names = {"part": "which have this table as a part", "larger": f"{made}, too", "sum": made}
             names |= {"previous": "before it"}
@@ -269,7 +268,10 @@ def plan(spec: WholeSynthesisSpec) -> SynthesisPlan:
     AccountingError: no amount of noise meets the budget.
     """
     sizes = spec.presumed.cardinalities
-    refuse_own_table(spec)
+    if spec.model.prior is not None:
+        from dpdist.families.synthesis.prior import refuse_own_table
+
+        refuse_own_table(spec)
     if spec.output.rows_per_part > LARGEST_PART and spec.records > LARGEST_PART:
         raise SpecError(f"output.rows_per_part: at most {LARGEST_PART:,} for a synthesis")
     epsilon, delta = spec.privacy.epsilon, spec.privacy.delta
@@ -346,6 +348,15 @@ def _planned(spec: WholeSynthesisSpec, event: Event, mu: float) -> SynthesisPlan
     )
 
 
+def _earlier(spec: WholeSynthesisSpec) -> dict[str, tuple[str, ...]]:
+    """The earlier releases that are evidence, by relation: their paths."""
+    if not spec.earlier_releases:
+        return {}
+    from dpdist.families.synthesis.prior import evidence_paths
+
+    return evidence_paths(spec)
+
+
 def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     """The choices that the spec does not make."""
     m = len(spec.table.attributes)
@@ -358,7 +369,7 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
         found = model_choices.with_sums(replace(found, mu=mu))
     if spec.model.prior:
         found = model_choices.with_prior(found, m)
-    elif evidence_paths(spec):
+    elif _earlier(spec):
         found = model_choices.with_evidence(found, sizes)
     if not draws_at_most(found, sizes) * SAMPLER_DELTA <= _LOST * spec.privacy.delta:
         found = model_choices.without_triples(found)
