@@ -129,7 +129,7 @@ def _learn_from(learner: Learner, all_pairs: AllPairs, evidence: Evidence, small
     choices = learner.choices
     remember, share = partial(learner.remember, evidence, iterations=choices.iterations[-1]), choices.of_high
     if small:
-        remember(most=choices.cells // _TO_SETS, rounds=choices.rounds // 2)
+        remember(most=choices.cells // _TO_SETS, rounds=-(-choices.rounds // 2))
         learner.cells = choices.cells
         for r in range(max(choices.rounds - HIGH_ROUNDS, 0), choices.rounds):
             small, share = measure_small_sets(learner, r, small, share)
