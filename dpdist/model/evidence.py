@@ -190,10 +190,6 @@ class Evidence:
         self._own[pair] = combined(self._own.get(pair), table)
         self._chains.setdefault(pair, [[None]] * len(self.drifts))
 
-    def is_told(self, attributes: Set) -> bool:
-        """Whether earlier releases say something of a table."""
-        return any(one is not None for chain in self._chains[attributes] for one in chain)
-
     def estimate(self, attributes: Set) -> Estimate:
         """The counts of a table by all that is known, and their variances. Raises KeyError: nothing is."""
         ahead, own = self._told(attributes), self._own.get(attributes)

@@ -129,7 +129,7 @@ def _learn_from(learner: Learner, all_pairs: AllPairs, evidence: Evidence, small
     choices = learner.choices
     remember, share = partial(learner.remember, evidence, iterations=choices.iterations[-1]), choices.of_high
     if small:
-        remember(most=choices.cells // _TO_SETS, rounds=choices.rounds // 2)
+        remember(most=choices.cells // _TO_SETS, rounds=-(-choices.rounds // 2))
         learner.cells = choices.cells
         for r in range(max(choices.rounds - HIGH_ROUNDS, 0), choices.rounds):
             small, share = measure_small_sets(learner, r, small, share)
@@ -343,7 +343,8 @@ def _of_public_rows(
     pooled(pool.parts)
     picked_by: dict[str, list[Pair]] = {}
     if choices.rake:
-        pool.rake_to_pairs(one_way, _all_pairs(exact, choices, account, one_way))
+        pairs_only = replace(choices, high=0.0, high_picks=0.0)  # no small set is picked
+        pool.rake_to_pairs(one_way, _all_pairs(exact, pairs_only, account, one_way))
     else:
         if (share := MOST_ONE_WAY - choices.one_way - choices.one_way_again) > 0:
             one_way = with_more(one_way, exact, account, "public", share)

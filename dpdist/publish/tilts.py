@@ -135,7 +135,7 @@ def together(
     weights = np.ones((len(codes), steps))  # of the steps of each row, by the rows that follow it
     levels = [np.flatnonzero(depth == level) for level in range(int(depth.max()) + 1)]
     for some in levels[:0:-1]:
-        found = np.einsum("rij,rj->ri", density[codes[some - 1], codes[some]], weights[some])
+        found = (density[codes[some - 1], codes[some]] * weights[some][:, None]).sum(2)
         weights[some - 1] = found / found.sum(1, keepdims=True)
     shares = (words >> np.uint64(11)) * 2.0**-53
     step = np.zeros(len(codes), np.int64)
@@ -166,6 +166,6 @@ def _density(pairs: Counts, steps: int) -> Floats:
             found = ((padded[:-2] + padded[2:]) / 4 + found / 2).T
         means = found.reshape(bins, steps, bins, steps).mean((1, 3))
         found = found * np.repeat(np.repeat(ratio / means, steps, axis=0), steps, axis=1)
-        found /= (found @ np.repeat(columns, steps))[:, None] / steps
-        found /= (np.repeat(rows, steps) @ found) / steps
+        found /= (found * np.repeat(columns, steps)).sum(1, keepdims=True) / steps
+        found /= (found * np.repeat(rows, steps)[:, None]).sum(0) / steps
     return found.reshape(bins, steps, bins, steps).transpose(0, 2, 1, 3)

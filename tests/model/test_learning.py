@@ -630,6 +630,21 @@ def test_margins_of_all_pairs_make_one_way_counts_more_precise() -> None:
         assert np.std([error[i] for error in errors]) == pytest.approx(1, abs=0.15)
 
 
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+def test_small_sets_are_picked_after_pairs_in_one_round_too(rounds: int) -> None:
+    """Of a chain pairs tell all, and what small sets may take goes to one-way tables."""
+    cards, rng = (4,) * 6, np.random.default_rng(0)
+    codes = [rng.integers(0, 4, 20_000)]
+    for _ in cards[1:]:
+        codes.append(np.where(rng.random(20_000) < 0.4, codes[-1], rng.integers(0, 4, 20_000)))
+    counts = Tables.counted([column.astype(np.uint8) for column in codes], cards, small=True)
+    choices = replace(choose(cards, records=20_000, mu=1.0), rounds=rounds, balance=0)
+    learned = learn(counts, choices=with_high(choices, cards), noise=KEY, drawing=DRAWING)
+    assert all(len(pair) == 2 for pair in learned.report["pairs"])
+    assert any(step == "one-way/rest" for step, _ in learned.report["account"]) is (rounds > 0)
+    assert 1 - 1e-6 < math.fsum(share for _, share in learned.report["account"]) <= 1
+
+
 def test_raked_records_are_balanced_where_the_pool_is_much_larger() -> None:
     assert choose(CARDS, records=200_000, mu=2.0).balance > 0
     assert choose(CARDS, records=300_000, mu=2.0).balance == 0

@@ -13,9 +13,9 @@ from dpdist.accuracy.tables import Tables
 from dpdist.data.count import pair_counts
 from dpdist.model import public_rows
 from dpdist.model.account import GaussianAccount
-from dpdist.model.choices import PUBLIC_MISFIT, Choices, choose, with_prior
+from dpdist.model.choices import PUBLIC_MISFIT, Choices, choose, with_high, with_prior, without_triples
 from dpdist.model.draw import draw_records
-from dpdist.model.learn import Learned
+from dpdist.model.learn import REST, Learned
 from dpdist.model.one_way import OneWay
 from dpdist.model.pool import Pool
 from dpdist.model.public_rows import PublicPool, pool_of, towards
@@ -98,6 +98,16 @@ def test_where_triples_are_measured_the_nearer_pool_is_released(drift: float) ->
     assert fsum(share for _, share in found.report["account"]) <= 1
     assert dict(found.report["account"])["public/misfit"] == pytest.approx(PUBLIC_MISFIT, rel=1e-3)
     assert distance(table, draw_records(found.fitted, KEY, 0, 40_000, rounds=0)) < 0.015
+
+
+def test_rows_that_are_raked_leave_nothing_for_small_sets() -> None:
+    table, public = people(40_000, 1), people(40_000, 2)
+    made = with_prior(without_triples(choose(CARDS, records=40_000, mu=2.5)), len(CARDS))
+    made = with_high(replace(made, balance=0), CARDS)
+    assert made.of_high > REST
+    found = learned(table, public, made)
+    assert found.fitted.public
+    assert 1 - 1e-6 < fsum(share for _, share in found.report["account"]) <= 1
 
 
 def test_the_account_holds_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:

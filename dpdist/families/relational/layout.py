@@ -142,7 +142,7 @@ class Layout(OwnFields):
         if rest.any():
             full = [{**box, size: sizes == sum(box[k].argmax() for k in counts), at: rest} for box in boxes]
             rules.append(_forbidden((size, *counts, at), cards, [box for box in full if box[size].any()]))
-        for k, numbers in enumerate(self.compositions.T):
+        for k, numbers in enumerate(self.compositions.T if len(self.compositions) else ()):
             whole, codes = len(cards) - 1, np.arange(cards[size + k]) + (k == 0)
             unlike = [{size + k: codes == n, whole: numbers != n} for n in np.unique(codes)]
             rules.append(_forbidden((size + k, whole), cards, unlike))

@@ -74,8 +74,14 @@ class SynthesisPlan(EventPlan):
 
     @cached_property
     def apart(self) -> Choices:
-        """The choices of the model where earlier releases turn out to be too far from this table to begin with."""
-        return _choices(change(self.spec, {"model.evidence": {}, "series": None}), self.choices.mu)
+        """The choices of the model where earlier releases turn out to be too far from this table to begin with: by then
+        the one-way tables are measured, and what is counted is decided.
+        """
+        own, found = self.choices, _choices(change(self.spec, {"model.evidence": {}, "series": None}), self.choices.mu)
+        if not found.rake:
+            return found
+        rake = found.rake + found.one_way_again - own.one_way_again
+        return replace(found, rake=rake, one_way_again=own.one_way_again, high=own.high, high_picks=own.high_picks)
 
     @property
     def mu(self) -> float:

@@ -108,6 +108,16 @@ def test_kinds_of_all_members_sum_to_the_size(tmp_path: Path) -> None:
     assert read_release(spec.output.path).to_pandas()["household"].value_counts().max() > 1
 
 
+def test_compositions_that_are_too_many_are_no_column_and_no_rule(tmp_path: Path) -> None:
+    unit = {**RELATIONAL.settings["unit"], "at_most": 18}
+    spec = replace(RELATIONAL, settings={**RELATIONAL.settings, "unit": unit}).spec(tmp_path)
+    layout: Layout = spec.layout  # type: ignore[attr-defined]
+    assert "(composition)" not in layout.first.names
+    cards = layout.first.cardinalities
+    masks = [(len(mask), cards[i]) for rule in layout.first_rules for box in rule.boxes for i, mask in box.items()]
+    assert all(length == size for length, size in masks)
+
+
 def test_a_whole_parent_costs_what_is_charged_and_attains_it(layout: Layout, tmp_path: Path) -> None:
     """Every household of a tiny universe, one to five members: what it adds to every table of one or two columns."""
     kinds = [(0, 1, 0, 0, 0, 0), (0, 9, 1, 3, 1, 0)]

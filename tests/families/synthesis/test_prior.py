@@ -294,6 +294,17 @@ def test_what_is_charged_does_not_depend_on_evidence(year: Path) -> None:
     assert ["Evidence" in plan.explain() for plan in plans] == [False, True]
 
 
+def test_without_evidence_that_is_too_far_the_budget_is_spent_too(year: Path) -> None:
+    """The one-way tables are measured by then, and small sets are not counted."""
+    spec = load(month(year, "plan", rows=10, previous=["january"]), {"data.minimum_records": 500_000})
+    plan: Any = make_plan(spec)
+    own, apart = plan.choices, plan.apart
+    assert own.rake
+    assert (apart.one_way, apart.one_way_again, apart.high) == (own.one_way, own.one_way_again, 0)
+    assert apart.spends == pytest.approx(own.spends, abs=1e-9)
+    assert not apart.prior_cells
+
+
 def test_evidence_is_admitted_by_the_contract_and_binds_the_attempt(year: Path) -> None:
     spec = load(month(year, "march", rows=2_600, previous=["january"]))
     rules = {
