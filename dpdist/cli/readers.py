@@ -136,10 +136,11 @@ def verify(
         evidence, missing = repeat_evidence(release, report.manifest_sha256, options)
         again = replace(again, evidence=evidence, missing=missing)
     together = None if total is None else _total(total, place.key, report)
-    if ledger is None and found is not None and not as_json:
-        say(f"ledger      {found}, which knows the release")
+    made: dict[str, Any] = {"ledger": found} if ledger is None and found is not None else {}
+    if made and not as_json:
+        say(f"ledger      {found}, which knows the release; if it came with the release, it proves nothing")
     if as_json:
-        made = {} if again is None else {"recomputed": asdict(again)}
+        made |= {} if again is None else {"recomputed": asdict(again)}
         made |= {} if together is None else {"total": asdict(together)}
         show_json(report.to_json() | made)
     else:
