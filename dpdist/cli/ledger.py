@@ -285,10 +285,13 @@ def ledger_give_up(
 
 
 def known_to_default(release: str, options: dict[str, Any]) -> str | None:
-    """The URL of the default ledger, if its file is in this folder and it has the attempt of a release."""
+    """The URL of the default ledger, if its file is in this folder and it has the attempt of a release. One inside the
+    release came with it, and is not used.
+    """
     from dpdist.publish.verify import read_manifest
 
-    if not Path(DEFAULT_LEDGER.removeprefix("sqlite:///")).is_file():
+    inside = Path.cwd().is_relative_to(Path(release).resolve())
+    if inside or not Path(DEFAULT_LEDGER.removeprefix("sqlite:///")).is_file():
         return None
     attempt = read_manifest(release, storage_options=options).attempt
     try:

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -130,11 +130,17 @@ def verify(
         again = make_again(release, place.key, storage_options=options)
     found = ledger if ledger is not None or required else known_to_default(release, options)
     report = call(release, public_key=place.key, ledger=found, name=name, attempt=attempt, storage_options=options)
+    if again is not None and again.evidence is None and (place.key is not None or ledger is not None):
+        from dpdist.model.earlier import repeat_evidence
+
+        evidence, missing = repeat_evidence(release, report.manifest_sha256, options)
+        again = replace(again, evidence=evidence, missing=missing)
     together = None if total is None else _total(total, place.key, report)
-    if ledger is None and found is not None and not as_json:
-        say(f"ledger      {found}, which knows the release")
+    made: dict[str, Any] = {"ledger": found} if ledger is None and found is not None else {}
+    if made and not as_json:
+        say(f"ledger      {found}, which knows the release; if it came with the release, it proves nothing")
     if as_json:
-        made = {} if again is None else {"recomputed": asdict(again)}
+        made |= {} if again is None else {"recomputed": asdict(again)}
         made |= {} if together is None else {"total": asdict(together)}
         show_json(report.to_json() | made)
     else:
@@ -181,6 +187,8 @@ def _explain(release: str, report: VerifyReport, again: Recomputed | None) -> No
         other = other if again.rewritten else ""
         if again.missing:
             other += f"; not the evidence: {', '.join(again.missing)} not found"
+        elif again.evidence is None:
+            other += "; not the evidence: its places are opened only with --public-key or --ledger"
         elif again.evidence:
             other += f"; and what {number_of(again.evidence, 'earlier release')} say of it"
         lines.append(f"Recomputed  all {again.records:,} records from the model and the public key{other}")

@@ -19,7 +19,6 @@ from dpdist.errors import SpecError, VerificationFailed
 from dpdist.families.base.attempt import drawing_key
 from dpdist.inference.published import Published
 from dpdist.model.draw import draw_records, weighted_pool
-from dpdist.model.earlier import repeat_evidence
 from dpdist.model.files import PublishedModel, read_model
 from dpdist.privacy.noise import Noise
 from dpdist.publish.manifest import Manifest
@@ -38,8 +37,9 @@ class Recomputed:
     parts: int
     records: int
     rewritten: tuple[str, ...]  # parts with the same records in other bytes: another version of pyarrow wrote them
-    # earlier releases that the manifest names as evidence: how many were weighed again, and paths where none was found
-    evidence: int = 0
+    # earlier releases that the manifest names as evidence: how many were weighed again (None: their places are not
+    # opened, because nobody said who made the release), and paths where none was found
+    evidence: int | None = 0
     missing: tuple[str, ...] = ()
 
 
@@ -49,14 +49,13 @@ def recompute(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Recomputed:
-    """Make every part of a release again, and compare it with what is there.
+    """Make every part of a release again, and compare it with what is there. Earlier releases are not opened.
 
     Raises
     ------
     VerificationFailed
         A record is not the one that the model and the key give: the message names its file and row. Or the key is not
-        that of the attempt, or the model has another format. Or earlier releases, as evidence, are others than those
-        that the manifest names.
+        that of the attempt, or the model has another format.
     DataNotFound
         There is no release, it publishes no model, or a part is missing.
     StorageUnavailable
@@ -74,8 +73,8 @@ def recompute(
             rewritten.append(part.name)
         elif hashlib.sha256(content).hexdigest() != part.sha256:
             raise VerificationFailed(f"{part.name} is what the model gives, but the manifest lists other bytes")
-    evidence, missing = repeat_evidence(manifest, model.measurements, storage_options or {})
-    return Recomputed(len(manifest.parts), manifest.records, tuple(rewritten), evidence, missing)
+    evidence = None if "evidence" in manifest.learned else 0  # `repeat_evidence` weighs it
+    return Recomputed(len(manifest.parts), manifest.records, tuple(rewritten), evidence)
 
 
 def _made_again(manifest: Manifest, model: PublishedModel) -> Iterator[tuple[PartRecord, pa.Table]]:

@@ -11,10 +11,9 @@ from itertools import chain
 from typing import Any
 
 from dpdist.errors import SpecError, VerificationFailed
-from dpdist.model.account import Measurements
 from dpdist.model.evidence import RELATIONS, Earlier, Evidence, Related
 from dpdist.model.files import read_model
-from dpdist.publish.manifest import MANIFEST, Manifest
+from dpdist.publish.manifest import MANIFEST
 from dpdist.publish.verify import open_release
 from dpdist.spec.schema import Schema
 from dpdist.spec.series import version_of
@@ -90,14 +89,17 @@ def _compared(schema: Schema) -> list[Any]:
     return [a.model_dump(mode="json", exclude=_FOR_PEOPLE) for a in schema.attributes]
 
 
-def repeat_evidence(
-    manifest: Manifest, published: Measurements, options: Mapping[str, Any]
-) -> tuple[int, tuple[str, ...]]:
-    """Weigh again what a release took as evidence. Returns how many earlier releases were there, and the paths of
-    those that were not: then nothing is weighed.
+def repeat_evidence(uri: str, manifest_sha256: str, options: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
+    """Weigh again what a release took as evidence. The manifest names the places that are opened, so its SHA-256 is
+    given by who knows its maker. Returns how many earlier releases were there, and the paths of those that were not:
+    then nothing is weighed.
 
-    Raises VerificationFailed: a release is another one than the manifest names, or gives other drifts.
+    Raises VerificationFailed: the manifest has another SHA-256, or a release is another one than it names, or gives
+    other drifts.
     """
+    store, manifest = open_release(uri, storage_options=options)
+    if hashlib.sha256(manifest.to_bytes()).hexdigest() != manifest_sha256:
+        raise VerificationFailed(f"{MANIFEST} was changed after it was verified: verify the release again")
     named = manifest.learned.get("evidence")
     if named is None:
         return 0, ()
@@ -108,7 +110,7 @@ def repeat_evidence(
     found = read_earlier(paths, manifest.table, options)
     if found.named != named:
         raise VerificationFailed("model.evidence: the releases at its paths are not those that the manifest names")
-    drifts = Evidence(found.related).repeated(published)
+    drifts = Evidence(found.related).repeated(read_model(store, manifest).measurements)
     if not _close(drifts, manifest.learned["drift"]):
         raise VerificationFailed("learned.drift: the named releases and the noisy tables give other numbers")
     return len(every), ()

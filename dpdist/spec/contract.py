@@ -24,11 +24,10 @@ from dpdist.spec.data import PATH, ParentTable, TableSpec, from_folder, with_pat
 from dpdist.spec.part import departures as schema_departures
 from dpdist.spec.release import ReleaseSpec
 from dpdist.spec.schema import Schema
-from dpdist.spec.series import MONTH
 from dpdist.spec.strict import Exact, Section
 from dpdist.spec.strict_yaml import load_yaml
 from dpdist.spec.unit import UnitSpec, WeightSpec, adjacency_words, refuse_released
-from dpdist.spec.validation import validated
+from dpdist.spec.validation import MONTH, validated
 from dpdist.storage.files import absolute
 
 LEAST_CAP: Final = Fraction(1, 1_000_000)

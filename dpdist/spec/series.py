@@ -21,19 +21,17 @@ from pydantic import Field, model_validator
 
 from dpdist.errors import SpecError
 from dpdist.spec.strict import Exact, Section
-from dpdist.spec.validation import validated
+from dpdist.spec.validation import MONTH, PERIOD, validated
 
 Step = Literal["month", "quarter", "year"]
 Steps: Final[dict[Step, int]] = {"month": 1, "quarter": 3, "year": 12}
 KEPT: Final = Fraction(1, 64)  # of delta, for draws: a third of it for the release of each period
-MONTH: Final = r"[12]\d{3}-(?:0[1-9]|1[0-2])"
 FIELD: Final = re.compile(r"\{date(?::([^{}]*))?\}")
 EARLIER: Final = {"month": "????-[01][0-9]*", "quarter": "????-q[1-4]*", "year": "????-year*"}
 """Patterns of the folders of earlier periods of each kind."""
 
 Month = Annotated[str, Field(pattern=f"^{MONTH}$")]
-_LABEL = rf"(?:{MONTH}|[12]\d{{3}}-(?:q[1-4]|year))"
-Label = Annotated[str, Field(pattern=f"^{_LABEL}$")]
+Label = Annotated[str, Field(pattern=f"^{PERIOD}$")]
 
 
 class SeriesSpec(Section):
@@ -117,7 +115,7 @@ def version_of(label: str) -> tuple[str, int]:
 def kind_of(label: str) -> Step | None:
     """The kind of period that has this label, in any version; None where none has."""
     period, _ = version_of(label)
-    return step_of(period) if re.fullmatch(_LABEL, period) else None
+    return step_of(period) if re.fullmatch(PERIOD, period) else None
 
 
 def times_of(labels: Sequence[str]) -> list[int]:

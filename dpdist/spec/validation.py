@@ -51,6 +51,16 @@ _MEMBER = re.compile(r"int|str|float|bool|(literal|tuple|list|dict|nullable|func
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 """The form of the name of a release or a data set."""
 
+MONTH = r"[12]\d{3}-(?:0[1-9]|1[0-2])"
+PERIOD = rf"(?:{MONTH}|[12]\d{{3}}-(?:q[1-4]|year))"
+"""The form of a month, and that of any period of a series."""
+
+_FORMS = {
+    NAME: "expected letters, digits, '.', '_' and '-', at most 100, the first a letter or a digit",
+    f"^{MONTH}$": "expected a month, such as 2026-03",
+    f"^{PERIOD}$": "expected a period, such as 2026-03, 2026-q1 or 2026-year",
+}
+
 _SHAPES = {
     "Category": "{category: NAME}",
     "Count": "{count: n}",
@@ -108,8 +118,8 @@ def validation_message(error: ValidationError, settings: Mapping[str, str] | Non
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] in _EXPECTED:
             message = _EXPECTED[item["type"]].format_map({k: _plain(v) for k, v in item.get("ctx", {}).items()})
-        if item["type"] == "string_pattern_mismatch" and item.get("ctx", {}).get("pattern") == NAME:
-            message = "expected letters, digits, '.', '_' and '-', at most 100, the first a letter or a digit"
+        if item["type"] == "string_pattern_mismatch":
+            message = _FORMS.get(str(item.get("ctx", {}).get("pattern")), message)
         if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             place = (settings or {}).get(str(loc[-1]))
             near = f"; there is {place}" if place else meant(str(loc[-1]), settings or {}, cutoff=0.75, otherwise="")

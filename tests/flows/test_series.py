@@ -18,6 +18,7 @@ from dpdist.inference.series import Series
 from dpdist.ledger import Books
 from dpdist.lifecycle.conformity import admit, check_input
 from dpdist.lifecycle.series import run_due
+from dpdist.model.earlier import repeat_evidence
 from dpdist.publish.account import verify_with_account
 from dpdist.publish.manifest import MANIFEST
 from dpdist.publish.verify import read_manifest
@@ -114,8 +115,10 @@ class Registry:
         """One charge each, verified with the account, and made again."""
         assert self.charges() == {(f"births-2026-{period}", "committed"): 1 for period in periods}
         for period in periods:
-            verify_with_account(self.ledger, f"{self.folder}/made/2026-{period}")
-            assert not recompute(f"{self.folder}/made/2026-{period}").missing
+            place = f"{self.folder}/made/2026-{period}"
+            report = verify_with_account(self.ledger, place)
+            assert recompute(place).records == report.records
+            assert not repeat_evidence(place, report.manifest_sha256, {})[1]
 
     def evidence(self, period: str) -> dict[str, list[str]]:
         """What a release names as evidence."""

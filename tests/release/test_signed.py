@@ -62,11 +62,25 @@ def test_a_release_is_signed_without_further_settings(dpdist: Command, made: Pat
     )
     shutil.copy(made / "ledger.db", "dpdist-ledger.db")
     found = dpdist("verify", str(made / "release")).words
-    assert "ledger sqlite:///dpdist-ledger.db, which knows the release" in found
+    assert "ledger sqlite:///dpdist-ledger.db, which knows the release; if it came with the release, it proves" in found
     assert ": verified by the account," in found
+    assert dpdist("verify", str(made / "release"), "--json").json["ledger"] == "sqlite:///dpdist-ledger.db"
     by_account = dpdist("verify", str(made / "release"), "--ledger", url).words
     assert ": verified by the account," in by_account
     assert f"by the key {name}" in by_account
+
+
+def test_a_ledger_inside_a_release_proves_nothing(
+    dpdist: Command, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (copied / "ledger.db").rename(copied / "release" / "dpdist-ledger.db")
+    monkeypatch.chdir(copied / "release")
+    for place in (".", "../release", str(copied / "release")):
+        assert ": integrity only," in dpdist("verify", place).words
+    found = dpdist("verify", ".", "--json").json
+    assert "account" not in found
+    assert "ledger" not in found
+    assert ": verified by the account," in dpdist("verify", ".", "--ledger", "dpdist-ledger.db").words
 
 
 def test_a_custodian_publishes_what_all_releases_tell_together(dpdist: Command, made: Path, tmp_path: Path) -> None:

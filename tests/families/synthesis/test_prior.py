@@ -1,6 +1,7 @@
 """A public table as a prior."""
 
 import contextlib
+import hashlib
 import shutil
 from dataclasses import replace
 from datetime import date
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from commands import Command
 from releases import SCHEMA, table
 from syntheses import learn
 
@@ -23,10 +25,13 @@ from dpdist.inference.records import recompute
 from dpdist.ledger import Books
 from dpdist.lifecycle.run import Run, run_release
 from dpdist.model.choices import choose, with_prior
+from dpdist.model.earlier import repeat_evidence
 from dpdist.privacy.noise import Noise
+from dpdist.publish.manifest import MANIFEST
 from dpdist.publish.verify import read_manifest, verify
 from dpdist.spec.contract import Contract
 from dpdist.spec.reader import load
+from dpdist.storage.store import Store
 
 KEY = Noise(bytes(range(32)))
 CARDS = (6, 5, 8, 3)
@@ -250,6 +255,37 @@ def year(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def weighed(folder: str) -> tuple[int, tuple[str, ...]]:
+    """What its evidence gives again, for a release of one's own."""
+    return repeat_evidence(folder, verify(folder).manifest_sha256, {})
+
+
+def test_places_that_a_stranger_names_are_not_opened(
+    year: Path, tmp_path: Path, dpdist: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manifest may name a folder of the reader, or an address that takes the reader's credentials."""
+    folder, opened = shutil.copytree(year / "releases" / "february", tmp_path / "february"), []
+    content = (folder / MANIFEST).read_text()
+    (folder / MANIFEST).write_text(content.replace(str(year / "releases" / "january"), "s3://somebody/else"))
+
+    class Watched(Store):
+        def __init__(self, uri: Any, *given: Any) -> None:
+            opened.append(str(uri))
+            super().__init__(folder, *given)
+
+    read = ("verify", str(year / "releases" / "february"), "--recompute", "--ledger", f"{year}/ledger.db")
+    assert "what 1 earlier release say of it" in dpdist(*read).words
+    for module in ("dpdist.model.earlier.Store", "dpdist.publish.verify.Store"):
+        monkeypatch.setattr(module, Watched)
+    read = ("verify", str(folder), "--recompute")
+    assert "not the evidence: its places are opened only with --public-key or --ledger" in dpdist(*read).words
+    assert dpdist(*read, "--json").json["recomputed"]["evidence"] is None
+    assert dpdist(*read, "--ledger", f"{year}/ledger.db").code == 6  # it committed another manifest
+    with pytest.raises(VerificationFailed, match="changed after it was verified"):
+        repeat_evidence(str(folder), hashlib.sha256(content.encode()).hexdigest(), {})
+    assert set(opened) == {str(folder)}
+
+
 def test_the_manifest_names_evidence_and_verification_covers_it(year: Path, tmp_path: Path) -> None:
     for name, earlier in (("february", {"previous": ["january"]}), ("both", {"sum": ["january", "february"]})):
         folder = str(year / "releases" / name)
@@ -259,18 +295,17 @@ def test_the_manifest_names_evidence_and_verification_covers_it(year: Path, tmp_
         assert {kind: [one["release"] for one in names]} == earlier
         hashes = [verify(year / "releases" / one["release"]).manifest_sha256 for one in names]
         assert [one["manifest_sha256"] for one in names] == hashes
-        found = recompute(folder)
-        assert (found.evidence, found.missing) == (len(names), ())
+        assert weighed(folder) == (len(names), ())
     assert "evidence" not in str(read_manifest(str(year / "releases" / "january")).parameters)
     moved = tmp_path / "series"
     shutil.copytree(year / "releases", moved / "releases")
     february = str(year / "releases" / "february")
     hidden = (year / "releases" / "january").rename(year / "hidden")
     try:
-        assert recompute(february).missing == (str(year / "releases" / "january"),)
+        assert weighed(february) == (0, (str(year / "releases" / "january"),))
         shutil.copytree(moved / "releases" / "both", year / "releases" / "january")
         with pytest.raises(VerificationFailed, match="not those that the manifest names"):
-            recompute(february)
+            weighed(february)
         shutil.rmtree(year / "releases" / "january")
     finally:
         hidden.rename(year / "releases" / "january")
@@ -366,5 +401,5 @@ def test_months_on_a_schedule_take_those_before_them(tmp_path: Path) -> None:
             assert [one["release"] for one in named] == [f"births-2026-{name}" for name in earlier]
             assert run_release(spec, attempt="once").already
             spent.append(books.remaining("people").epsilon_spent)
-    assert recompute(f"{tmp_path}/releases/2026-04").evidence == 3
+    assert weighed(f"{tmp_path}/releases/2026-04") == (3, ())
     assert all(later > earlier for earlier, later in pairwise(spent))
