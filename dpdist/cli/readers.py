@@ -116,10 +116,7 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the files, guarantee and signature of a release.
-
-    The files are compared with the manifest, and the guarantee with its events.
-    """
+    """Check a release: its files by the manifest, its guarantee by the events, and its signature."""
     from dpdist.api.calls import verify as call
 
     release, options = place.release, place.options
@@ -136,14 +133,14 @@ def verify(
         evidence, missing = repeat_evidence(release, report.manifest_sha256, options)
         again = replace(again, evidence=evidence, missing=missing)
     together = None if total is None else _total(total, place.key, report)
-    made: dict[str, Any] = {"ledger": found} if ledger is None and found is not None else {}
-    if made and not as_json:
-        say(f"ledger      {found}, which knows the release; if it came with the release, it proves nothing")
+    of_folder = {} if ledger is not None or found is None else {"ledger": found}
     if as_json:
-        made |= {} if again is None else {"recomputed": asdict(again)}
+        made: dict[str, Any] = of_folder | ({} if again is None else {"recomputed": asdict(again)})
         made |= {} if together is None else {"total": asdict(together)}
         show_json(report.to_json() | made)
     else:
+        if of_folder:
+            say(f"ledger      {found}, which knows the release; if it came with the release, it proves nothing")
         _explain(release, report, again)
         if together is not None:
             say(folded(f"Total       {together.sentence}"))

@@ -133,7 +133,7 @@ def choose(cardinalities: Sequence[int], *, records: int, mu: float, raking: boo
         found = replace(found, rounds=5)
     found = _with_shares(found, cardinalities, records=records)
     noise = 0.4 * float(np.mean(np.minimum(sizes, 2000))) * math.sqrt(number) / (mu * math.sqrt(0.5)) / records
-    if raking and found.rounds and noise < 0.06 and number <= _MANY:
+    if raking and found.rounds and noise < 0.06 and number <= _MANY and not is_wide(cardinalities):
         found = replace(found, one_way=0.03, one_way_again=0.05, rake=0.92, rounds=_FITS, iterations=(45,))
         if rows < _BALANCED_PART * records:
             found = replace(found, balance=0)

@@ -20,7 +20,7 @@ import numpy as np
 
 from dpdist.accuracy.tables import MOST_SETS, SET_CELLS, triples_of
 from dpdist.errors import AccountingError
-from dpdist.model.choices import EMPTY, L1_OF_NOISE, MOST_CODED_CELLS, MOST_HIGH, Choices, is_wide
+from dpdist.model.choices import EMPTY, HIGH_ROUNDS, L1_OF_NOISE, MOST_CODED_CELLS, MOST_HIGH, Choices, is_wide
 from dpdist.model.grids import GROUPS
 from dpdist.privacy.arrays import LARGEST_SCALE, Floats
 from dpdist.privacy.selection import draws_of_pick, pick_scale
@@ -32,7 +32,7 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
     largest = math.prod(sorted(cardinalities)[-2:])
     if is_wide(cardinalities):
         largest = min(largest, MOST_CODED_CELLS)
-    tables = len(cardinalities) + 2 * choices.rounds * choices.per_round
+    tables = 0 if choices.rake else len(cardinalities) + 2 * choices.rounds * choices.per_round
     raked = cells if choices.rake else 0
     m = len(cardinalities)
     copies = 1 + len(choices.coarse)  # an attribute and its coarse copies
@@ -42,7 +42,7 @@ def draws_at_most(choices: Choices, cardinalities: Sequence[int]) -> int:
         groups = [min(size, choices.triple_groups) for size in cardinalities]
         triples = sum(math.prod(groups[i] for i in triple) for triple in triples_of(cardinalities))
     if choices.high:
-        triples += choices.rounds * MOST_HIGH * (SET_CELLS + draws_of_pick(MOST_SETS + 1))
+        triples += HIGH_ROUNDS * MOST_HIGH * (SET_CELLS + draws_of_pick(MOST_SETS + 1))
     if choices.grids:
         triples += math.comb(m, 2) * GROUPS**2
     return 3 * sum(cardinalities) + 1 + tables * (min(largest, cells) + pick) + raked + triples

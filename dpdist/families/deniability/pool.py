@@ -22,7 +22,7 @@ from dpdist.families.base.calibration import GaussianPlan
 from dpdist.families.base.network import strides
 from dpdist.families.deniability.deniability import CandidateRecords, SeedSynthesis
 from dpdist.model.choices import Choices, choose, without_triples
-from dpdist.model.forecast import refuse_undrawable
+from dpdist.model.forecast import pair_deviation, refuse_undrawable
 from dpdist.privacy.arrays import Codes, Counts
 from dpdist.privacy.event import Event
 from dpdist.privacy.noise import Noise
@@ -38,7 +38,8 @@ class PoolPlan:
     """The noise of the model's tables and picks, fixed before a record is read."""
 
     choices: Choices
-    standard_deviation: float  # of the noise in a cell where all pairs of a tree are measured, and nothing else
+    # of the noise in a cell of all pairs, or where all pairs of a tree are measured, and nothing else
+    standard_deviation: float
     cells_at_most: int  # of the model, its counts and its pool, in words of 8 bytes
     event: Event
 
@@ -51,11 +52,10 @@ class PoolPlan:
     def explain(self) -> str:
         """The plan in one line."""
         choices = self.choices
-        pairs = (
-            "all pairs, to which it is raked" if choices.rake else f"up to {choices.rounds * choices.per_round} more"
-        )
+        of_tree = f"a tree of pair tables and up to {choices.rounds * choices.per_round} more"
+        pairs = "tables of all pairs, to which it is raked" if choices.rake else of_tree
         return (
-            f"a pool of {choices.pool_rows:,} records of a junction tree, from a tree of pair tables and {pairs}, in "
+            f"a pool of {choices.pool_rows:,} records of a junction tree, from {pairs}, in "
             f"one Gaussian account of mu {choices.mu:.4g}"
         )
 
@@ -77,7 +77,9 @@ def pool_plan(schema: Schema, *, records: int, kept: int, epsilon: float, delta:
         )
     return PoolPlan(
         choices=choices,
-        standard_deviation=whole.sigma * math.sqrt(max(len(cards) - 1, 1) / (choices.tree + choices.pairs or 1)),
+        standard_deviation=pair_deviation(choices, len(cards))
+        if choices.rake
+        else whole.sigma * math.sqrt(max(len(cards) - 1, 1) / (choices.tree + choices.pairs or 1)),
         cells_at_most=choices.cells + pair_cells(cards) + choices.pool_rows * (len(cards) // 2 + 1),
         event=whole.event,
     )

@@ -105,7 +105,7 @@ class SynthesisPlan(EventPlan):
         releases as many.
         """
         sizes = schema.cardinalities
-        choices = choose(sizes, records=records, mu=mu, raking=not is_wide(sizes))
+        choices = choose(sizes, records=records, mu=mu)
         return forecast.expected(sizes, choices, minimum=records, released=released or records).error
 
     def knowing(self, spec: WholeSynthesisSpec, spent: float) -> SynthesisPlan:
@@ -368,7 +368,7 @@ def _choices(spec: WholeSynthesisSpec, mu: float) -> Choices:
     m = len(spec.table.attributes)
     sizes = spec.presumed.cardinalities
     widening = spec.widening(len(spec.clients))
-    found = choose(sizes, records=spec.expected_records, mu=mu / widening, raking=not is_wide(sizes))
+    found = choose(sizes, records=spec.expected_records, mu=mu / widening)
     if any(len(priority.attributes) == 1 for priority in spec.model.priorities):
         found = replace(found, coarse=(*found.coarse, model_choices.SECOND_COPY))
     if spec.federated is not None:
