@@ -165,7 +165,7 @@ class Mailbox:
         identity, public = _coordinator(self.spec)
         self._key = load_identity(identity, pinned=public)
         self._store = mailbox_of(self.spec) / self.attempt
-        self._number = sum(name.endswith(".call") for name in self._store.names())
+        self._number = sum(name.endswith(".call") for name in _patiently(self._store.names))
 
     def present(self) -> tuple[str, ...]:
         """See `Transport.present`: whoever answers is there."""

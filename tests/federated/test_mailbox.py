@@ -64,6 +64,7 @@ def test_a_storage_that_is_away_delays_a_round(
     tmp_path: Path, flaky_s3: FlakyS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mailbox, "_POLL", 0.01)
+    monkeypatch.setattr(mailbox, "_AWAY", 30)
     monkeypatch.setattr(mailbox, "PATIENCE", 60)
     spec = posted_federation(tmp_path, federated__mailbox=f"s3://{flaky_s3.bucket}/box")
     met = Counter[tuple[str, str]]()
