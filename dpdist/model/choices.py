@@ -49,8 +49,8 @@ _ONE_WAY_ONLY |= {"one_way": 0.3, "one_way_again": 0.7}
 
 _AGAIN = 0.01  # with earlier releases: share of the second one-way tables
 _MANY = 300  # pairs of attributes beyond which the fits take most of the time: fewer rounds, and no raking
-# triples are measured where there are ten, and noise leaves so many groups of an attribute's values in them: fewer tell
-# less than their share costs pairs
+# the fewest triples that are measured, and the fewest groups of an attribute's values in them: with fewer groups, pairs
+# lose more by the share than triples tell
 _FEWEST_TRIPLES, _FEWEST_GROUPS = 10, 13
 
 
@@ -66,7 +66,7 @@ class Choices:
     pairs: float = 0.41
     picks: float = 0.04
     grids: float = 0.0  # share of small tables of all pairs, from which pairs are picked where no distance may be seen
-    rake: float = 0.0  # share of the tables of all pairs, of which the model is learned; 0 without raking
+    rake: float = 0.0  # share of the tables of all pairs, which give the model; 0 without raking
     triples: float = 0.0  # share of the tables of triples that records are raked to as well
     # triple_tables, triple_groups: these triples, and groups that an attribute's values are merged to in them
     triple_tables: int = 0
@@ -272,9 +272,8 @@ def reasons(choices: Choices, cardinalities: Sequence[int]) -> dict[str, str]:
         )
     if c.high:
         found["Small sets"] = (
-            f"up to {MOST_HIGH} tables of three and four attributes of few cells in each of the last {HIGH_ROUNDS} "
-            f"rounds, of the share of pairs ({_percent(c.high + c.high_picks)} at most), where the model misses more "
-            "than noise"
+            f"up to {MOST_HIGH} tables of three and four attributes of few cells, {HIGH_ROUNDS} times, of the share of "
+            f"pairs (each time {_percent(c.high + c.high_picks)} at most), where the model misses more than noise"
         )
     if c.priorities:
         found["Priorities"] = (

@@ -39,14 +39,19 @@ def posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WholeSynthesisSpe
     return posted_federation(tmp_path, **({"federated__mailbox": f"s3://shared/{uuid4()}"} if real else {}))
 
 
-def test_by_mailbox_as_in_one_process(posted: WholeSynthesisSpec, tmp_path: Path) -> None:
+def all_commit(spec: WholeSynthesisSpec) -> None:
+    """Release with clients that attend, and look that all have committed."""
     outcomes: dict[str, Any] = {}
-    threads = [attended(posted, name, outcomes) for name in NAMES]
-    released(posted, key=None)
+    threads = [attended(spec, name, outcomes) for name in NAMES]
+    released(spec, key=None)
     for thread in threads:
         thread.join()
     assert outcomes == dict.fromkeys(NAMES, True)
-    assert states(posted) == {name: ["committed"] for name in ("", *NAMES)}
+    assert states(spec) == {name: ["committed"] for name in ("", *NAMES)}
+
+
+def test_by_mailbox_as_in_one_process(posted: WholeSynthesisSpec, tmp_path: Path) -> None:
+    all_commit(posted)
     own = {name: size for name, size in mailbox_of(posted).sizes().items() if name.endswith(".north")}
     asked = next((tmp_path / "north" / "work").iterdir()).glob("asked-*.json")
     assert len(own) == 3 + len(list(asked))  # it joins, is ready, and commits
@@ -75,13 +80,7 @@ def test_a_storage_that_is_away_delays_a_round(
         return met[kind] <= 6
 
     flaky_s3.fail("SlowDown", "hang up", "InternalError", forever=True, where=first)
-    outcomes: dict[str, Any] = {}
-    threads = [attended(spec, name, outcomes) for name in NAMES]
-    released(spec, key=None)
-    for thread in threads:
-        thread.join()
-    assert outcomes == dict.fromkeys(NAMES, True)
-    assert states(spec) == {name: ["committed"] for name in ("", *NAMES)}
+    all_commit(spec)
     assert {("GET", ""), ("PUT", "call"), ("GET", "call"), ("PUT", "north"), ("HEAD", "north")} <= set(met)
 
 

@@ -111,7 +111,7 @@ def test_the_table_itself_is_no_prior(tmp_path: Path) -> None:
 
 
 def test_the_plan_says_what_the_model_starts_from(tmp_path: Path) -> None:
-    """Where triples are measured, the table's own pairs give the model."""
+    """Where records are raked, the table's own pairs give the model."""
     spec = spec_with(tmp_path, "prior.parquet")
     for records, start in ((200, "pairs"), (5_000_000, "one-way tables")):
         made = make_plan(load(spec, {"data.minimum_records": records, "synthesis.records": records}))
