@@ -211,7 +211,7 @@ def with_prior(choices: Choices, attributes: int, *, rows: bool = True) -> Choic
     the fewest pairs, the public model may have half of the cells. Only where its `rows` may be released, a share is
     left for their misfit.
     """
-    misfit = PUBLIC_MISFIT * rows
+    misfit = PUBLIC_MISFIT * (rows and attributes > 1)
     if choices.rake:
         return replace(choices, one_way_again=choices.one_way_again - misfit)
     few = choices.per_round <= FEWEST
