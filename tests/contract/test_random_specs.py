@@ -129,7 +129,6 @@ def deniability(rng: random.Random) -> Tree:
     model: Tree = {"structure": some(rng, "learned", "learned", "independent", "synthesis")}
     maybe(rng, model, "score", "cfs", "mutual-information")
     maybe(rng, model, "order", "learned")
-    maybe(rng, model, "estimate", "sample")
     tree["model"] = model
     tree["synthesis"] = {"records": some(rng, 1, 40), "minimum_pass_rate": some(rng, 1e-3, 0.1, 1)}
     maybe(rng, tree["synthesis"], "omega", "all", 1, m, list(range(1, m + 1)), chance=0.8)

@@ -135,8 +135,6 @@ class NetworkSpec(Section):
     order: Literal["learned", "small-first"] | tuple[str, ...] = "small-first"
     """Order of the attributes where the network leaves a choice (small domains first keeps more seeds plausible), or
     the names of all attributes in a declared order: parents then come before their children."""
-    estimate: Literal["mean", "sample"] = "mean"
-    """Conditional tables: posterior mean, or one draw from the posterior."""
     regression: tuple[str, ...] = ()
     """Ordered attributes (integers, binned numbers, ordinals) whose conditional is a regression on the buckets of their
     parents, in place of a noisy table with a row for each combination of these."""
@@ -219,8 +217,6 @@ class PlausibleDeniabilitySpec(ReleaseSpec):
         if self.model.regression:
             if self.model.structure != "learned":
                 raise ValueError("model.regression: regresses on learned parents: goes with model.structure=learned")
-            if self.model.estimate != "mean":
-                raise ValueError("model.regression: a regression is not sampled: goes with model.estimate=mean")
             check_regressed(self.model.regression, self.table)
         return self
 
