@@ -27,9 +27,9 @@ from dpdist.spec.schema import Schema
 OTHERS = 40  # records of the table beside the canary
 
 
-def with_canary(schema: Schema, copies: int, others: int = OTHERS) -> tuple[Codes, Codes, Codes]:
-    """A table of `others`, of one or two kinds, `copies` of a record that differs everywhere, and both together."""
-    table: Codes = [(np.arange(others) % min(max(a.cardinality - 1, 1), 2)).astype(a.dtype) for a in schema.attributes]
+def with_canary(schema: Schema, copies: int) -> tuple[Codes, Codes, Codes]:
+    """A table of `OTHERS`, of one or two kinds, `copies` of a record that differs everywhere, and both together."""
+    table: Codes = [(np.arange(OTHERS) % min(max(a.cardinality - 1, 1), 2)).astype(a.dtype) for a in schema.attributes]
     canary: Codes = [np.full(copies, a.cardinality - 1, a.dtype) for a in schema.attributes]
     return table, canary, [np.concatenate(columns) for columns in zip(table, canary, strict=True)]
 
