@@ -311,7 +311,6 @@ VARIANTS = {  # what no shipped spec asks for
     "per record, entropies": _variant("per record", model__score="cfs", output__bins="label"),
     "per record, codes": _variant(
         "per record",
-        model__score="mutual-information",
         model__order="learned",
         output__values="codes",
         synthesis__omega=10,
