@@ -716,7 +716,7 @@ def test_the_same_bits_on_other_processors(features: str, kernel: str) -> None:
     """Models of a process whose NumPy and linear algebra do without some instructions; unknown names are ignored."""
     changes = {"NPY_DISABLE_CPU_FEATURES": features, "OPENBLAS_CORETYPE": kernel, "PYTHONWARNINGS": "ignore"}
     environment = os.environ | changes
-    environment["PYTHONPATH"] = str(Path(__file__).parents[1])
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, Path(__file__).parents[1:3]))
     script = "import test_learning; print(test_learning.digests())"
     command = [sys.executable, "-c", script]
     found = subprocess.run(
