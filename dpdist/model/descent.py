@@ -59,6 +59,7 @@ UPHILL = 2.0  # a step with momentum may lead to this many times the loss
 OVERSHOOT = 16.0  # the first steps of new pairs together may lead to this many times the loss
 LEAST_STEP = 1e-6  # shorter steps are not halved
 FIRST_STEP = 8.0  # length of the first step, where no earlier fit has found one
+LOOK = 8  # evaluations after which a fit may end as the loss hardly falls
 LEAST_SHARE = 1e-6  # a fit without an earlier one begins with so much at least for each value
 
 
@@ -143,6 +144,7 @@ def fit(
     links: Mapping[Set, NDArray[np.generic]],
     *,
     iterations: int,
+    plateau: float = 0.0,
     start: FactorModel | None = None,
 ) -> FactorModel:
     """Fit a model by accelerated mirror descent, from the potentials of an earlier model.
@@ -150,7 +152,7 @@ def fit(
     Minimises ``sum_s weight_s |marginal_s - share_s|^2 / 2`` with momentum (Nesterov 1983) that begins anew where it
     leads uphill (O'Donoghue and Candes 2015, section 3.2). Before, picked pairs take a step of proportional fitting.
     `links` are factors that stay: possible combinations of codes, and what is kept of a public model. `iterations`
-    counts evaluations of the loss.
+    counts evaluations of the loss; where `LOOK` of them lower it by less than the part `plateau`, the fit ends.
     """
     measured: dict[Set, tuple[Floats, float]] = {}
     for m in measurements:
@@ -175,8 +177,11 @@ def fit(
     steps = [_proportional(*measured[s], known.get(s)).ravel() for s in objective.sets]
     first, found = found, _ahead(objective, found, np.concatenate(steps))
     best = found if found.loss <= first.loss else first
-    before, momentum = found.potentials, 1.0
+    before, momentum, lowest = found.potentials, 1.0, list[float]()
     for _ in range(iterations):
+        lowest.append(best.loss)
+        if len(lowest) > LOOK and lowest[-1] > (1 - plateau) * lowest[-1 - LOOK]:
+            break
         there = found.potentials - step * found.gradient
         if inner(found.gradient, there - before) > 0:
             momentum = 1.0

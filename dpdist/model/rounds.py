@@ -36,6 +36,7 @@ LARGEST_WEIGHT = 1 << 10
 # above this part of its cells a model counts as full: only pairs that are close in the tree are still tried
 FULL = 0.99
 DRAWN_CELLS = 40_000  # of all cliques without what rows are drawn given: a draw sums over these for each group of rows
+_PLATEAU = 0.05  # where all pairs are measured, fits may end early; those to fewer tables gain to the end
 RULES_PART = 4  # rules may take a fourth of the cells of the model
 A = TypeVar("A", bound=tuple[int, ...])
 
@@ -369,7 +370,8 @@ class Learner:
             start = replace(start, potentials=self.held | start.potentials)
         if self.zeros:
             factors |= with_zeros(factors, self.zeros.values())
-        self.model = fit(tree, self.measurements, factors, iterations=iterations, start=start)
+        plateau = _PLATEAU if self.choices.rake else 0.0
+        self.model = fit(tree, self.measurements, factors, iterations=iterations, plateau=plateau, start=start)
         marginals = PairMarginals(tree, self.model.beliefs).all()
         estimates = dict(self.told)
         if self.evidence is not None:

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpdist.data.count import marginal
-from dpdist.model import conditional
+from dpdist.model import conditional, descent
 from dpdist.model.conditional import Conditional, KnownRows
 from dpdist.model.descent import FactorModel, TableMeasurement, denoised, fit
 from dpdist.model.fitted import Fitted, Step, cumulative_of
@@ -174,6 +174,26 @@ def test_a_fit_goes_on_from_an_earlier_one_and_weighs_measurements() -> None:
     np.testing.assert_allclose(model.beliefs[0], even / 4 + odd * 0.75, atol=1e-4)
     again = fit(tree, both, {}, iterations=1, start=model)
     assert again.loss <= model.loss * (1 + 1e-9)
+
+
+def test_a_fit_ends_where_noise_is_all_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+    edges = [(0, 1), (1, 2), (2, 3), (1, 3), (3, 4)]
+    joint = joint_of({edge: rng.gamma(1.0, size=[CARDS[a] for a in edge]) for edge in edges})
+    tree = JunctionTree.of(CARDS, cliques_of(CARDS, edges))
+    noisy = [marginal(joint, edge) + rng.normal(0, 0.01, [CARDS[a] for a in edge]) for edge in edges]
+    measurements = [TableMeasurement(edge, table, 1e4) for edge, table in zip(edges, noisy, strict=True)]
+    evaluations = []
+    at = descent._Objective.at
+    monkeypatch.setattr(descent._Objective, "at", lambda self, x: evaluations.append(1) or at(self, x))
+    losses, calls = [], []
+    for plateau in (0.0, 0.05):
+        evaluations.clear()
+        losses.append(fit(tree, measurements, {}, iterations=500, plateau=plateau).loss)
+        calls.append(len(evaluations))
+    assert calls[0] == 501
+    assert descent.LOOK < calls[1] < 200
+    assert losses[0] <= losses[1] <= 1.1 * losses[0]
 
 
 def test_a_fit_begins_anew_where_an_earlier_model_vanishes_in_larger_cliques() -> None:
